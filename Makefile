@@ -1,0 +1,51 @@
+# Two commands do everything on a fresh machine: `make up` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help up test lint types layers unit campaign figures clean
+
+help: ## what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; wbkv needs Python 3.11 or later"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "wbkv needs Python 3.11 or later; set PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+up: $(VENV)/installed ## set up, and run the main job: a simulated multicast demonstration
+	@$(BIN)/wbkv sim --demo
+
+test: lint types layers unit ## set up, and run every check
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed
+	$(BIN)/mypy
+
+layers: $(VENV)/installed
+	$(BIN)/lint-imports --no-cache
+
+unit: $(VENV)/installed
+	$(BIN)/python -m pytest -n $(JOBS)
+
+campaign: $(VENV)/installed ## many seeds of the simulator, for an hour or so
+	$(BIN)/wbkv sim --groups 3 --replicas 3 --seeds 0:2000 --faults all
+	$(BIN)/wbkv sim --groups 2 --replicas 5 --seeds 0:1000 --faults all
+	$(BIN)/wbkv sim --groups 1 --replicas 3 --seeds 0:500 --faults all
+	$(BIN)/wbkv sim --groups 6 --replicas 3 --seeds 0:500 --faults all
+
+figures: $(VENV)/installed ## the figures of docs/performance.md
+	$(BIN)/python benchmarks/core_cost.py
+	$(BIN)/python benchmarks/core_scaling.py
+	$(BIN)/python benchmarks/simulator_speed.py
+
+clean: ## remove what was built
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -1,0 +1,127 @@
+"""What ordering a message costs, in CPU time of all replicas together, with no network and no disk.
+
+Replicas are wired to each other in memory. Each in turn handles everything that has come for it and drains
+its `Ready` once, as a node does in one turn of its loop. CPU time includes this wiring.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import statistics
+import time
+from collections.abc import Iterator
+
+from multicast.client import Numbers
+from multicast.messages import Message
+from multicast.protocol import Start
+from multicast.topology import Topology
+from multicast.types import ClientId, Destinations, GroupId, MessageId, Process
+from multicast.whitebox import WhiteBox
+
+
+class Wiring:
+    """Replicas in one process; virtual time moves only when nothing else can."""
+
+    def __init__(self, groups: int, replicas: int) -> None:
+        self.topology = Topology.uniform(groups, replicas)
+        self.now = 0.0
+        members = [m for g in self.topology.groups for m in self.topology.members(g)]
+        self.replicas = {m: WhiteBox(Start(m, self.topology, random.Random(str(m)), 0.0)) for m in members}
+        self.inboxes: dict[Process, list[tuple[Process, Message]]] = {m: [] for m in members}
+        self.delivered = 0
+        while not all(any(self.replicas[m].is_leader for m in self.topology.members(g))
+                      for g in self.topology.groups):  # fmt: skip
+            self.tick()
+            self.turn()
+        self.leaders = {
+            g: next(m for m in self.topology.members(g) if self.replicas[m].is_leader)
+            for g in self.topology.groups
+        }
+        self.numbers = Numbers(ClientId(1))
+        self.in_flight: list[MessageId] = []
+
+    def tick(self) -> None:
+        self.now += 0.05
+        for replica in self.replicas.values():
+            replica.executed(replica.last_delivered)
+            replica.tick(self.now)
+
+    def turn(self) -> None:
+        """Every replica handles what it has received, once."""
+        inboxes = self.inboxes
+        for me, replica in self.replicas.items():
+            inbox = inboxes[me]
+            inboxes[me] = []
+            step, now = replica.step, self.now
+            for sender, message in inbox:
+                step(sender, message, now)
+            ready = replica.ready()
+            for sends in (ready.send, ready.promise):
+                for receivers, message in sends:
+                    item = (me, message)
+                    for receiver in receivers:
+                        inboxes[receiver].append(item)
+            self.delivered += len(ready.deliver)
+
+    def busy(self) -> bool:
+        return any(self.inboxes.values())
+
+    def multicast(self, dest: Destinations, payload: bytes, count: int) -> None:
+        for mid in self.in_flight:
+            self.numbers.done(mid)
+        self.in_flight = []
+        for _ in range(count):
+            message = self.numbers.next(dest, payload)
+            self.in_flight.append(message.mid)
+            for group in dest:
+                self.inboxes[self.leaders[group]].append((message.mid.client, message))
+
+    def run(self, dest: Destinations, payload: bytes, in_flight: int, messages: int) -> float:
+        """Order so many messages, some of them in flight at any time; CPU seconds for each."""
+        expected = self.delivered + messages * sum(len(self.topology.members(g)) for g in dest)
+        start = time.process_time()
+        for _ in range(messages // in_flight):
+            self.multicast(dest, payload, in_flight)
+            while self.busy():
+                self.turn()
+            self.tick()
+            self.turn()
+        used = time.process_time() - start
+        if self.delivered != expected:
+            raise SystemExit(f"delivered {self.delivered}, expected {expected}")
+        return used / messages
+
+
+def rounds(wiring: Wiring, dest: Destinations, arguments: argparse.Namespace) -> Iterator[float]:
+    for _ in range(arguments.rounds):
+        gc.collect()
+        yield wiring.run(dest, bytes(arguments.payload), arguments.in_flight, arguments.messages) * 1e6
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--groups", type=int, default=2)
+    parser.add_argument("--replicas", type=int, default=3)
+    parser.add_argument("--dest", type=int, default=2)
+    parser.add_argument("--payload", type=int, default=60)
+    parser.add_argument("--in-flight", type=int, default=64)
+    parser.add_argument("--messages", type=int, default=6400)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    dest = tuple(GroupId(g) for g in range(arguments.dest))
+    wiring = Wiring(arguments.groups, arguments.replicas)
+    figures = list(rounds(wiring, dest, arguments))
+    median, best = statistics.median(figures), min(figures)
+    if arguments.json:
+        print(json.dumps({"us_per_message": median, "best": best, "rounds": figures}))
+    else:
+        print(f"{median:.1f} us of CPU per message (best {best:.1f}), all replicas together")
+
+
+if __name__ == "__main__":
+    main()

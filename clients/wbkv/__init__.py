@@ -1,0 +1,1 @@
+"""The wbkv client: the SDK and the command line."""

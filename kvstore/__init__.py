@@ -1,0 +1,1 @@
+"""The store: transactions ordered by atomic multicast, applied on delivery."""

@@ -1,0 +1,1 @@
+"""What an install of the server adds to the `wbkv` command."""

@@ -1,0 +1,58 @@
+"""Atomic multicast: messages to any set of groups, delivered everywhere in one total order.
+
+The package orders messages and does nothing else: no sockets, files, threads, clocks or global
+randomness. A host feeds a `Protocol` messages and the time, and drains a `Ready`: records to make durable,
+messages to send at once, messages to send once the records are durable, deliveries for the application, and
+when to call again. `multicast.protocol` states that contract in full.
+
+Where to look:
+
+`types`, `messages`, `topology`   the nouns, what processes say, who is in which group
+`protocol`, `durable`             the contract with hosts, and what they keep on disk
+`whitebox`                        the white-box protocol of Gotsman, Lefort and Chockler
+`election`                        the leader selection service
+`queue`, `delivered`, `history`   ordered delivery, duplicate suppression, catching up
+`client`                          the multicasting process
+`sim`                             a simulator that tries to refute the protocols
+"""
+
+from multicast.client import Reply, Sender
+from multicast.durable import Checkpoint, Durable, Record
+from multicast.errors import InvalidArgument, InvariantBroken, MulticastError, PeerViolation
+from multicast.messages import Delivery, Message, Multicast
+from multicast.protocol import Protocol, Ready, Send, Start, Timing
+from multicast.topology import Configuration, Topology
+from multicast.types import Ballot, ClientId, GroupId, MessageId, Phase, Process, ReplicaId, Status, Timestamp
+from multicast.whitebox import WhiteBox
+
+__all__ = [
+    "Ballot",
+    "Checkpoint",
+    "ClientId",
+    "Configuration",
+    "Delivery",
+    "Durable",
+    "GroupId",
+    "InvalidArgument",
+    "InvariantBroken",
+    "Message",
+    "MessageId",
+    "Multicast",
+    "MulticastError",
+    "PeerViolation",
+    "Phase",
+    "Process",
+    "Protocol",
+    "Ready",
+    "Record",
+    "ReplicaId",
+    "Reply",
+    "Send",
+    "Sender",
+    "Start",
+    "Status",
+    "Timestamp",
+    "Timing",
+    "Topology",
+    "WhiteBox",
+]

@@ -1,0 +1,153 @@
+"""The multicasting process: it numbers messages, sends them to the leaders, and repeats until answered.
+
+Like a protocol, it has no I/O: messages and the time go in, sends come out. A message is finished when
+every destination group has answered; only then may `ack_below` pass its number, for groups forget results
+below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from multicast.errors import InvalidArgument
+from multicast.messages import Hint, Multicast
+from multicast.protocol import Send
+from multicast.topology import Topology
+from multicast.types import (
+    NO_BALLOT,
+    Ballot,
+    ClientId,
+    Destinations,
+    GroupId,
+    MessageId,
+    ReplicaId,
+    Timestamp,
+    digest_of,
+)
+
+
+@dataclass(slots=True)
+class Reply:
+    """A group has delivered the message, at this place. Sent by the host of the group's leader."""
+
+    mid: MessageId
+    group: GroupId
+    global_ts: Timestamp
+
+
+class Numbers:
+    """A client's sequence numbers, and below which of them all results are known."""
+
+    __slots__ = ("_done", "ack_below", "client", "next_sequence")
+
+    def __init__(self, client: ClientId) -> None:
+        self.client = client
+        self.next_sequence = 1
+        self.ack_below = 1
+        """Every message numbered below this is finished at every destination."""
+        self._done: set[int] = set()
+
+    def next(self, dest: Destinations, payload: bytes) -> Multicast:
+        """A new message."""
+        sequence = self.next_sequence
+        self.next_sequence += 1
+        mid = MessageId(self.client, sequence, digest_of(dest, payload))
+        return Multicast(mid, dest, payload, self.ack_below)
+
+    def done(self, mid: MessageId) -> None:
+        """The message has a definite result from every destination."""
+        self._done.add(mid.sequence)
+        while self.ack_below in self._done:
+            self._done.remove(self.ack_below)
+            self.ack_below += 1
+
+
+@dataclass(slots=True)
+class _Pending:
+    message: Multicast
+    unanswered: set[GroupId]
+    retry_at: float
+    retries: int = 0
+
+
+@dataclass(slots=True)
+class Sender:
+    """multicast(m), line 1-2 of Figure *protocol*, until every destination has answered."""
+
+    client: ClientId
+    topology: Topology
+    retry_s: float = 0.5
+    sends: list[Send] = field(default_factory=list)
+    finished: list[MessageId] = field(default_factory=list)
+    """Messages answered by every destination since the caller last looked."""
+    leaders: dict[GroupId, Ballot] = field(default_factory=dict)
+    pending: dict[MessageId, _Pending] = field(default_factory=dict)
+    numbers: Numbers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.numbers = Numbers(self.client)
+
+    def multicast(self, dest: Sequence[GroupId], payload: bytes, now: float) -> Multicast:
+        """Send a new message to the leaders of its destination groups."""
+        groups = tuple(sorted(dest))
+        self.topology.check_destinations(groups)
+        message = self.numbers.next(groups, payload)
+        self.pending[message.mid] = _Pending(message, set(groups), now + self.retry_s)
+        for group in groups:
+            self.sends.append(((self._leader(group),), message))
+        return message
+
+    def step(self, answer: Reply | Hint, now: float) -> None:
+        """A group answers, or somebody says who leads it."""
+        if isinstance(answer, Reply):
+            self._answered(answer)
+        elif isinstance(answer, Hint):
+            if answer.ballot > self.leaders.get(answer.group, NO_BALLOT):
+                self.topology.check_ballot(answer.ballot)
+                self.leaders[answer.group] = answer.ballot
+                self._send_again(answer.group, now)
+        else:
+            raise InvalidArgument(f"a client does not understand {type(answer).__name__}")
+
+    def _answered(self, reply: Reply) -> None:
+        pending = self.pending.get(reply.mid)
+        if pending is None:
+            return
+        pending.unanswered.discard(reply.group)
+        if not pending.unanswered:
+            del self.pending[reply.mid]
+            self.numbers.done(reply.mid)
+            self.finished.append(reply.mid)
+
+    def _send_again(self, group: GroupId, now: float) -> None:
+        """There is a new leader: whatever this group has not answered goes there."""
+        for pending in self.pending.values():
+            if group in pending.unanswered:
+                pending.retry_at = now + self.retry_s
+                self.sends.append(((self._leader(group),), pending.message))
+
+    def tick(self, now: float) -> None:
+        """Repeat what has not been answered for too long: to all members, if the guesses did not help."""
+        for pending in self.pending.values():
+            if pending.retry_at <= now:
+                pending.retries += 1
+                pending.retry_at = now + self.retry_s * min(pending.retries, 4)
+                for group in sorted(pending.unanswered):
+                    everyone = pending.retries > 1
+                    receivers = self.topology.members(group) if everyone else (self._leader(group),)
+                    self.sends.append((receivers, pending.message))
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `tick` is due, if anything is pending."""
+        return min((pending.retry_at for pending in self.pending.values()), default=None)
+
+    def drain(self) -> list[Send]:
+        """What is to be sent."""
+        sends, self.sends = self.sends, []
+        return sends
+
+    def _leader(self, group: GroupId) -> ReplicaId:
+        ballot = self.leaders.get(group)
+        return self.topology.preferred_leader(group) if ballot is None else ballot.leader

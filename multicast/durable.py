@@ -1,0 +1,115 @@
+"""What a replica keeps on disk for its promises, as records that are only ever appended.
+
+A protocol emits records; the host writes them in order and calls them durable together, batch by batch.
+`Durable` folds records into the state a replica restarts from. What deliveries did to the application
+(the position, the delivered ids) is the application's to keep and comes back as a `Checkpoint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from multicast.delivered import DeliveredIds
+from multicast.messages import Delivery, EntryState
+from multicast.types import NO_BALLOT, NO_TIMESTAMP, Ballot, Destinations, MessageId, Phase, Timestamp
+
+
+@dataclass(slots=True)
+class Promised:
+    """This replica has joined the ballot, and nothing below it from now on."""
+
+    ballot: Ballot
+
+
+@dataclass(slots=True)
+class Joined:
+    """The ballot's initial state has replaced what was here: cballot = ballot."""
+
+    ballot: Ballot
+    clock: int
+    entries: tuple[EntryState, ...]
+
+
+@dataclass(slots=True)
+class Accepted:
+    """A local timestamp is accepted in the current ballot, and the clock is past all proposals."""
+
+    mid: MessageId
+    dest: Destinations
+    payload: bytes
+    ack_below: int
+    local_ts: Timestamp
+    clock: int
+
+
+@dataclass(slots=True)
+class Learned:
+    """A decided and delivered message, taken over with a snapshot."""
+
+    entry: EntryState
+
+
+@dataclass(slots=True)
+class Dropped:
+    """Nobody can need these messages any more."""
+
+    mids: tuple[MessageId, ...]
+
+
+Record: TypeAlias = Promised | Joined | Accepted | Delivery | Learned | Dropped
+"""A `Delivery` says that the message's timestamps are decided; if it was accepted here, its payload is
+on disk already."""
+
+
+@dataclass(slots=True)
+class Durable:
+    """The fold of all durable records: what a restarted replica still knows of its promises."""
+
+    ballot: Ballot = NO_BALLOT
+    cballot: Ballot = NO_BALLOT
+    clock: int = 0
+    entries: dict[MessageId, EntryState] = field(default_factory=dict)
+
+    def apply(self, records: Iterable[Record]) -> None:
+        """Fold some more records, in the order in which they were emitted."""
+        entries = self.entries
+        for record in records:
+            match record:
+                case Accepted(mid, dest, payload, ack_below, local_ts, clock):
+                    self.clock = max(self.clock, clock)
+                    known = entries.get(mid)
+                    if known is None or known.phase is not Phase.COMMITTED:
+                        entries[mid] = EntryState(
+                            mid, dest, payload, ack_below, Phase.ACCEPTED, local_ts, NO_TIMESTAMP
+                        )
+                case Delivery(mid, dest, payload, ack_below, local_ts, global_ts):
+                    entries[mid] = EntryState(
+                        mid, dest, payload, ack_below, Phase.COMMITTED, local_ts, global_ts
+                    )
+                case Learned(entry):
+                    entries[entry.mid] = entry
+                case Dropped(mids):
+                    for mid in mids:
+                        entries.pop(mid, None)
+                case Promised(ballot):
+                    self.ballot = ballot
+                case Joined(ballot, clock, new):
+                    self.ballot = self.cballot = ballot
+                    self.clock = max(self.clock, clock)
+                    self.entries = entries = {entry.mid: entry for entry in new}
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """The ordering side of an application's state at one position of its group's order.
+
+    An application saves it with its own state, in one commit, and gives it back on restart. It also
+    travels with a snapshot to a replica that is too far behind for single deliveries; then `entries`
+    are the delivered messages that other groups may still ask for.
+    """
+
+    position: Timestamp = NO_TIMESTAMP
+    delivered: DeliveredIds = field(default_factory=DeliveredIds)
+    entries: tuple[EntryState, ...] = ()

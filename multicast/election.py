@@ -1,0 +1,84 @@
+"""The leader selection service of a group: who should lead, and when to stop.
+
+Leaders send heartbeats. A member that hears none for a randomised time asks the others, before it spends a
+ballot, whether they hear a leader (pre-vote): without that, a process that can send but not hear
+deposes working leaders for ever. A leader that a quorum has not acknowledged for a time-out steps down.
+The service only gives verdicts; the protocol acts on them, and its safety never depends on them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+from multicast.protocol import Timing
+from multicast.topology import Configuration
+from multicast.types import ReplicaId
+
+
+class LeaderSelection:
+    """One member's view of who leads its group. Time and randomness come from outside."""
+
+    __slots__ = ("_configuration", "_heard_leader_at", "_heard_members", "_me", "_pre_votes", "_rng",
+                 "_timing", "stand_at")  # fmt: skip
+
+    def __init__(
+        self, me: ReplicaId, configuration: Configuration, timing: Timing, rng: random.Random
+    ) -> None:
+        self._me = me
+        self._configuration = configuration
+        self._timing = timing
+        self._rng = rng
+        self._heard_leader_at = -math.inf
+        self._heard_members: dict[ReplicaId, float] = {}
+        self._pre_votes = 0
+        self.stand_at = math.inf
+        """When to ask for pre-votes, if no leader is heard until then."""
+
+    def expect_leader(self, now: float, *, at_once: bool = False) -> None:
+        """From now on, a leader should be heard within a randomised time-out."""
+        self._pre_votes = 0
+        wait = 0.0 if at_once else self._timing.election_s * (1 + self._rng.random())
+        self.stand_at = now + wait
+
+    def heard_leader(self, now: float) -> None:
+        """A leader we follow, or have promised to follow, is alive."""
+        self._heard_leader_at = now
+        self.expect_leader(now)
+
+    def forget_leader(self) -> None:
+        """The leader we followed has stepped down or been replaced."""
+        self._heard_leader_at = -math.inf
+
+    def grants(self, now: float) -> bool:
+        """Whether another member may stand: no leader has been heard for the shortest time-out."""
+        return now - self._heard_leader_at >= self._timing.election_s
+
+    def begin_pre_vote(self, now: float) -> bool:
+        """Stand, first of all with our own vote. True if that is a quorum already."""
+        self.expect_leader(now)
+        return self.pre_vote(self._me)
+
+    def pre_vote(self, member: ReplicaId) -> bool:
+        """A member would join us. True, once, when it makes a quorum."""
+        had = self._configuration.is_quorum(self._pre_votes)
+        self._pre_votes |= self._configuration.bit[member]
+        return not had and self._configuration.is_quorum(self._pre_votes)
+
+    def lead(self, now: float) -> None:
+        """This member now leads; others get one time-out to say that they hear it."""
+        self._heard_members = dict.fromkeys(self._configuration.members, now)
+        self.stand_at = math.inf
+
+    def heard_member(self, member: ReplicaId, now: float) -> None:
+        """A member acknowledges that this one leads."""
+        self._heard_members[member] = now
+
+    def keeps_quorum(self, now: float) -> bool:
+        """Whether a leader has been acknowledged by a quorum, itself included, within a time-out."""
+        horizon = now - 2 * self._timing.election_s
+        votes = 0
+        for member, bit in self._configuration.bit.items():
+            if member == self._me or self._heard_members[member] > horizon:
+                votes |= bit
+        return self._configuration.is_quorum(votes)

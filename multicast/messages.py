@@ -1,0 +1,217 @@
+"""What processes say to each other. The names are the paper's, where the paper has the message.
+
+Messages are plain slotted classes for speed. Whoever holds one may not change it: the same object may
+be on its way to several receivers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from multicast.types import Ballot, Destinations, GroupId, MessageId, Phase, Timestamp
+
+
+class EntryState(NamedTuple):
+    """What a process knows of one message, as recovery and disks carry it."""
+
+    mid: MessageId
+    dest: Destinations
+    payload: bytes
+    ack_below: int
+    phase: Phase
+    local_ts: Timestamp
+    global_ts: Timestamp
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One message at its place in its group's order."""
+
+    mid: MessageId
+    dest: Destinations
+    payload: bytes
+    ack_below: int
+    local_ts: Timestamp
+    global_ts: Timestamp
+    previous_ts: Timestamp
+    """Global timestamp of the message this group delivered just before."""
+    mismatch: bool
+    """The client used this number before, in this group, for something else: do not execute."""
+
+
+@dataclass(slots=True)
+class Multicast:
+    """MULTICAST(m): a client, or a process that holds m too long, asks a leader to order m."""
+
+    mid: MessageId
+    dest: Destinations
+    payload: bytes
+    ack_below: int
+    """The client holds definite results of all its messages numbered below this."""
+
+
+@dataclass(slots=True)
+class Accept:
+    """ACCEPT(m, g, b, lts): the leader of b proposes a local timestamp. Like Paxos' 2a."""
+
+    mid: MessageId
+    dest: Destinations
+    group: GroupId
+    ballot: Ballot
+    local_ts: Timestamp
+    payload: bytes | None
+    """Only the group's own leader sends the payload to the group, and with it what to forget."""
+    ack_below: int
+
+
+@dataclass(slots=True)
+class AcceptAck:
+    """ACCEPT_ACK(m, g, Bal): a member of g holds these proposals durably. Like Paxos' 2b."""
+
+    mid: MessageId
+    group: GroupId
+    ballots: tuple[Ballot, ...]
+    """Bal, in the order of dest(m)."""
+
+
+@dataclass(slots=True)
+class Deliver:
+    """DELIVER(m, b, lts, gts), and the global timestamp delivered just before it in this group."""
+
+    mid: MessageId
+    ballot: Ballot
+    local_ts: Timestamp
+    global_ts: Timestamp
+    previous_ts: Timestamp
+
+
+@dataclass(slots=True)
+class NewLeader:
+    """NEWLEADER(b): asks the group to join ballot b. Like Paxos' 1a."""
+
+    ballot: Ballot
+
+
+@dataclass(slots=True)
+class Part:
+    """Which piece of a state sent in pieces this is."""
+
+    transfer: int
+    index: int
+    count: int
+
+
+@dataclass(slots=True)
+class NewLeaderAck:
+    """NEWLEADER_ACK(b, cballot, clock, entries), in bounded pieces. Like Paxos' 1b."""
+
+    ballot: Ballot
+    cballot: Ballot
+    clock: int
+    executed: Timestamp
+    part: Part
+    entries: tuple[EntryState, ...]
+
+
+@dataclass(slots=True)
+class NewState:
+    """NEW_STATE(b, clock, entries), in bounded pieces: the state the ballot starts from."""
+
+    ballot: Ballot
+    clock: int
+    part: Part
+    entries: tuple[EntryState, ...]
+
+
+@dataclass(slots=True)
+class NewStateAck:
+    """NEWSTATE_ACK(b): a member holds the ballot's state durably."""
+
+    ballot: Ballot
+
+
+@dataclass(slots=True)
+class Hint:
+    """Not here: this process does not lead its group; the ballot names who it thinks does."""
+
+    group: GroupId
+    ballot: Ballot
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """The leader of the ballot is alive, has delivered so far, and knows these groups' watermarks."""
+
+    ballot: Ballot
+    last_delivered: Timestamp
+    executed: tuple[tuple[GroupId, Timestamp], ...]
+
+
+@dataclass(slots=True)
+class HeartbeatAck:
+    """A member hears the leader: which ballots it is in, and how far it has executed durably."""
+
+    ballot: Ballot
+    cballot: Ballot
+    executed: Timestamp
+
+
+@dataclass(slots=True)
+class PreVote:
+    """Would you join a ballot of mine? Asked before any ballot is spent, so that a cut-off process
+    that cannot win does not depose a leader that works.
+    """
+
+    ballot: Ballot
+
+
+@dataclass(slots=True)
+class PreVoteAck:
+    """Yes: I hear no leader either."""
+
+    ballot: Ballot
+
+
+@dataclass(slots=True)
+class CatchUp:
+    """Please send what the group delivered after this."""
+
+    after: Timestamp
+
+
+@dataclass(slots=True)
+class Deliveries:
+    """A run of the group's deliveries without gaps; the sender's own last one tells if there is more."""
+
+    deliveries: tuple[Delivery, ...]
+    last_delivered: Timestamp
+
+
+@dataclass(slots=True)
+class Executed:
+    """A quorum of the group has durably executed everything up to the watermark: a fact for ever."""
+
+    group: GroupId
+    watermark: Timestamp
+    reply_wanted: bool
+
+
+Message: TypeAlias = (
+    Multicast
+    | Accept
+    | AcceptAck
+    | Deliver
+    | NewLeader
+    | NewLeaderAck
+    | NewState
+    | NewStateAck
+    | Hint
+    | Heartbeat
+    | HeartbeatAck
+    | PreVote
+    | PreVoteAck
+    | CatchUp
+    | Deliveries
+    | Executed
+)

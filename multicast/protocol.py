@@ -1,0 +1,132 @@
+"""The interface of every ordering protocol, and what a host does with it.
+
+A protocol is a state machine without I/O. The host feeds it messages and the time, then drains a `Ready`:
+
+1. hands `persist` to the disk, which makes batches durable in the order in which it got them;
+2. sends `send` at once: nothing in it reveals more than what is already durable;
+3. sends `promise` when `persist` of this `Ready`, and of all before it, is durable;
+4. gives `deliver` to the application, in order, and answers `duplicates` from what it stored;
+5. calls `tick` no later than `wake_at`.
+
+Messages to the replica itself, which appear only in `promise`, are handed back with `step`. When the
+application has durably executed everything up to a position, and the records of the `Ready` that
+delivered it are durable too, the host says so with `executed`. Links are FIFO within a connection; a new
+connection between two processes supersedes the old one, and messages may be lost in between.
+"""
+
+from __future__ import annotations
+
+import abc
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from multicast.durable import Checkpoint, Durable, Record
+from multicast.errors import InvalidArgument
+from multicast.messages import Delivery, Message
+from multicast.topology import Topology
+from multicast.types import MessageId, Process, ReplicaId, Timestamp
+
+Send: TypeAlias = tuple[Sequence[Process], Message]
+"""One message to one or more receivers."""
+
+
+@dataclass(slots=True)
+class Ready:
+    """What a protocol wants done since the last time. See the module's contract."""
+
+    persist: list[Record] = field(default_factory=list)
+    send: list[Send] = field(default_factory=list)
+    promise: list[Send] = field(default_factory=list)
+    deliver: list[Delivery] = field(default_factory=list)
+    duplicates: list[tuple[Process, MessageId]] = field(default_factory=list)
+    """Messages that were multicast again after this group had delivered them, and by whom."""
+    transfers: list[ReplicaId] = field(default_factory=list)
+    """Replicas of this group that need a snapshot: they are behind everything retained here."""
+    wake_at: float = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.persist or self.send or self.promise or self.deliver or self.duplicates or self.transfers
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Time-outs, in seconds, and the bounds of what one message may carry."""
+
+    heartbeat_s: float = 0.1
+    election_s: float = 0.4
+    """The shortest time without a leader before anyone stands; the longest is twice this."""
+    retry_s: float = 0.25
+    """How long a message may stay uncommitted before it is multicast again."""
+    orphan_s: float = 5.0
+    """How long proposals of other groups are kept for a message this group has not seen."""
+    part_entries: int = 256
+    part_bytes: int = 1 << 20
+    """Bounds of one piece of a state, of one run of deliveries, and of one frame's worth of either."""
+    history: int = 1024
+    """Deliveries kept, beyond what protocol needs, for replicas that fell behind a little."""
+    waiting: int = 4096
+    """MULTICASTs held while the group has no leader; the rest is answered with a hint."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < (0 if name == "history" else 1e-9):
+                raise InvalidArgument(f"{name} must be positive, not {getattr(self, name)}")
+        if self.heartbeat_s * 2 > self.election_s:
+            raise InvalidArgument(
+                f"election_s ({self.election_s}) must be at least twice heartbeat_s ({self.heartbeat_s})"
+            )
+
+
+@dataclass(slots=True)
+class Start:
+    """What a replica starts from: who it is, where, and what its disk has kept."""
+
+    me: ReplicaId
+    topology: Topology
+    rng: random.Random
+    now: float
+    timing: Timing = field(default_factory=Timing)
+    durable: Durable = field(default_factory=Durable)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+
+
+class Protocol(abc.ABC):
+    """One replica of one group, under some ordering protocol."""
+
+    me: ReplicaId
+
+    @abc.abstractmethod
+    def __init__(self, start: Start) -> None: ...
+
+    @abc.abstractmethod
+    def step(self, sender: Process, message: Message, now: float) -> None:
+        """Handle one message. Raises `PeerViolation` or `InvalidArgument`, and then changes nothing."""
+
+    @abc.abstractmethod
+    def tick(self, now: float) -> None:
+        """Let time pass: heartbeats, elections, retries, garbage collection."""
+
+    @abc.abstractmethod
+    def ready(self) -> Ready:
+        """Drain what is to be done."""
+
+    @abc.abstractmethod
+    def executed(self, watermark: Timestamp) -> None:
+        """The effects of everything delivered up to here are durable in the application."""
+
+    @abc.abstractmethod
+    def checkpoint(self) -> Checkpoint:
+        """The ordering side of a snapshot taken now, at the last delivery."""
+
+    @abc.abstractmethod
+    def install(self, checkpoint: Checkpoint, now: float) -> bool:
+        """Jump to a snapshot's position. False, and nothing changed, if it is not ahead of here."""
+
+    @property
+    @abc.abstractmethod
+    def is_leader(self) -> bool:
+        """Whether this replica answers clients."""

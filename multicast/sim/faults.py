@@ -1,0 +1,141 @@
+"""What goes wrong, and when: a schedule drawn from the seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from multicast.errors import InvalidArgument
+from multicast.topology import Topology
+from multicast.types import GroupId, Process, ReplicaId
+
+FAULTS: Final = ("none", "crash", "partition", "loss", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A replica loses what is not durable, and restarts after a while."""
+
+    replica: ReplicaId
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """All replicas of a group crash at once."""
+
+    group: GroupId
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Nothing passes from some processes to some others."""
+
+    sources: Sequence[Process]
+    targets: Sequence[Process]
+
+
+@dataclass(frozen=True, slots=True)
+class Heal:
+    """All cuts end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A connection breaks and loses what is in flight."""
+
+    source: Process
+    target: Process
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A disk makes nothing durable for a while."""
+
+    replica: ReplicaId
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClientDeath:
+    """A client stops for ever, perhaps between two MULTICASTs of one message."""
+
+    client: int
+    halfway: bool
+
+
+Fault: TypeAlias = Crash | Outage | Cut | Heal | Reset | Stall | ClientDeath
+
+
+def schedule(
+    kind: str, topology: Topology, clients: int, until_s: float, rng: random.Random
+) -> list[tuple[float, Fault]]:
+    """Faults of one kind, or of all kinds, at random times before the given one."""
+    if kind not in FAULTS:
+        raise InvalidArgument(f"unknown faults {kind!r}; choose from {', '.join(FAULTS)}")
+    draw = _Draw(topology, clients, until_s, rng)
+    if kind in ("crash", "all"):
+        draw.crashes()
+    if kind in ("partition", "all"):
+        draw.partitions()
+    if kind in ("loss", "all"):
+        draw.losses()
+    return sorted(draw.found, key=lambda item: item[0])
+
+
+class _Draw:
+    def __init__(self, topology: Topology, clients: int, until_s: float, rng: random.Random) -> None:
+        self.topology = topology
+        self.clients = clients
+        self.until_s = until_s
+        self.rng = rng
+        self.replicas = [m for g in topology.groups for m in topology.members(g)]
+        self.found: list[tuple[float, Fault]] = []
+
+    def add(self, fault: Fault) -> float:
+        at = self.rng.uniform(0.0, self.until_s)
+        self.found.append((at, fault))
+        return at
+
+    def crashes(self) -> None:
+        rng, topology = self.rng, self.topology
+        for _ in range(max(2, len(self.replicas) // 2)):
+            self.add(Crash(rng.choice(self.replicas), rng.uniform(0.05, 1.5)))
+        for group in topology.groups:
+            if rng.random() < 0.5:
+                self.add(Crash(topology.preferred_leader(group), rng.uniform(0.05, 1.5)))
+            self.add(Stall(rng.choice(self.replicas), rng.uniform(0.05, 1.0)))
+        if rng.random() < 0.3:
+            self.add(Outage(rng.choice(topology.groups), rng.uniform(0.05, 1.0)))
+        if self.clients > 1:
+            self.add(ClientDeath(0, halfway=True))
+
+    def partitions(self) -> None:
+        for _ in range(4):
+            at = self.add(self._cut())
+            self.found.append((at + self.rng.uniform(0.2, 2.5), Heal()))
+
+    def losses(self) -> None:
+        for _ in range(12 * len(self.topology.groups)):
+            source, target = self.rng.sample(self.replicas, 2) if len(self.replicas) > 1 else (None, None)
+            if source is not None and target is not None:
+                self.add(Reset(source, target))
+
+    def _cut(self) -> Cut:
+        """A replica that nobody hears, or that hears nobody; a link; or two sides, one way or both."""
+        rng, replicas = self.rng, self.replicas
+        shape = rng.randrange(4)
+        alone = (rng.choice(replicas),)
+        if shape == 0:
+            return Cut(alone, replicas)
+        if shape == 1:
+            return Cut(replicas, alone)
+        if shape == 2:
+            pair = rng.sample(replicas, min(2, len(replicas)))
+            return Cut(pair, pair)
+        side = [r for r in replicas if rng.random() < 0.5]
+        other = [r for r in replicas if r not in side]
+        return Cut(side, other)

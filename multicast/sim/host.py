@@ -1,0 +1,291 @@
+"""A simulated machine: one replica, its disk, and a plain log as its application.
+
+The disk makes batches durable in order, each after a delay; a crash loses the batches that are not yet
+durable, whole. The application's own state (the log, its position, the delivered ids) is committed lazily,
+behind the batches that were handed out before it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol as Interface
+
+from multicast.client import Reply
+from multicast.durable import Checkpoint, Durable, Record
+from multicast.messages import Delivery, Message
+from multicast.protocol import Protocol, Send, Start, Timing
+from multicast.sim.network import Loop, Network
+from multicast.topology import Topology
+from multicast.types import NO_TIMESTAMP, MessageId, Process, ReplicaId, Timestamp
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The application's whole state, for a replica that is too far behind."""
+
+    checkpoint: Checkpoint
+    log: tuple[Delivery, ...]
+
+
+@dataclass(slots=True)
+class Commit:
+    """The application's state as last committed."""
+
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    length: int = 0
+
+
+@dataclass(slots=True)
+class Batch:
+    """Records that become durable together, and what waits for that."""
+
+    records: list[Record]
+    promises: list[Send]
+    commit: Commit | None = None
+
+
+class Observer(Interface):
+    """Who watches a run: checkers and traces. All are told of everything, at once."""
+
+    def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
+        """A replica's message leaves."""
+
+    def stepping(self, host: Host, sender: Process, message: Message) -> None:
+        """A replica is about to handle a message."""
+
+    def stepped(self, host: Host, sender: Process, message: Message) -> None:
+        """A replica has handled a message."""
+
+    def delivered(self, host: Host, delivery: Delivery) -> None:
+        """A replica's application got a message."""
+
+    def installed(self, host: Host) -> None:
+        """A replica's application was replaced by a snapshot."""
+
+    def crashed(self, host: Host) -> None:
+        """A replica is down, its volatile state gone."""
+
+    def restarted(self, host: Host) -> None:
+        """A replica is up again, from what was durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """How long a batch takes to become durable, in seconds, and how often the state is committed."""
+
+    least_s: float = 0.0002
+    most_s: float = 0.004
+    commit_s: float = 0.25
+
+    def sample(self, rng: random.Random) -> float:
+        """One batch's delay."""
+        return self.least_s + (self.most_s - self.least_s) * rng.random()
+
+
+class Host:
+    """One replica and its machine."""
+
+    def __init__(
+        self,
+        me: ReplicaId,
+        topology: Topology,
+        protocol: type[Protocol],
+        *,
+        loop: Loop,
+        network: Network,
+        rng: random.Random,
+        observers: Sequence[Observer],
+        timing: Timing,
+        disk: Disk,
+        skew: float = 0.0,
+    ) -> None:
+        self.me = me
+        self._topology = topology
+        self._protocol = protocol
+        self._loop = loop
+        self._network = network
+        self._rng = rng
+        self._observers = observers
+        self._timing = timing
+        self._disk = disk
+        self._rate = 1.0 + skew
+        self.replica: Protocol | None = None
+        self.durable = Durable()
+        self.commit = Commit()
+        self.log: list[Delivery] = []
+        self.places: dict[MessageId, Timestamp] = {}
+        self.stalled_until = 0.0
+        self.violation: Exception | None = None
+        self._batches: deque[Batch] = deque()
+        self._life = 0
+        self._wake_at = float("inf")
+        self._wake_local = 0.0
+        self._own: deque[tuple[Process, Message]] = deque()
+
+    @property
+    def up(self) -> bool:
+        """Whether the process runs."""
+        return self.replica is not None
+
+    def local(self, time: float) -> float:
+        """Virtual time as this machine's clock shows it."""
+        return time * self._rate
+
+    def start(self) -> None:
+        """Start the process from what is durable."""
+        self._life += 1
+        self._wake_at = float("inf")
+        start = Start(
+            self.me, self._topology, self._rng, self.local(self._loop.now),
+            self._timing, self.durable, self.commit.checkpoint,
+        )  # fmt: skip
+        self.replica = self._protocol(start)
+        del self.log[self.commit.length :]
+        self.places = {delivery.mid: delivery.global_ts for delivery in self.log}
+        for observer in self._observers:
+            observer.restarted(self)
+        self.tick(self._life)
+        self._loop.at(self._loop.now + self._disk.commit_s * self._rng.random(), self._commit, self._life)
+
+    def crash(self) -> None:
+        """The process dies; what was not durable is lost."""
+        self.replica = None
+        self._life += 1
+        self._batches.clear()
+        self._own.clear()
+        for observer in self._observers:
+            observer.crashed(self)
+
+    def receive(self, sender: Process, message: object) -> None:
+        """A message from the network."""
+        replica = self.replica
+        if replica is None:
+            return
+        if isinstance(message, Snapshot):
+            if replica.install(message.checkpoint, self.local(self._loop.now)):
+                self.log = list(message.log)
+                self.places = {delivery.mid: delivery.global_ts for delivery in self.log}
+                for observer in self._observers:
+                    observer.installed(self)
+        else:
+            self._step(sender, message)  # type: ignore[arg-type]  # the network carries only messages
+        self._drain()
+
+    def _step(self, sender: Process, message: Message) -> None:
+        assert self.replica is not None
+        for observer in self._observers:
+            observer.stepping(self, sender, message)
+        self.replica.step(sender, message, self.local(self._loop.now))
+        for observer in self._observers:
+            observer.stepped(self, sender, message)
+
+    def tick(self, life: int) -> None:
+        """The time the replica asked for has come."""
+        if self.replica is not None and life == self._life:
+            self._wake_at = float("inf")
+            # Rounding must not let the clock fall short of the very time that was asked for.
+            self.replica.tick(max(self.local(self._loop.now), self._wake_local))
+            self._drain()
+
+    def _drain(self) -> None:
+        """Do what the replica wants done, until it wants nothing more at this instant."""
+        replica = self.replica
+        assert replica is not None
+        while True:
+            ready = replica.ready()
+            for receivers, message in ready.send:
+                self._send(receivers, message)
+            for delivery in ready.deliver:
+                self._deliver(delivery)
+            for asker, mid in ready.duplicates:
+                if not isinstance(asker, ReplicaId):
+                    self._reply(mid)
+            for target in ready.transfers:
+                self._network.send(self.me, target, Snapshot(replica.checkpoint(), tuple(self.log)))
+            if ready.persist or ready.promise:
+                self._write(Batch(ready.persist, ready.promise))
+            if not self._own:
+                break
+            sender, own = self._own.popleft()
+            self._step(sender, own)
+        wake_at = ready.wake_at / self._rate
+        if wake_at < self._wake_at:
+            self._wake_at = wake_at
+            self._wake_local = min(ready.wake_at, self.local(wake_at) + 1e-6)
+            self._loop.at(wake_at, self.tick, self._life)
+
+    def _send(self, receivers: Sequence[Process], message: Message) -> None:
+        for observer in self._observers:
+            observer.sent(self, receivers, message)
+        for receiver in receivers:
+            if receiver == self.me:
+                self._own.append((self.me, message))
+            else:
+                self._network.send(self.me, receiver, message)
+
+    def _deliver(self, delivery: Delivery) -> None:
+        self.log.append(delivery)
+        self.places[delivery.mid] = delivery.global_ts
+        for observer in self._observers:
+            observer.delivered(self, delivery)
+        assert self.replica is not None
+        if self.replica.is_leader:
+            self._reply(delivery.mid)
+
+    def _reply(self, mid: MessageId) -> None:
+        place = self.places.get(mid, NO_TIMESTAMP)
+        self._network.send(self.me, mid.client, Reply(mid, self.me.group, place))
+
+    def _write(self, batch: Batch) -> None:
+        """Hand a batch to the disk. An idle disk without delay is durable at once."""
+        busy = bool(self._batches)
+        if not busy and not batch.records and batch.commit is None:
+            self._durable(batch)
+            return
+        self._batches.append(batch)
+        if not busy:
+            self._sync()
+
+    def _sync(self) -> None:
+        delay = self._disk.sample(self._rng)
+        at = max(self._loop.now, self.stalled_until) + delay
+        if at <= self._loop.now:
+            while self._batches:
+                self._durable(self._batches.popleft())
+        else:
+            self._loop.at(at, self._synced, self._life, len(self._batches))
+
+    def _synced(self, life: int, count: int) -> None:
+        """Group commit: all that was waiting when the sync began is durable."""
+        if life != self._life or self.replica is None:
+            return
+        done = [self._batches.popleft() for _ in range(count)]
+        for batch in done:
+            self._durable(batch)
+        if self._batches:
+            self._sync()
+        self._drain()
+
+    def _durable(self, batch: Batch) -> None:
+        self.durable.apply(batch.records)
+        if batch.commit is not None:
+            self.commit = batch.commit
+            assert self.replica is not None
+            self.replica.executed(batch.commit.checkpoint.position)
+        for receivers, message in batch.promises:
+            self._send(receivers, message)
+
+    def _commit(self, life: int) -> None:
+        """Commit the application's state lazily, behind everything handed to the disk so far."""
+        replica = self.replica
+        if life != self._life or replica is None:
+            return
+        if len(self.log) > self.commit.length:
+            checkpoint = replica.checkpoint()
+            checkpoint.entries = ()
+            self._write(Batch([], [], Commit(checkpoint, len(self.log))))
+            self._drain()
+        self._loop.at(self._loop.now + self._disk.commit_s, self._commit, life)

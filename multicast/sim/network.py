@@ -1,0 +1,132 @@
+"""Virtual time, and links between processes: FIFO inside a connection, lossy between connections."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from multicast.types import Process
+
+Payload: TypeAlias = object
+
+
+class Loop:
+    """Events in the order of virtual time; at the same time, in the order in which they were set."""
+
+    __slots__ = ("_count", "_events", "now")
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+
+    def at(self, time: float, call: Callable[..., None], *arguments: object) -> None:
+        """Call at this time, or now if it has passed."""
+        self._count += 1
+        heapq.heappush(self._events, (max(time, self.now), self._count, call, arguments))
+
+    def step(self) -> bool:
+        """Let the next event happen. False if there is none."""
+        if not self._events:
+            return False
+        self.now, _, call, arguments = heapq.heappop(self._events)
+        call(*arguments)
+        return True
+
+    def peek(self) -> float | None:
+        """When the next event happens."""
+        return self._events[0][0] if self._events else None
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """How long messages travel, in seconds. With equal bounds, every link takes exactly that long."""
+
+    least_s: float = 0.001
+    most_s: float = 0.01
+    tail: float = 0.02
+    """How often a message takes up to twenty times longer."""
+
+    def sample(self, rng: random.Random) -> float:
+        """One message's delay."""
+        if self.least_s == self.most_s:
+            return self.least_s
+        delay = self.least_s + (self.most_s - self.least_s) * rng.random()
+        return delay * (1 + 19 * rng.random()) if rng.random() < self.tail else delay
+
+
+class _Link:
+    __slots__ = ("connection", "cut", "free_at")
+
+    def __init__(self) -> None:
+        self.connection = 0
+        self.cut = False
+        self.free_at = 0.0
+
+
+class Network:
+    """All links. Whoever crashes, is cut off or reset loses what is in flight; nothing overtakes."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        rng: random.Random,
+        delays: Delays,
+        receive: Callable[[Process, Process, Payload], None],
+    ) -> None:
+        self._loop = loop
+        self._rng = rng
+        self._delays = delays
+        self._receive = receive
+        self._links: dict[tuple[Process, Process], _Link] = {}
+        self.sent = 0
+        self.delivered = 0
+
+    def _link(self, source: Process, target: Process) -> _Link:
+        key = (source, target)
+        link = self._links.get(key)
+        if link is None:
+            link = self._links[key] = _Link()
+        return link
+
+    def send(self, source: Process, target: Process, message: Payload) -> None:
+        """Put a message on its way."""
+        self.sent += 1
+        link = self._link(source, target)
+        if link.cut:
+            return
+        arrival = max(link.free_at, self._loop.now + self._delays.sample(self._rng))
+        link.free_at = arrival
+        self._loop.at(arrival, self._arrive, source, target, link, link.connection, message)
+
+    def _arrive(
+        self, source: Process, target: Process, link: _Link, connection: int, message: Payload
+    ) -> None:
+        if link.connection == connection:
+            self.delivered += 1
+            self._receive(source, target, message)
+
+    def reset(self, source: Process, target: Process) -> None:
+        """The connection breaks; what is in flight on it is lost, and a new one supersedes it."""
+        link = self._link(source, target)
+        link.connection += 1
+        link.free_at = 0.0
+
+    def cut(self, source: Process, target: Process) -> None:
+        """Nothing passes in this direction until it is healed."""
+        self.reset(source, target)
+        self._link(source, target).cut = True
+
+    def heal(self) -> None:
+        """All links work again."""
+        for link in self._links.values():
+            link.cut = False
+
+    def supersede(self, process: Process) -> None:
+        """The process has restarted: all its connections are new."""
+        for source, target in list(self._links):
+            if process in (source, target):
+                self.reset(source, target)

@@ -1,0 +1,247 @@
+"""One simulated run: faults while clients multicast; then heal, and everything must come to its end.
+
+One seed decides everything: delays, disks, time-outs, destinations, faults. The trace's hash tells whether
+two runs were the same to the last message.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from multicast.errors import MulticastError
+from multicast.protocol import Protocol, Timing
+from multicast.sim.checkers import Agreement, Checker, Genuine, Monotone, Multicasts, Order, Violation
+from multicast.sim.clients import SimClient, Workload
+from multicast.sim.faults import ClientDeath, Crash, Cut, Fault, Heal, Outage, Reset, Stall, schedule
+from multicast.sim.host import Disk, Host
+from multicast.sim.network import Delays, Loop, Network
+from multicast.topology import Topology
+from multicast.types import ClientId, Process, ReplicaId
+from multicast.whitebox import WhiteBox
+
+HEAL_S = 120.0
+"""Virtual seconds after healing within which everything must have come to its end."""
+
+
+@dataclass(slots=True)
+class Scenario:
+    """What is simulated, apart from the seed."""
+
+    protocol: type[Protocol] = WhiteBox
+    groups: int = 3
+    replicas: int = 3
+    faults: str = "all"
+    workload: Workload = field(default_factory=Workload)
+    timing: Timing = field(default_factory=Timing)
+    delays: Delays = field(default_factory=Delays)
+    disk: Disk = field(default_factory=Disk)
+    skew: float = 0.05
+    checkers: bool = True
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended."""
+
+    seed: int
+    delivered: int = 0
+    """Messages, each counted once per replica."""
+    messages: int = 0
+    """Protocol messages that arrived."""
+    virtual_s: float = 0.0
+    trace: int = 0
+    violation: str | None = None
+    error: Exception | None = None
+
+
+class Simulation:
+    """All processes of one run, in virtual time."""
+
+    def __init__(self, scenario: Scenario, seed: int, observers: Sequence[Checker] = ()) -> None:
+        self.scenario = scenario
+        self.seed = seed
+        self.rng = random.Random(f"wbkv {seed}")
+        self.loop = Loop()
+        self.topology = Topology.uniform(scenario.groups, scenario.replicas)
+        self.network = Network(self.loop, self._fork("network"), scenario.delays, self._arrived)
+        self.multicasts = Multicasts()
+        self.hosts: dict[ReplicaId, Host] = {}
+        self.order = Order(self.topology, self.multicasts)
+        self.trace = 0
+        checkers: list[Checker] = [self.order]
+        if scenario.checkers:
+            checkers += [
+                Genuine(self.multicasts),
+                Agreement(self.topology, self.multicasts, self.hosts),
+                Monotone(),
+            ]
+        checkers += observers
+        for group in self.topology.groups:
+            for member in self.topology.members(group):
+                self.hosts[member] = Host(
+                    member, self.topology, scenario.protocol,
+                    loop=self.loop, network=self.network, rng=self._fork(str(member)),
+                    observers=checkers, timing=scenario.timing, disk=scenario.disk,
+                    skew=scenario.skew * (2 * self.rng.random() - 1),
+                )  # fmt: skip
+        self.clients: dict[ClientId, SimClient] = {}
+        for number in range(scenario.workload.clients):
+            client = ClientId(number + 1)
+            share = scenario.workload.messages // scenario.workload.clients
+            share += number < scenario.workload.messages % scenario.workload.clients
+            self.clients[client] = SimClient(
+                client, self.topology, scenario.workload, share,
+                loop=self.loop, network=self.network, rng=self._fork(f"client {client}"),
+                multicasts=self.multicasts, changed=self._nothing,
+            )  # fmt: skip
+
+    def _fork(self, name: str) -> random.Random:
+        return random.Random(f"{self.seed} {name}")
+
+    def _nothing(self) -> None:
+        pass
+
+    def _arrived(self, source: Process, target: Process, message: object) -> None:
+        self.trace = zlib.crc32(f"{self.loop.now:.9f} {source} {target} {message}".encode(), self.trace)
+        if isinstance(target, ReplicaId):
+            self.hosts[target].receive(source, message)
+        else:
+            self.clients[target].receive(source, message)
+
+    # Faults
+
+    def inject(self, fault: Fault) -> None:
+        """Let something go wrong now."""
+        match fault:
+            case Crash(replica, down_s):
+                self.crash(replica, down_s)
+            case Outage(group, down_s):
+                for member in self.topology.members(group):
+                    self.crash(member, down_s)
+            case Cut(sources, targets):
+                for source in sources:
+                    for target in targets:
+                        if source != target:
+                            self.network.cut(source, target)
+            case Heal():
+                self.network.heal()
+            case Reset(source, target):
+                self.network.reset(source, target)
+            case Stall(replica, for_s):
+                self.hosts[replica].stalled_until = self.loop.now + for_s
+            case ClientDeath(client, halfway):
+                self.clients[ClientId(client + 1)].die(halfway=halfway)
+
+    def crash(self, replica: ReplicaId, down_s: float) -> None:
+        """Crash a replica that is up; it restarts by itself."""
+        host = self.hosts[replica]
+        if host.up:
+            host.crash()
+            self.loop.at(self.loop.now + down_s, self.restart, replica)
+
+    def restart(self, replica: ReplicaId) -> None:
+        """Start a replica that is down; its connections are new."""
+        host = self.hosts[replica]
+        if not host.up:
+            self.network.supersede(replica)
+            host.start()
+
+    def heal(self) -> None:
+        """End all faults."""
+        self.network.heal()
+        for replica, host in self.hosts.items():
+            host.stalled_until = 0.0
+            self.restart(replica)
+
+    # Running
+
+    def run_until(self, done: Callable[[], bool], limit_s: float) -> bool:
+        """Let time pass until something is true. False if it is not by then."""
+        while not done():
+            if self.loop.now > limit_s or not self.loop.step():
+                return False
+        return True
+
+    def start(self) -> None:
+        """Start all replicas."""
+        for host in self.hosts.values():
+            host.start()
+
+    def settled(self) -> bool:
+        """Whether all clients are done, and every replica has delivered all its group ever will."""
+        if not all(client.idle for client in self.clients.values()):
+            return False
+        for host in self.hosts.values():
+            replica: Any = host.replica
+            if replica is None or len(host.log) < len(self.order.sequences[host.me.group]):
+                return False
+            if replica.entries or replica.waiting:
+                return False
+        return True
+
+    def run(self) -> Outcome:
+        """Both phases, and what is left to check at the end."""
+        outcome = Outcome(self.seed)
+        try:
+            self._run()
+        except Violation as violation:
+            outcome.violation = str(violation)
+        except (MulticastError, AssertionError, LookupError, TypeError, ValueError) as error:
+            # A replica that breaks in its own code has broken its contract too.
+            outcome.violation = f"{type(error).__name__}: {error}"
+            outcome.error = error
+        outcome.delivered = sum(len(host.log) for host in self.hosts.values())
+        outcome.messages = self.network.delivered
+        outcome.virtual_s = self.loop.now
+        outcome.trace = self.trace
+        return outcome
+
+    def _run(self) -> None:
+        workload = self.scenario.workload
+        until_s = 1.0 + workload.messages / workload.clients / workload.window * workload.think_s
+        for at, fault in schedule(
+            self.scenario.faults, self.topology, workload.clients, until_s, self._fork("faults")
+        ):
+            self.loop.at(at, self.inject, fault)
+        self.start()
+        self.run_until(lambda: False, until_s + 3.0)
+        self.heal()
+        if not self.run_until(self.settled, self.loop.now + HEAL_S):
+            raise Violation("Termination", self._what_is_missing())
+        self._check_end()
+
+    def _what_is_missing(self) -> str:
+        for client in self.clients.values():
+            if not client.idle:
+                mids = ", ".join(map(str, list(client.sender.pending)[:5]))
+                return f"client {client.sender.client} waits for {mids}"
+        for host in self.hosts.values():
+            sequence = self.order.sequences[host.me.group]
+            replica: Any = host.replica
+            if len(host.log) < len(sequence):
+                return f"{host.me} has not delivered {sequence[len(host.log)]}"
+            if replica.entries:
+                mids = ", ".join(map(str, list(replica.entries)[:5]))
+                return f"{host.me} still holds {mids}, after everything was delivered and acknowledged"
+        return "messages still wait for a leader"
+
+    def _check_end(self) -> None:
+        """Termination, and a total order."""
+        self.order.check_acyclic()
+        delivered = {g: set(sequence) for g, sequence in self.order.sequences.items()}
+        anywhere = set().union(*delivered.values())
+        for client in self.clients.values():
+            for mid in client.multicast:
+                if mid in anywhere or client.alive:
+                    for group in self.multicasts.known[mid].dest:
+                        if mid not in delivered[group]:
+                            raise Violation("Termination", f"group {group} never delivered {mid}")
+
+
+def simulate(scenario: Scenario, seed: int) -> Outcome:
+    """One run from one seed."""
+    return Simulation(scenario, seed).run()

@@ -1,0 +1,122 @@
+"""The nouns of the protocol: groups, replicas, clients, messages, timestamps, ballots.
+
+Every noun is its own type, so that a ballot cannot be passed where a timestamp is meant. The two that
+are compared millions of times, `Timestamp` and `ClientId`, are integers at run time and distinct types
+to the type checker.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from typing import Final, NamedTuple, NewType, TypeAlias
+
+GroupId = NewType("GroupId", int)
+ClientId = NewType("ClientId", int)
+
+GROUP_BITS: Final = 10
+"""A timestamp keeps its group in the low bits, so that integers order as the paper's pairs (t, g)."""
+
+GROUPS_MAX: Final = 1 << GROUP_BITS
+
+Timestamp = NewType("Timestamp", int)
+"""The paper's pair (time, group), ordered lexicographically, packed as ``time << GROUP_BITS | group``."""
+
+NO_TIMESTAMP: Final = Timestamp(0)
+"""The paper's bottom: below every timestamp a group can issue, since clocks start by ticking to 1."""
+
+
+def timestamp(time: int, group: GroupId) -> Timestamp:
+    """The timestamp (time, group)."""
+    return Timestamp(time << GROUP_BITS | group)
+
+
+def time_of(ts: Timestamp) -> int:
+    """The paper's time(ts): the first component."""
+    return ts >> GROUP_BITS
+
+
+def group_of(ts: Timestamp) -> GroupId:
+    """The group that issued the timestamp: the second component."""
+    return GroupId(ts & (GROUPS_MAX - 1))
+
+
+def format_timestamp(ts: Timestamp) -> str:
+    """How people read it: ``time.group``, or ``-`` for the bottom."""
+    return f"{time_of(ts)}.{group_of(ts)}" if ts else "-"
+
+
+class ReplicaId(NamedTuple):
+    """One process of one group, on one disk: a wiped disk gets another incarnation."""
+
+    group: GroupId
+    number: int
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"g{self.group}r{self.number}" + (f"#{self.incarnation:x}" if self.incarnation else "")
+
+
+Process: TypeAlias = ReplicaId | ClientId
+"""Who can send and receive: a replica of a group, or a client that multicasts."""
+
+
+class MessageId(NamedTuple):
+    """An application message's identity: who multicast it, its number, and what exactly it said.
+
+    The digest binds the number to payload and destinations: two different requests under one number
+    are two different messages, which are ordered apart and reported as a mismatch on delivery.
+    """
+
+    client: ClientId
+    sequence: int
+    digest: int
+
+    def __str__(self) -> str:
+        return f"{self.client}:{self.sequence}"
+
+
+Destinations: TypeAlias = tuple[GroupId, ...]
+"""dest(m): the destination groups, strictly increasing."""
+
+
+def digest_of(destinations: Destinations, payload: bytes) -> int:
+    """The digest that binds a message's number to its destinations and payload."""
+    digest = hashlib.blake2b(payload, digest_size=8)
+    digest.update(repr(destinations).encode())
+    return int.from_bytes(digest.digest(), "big")
+
+
+class Ballot(NamedTuple):
+    """A period in which one replica leads its group, in one fixed configuration."""
+
+    number: int
+    leader: ReplicaId
+    configuration: int
+
+    def __str__(self) -> str:
+        return f"b{self.number}@{self.leader}" if self.number else "-"
+
+
+Vector: TypeAlias = tuple[Ballot, ...]
+"""Bal: the ballots of a message's proposals, in the order of its destinations."""
+
+NO_BALLOT: Final = Ballot(0, ReplicaId(GroupId(-1), -1, 0), 0)
+"""The paper's bottom ballot: below every ballot that anyone leads."""
+
+
+class Phase(enum.IntEnum):
+    """How far a message has come at one process (Figure *vars*)."""
+
+    START = 0
+    PROPOSED = 1
+    ACCEPTED = 2
+    COMMITTED = 3
+
+
+class Status(enum.Enum):
+    """What a process is in its group (Figure *vars*)."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    RECOVERING = "recovering"

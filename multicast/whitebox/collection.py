@@ -1,0 +1,83 @@
+"""Garbage collection: forgetting delivered messages that no destination can ask for again.
+
+E(h) is the highest watermark up to which a quorum of group h has durably executed. A delivered message is
+dropped when its effects are durable here and E(h) has passed it for *every* destination h. Leaders
+compute their own group's E from heartbeat acknowledgements, tell their followers in heartbeats, and exchange
+it with the groups they still hold common messages with. E is a fact: whoever says it, it stays true.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from multicast.durable import Dropped
+from multicast.errors import PeerViolation
+from multicast.messages import Executed
+from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Process, ReplicaId, Timestamp
+from multicast.whitebox.delivery import DeliveryPath
+
+
+class Collection(DeliveryPath):
+    """Watermarks of this group and of those it shares messages with."""
+
+    def _learn_fact(self, group: GroupId, watermark: Timestamp) -> None:
+        if watermark > self.facts.get(group, NO_TIMESTAMP):
+            self.facts[group] = watermark
+
+    def _compute_watermark(self) -> None:
+        """E(g0): the highest watermark that a quorum has reported."""
+        self.reports[self.me] = self.executed_ts
+        reports = sorted(
+            (self.reports.get(m, NO_TIMESTAMP) for m in self.configuration.members), reverse=True
+        )
+        self._learn_fact(self.group, reports[self.configuration.quorum - 1])
+
+    def _exchange_watermarks(self) -> None:
+        """A leader asks the groups it waits for, and tells them its own watermark."""
+        wanted = {group for dest in self.retained for group in dest} - {self.group}
+        for group in sorted(wanted):
+            known = self.facts.get(group, NO_TIMESTAMP)
+            message = Executed(self.group, self.facts.get(self.group, NO_TIMESTAMP), reply_wanted=True)
+            stuck = self.asked_facts.get(group) == known
+            self.asked_facts[group] = known
+            receivers = self.topology.members(group) if stuck else (self.leader_of(group),)
+            self._ready.send.append((receivers, message))
+
+    def on_executed(self, sender: Process, message: Executed) -> None:
+        """A watermark of another group; answered with ours, if that is wanted."""
+        if not isinstance(sender, ReplicaId) or sender.group != message.group:
+            raise PeerViolation(f"{sender} speaks for group {message.group}")
+        self._learn_fact(message.group, message.watermark)
+        mine = self.facts.get(self.group, NO_TIMESTAMP)
+        if message.reply_wanted and mine:
+            self._ready.send.append(((sender,), Executed(self.group, mine, reply_wanted=False)))
+        self._collect()
+
+    def _bound(self, dest: Destinations) -> Timestamp:
+        """Messages to these destinations may be dropped up to here."""
+        bound = self.executed_ts
+        for group in dest:
+            bound = min(bound, self.facts.get(group, NO_TIMESTAMP))
+        return bound
+
+    def _collect(self) -> None:
+        """Drop what everyone is done with."""
+        dropped: list[MessageId] = []
+        for dest, bucket in list(self.retained.items()):
+            bound = self._bound(dest)
+            while bucket and bucket[0].global_ts <= bound:
+                dropped.append(bucket.popleft().mid)
+            if not bucket:
+                del self.retained[dest]
+        for mid in dropped:
+            del self.entries[mid]
+        if dropped:
+            self._ready.persist.append(Dropped(tuple(dropped)))
+
+    def _expire_orphans(self) -> None:
+        """Forget proposals of other groups for messages that never came here: they will be repeated."""
+        horizon = self.now - self.timing.orphan_s
+        expired = list(itertools.takewhile(lambda mid: self.orphans[mid] <= horizon, self.orphans))
+        for mid in expired:
+            del self.orphans[mid]
+            del self.entries[mid]

@@ -1,0 +1,156 @@
+"""Delivery: one path for leaders, followers and recovery, and catching up where the chain has a gap.
+
+A follower applies DELIVER only if it names the follower's own last delivery as its predecessor; else it
+asks for what it missed. Deliveries are facts, so any replica that retains them may serve them, and a process
+in any status but LEADER may apply them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from multicast.durable import Checkpoint, Dropped, Learned
+from multicast.errors import PeerViolation
+from multicast.history import History
+from multicast.messages import CatchUp, Deliver, Deliveries, Delivery
+from multicast.types import Phase, Process, ReplicaId, Status, Timestamp, time_of
+from multicast.whitebox.entry import Entry
+from multicast.whitebox.state import State
+
+START = Phase.START
+ACCEPTED = Phase.ACCEPTED
+COMMITTED = Phase.COMMITTED
+
+
+class DeliveryPath(State):
+    """Delivering in order, and mending gaps."""
+
+    def _deliver_committed(self) -> None:
+        """Lines 20-24 and 64-67: a leader delivers what it can, in the order of global timestamps."""
+        send = self._ready.send
+        while (entry := self.queue.pop()) is not None:
+            message = Deliver(entry.mid, self.cballot, entry.local_ts, entry.global_ts, self.last_delivered)
+            if self.others:
+                send.append((self.others, message))
+            self.numbers.pop((entry.mid.client, entry.mid.sequence), None)
+            self._deliver(entry, entry.local_ts, entry.global_ts)
+
+    def on_deliver(self, sender: Process, message: Deliver) -> None:
+        """Lines 25-31, with the chain of departure 3."""
+        if message.ballot.leader != sender:
+            raise PeerViolation(f"DELIVER of {message.mid} in ballot {message.ballot} came from {sender}")
+        if self.status is not Status.FOLLOWER or message.ballot != self.cballot:
+            return
+        if message.global_ts <= self.last_delivered:
+            return
+        entry = self.entries.get(message.mid)
+        if message.previous_ts == self.last_delivered and entry is not None and entry.payload is not None:
+            self._deliver(entry, message.local_ts, message.global_ts)
+        else:
+            self._catch_up(message.ballot.leader)
+
+    def _deliver(self, entry: Entry, local_ts: Timestamp, global_ts: Timestamp) -> None:
+        """deliver(m): the only place where a message is delivered."""
+        payload = entry.payload
+        assert payload is not None
+        mid = entry.mid
+        dest = entry.dest
+        if entry.phase is START:
+            self.orphans.pop(mid, None)
+        entry.phase = COMMITTED
+        entry.local_ts = local_ts
+        entry.global_ts = global_ts
+        entry.delivered = True
+        time = time_of(global_ts)
+        if self.clock < time:
+            self.clock = time
+        ack_below = entry.ack_below
+        mismatch = self.delivered_ids.add(mid, ack_below)
+        delivery = Delivery(mid, dest, payload, ack_below, local_ts, global_ts, self.last_delivered, mismatch)
+        self.last_delivered = global_ts
+        self.history.append(delivery)
+        bucket = self.retained.get(dest)
+        if bucket is None:
+            bucket = self.retained[dest] = deque()
+        bucket.append(entry)
+        self._ready.persist.append(delivery)
+        self._ready.deliver.append(delivery)
+
+    def _catch_up(self, source: ReplicaId) -> None:
+        """Ask a replica for what follows our last delivery, once per time-out."""
+        if self.now >= self.asked_until:
+            self.asked_until = self.now + self.timing.retry_s
+            self._ready.send.append(((source,), CatchUp(self.last_delivered)))
+
+    def on_catch_up(self, sender: Process, message: CatchUp) -> None:
+        """Serve what is retained; past that, the host must send a snapshot."""
+        replica = self._member(sender)
+        if message.after >= self.last_delivered:
+            return
+        found = self.history.after(message.after, self.timing.part_entries, self.timing.part_bytes)
+        if found:
+            self._ready.send.append(((replica,), Deliveries(found, self.last_delivered)))
+        else:
+            self._ready.transfers.append(replica)
+
+    def on_deliveries(self, sender: Process, message: Deliveries) -> None:
+        """Apply a run of the group's deliveries where it continues our own."""
+        replica = self._member(sender)
+        if self.status is Status.LEADER:
+            return
+        for delivery in message.deliveries:
+            if delivery.global_ts <= self.last_delivered:
+                continue
+            if delivery.previous_ts != self.last_delivered:
+                break
+            entry = self.entries.get(delivery.mid)
+            if entry is None:
+                entry = Entry(delivery.mid, delivery.dest, delivery.payload, delivery.ack_below)
+                self.entries[delivery.mid] = entry
+            elif entry.phase < ACCEPTED:
+                entry.payload = delivery.payload
+                entry.ack_below = delivery.ack_below
+            self._deliver(entry, delivery.local_ts, delivery.global_ts)
+        self.asked_until = 0.0
+        if message.last_delivered > self.last_delivered:
+            self._catch_up(replica)
+        self._caught_up()
+
+    def install(self, checkpoint: Checkpoint, now: float) -> bool:
+        """Jump to a snapshot's position, taking over what its source still retains for other groups."""
+        if self.status is Status.LEADER or checkpoint.position <= self.last_delivered:
+            return False
+        self.now = now
+        persist = self._ready.persist
+        self.last_delivered = checkpoint.position
+        self.delivered_ids = checkpoint.delivered.copy()
+        self.history = History(self.last_delivered, self.timing.history)
+        self.clock = max(self.clock, time_of(self.last_delivered))
+        taken = {state.mid for state in checkpoint.entries}
+        for mid, entry in list(self.entries.items()):
+            if mid in self.delivered_ids and mid not in taken and not entry.delivered:
+                # Its source had collected it: every destination has executed it.
+                del self.entries[mid]
+                self.orphans.pop(mid, None)
+                if entry.phase >= ACCEPTED:
+                    persist.append(Dropped((mid,)))
+        for state in checkpoint.entries:
+            persist.append(Learned(state))
+            self.orphans.pop(state.mid, None)
+            entry = self.entries.setdefault(state.mid, Entry.of(state))
+            entry.take(state)
+            entry.delivered = True
+        self._rebuild_retained()
+        self.asked_until = 0.0
+        self._caught_up()
+        return True
+
+    def _caught_up(self) -> None:
+        """Deliveries arrived from elsewhere; recovery may be waiting for them."""
+        raise NotImplementedError
+
+    def _member(self, sender: Process) -> ReplicaId:
+        """The sender, if it is a member of our own group."""
+        if isinstance(sender, ReplicaId) and sender in self.configuration.bit:
+            return sender
+        raise PeerViolation(f"{sender} is not a member of group {self.group}")

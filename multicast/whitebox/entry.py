@@ -1,0 +1,77 @@
+"""What a process keeps about one message."""
+
+from __future__ import annotations
+
+from multicast.messages import EntryState
+from multicast.types import NO_TIMESTAMP, Ballot, Destinations, GroupId, MessageId, Phase, Timestamp
+
+
+class Votes:
+    """ACCEPT_ACKs for one ballot vector, at a leader: members as bits, by destination group."""
+
+    __slots__ = ("global_ts", "members", "vector")
+
+    def __init__(self, vector: tuple[Ballot, ...], dest: Destinations) -> None:
+        self.vector = vector
+        self.members = dict.fromkeys(dest, 0)
+        self.global_ts = NO_TIMESTAMP
+        """The maximum of the vector's proposals, once this leader has accepted them itself."""
+
+
+class Entry:
+    """The paper's phase[m], local_ts[m], global_ts[m], delivered[m], and the messages counted so far."""
+
+    __slots__ = ("accepts", "ack_below", "delivered", "dest", "global_ts", "local_ts", "mid", "payload",
+                 "phase", "retries", "retry_at", "vector", "votes")  # fmt: skip
+
+    def __init__(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> None:
+        self.mid = mid
+        self.dest = dest
+        self.payload = payload
+        self.ack_below = ack_below
+        self.phase = Phase.START
+        self.local_ts = NO_TIMESTAMP
+        self.global_ts = NO_TIMESTAMP
+        self.delivered = False
+        self.accepts: dict[GroupId, tuple[Ballot, Timestamp]] = {}
+        """By group, the ACCEPT of the highest ballot: a newer proposal replaces the older one."""
+        self.vector: tuple[Ballot, ...] | None = None
+        """Bal of the proposals accepted last."""
+        self.votes: list[Votes] | None = None
+        """At a leader: what has been acknowledged; one item unless some group changes its leader."""
+        self.retry_at = 0.0
+        self.retries = 0
+
+    @classmethod
+    def of(cls, state: EntryState) -> Entry:
+        """The entry with this recovered or durable state."""
+        entry = cls(state.mid, state.dest, state.payload, state.ack_below)
+        entry.take(state)
+        return entry
+
+    def take(self, state: EntryState) -> None:
+        """Replace what was known by a recovered state."""
+        self.payload = state.payload
+        self.ack_below = state.ack_below
+        self.phase = state.phase
+        self.local_ts = state.local_ts
+        self.global_ts = state.global_ts
+
+    def leave_ballot(self, group: GroupId) -> None:
+        """The own group's proposal, and all that was counted for it, ended with its ballot."""
+        self.accepts.pop(group, None)
+        self.vector = None
+        self.votes = None
+
+    def restart(self) -> None:
+        """Back to START: only what other groups have proposed remains."""
+        self.phase = Phase.START
+        self.payload = None
+        self.local_ts = self.global_ts = NO_TIMESTAMP
+
+    def state(self) -> EntryState:
+        """What recovery and disks carry. Only for accepted or committed entries, which have a payload."""
+        assert self.payload is not None
+        return EntryState(
+            self.mid, self.dest, self.payload, self.ack_below, self.phase, self.local_ts, self.global_ts
+        )

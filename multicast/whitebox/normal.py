@@ -1,0 +1,275 @@
+"""Normal operation: MULTICAST, ACCEPT, ACCEPT_ACK, and `retry` (left column of Figure *protocol*)."""
+
+from __future__ import annotations
+
+from multicast.durable import Accepted
+from multicast.errors import InvalidArgument, PeerViolation
+from multicast.messages import Accept, AcceptAck, Hint, Multicast
+from multicast.types import (
+    NO_TIMESTAMP,
+    Destinations,
+    GroupId,
+    MessageId,
+    Phase,
+    Process,
+    ReplicaId,
+    Status,
+    Timestamp,
+    Vector,
+    digest_of,
+    time_of,
+    timestamp,
+)
+from multicast.whitebox.collection import Collection
+from multicast.whitebox.entry import Entry, Votes
+
+START = Phase.START
+PROPOSED = Phase.PROPOSED
+ACCEPTED = Phase.ACCEPTED
+COMMITTED = Phase.COMMITTED
+LEADER = Status.LEADER
+FOLLOWER = Status.FOLLOWER
+
+
+class NormalOperation(Collection):
+    """How a message gets its timestamps while leaders are stable."""
+
+    def on_multicast(self, sender: Process, message: Multicast) -> None:
+        """Lines 3-8: the leader proposes a local timestamp, or repeats its proposal."""
+        self._check_multicast(sender, message)
+        if self.status is not LEADER:
+            self._defer(sender, message)
+            return
+        entry = self.entries.get(message.mid)
+        if entry is None:
+            if message.mid in self.delivered_ids:
+                self._ready.duplicates.append((sender, message.mid))
+                return
+            entry = Entry(message.mid, message.dest, message.payload, message.ack_below)
+            self.entries[message.mid] = entry
+            self._propose(entry)
+        elif entry.phase is START:
+            del self.orphans[message.mid]
+            entry.payload = message.payload
+            entry.ack_below = message.ack_below
+            self._propose(entry)
+        elif entry.delivered:
+            self._ready.duplicates.append((sender, message.mid))
+        self._send_accept(entry)
+
+    def _check_multicast(self, sender: Process, message: Multicast) -> None:
+        """Raise, with nothing changed, if no leader should order this."""
+        mid = message.mid
+        dest = message.dest
+        self.topology.check_destinations(dest)
+        if self.group not in dest:
+            raise InvalidArgument(f"message {mid} to groups {dest} was sent to group {self.group}")
+        if message.ack_below > mid.sequence:
+            raise InvalidArgument(f"message {mid} acknowledges itself: ack_below {message.ack_below}")
+        if mid.digest != digest_of(dest, message.payload):
+            raise InvalidArgument(f"message {mid} does not have the digest of its payload and destinations")
+        # A mismatch that another group has begun to order is ordered, or that group would wait for ever.
+        if type(sender) is not ReplicaId and (
+            self.numbers.get((mid.client, mid.sequence), mid.digest) != mid.digest
+            or self.delivered_ids.conflicts(mid)
+        ):
+            raise InvalidArgument(f"message id {mid} was used before with another payload or destinations")
+
+    def _defer(self, sender: Process, message: Multicast) -> None:
+        """Departure 11: a follower answers with a hint; a recovering process lets the message wait."""
+        if self.status is FOLLOWER or len(self.waiting) >= self.timing.waiting:
+            self._ready.send.append(((sender,), Hint(self.group, self.ballot)))
+        else:
+            self.waiting.append((sender, message))
+
+    def _propose(self, entry: Entry) -> None:
+        """Lines 5-7."""
+        self.clock += 1
+        entry.local_ts = timestamp(self.clock, self.group)
+        entry.phase = PROPOSED
+        entry.retry_at = self.now + self.timing.retry_s
+        entry.retries = 0
+        self.numbers[entry.mid.client, entry.mid.sequence] = entry.mid.digest
+        self.queue.propose(entry.local_ts, entry)
+
+    def _send_accept(self, entry: Entry) -> None:
+        """Line 8. The payload goes to the own group only; to itself, the leader speaks directly."""
+        mid, dest, ballot, local_ts = entry.mid, entry.dest, self.cballot, entry.local_ts
+        send = self._ready.send
+        if self.others:
+            send.append((
+                self.others,
+                Accept(mid, dest, self.group, ballot, local_ts, entry.payload, entry.ack_below),
+            ))  # fmt: skip
+        if len(dest) > 1:
+            send.append((
+                self._foreign(dest),
+                Accept(mid, dest, self.group, ballot, local_ts, None, 0),
+            ))  # fmt: skip
+        known = entry.accepts.get(self.group)
+        entry.accepts[self.group] = (ballot, local_ts)
+        if len(entry.accepts) == len(dest):
+            self._accept(entry, repeated=None if known is None else self.group)
+
+    def _foreign(self, dest: Destinations) -> tuple[ReplicaId, ...]:
+        """The processes of the other destination groups."""
+        found = self.foreign.get(dest)
+        if found is None:
+            found = tuple(m for g in dest if g != self.group for m in self.topology.members(g))
+            self.foreign[dest] = found
+        return found
+
+    def on_accept(self, sender: Process, message: Accept) -> None:
+        """Lines 9-10: gather the proposals of all destination groups, the newest ballot of each."""
+        mid, group, ballot = message.mid, message.group, message.ballot
+        if ballot.leader != sender or sender.group != group or group not in message.dest:
+            raise PeerViolation(f"ACCEPT of {mid} for group {group} in ballot {ballot} came from {sender}")
+        if group == self.group and (self.status is not FOLLOWER or ballot != self.cballot):
+            return
+        entry = self.entries.get(mid)
+        if entry is None:
+            if mid in self.delivered_ids:
+                return
+            self._check_accept(mid, message.dest)
+            self.entries[mid] = entry = Entry(mid, message.dest, None, 0)
+            self.orphans[mid] = self.now
+        if message.payload is not None and group == self.group:
+            entry.payload = message.payload
+            entry.ack_below = message.ack_below
+        if self.leaders.get(group) is not ballot:
+            self.note_ballot(group, ballot)
+        accepts = entry.accepts
+        known = accepts.get(group)
+        if known is not None and known[0] > ballot:
+            return
+        accepts[group] = (ballot, message.local_ts)
+        if len(accepts) == len(entry.dest) and accepts[self.group][0] == self.cballot:
+            self._accept(entry, repeated=group if known is not None and known[0] == ballot else None)
+
+    def _check_accept(self, mid: MessageId, dest: Destinations) -> None:
+        self.topology.check_destinations(dest)
+        if self.group not in dest:
+            raise PeerViolation(f"ACCEPT of {mid} for groups {dest} was sent to group {self.group}")
+
+    def _accept(self, entry: Entry, *, repeated: GroupId | None) -> None:
+        """Lines 11-16: all proposals are here. Accept the own group's, pass the clock, acknowledge."""
+        if self.status is not FOLLOWER and self.status is not LEADER:
+            return
+        vector, leaders, highest = self._proposals(entry)
+        if entry.vector is not vector or entry.phase < ACCEPTED:
+            entry.vector = vector
+            if entry.phase < ACCEPTED:
+                if entry.phase is START:
+                    del self.orphans[entry.mid]
+                entry.phase = ACCEPTED
+            entry.local_ts = entry.accepts[self.group][1]
+            time = time_of(highest)
+            if self.clock < time:
+                self.clock = time
+            payload = entry.payload
+            assert payload is not None
+            self._ready.persist.append(
+                Accepted(entry.mid, entry.dest, payload, entry.ack_below, entry.local_ts, self.clock)
+            )
+            if self.status is LEADER:
+                self._votes(entry, vector).global_ts = highest
+        elif repeated is not None:
+            leaders = (entry.accepts[repeated][0].leader,)
+        self._ready.promise.append((leaders, AcceptAck(entry.mid, self.group, vector)))
+
+    def _proposals(self, entry: Entry) -> tuple[Vector, tuple[ReplicaId, ...], Timestamp]:
+        """Bal, whose leaders to answer, and the highest of Lts. While leaders stay, Bal is one object."""
+        accepts = entry.accepts
+        highest = NO_TIMESTAMP
+        ballots = []
+        for group in entry.dest:
+            ballot, local_ts = accepts[group]
+            ballots.append(ballot)
+            if local_ts > highest:
+                highest = local_ts
+        vector = tuple(ballots)
+        cached = self.vectors.get(entry.dest)
+        if cached is None or cached[0] != vector:
+            cached = self.vectors[entry.dest] = (vector, tuple([ballot.leader for ballot in vector]))
+        return cached[0], cached[1], highest
+
+    def _votes(self, entry: Entry, vector: Vector) -> Votes:
+        """The acknowledgements of these proposals."""
+        if entry.votes is None:
+            entry.votes = []
+        for votes in entry.votes:
+            if votes.vector == vector:
+                return votes
+        entry.votes.append(votes := Votes(vector, entry.dest))
+        return votes
+
+    def on_accept_ack(self, sender: Process, message: AcceptAck) -> None:
+        """Lines 17-19: a quorum of every destination, with us in it, accepted the same proposals."""
+        group = message.group
+        if type(sender) is not ReplicaId or sender.group != group:
+            raise PeerViolation(f"ACCEPT_ACK of {message.mid} for group {group} came from {sender}")
+        entry = self.entries.get(message.mid)
+        if entry is None or entry.phase is COMMITTED or self.status is not LEADER:
+            return
+        known = entry.votes
+        if known is not None and known[0].vector == message.ballots:
+            votes = known[0]
+        elif self._is_vector(message.ballots, entry.dest):
+            votes = self._votes(entry, message.ballots)
+        else:
+            return
+        members = votes.members
+        members[group] = acknowledged = members[group] | self.bits[sender]
+        if acknowledged.bit_count() < self.quorums[group]:
+            return
+        if not votes.global_ts or not members[self.group] & self.my_bit:
+            return
+        for other, acknowledged in members.items():
+            if acknowledged.bit_count() < self.quorums[other]:
+                return
+        entry.phase = COMMITTED
+        entry.global_ts = votes.global_ts
+        entry.votes = None
+        self.queue.commit(entry.local_ts, entry.global_ts)
+        self._deliver_committed()
+
+    def _is_vector(self, ballots: Vector, dest: Destinations) -> bool:
+        """Whether these are ballots of just these groups, with ours in its place."""
+        return (
+            tuple([ballot.leader.group for ballot in ballots]) == dest
+            and ballots[dest.index(self.group)] == self.cballot
+        )
+
+    def retry(self, entry: Entry) -> None:
+        """Lines 32-34: multicast m again to the leaders of all destinations, and repeat our own part.
+
+        After two tries in vain the guesses may be wrong, so every member of the other groups is asked:
+        those who do not lead answer with a hint.
+        """
+        entry.retries += 1
+        entry.retry_at = self.now + self.timing.retry_s * min(entry.retries, 8)
+        assert entry.payload is not None
+        message = Multicast(entry.mid, entry.dest, entry.payload, entry.ack_below)
+        for group in entry.dest:
+            if group != self.group:
+                receivers = self.topology.members(group) if entry.retries > 2 else (self.leader_of(group),)
+                self._ready.send.append((receivers, message))
+        self._send_accept(entry)
+
+    def _retry_overdue(self) -> None:
+        """Departure 2: whoever leads and holds a message uncommitted for too long tries again."""
+        overdue = []
+        for entry in self.queue.uncommitted():
+            if entry.retry_at > self.now:
+                break
+            overdue.append(entry)
+        for entry in overdue:
+            self.retry(entry)
+
+    def on_hint(self, sender: Process, message: Hint) -> None:
+        """Somebody does not lead its group, and says who might."""
+        if type(sender) is not ReplicaId or sender.group != message.group:
+            raise PeerViolation(f"a hint for group {message.group} came from {sender}")
+        if message.ballot.number:
+            self.topology.check_ballot(message.ballot)
+            self.note_ballot(message.group, message.ballot)

@@ -1,0 +1,184 @@
+"""The white-box process as hosts see it: messages in, time in, `Ready` out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from multicast.errors import PeerViolation
+from multicast.messages import (
+    Accept,
+    AcceptAck,
+    CatchUp,
+    Deliver,
+    Deliveries,
+    Executed,
+    Heartbeat,
+    HeartbeatAck,
+    Hint,
+    Message,
+    Multicast,
+    NewLeader,
+    NewLeaderAck,
+    NewState,
+    NewStateAck,
+    PreVote,
+    PreVoteAck,
+)
+from multicast.protocol import Ready, Start
+from multicast.types import Ballot, Process, ReplicaId, Status
+from multicast.whitebox.recovery import LeaderRecovery
+
+
+class WhiteBox(LeaderRecovery):
+    """One process of the white-box protocol."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start)
+        self.pre_vote_for: Ballot | None = None
+        self.housekeeping_at = start.now
+        self.joining: dict[ReplicaId, float] = {}
+        """At a leader: until when a member that was away is left alone with its NEW_STATE."""
+        self.defied: dict[ReplicaId, float] = {}
+        """At a leader: members that have promised a higher ballot, and since when."""
+        self._handlers: dict[type, Callable[[Process, Any], None]] = {
+            Multicast: self.on_multicast,
+            Accept: self.on_accept,
+            AcceptAck: self.on_accept_ack,
+            Deliver: self.on_deliver,
+            NewLeader: self.on_new_leader,
+            NewLeaderAck: self.on_new_leader_ack,
+            NewState: self.on_new_state,
+            NewStateAck: self.on_new_state_ack,
+            Hint: self.on_hint,
+            Heartbeat: self.on_heartbeat,
+            HeartbeatAck: self.on_heartbeat_ack,
+            PreVote: self.on_pre_vote,
+            PreVoteAck: self.on_pre_vote_ack,
+            CatchUp: self.on_catch_up,
+            Deliveries: self.on_deliveries,
+            Executed: self.on_executed,
+        }
+
+    def step(self, sender: Process, message: Message, now: float) -> None:
+        """Handle one message."""
+        if sender not in self.bits:
+            self._check_client(sender, message)
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            raise PeerViolation(f"{sender} sent {type(message).__name__}, which this protocol has not")
+        self.now = now
+        handler(sender, message)
+
+    def _check_client(self, sender: Process, message: Message) -> None:
+        if type(sender) is ReplicaId:
+            raise PeerViolation(f"a message came from {sender}, which is not in the topology")
+        if type(message) is not Multicast:
+            raise PeerViolation(f"client {sender} sent {type(message).__name__}; clients only multicast")
+
+    def ready(self) -> Ready:
+        """Drain what is to be done."""
+        ready, self._ready = self._ready, Ready()
+        ready.wake_at = min(self.housekeeping_at, self.selection.stand_at)
+        return ready
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+        self.now = now
+        if now >= self.housekeeping_at:
+            self.housekeeping_at = now + self.timing.heartbeat_s
+            self._housekeeping()
+        if self.status is not Status.LEADER and now >= self.selection.stand_at:
+            self._stand()
+
+    def _housekeeping(self) -> None:
+        if self.status is Status.LEADER:
+            if not self.selection.keeps_quorum(self.now):
+                self._step_down()
+                return
+            self._compute_watermark()
+            self._exchange_watermarks()
+            self._heartbeat()
+            self._retry_overdue()
+        else:
+            self._resend()
+        self._collect()
+        self._expire_orphans()
+
+    def _lead(self) -> None:
+        self.joining = {}
+        self.defied = {}
+        super()._lead()
+
+    def _step_down(self) -> None:
+        """A leader without a quorum stops; its ballot is dead, and it will stand in a higher one."""
+        self._leave_ballot()
+        self.selection.expect_leader(self.now)
+
+    def _stand(self) -> None:
+        """No leader has been heard: ask whether others would join us, before spending a ballot."""
+        self.pre_vote_for = Ballot(self.highest_number + 1, self.me, self.configuration.number)
+        alone = self.selection.begin_pre_vote(self.now)
+        if alone:
+            self.recover()
+        else:
+            self._ready.send.append((self.others, PreVote(self.pre_vote_for)))
+
+    def on_pre_vote(self, sender: Process, message: PreVote) -> None:
+        """Grant it if we hear no leader either; a member with an old ballot is told the newer one."""
+        member = self._member(sender)
+        if message.ballot <= self.ballot:
+            self._ready.send.append(((member,), Hint(self.group, self.ballot)))
+        elif self.status is not Status.LEADER and self.selection.grants(self.now):
+            self._ready.send.append(((member,), PreVoteAck(message.ballot)))
+
+    def on_pre_vote_ack(self, sender: Process, message: PreVoteAck) -> None:
+        """With a quorum that hears no leader, open a ballot."""
+        member = self._member(sender)
+        if (
+            message.ballot == self.pre_vote_for
+            and self.status is not Status.LEADER
+            and self.selection.pre_vote(member)
+        ):
+            self.pre_vote_for = None
+            self.recover()
+
+    def _heartbeat(self) -> None:
+        if self.others:
+            facts = tuple(sorted(self.facts.items()))
+            message = Heartbeat(self.cballot, self.last_delivered, facts)
+            self._ready.send.append((self.others, message))
+
+    def on_heartbeat(self, sender: Process, message: Heartbeat) -> None:
+        """A leader is alive: follow it, and find out what we missed."""
+        ballot = message.ballot
+        leader = self._leader_speaks(sender, ballot)
+        for group, watermark in message.executed:
+            self._learn_fact(group, watermark)
+        if ballot >= self.ballot:
+            if ballot > self.ballot and (self.status is Status.LEADER or self.campaign is not None):
+                self._leave_ballot()
+            self.selection.heard_leader(self.now)
+            if message.last_delivered > self.last_delivered and ballot == self.cballot:
+                self._catch_up(leader)
+        ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts)
+        self._ready.promise.append(((leader,), ack))
+
+    def on_heartbeat_ack(self, sender: Process, message: HeartbeatAck) -> None:
+        """A member hears us: count it, let it join if it was away, and mind ballots above ours."""
+        member = self._member(sender)
+        if self.status is not Status.LEADER:
+            return
+        self.reports[member] = max(self.reports.get(member, message.executed), message.executed)
+        if message.cballot == message.ballot == self.cballot:
+            self.selection.heard_member(member, self.now)
+            self.defied.pop(member, None)
+        elif message.ballot > self.ballot:
+            # It has promised a ballot that nobody opened, and cannot come back to ours.
+            self.note_ballot(self.group, message.ballot)
+            since = self.defied.setdefault(member, self.now)
+            if self.now - since >= 2 * self.timing.election_s:
+                self.recover()
+        elif self.now >= self.joining.get(member, 0.0):
+            self.joining[member] = self.now + self.timing.retry_s
+            self._send_new_state((member,))

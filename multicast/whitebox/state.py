@@ -1,0 +1,166 @@
+"""The variables of a process (Figure *vars*), how it restarts, and the bounds of what it sends."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from multicast.delivered import DeliveredIds
+from multicast.durable import Checkpoint
+from multicast.election import LeaderSelection
+from multicast.errors import InvalidArgument
+from multicast.history import History
+from multicast.messages import EntryState, Multicast, Part
+from multicast.protocol import Protocol, Ready, Start
+from multicast.queue import DeliveryQueue
+from multicast.types import (
+    NO_BALLOT,
+    NO_TIMESTAMP,
+    Ballot,
+    Destinations,
+    GroupId,
+    MessageId,
+    Phase,
+    Process,
+    ReplicaId,
+    Status,
+    Timestamp,
+    Vector,
+    time_of,
+)
+from multicast.whitebox.entry import Entry
+
+
+class State(Protocol):
+    """A process p_i of group g_0: its variables and their initial or restored values."""
+
+    def __init__(self, start: Start) -> None:
+        me, topology, now = start.me, start.topology, start.now
+        if me not in topology:
+            raise InvalidArgument(f"{me} is not in the topology")
+        durable, checkpoint = start.durable, start.checkpoint
+        self.me = me
+        self.group = me.group
+        self.topology = topology
+        self.timing = start.timing
+        self.configuration = topology.configuration(me.group, 0)
+        self.others = tuple(m for m in self.configuration.members if m != me)
+        self.my_bit = self.configuration.bit[me]
+        self.foreign: dict[Destinations, tuple[ReplicaId, ...]] = {}
+        self.vectors: dict[Destinations, tuple[Vector, tuple[ReplicaId, ...]]] = {}
+        """Caches, by destinations: the processes of the other groups; the last Bal and its leaders."""
+        self.bits = topology.bits
+        self.quorums = topology.quorums
+
+        self.clock = durable.clock
+        self.ballot = durable.ballot
+        self.cballot = durable.cballot
+        self.entries: dict[MessageId, Entry] = {}
+        self.last_delivered = checkpoint.position
+        """The paper's max_delivered_gts."""
+        self.delivered_ids: DeliveredIds = checkpoint.delivered.copy()
+        self.leaders: dict[GroupId, Ballot] = {}
+        """cur_leader: the highest ballot heard of in each group, whose leader is our guess."""
+        self.queue: DeliveryQueue[Entry] = DeliveryQueue()
+        """What a leader has yet to deliver; empty elsewhere."""
+
+        self.history = History(self.last_delivered, self.timing.history)
+        self.retained: dict[Destinations, deque[Entry]] = {}
+        """Delivered entries that some destination may still ask for, by destinations, in order."""
+        self.orphans: dict[MessageId, float] = {}
+        """Entries in phase START, which only hold other groups' proposals, and since when."""
+        self.waiting: deque[tuple[Process, Multicast]] = deque()
+        """MULTICASTs that arrived while this process was recovering."""
+        self.numbers: dict[tuple[int, int], int] = {}
+        """At a leader: digests of the undelivered messages, by client and sequence number."""
+        self.asked_until = 0.0
+        """Until when a request for missing deliveries may still be answered."""
+
+        self.executed_ts = self.last_delivered
+        self.facts: dict[GroupId, Timestamp] = {}
+        """E(h): up to where a quorum of group h has durably executed, as far as known."""
+        self.reports: dict[ReplicaId, Timestamp] = {}
+        """At a leader: what each member has durably executed."""
+        self.asked_facts: dict[GroupId, Timestamp] = {}
+        """At a leader: what it knew of a group's watermark when it last asked for it."""
+
+        self.selection = LeaderSelection(me, self.configuration, self.timing, start.rng)
+        self.now = now
+        self._ready = Ready()
+        self._transfer = 0
+
+        # Departure 1: a promise in flight, or a ballot this process led, ends with the crash.
+        followed = self.cballot == self.ballot != NO_BALLOT and self.ballot.leader != me
+        self.status = Status.FOLLOWER if followed else Status.RECOVERING
+        self.highest_number = self.ballot.number
+        for state in durable.entries.values():
+            self._restore(state)
+        self._rebuild_retained()
+        fresh = self.ballot == NO_BALLOT
+        first = topology.preferred_leader(me.group) == me
+        self.selection.expect_leader(now, at_once=not self.others or (fresh and first))
+
+    def _restore(self, state: EntryState) -> None:
+        self.entries[state.mid] = entry = Entry.of(state)
+        entry.delivered = state.phase is Phase.COMMITTED and state.global_ts <= self.last_delivered
+        self.clock = max(self.clock, time_of(state.local_ts), time_of(state.global_ts))
+
+    def _rebuild_retained(self) -> None:
+        self.retained = {}
+        delivered = [entry for entry in self.entries.values() if entry.delivered]
+        for entry in sorted(delivered, key=lambda entry: entry.global_ts):
+            self.retained.setdefault(entry.dest, deque()).append(entry)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process leads its group, in normal operation."""
+        return self.status is Status.LEADER
+
+    def leader_of(self, group: GroupId) -> ReplicaId:
+        """cur_leader[g]: a guess."""
+        ballot = self.leaders.get(group)
+        return self.topology.preferred_leader(group) if ballot is None else ballot.leader
+
+    def note_ballot(self, group: GroupId, ballot: Ballot) -> None:
+        """Somebody speaks of this ballot: its leader is the best guess, its number is taken."""
+        if ballot > self.leaders.get(group, NO_BALLOT):
+            self.leaders[group] = ballot
+        if group == self.group and ballot.number > self.highest_number:
+            self.highest_number = ballot.number
+
+    def parts(self, entries: Iterable[EntryState]) -> list[tuple[Part, tuple[EntryState, ...]]]:
+        """A state in pieces that fit a frame. At least one piece, so that an empty state arrives too."""
+        pieces: list[list[EntryState]] = [[]]
+        size = 0
+        for entry in entries:
+            if pieces[-1] and (
+                len(pieces[-1]) >= self.timing.part_entries
+                or size + len(entry.payload) > self.timing.part_bytes
+            ):
+                pieces.append([])
+                size = 0
+            pieces[-1].append(entry)
+            size += len(entry.payload)
+        self._transfer += 1
+        return [
+            (Part(self._transfer, index, len(pieces)), tuple(piece)) for index, piece in enumerate(pieces)
+        ]
+
+    def held(self) -> list[EntryState]:
+        """Everything accepted or committed here."""
+        return [entry.state() for entry in self.entries.values() if entry.phase >= Phase.ACCEPTED]
+
+    def checkpoint(self) -> Checkpoint:
+        """The ordering side of a snapshot taken now, at the last delivery."""
+        retained = [entry.state() for entry in self.entries.values() if entry.delivered]
+        return Checkpoint(self.last_delivered, self.delivered_ids.copy(), tuple(retained))
+
+    def orphan(self, entry: Entry) -> None:
+        """The entry is back to START, or new: it is soft state that may be forgotten."""
+        self.orphans[entry.mid] = self.now
+
+    def executed(self, watermark: Timestamp) -> None:
+        """Everything up to here is durably executed by the application."""
+        if not NO_TIMESTAMP <= watermark <= self.last_delivered:
+            raise InvalidArgument(f"executed {watermark}, but delivered only {self.last_delivered}")
+        self.executed_ts = max(self.executed_ts, watermark)

@@ -1,0 +1,1 @@
+"""Analytics on the store, through Spark."""
