@@ -72,6 +72,9 @@ class DeliveredIds:
         for client, known in sorted(self._clients.items()):
             yield client, known.low, tuple(sorted(known.above.items()))
 
+    def __repr__(self) -> str:
+        return f"DeliveredIds({list(self.rows())})"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DeliveredIds) and list(self.rows()) == list(other.rows())
 

@@ -19,8 +19,17 @@ from multicast.types import ReplicaId
 class LeaderSelection:
     """One member's view of who leads its group. Time and randomness come from outside."""
 
-    __slots__ = ("_configuration", "_heard_leader_at", "_heard_members", "_me", "_pre_votes", "_rng",
-                 "_timing", "stand_at")  # fmt: skip
+    __slots__ = (
+        "_configuration",
+        "_failures",
+        "_heard_leader_at",
+        "_heard_members",
+        "_me",
+        "_pre_votes",
+        "_rng",
+        "_timing",
+        "stand_at",
+    )
 
     def __init__(
         self, me: ReplicaId, configuration: Configuration, timing: Timing, rng: random.Random
@@ -32,17 +41,24 @@ class LeaderSelection:
         self._heard_leader_at = -math.inf
         self._heard_members: dict[ReplicaId, float] = {}
         self._pre_votes = 0
+        self._failures = 0
+        """Times we stood since a leader was last heard: each doubles the time-out, up to 16 times."""
         self.stand_at = math.inf
         """When to ask for pre-votes, if no leader is heard until then."""
 
     def expect_leader(self, now: float, *, at_once: bool = False) -> None:
         """From now on, a leader should be heard within a randomised time-out."""
         self._pre_votes = 0
-        wait = 0.0 if at_once else self._timing.election_s * (1 + self._rng.random())
-        self.stand_at = now + wait
+        wait = self._timing.election_s * (1 + self._rng.random()) * 2 ** min(self._failures, 4)
+        self.stand_at = now if at_once else now + wait
 
     def heard_leader(self, now: float) -> None:
-        """A leader we follow, or have promised to follow, is alive."""
+        """A leader that leads is alive."""
+        self._failures = 0
+        self.promised(now)
+
+    def promised(self, now: float) -> None:
+        """We have promised to follow somebody, who gets a time-out to take over."""
         self._heard_leader_at = now
         self.expect_leader(now)
 
@@ -57,6 +73,7 @@ class LeaderSelection:
     def begin_pre_vote(self, now: float) -> bool:
         """Stand, first of all with our own vote. True if that is a quorum already."""
         self.expect_leader(now)
+        self._failures += 1
         return self.pre_vote(self._me)
 
     def pre_vote(self, member: ReplicaId) -> bool:
@@ -67,6 +84,7 @@ class LeaderSelection:
 
     def lead(self, now: float) -> None:
         """This member now leads; others get one time-out to say that they hear it."""
+        self._failures = 0
         self._heard_members = dict.fromkeys(self._configuration.members, now)
         self.stand_at = math.inf
 

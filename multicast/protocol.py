@@ -126,6 +126,10 @@ class Protocol(abc.ABC):
     def install(self, checkpoint: Checkpoint, now: float) -> bool:
         """Jump to a snapshot's position. False, and nothing changed, if it is not ahead of here."""
 
+    @abc.abstractmethod
+    def nominate(self, now: float) -> None:
+        """Leader selection wants this replica to lead. Safe at any time, wise only without a leader."""
+
     @property
     @abc.abstractmethod
     def is_leader(self) -> bool:

@@ -36,6 +36,7 @@ from multicast.types import (
     Phase,
     Process,
     ReplicaId,
+    Status,
     Timestamp,
     Vector,
     format_timestamp,
@@ -226,6 +227,8 @@ class Agreement(Checker):
         self._pending: dict[tuple[MessageId, Ballot], Projection] = {}
         self._local: dict[tuple[GroupId, MessageId], Timestamp] = {}
         self._cballots: dict[ReplicaId, Ballot] = {}
+        self._synced: dict[Ballot, int] = defaultdict(int)
+        self._led: dict[ReplicaId, bool] = {}
 
     # What processes say
 
@@ -235,6 +238,8 @@ class Agreement(Checker):
             self._accept(message)
         elif isinstance(message, AcceptAck):
             self._accept_ack(host, message)
+        elif isinstance(message, NewStateAck):
+            self._synced[message.ballot] |= self._topology.bits[host.me]
         elif isinstance(message, Deliver):
             self._deliver(host, message.mid, message.local_ts, message.global_ts)
 
@@ -258,6 +263,10 @@ class Agreement(Checker):
         proposals = {}
         for other, ballot in zip(dest, vector, strict=True):
             lts = self._proposals.get((mid, other, ballot))
+            if lts is None and other == group and len(self._topology.members(group)) == 1:
+                # Alone in its group, a leader proposes to nobody but itself, without a word.
+                replica: Any = host.replica
+                lts = self._proposals[mid, group, ballot] = replica.entries[mid].local_ts
             require(lts is not None, "Invariant 2", f"{host.me} accepted what {ballot} never proposed: {mid}")
             assert lts is not None
             proposals[other] = lts
@@ -337,12 +346,42 @@ class Agreement(Checker):
             "Invariant 14", f"{host.me} delivered {delivery.mid} with its clock at {replica.clock}",
         )  # fmt: skip
 
+    def stepping(self, host: Host, sender: Process, message: Message) -> None:
+        """Remember who led before."""
+        replica: Any = host.replica
+        self._led[host.me] = replica.status is Status.LEADER
+
     def stepped(self, host: Host, sender: Process, message: Message) -> None:
         """When a process joins a ballot, it must know what quorums of lower ballots accepted."""
         replica: Any = host.replica
         if replica.cballot != self._cballots.get(host.me, NO_BALLOT):
             self._cballots[host.me] = replica.cballot
             self._joined(host)
+        if replica.status is Status.LEADER and not self._led[host.me]:
+            self._leads(host)
+        if isinstance(message, Accept):
+            self._follows(host, message)
+
+    def _leads(self, host: Host) -> None:
+        """Lines 60-62, the premise of Invariant 18: normal operation starts with a quorum in sync."""
+        replica: Any = host.replica
+        configuration = self._topology.configurations[host.me.group]
+        require(
+            configuration.is_quorum(self._synced[replica.cballot]),
+            "Invariant 18", f"{host.me} leads {replica.cballot} before a quorum has its state",
+        )  # fmt: skip
+
+    def _follows(self, host: Host, message: Accept) -> None:
+        """Line 10, for Invariant 15: a process accepts only what the leader of its own ballot proposed."""
+        replica: Any = host.replica
+        entry = replica.entries.get(message.mid)
+        if entry is None or entry.vector is None:
+            return
+        own = next(ballot for ballot in entry.vector if ballot.leader.group == host.me.group)
+        require(
+            own == replica.cballot,
+            "Invariant 15", f"{host.me} in {replica.cballot} accepted {message.mid} as of {own}",
+        )  # fmt: skip
 
     def restarted(self, host: Host) -> None:
         """A restart brings back a state that must satisfy the same."""
@@ -420,7 +459,10 @@ class Agreement(Checker):
         for entry in replica.entries.values():
             if entry.phase < Phase.ACCEPTED or entry.local_ts >= projection.global_ts:
                 continue
-            known = projection.local.get(entry.mid, self._local.get((group, entry.mid)))
+            # When its acknowledgement is durable, the leader may have left the ballot and forgotten what
+            # it had only proposed; but it did know.
+            proposed = self._proposals.get((entry.mid, group, projection.ballot))
+            known = projection.local.get(entry.mid, self._local.get((group, entry.mid), proposed))
             require(
                 known == entry.local_ts,
                 "Invariant 5", f"{host.me} in {replica.cballot} has {entry.mid} at "
@@ -492,6 +534,12 @@ class Monotone(Checker):
             )  # fmt: skip
         if before.cballot != replica.cballot:
             return
+        if isinstance(message, NewState):
+            for mid, ballot in self._accepted[host.me].items():
+                require(
+                    ballot != replica.cballot or mid in replica.entries or mid in replica.delivered_ids,
+                    "Invariant 10", f"{host.me} forgot {mid}, acknowledged in {ballot}",
+                )  # fmt: skip
         if replica.clock < before.clock:
             raise Violation("Invariant 11", f"the clock of {host.me} fell from {before.clock}")
         if before.mid is not None and before.phase >= Phase.ACCEPTED:

@@ -28,6 +28,8 @@ class Workload:
     spread: int = 3
     """The most destinations of one message."""
     payload: int = 24
+    repeats: float = 0.1
+    """How often a finished message turns up once more, as from a slow network."""
 
 
 class SimClient:
@@ -80,11 +82,15 @@ class SimClient:
         if not self.alive or self._left <= 0:
             return
         self._left -= 1
-        payload = self._rng.randbytes(self._workload.payload)
-        message = self.sender.multicast(self.destinations(), payload, self._loop.now)
+        self.submit(self.destinations(), self._rng.randbytes(self._workload.payload))
+
+    def submit(self, dest: Sequence[GroupId], payload: bytes) -> MessageId:
+        """Multicast one message now."""
+        message = self.sender.multicast(dest, payload, self._loop.now)
         self._multicasts.add(message)
         self.multicast.append(message.mid)
         self._flush()
+        return message.mid
 
     def die(self, *, halfway: bool) -> None:
         """Stop for ever; perhaps in the middle of sending one last message to its leaders."""
@@ -92,6 +98,7 @@ class SimClient:
             groups = sorted(self._rng.sample(self._topology.groups, min(2, len(self._topology.groups))))
             message = self.sender.multicast(groups, b"last words", self._loop.now)
             self._multicasts.add(message)
+            self.multicast.append(message.mid)
             self.sender.sends = self.sender.sends[: self._rng.randint(0, len(groups) - 1)]
             self._flush()
         self.alive = False
@@ -107,8 +114,16 @@ class SimClient:
         for mid in finished:
             self.finished.append(mid)
             self._think()
+            if self._rng.random() < self._workload.repeats:
+                self._loop.at(self._loop.now + 2 * self._rng.random(), self._repeat, mid)
         self._flush()
         self._changed()
+
+    def _repeat(self, mid: MessageId) -> None:
+        message = self._multicasts.known[mid]
+        for group in message.dest:
+            for receiver in self._topology.members(group):
+                self._network.send(self.sender.client, receiver, message)
 
     def _tick(self) -> None:
         if self.alive:

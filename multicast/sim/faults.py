@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from multicast.errors import InvalidArgument
 from multicast.topology import Topology
-from multicast.types import GroupId, Process, ReplicaId
+from multicast.types import ClientId, GroupId, Process, ReplicaId
 
 FAULTS: Final = ("none", "crash", "partition", "loss", "all")
 
@@ -67,7 +67,14 @@ class ClientDeath:
     halfway: bool
 
 
-Fault: TypeAlias = Crash | Outage | Cut | Heal | Reset | Stall | ClientDeath
+@dataclass(frozen=True, slots=True)
+class Nominate:
+    """Leader selection is wrong: it nominates somebody although the leader is well."""
+
+    replica: ReplicaId
+
+
+Fault: TypeAlias = Nominate | Crash | Outage | Cut | Heal | Reset | Stall | ClientDeath
 
 
 def schedule(
@@ -112,17 +119,23 @@ class _Draw:
             self.add(Outage(rng.choice(topology.groups), rng.uniform(0.05, 1.0)))
         if self.clients > 1:
             self.add(ClientDeath(0, halfway=True))
+        self.nominations()
+
+    def nominations(self) -> None:
+        for _ in range(2 * len(self.topology.groups)):
+            self.add(Nominate(self.rng.choice(self.replicas)))
 
     def partitions(self) -> None:
+        self.nominations()
         for _ in range(4):
             at = self.add(self._cut())
             self.found.append((at + self.rng.uniform(0.2, 2.5), Heal()))
 
     def losses(self) -> None:
-        for _ in range(12 * len(self.topology.groups)):
-            source, target = self.rng.sample(self.replicas, 2) if len(self.replicas) > 1 else (None, None)
-            if source is not None and target is not None:
-                self.add(Reset(source, target))
+        processes: list[Process] = [*self.replicas, *(ClientId(number + 1) for number in range(self.clients))]
+        for _ in range(15 * len(self.topology.groups)):
+            source, target = self.rng.sample(processes, 2)
+            self.add(Reset(source, target))
 
     def _cut(self) -> Cut:
         """A replica that nobody hears, or that hears nobody; a link; or two sides, one way or both."""

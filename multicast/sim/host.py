@@ -190,6 +190,12 @@ class Host:
             self.replica.tick(max(self.local(self._loop.now), self._wake_local))
             self._drain()
 
+    def nominate(self) -> None:
+        """Leader selection picks this replica, if it is up."""
+        if self.replica is not None:
+            self.replica.nominate(self.local(self._loop.now))
+            self._drain()
+
     def _drain(self) -> None:
         """Do what the replica wants done, until it wants nothing more at this instant."""
         replica = self.replica
@@ -204,7 +210,7 @@ class Host:
                 if not isinstance(asker, ReplicaId):
                     self._reply(mid)
             for target in ready.transfers:
-                self._network.send(self.me, target, Snapshot(replica.checkpoint(), tuple(self.log)))
+                self._send((target,), Snapshot(replica.checkpoint(), tuple(self.log)))
             if ready.persist or ready.promise:
                 self._write(Batch(ready.persist, ready.promise))
             if not self._own:
@@ -217,11 +223,11 @@ class Host:
             self._wake_local = min(ready.wake_at, self.local(wake_at) + 1e-6)
             self._loop.at(wake_at, self.tick, self._life)
 
-    def _send(self, receivers: Sequence[Process], message: Message) -> None:
+    def _send(self, receivers: Sequence[Process], message: Message | Reply | Snapshot) -> None:
         for observer in self._observers:
             observer.sent(self, receivers, message)
         for receiver in receivers:
-            if receiver == self.me:
+            if receiver == self.me and not isinstance(message, Reply | Snapshot):
                 self._own.append((self.me, message))
             else:
                 self._network.send(self.me, receiver, message)
@@ -237,7 +243,7 @@ class Host:
 
     def _reply(self, mid: MessageId) -> None:
         place = self.places.get(mid, NO_TIMESTAMP)
-        self._network.send(self.me, mid.client, Reply(mid, self.me.group, place))
+        self._send((mid.client,), Reply(mid, self.me.group, place))
 
     def _write(self, batch: Batch) -> None:
         """Hand a batch to the disk. An idle disk without delay is durable at once."""

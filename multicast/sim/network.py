@@ -82,6 +82,8 @@ class Network:
         self._delays = delays
         self._receive = receive
         self._links: dict[tuple[Process, Process], _Link] = {}
+        self.loses: Callable[[Process, Process, Payload], bool] | None = None
+        """A test's own rule for what gets lost."""
         self.sent = 0
         self.delivered = 0
 
@@ -96,7 +98,7 @@ class Network:
         """Put a message on its way."""
         self.sent += 1
         link = self._link(source, target)
-        if link.cut:
+        if link.cut or (self.loses is not None and self.loses(source, target, message)):
             return
         arrival = max(link.free_at, self._loop.now + self._delays.sample(self._rng))
         link.free_at = arrival

@@ -16,7 +16,18 @@ from multicast.errors import MulticastError
 from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Agreement, Checker, Genuine, Monotone, Multicasts, Order, Violation
 from multicast.sim.clients import SimClient, Workload
-from multicast.sim.faults import ClientDeath, Crash, Cut, Fault, Heal, Outage, Reset, Stall, schedule
+from multicast.sim.faults import (
+    ClientDeath,
+    Crash,
+    Cut,
+    Fault,
+    Heal,
+    Nominate,
+    Outage,
+    Reset,
+    Stall,
+    schedule,
+)
 from multicast.sim.host import Disk, Host
 from multicast.sim.network import Delays, Loop, Network
 from multicast.topology import Topology
@@ -131,6 +142,8 @@ class Simulation:
                 self.network.heal()
             case Reset(source, target):
                 self.network.reset(source, target)
+            case Nominate(replica):
+                self.hosts[replica].nominate()
             case Stall(replica, for_s):
                 self.hosts[replica].stalled_until = self.loop.now + for_s
             case ClientDeath(client, halfway):

@@ -25,15 +25,21 @@ class Collection(DeliveryPath):
             self.facts[group] = watermark
 
     def _compute_watermark(self) -> None:
-        """E(g0): the highest watermark that a quorum has reported."""
+        """E(g0): the highest watermark that a quorum has reported in this ballot, and we have delivered.
+
+        Reports of other ballots do not count: a later leader's quorum must contain somebody who had
+        executed that much *before* it promised. Nor does what members know and their leader does not:
+        the leader may still need the other groups to commit it.
+        """
         self.reports[self.me] = self.executed_ts
         reports = sorted(
             (self.reports.get(m, NO_TIMESTAMP) for m in self.configuration.members), reverse=True
         )
-        self._learn_fact(self.group, reports[self.configuration.quorum - 1])
+        executed = reports[self.configuration.quorum - 1]
+        self._learn_fact(self.group, min(executed, self.last_delivered))
 
     def _exchange_watermarks(self) -> None:
-        """A leader asks the groups it waits for, and tells them its own watermark."""
+        """Ask the groups we wait for, and tell them our own group's watermark."""
         wanted = {group for dest in self.retained for group in dest} - {self.group}
         for group in sorted(wanted):
             known = self.facts.get(group, NO_TIMESTAMP)
@@ -71,6 +77,8 @@ class Collection(DeliveryPath):
                 del self.retained[dest]
         for mid in dropped:
             del self.entries[mid]
+        while self.superseded and self.superseded[0][0] <= self.executed_ts:
+            dropped.append(self.superseded.popleft()[1])
         if dropped:
             self._ready.persist.append(Dropped(tuple(dropped)))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from multicast.durable import Checkpoint, Dropped, Learned
+from multicast.durable import Checkpoint, Learned
 from multicast.errors import PeerViolation
 from multicast.history import History
 from multicast.messages import CatchUp, Deliver, Deliveries, Delivery
@@ -107,9 +107,8 @@ class DeliveryPath(State):
             if entry is None:
                 entry = Entry(delivery.mid, delivery.dest, delivery.payload, delivery.ack_below)
                 self.entries[delivery.mid] = entry
-            elif entry.phase < ACCEPTED:
-                entry.payload = delivery.payload
-                entry.ack_below = delivery.ack_below
+            entry.payload = delivery.payload
+            entry.ack_below = delivery.ack_below
             self._deliver(entry, delivery.local_ts, delivery.global_ts)
         self.asked_until = 0.0
         if message.last_delivered > self.last_delivered:
@@ -129,11 +128,12 @@ class DeliveryPath(State):
         taken = {state.mid for state in checkpoint.entries}
         for mid, entry in list(self.entries.items()):
             if mid in self.delivered_ids and mid not in taken and not entry.delivered:
-                # Its source had collected it: every destination has executed it.
+                # The source had collected it: every destination has executed it. The disk keeps our
+                # acceptance until the snapshot is durable here.
                 del self.entries[mid]
                 self.orphans.pop(mid, None)
                 if entry.phase >= ACCEPTED:
-                    persist.append(Dropped((mid,)))
+                    self.superseded.append((checkpoint.position, mid))
         for state in checkpoint.entries:
             persist.append(Learned(state))
             self.orphans.pop(state.mid, None)

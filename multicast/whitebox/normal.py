@@ -30,6 +30,9 @@ COMMITTED = Phase.COMMITTED
 LEADER = Status.LEADER
 FOLLOWER = Status.FOLLOWER
 
+CACHED_MAX = 4096
+"""Destination sets that are remembered; beyond them, the caches start over."""
+
 
 class NormalOperation(Collection):
     """How a message gets its timestamps while leaders are stable."""
@@ -116,6 +119,8 @@ class NormalOperation(Collection):
         found = self.foreign.get(dest)
         if found is None:
             found = tuple(m for g in dest if g != self.group for m in self.topology.members(g))
+            if len(self.foreign) >= CACHED_MAX:
+                self.foreign.clear()
             self.foreign[dest] = found
         return found
 
@@ -190,6 +195,8 @@ class NormalOperation(Collection):
         vector = tuple(ballots)
         cached = self.vectors.get(entry.dest)
         if cached is None or cached[0] != vector:
+            if len(self.vectors) >= CACHED_MAX:
+                self.vectors.clear()
             cached = self.vectors[entry.dest] = (vector, tuple([ballot.leader for ballot in vector]))
         return cached[0], cached[1], highest
 
@@ -219,6 +226,8 @@ class NormalOperation(Collection):
         else:
             return
         members = votes.members
+        if group not in members:
+            raise PeerViolation(f"ACCEPT_ACK of {message.mid} to groups {entry.dest} came from {sender}")
         members[group] = acknowledged = members[group] | self.bits[sender]
         if acknowledged.bit_count() < self.quorums[group]:
             return
@@ -260,9 +269,10 @@ class NormalOperation(Collection):
         """Departure 2: whoever leads and holds a message uncommitted for too long tries again."""
         overdue = []
         for entry in self.queue.uncommitted():
-            if entry.retry_at > self.now:
-                break
-            overdue.append(entry)
+            if entry.retry_at <= self.now:
+                overdue.append(entry)
+            elif not entry.retries:
+                break  # those behind it are younger
         for entry in overdue:
             self.retry(entry)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from multicast.durable import Joined, Promised
-from multicast.errors import PeerViolation
+from multicast.errors import InvalidArgument, PeerViolation
 from multicast.messages import EntryState, Hint, NewLeader, NewLeaderAck, NewState, NewStateAck, Part
 from multicast.protocol import Start
 from multicast.types import Ballot, MessageId, Phase, Process, ReplicaId, Status, Timestamp
@@ -87,7 +87,7 @@ class LeaderRecovery(NormalOperation):
         self.ballot = Ballot(self.highest_number + 1, self.me, self.configuration.number)
         self.note_ballot(self.group, self.ballot)
         self.campaign = Campaign(self.ballot, self.now + self.timing.retry_s)
-        self.selection.heard_leader(self.now)
+        self.selection.promised(self.now)
         self._ready.persist.append(Promised(self.ballot))
         if self.others:
             self._ready.promise.append((self.others, NewLeader(self.ballot)))
@@ -115,7 +115,7 @@ class LeaderRecovery(NormalOperation):
         if ballot > self.ballot:
             self._leave_ballot()
             self.ballot = ballot
-            self.selection.heard_leader(self.now)
+            self.selection.promised(self.now)
             self._ready.persist.append(Promised(ballot))
         self._acknowledge_new_leader(candidate)
 
@@ -137,6 +137,7 @@ class LeaderRecovery(NormalOperation):
         if promise.pieces.complete:
             return
         promise.clock, promise.executed = message.clock, message.executed
+        self.selection.expect_leader(self.now)
         if promise.pieces.add(message.part, message.entries):
             self._try_merge()
 
@@ -251,6 +252,7 @@ class LeaderRecovery(NormalOperation):
         if campaign is None or not campaign.merged or message.ballot != campaign.ballot:
             return
         campaign.acknowledged |= self.configuration.bit[member]
+        self.selection.expect_leader(self.now)
         if campaign.acknowledged & self.my_bit and self.configuration.is_quorum(campaign.acknowledged):
             self._lead()
 
@@ -279,7 +281,11 @@ class LeaderRecovery(NormalOperation):
         """The group has a leader again: whatever waited for one is handled, or sent there by a hint."""
         waiting, self.waiting = self.waiting, type(self.waiting)()
         for sender, message in waiting:
-            self.on_multicast(sender, message)
+            try:
+                self.on_multicast(sender, message)
+            except InvalidArgument:
+                # Two requests waited under one number. The second is refused when its sender repeats it.
+                continue
 
     def _resend(self) -> None:
         """A candidate repeats what may have been lost; whoever has answered is left alone."""

@@ -37,6 +37,8 @@ class WhiteBox(LeaderRecovery):
         super().__init__(start)
         self.pre_vote_for: Ballot | None = None
         self.housekeeping_at = start.now
+        self.exchange_at = start.now
+        """At a follower: when to ask other groups for watermarks, if anything still waits for them."""
         self.joining: dict[ReplicaId, float] = {}
         """At a leader: until when a member that was away is left alone with its NEW_STATE."""
         self.defied: dict[ReplicaId, float] = {}
@@ -91,6 +93,11 @@ class WhiteBox(LeaderRecovery):
         if self.status is not Status.LEADER and now >= self.selection.stand_at:
             self._stand()
 
+    def nominate(self, now: float) -> None:
+        """Try to lead, whatever others hear."""
+        self.now = now
+        self.recover()
+
     def _housekeeping(self) -> None:
         if self.status is Status.LEADER:
             if not self.selection.keeps_quorum(self.now):
@@ -102,6 +109,10 @@ class WhiteBox(LeaderRecovery):
             self._retry_overdue()
         else:
             self._resend()
+            if self.retained and self.now >= self.exchange_at:
+                # The leader may have collected long ago what we still hold, and asks no more.
+                self.exchange_at = self.now + 10 * self.timing.heartbeat_s
+                self._exchange_watermarks()
         self._collect()
         self._expire_orphans()
 
@@ -169,8 +180,8 @@ class WhiteBox(LeaderRecovery):
         member = self._member(sender)
         if self.status is not Status.LEADER:
             return
-        self.reports[member] = max(self.reports.get(member, message.executed), message.executed)
         if message.cballot == message.ballot == self.cballot:
+            self.reports[member] = max(self.reports.get(member, message.executed), message.executed)
             self.selection.heard_member(member, self.now)
             self.defied.pop(member, None)
         elif message.ballot > self.ballot:

@@ -67,6 +67,8 @@ class State(Protocol):
         self.history = History(self.last_delivered, self.timing.history)
         self.retained: dict[Destinations, deque[Entry]] = {}
         """Delivered entries that some destination may still ask for, by destinations, in order."""
+        self.superseded: deque[tuple[Timestamp, MessageId]] = deque()
+        """Messages that a snapshot made superfluous, and the position it must be durable at."""
         self.orphans: dict[MessageId, float] = {}
         """Entries in phase START, which only hold other groups' proposals, and since when."""
         self.waiting: deque[tuple[Process, Multicast]] = deque()
@@ -87,14 +89,19 @@ class State(Protocol):
         self.selection = LeaderSelection(me, self.configuration, self.timing, start.rng)
         self.now = now
         self._ready = Ready()
-        self._transfer = 0
+        # Pieces sent in different lives must never be taken for one state.
+        self._transfer = start.rng.getrandbits(62)
 
         # Departure 1: a promise in flight, or a ballot this process led, ends with the crash.
         followed = self.cballot == self.ballot != NO_BALLOT and self.ballot.leader != me
         self.status = Status.FOLLOWER if followed else Status.RECOVERING
         self.highest_number = self.ballot.number
+        self.clock = max(self.clock, time_of(self.last_delivered))
         for state in durable.entries.values():
-            self._restore(state)
+            if state.phase is Phase.ACCEPTED and state.mid in self.delivered_ids:
+                self.superseded.append((self.last_delivered, state.mid))
+            else:
+                self._restore(state)
         self._rebuild_retained()
         fresh = self.ballot == NO_BALLOT
         first = topology.preferred_leader(me.group) == me

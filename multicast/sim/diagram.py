@@ -1,0 +1,299 @@
+"""A recorded run as a picture: the message-flow diagrams of distributed-systems papers, in SVG.
+
+One lifeline per process, time to the right, a slanted arrow per message. A replica's messages to itself take
+no time and are not drawn. Where an arrow's one end was not seen (see `trace`), it is dashed and as steep as
+messages of this run typically are.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+from xml.sax.saxutils import escape, quoteattr
+
+from multicast.errors import InvalidArgument
+from multicast.sim import trace
+from multicast.sim.trace import Arrow, Flow, Mark, describe, label_of, name_of
+from multicast.types import Process, ReplicaId
+
+LABELLED_ARROWS_MAX: Final = 60
+"""With as many arrows as this, labels would hide them; the legend's colours must do."""
+
+_LEFT, _RIGHT, _TOP = 84.0, 28.0, 46.0
+_ROW, _BAND_GAP, _BAND_PAD = 46.0, 16.0, 24.0
+_FONT = 10.0
+
+_COLOURS: Final = {
+    "MULTICAST": "#1864ab", "REPLY": "#4dabf7", "ACCEPT": "#d9480f", "ACCEPT_ACK": "#d39a00",
+    "DELIVER": "#2b8a3e", "NEWLEADER": "#862e9c", "NEWLEADER_ACK": "#c25fd6", "NEW_STATE": "#a61e4d",
+    "NEWSTATE_ACK": "#f06595", "DELIVERIES": "#0b7285", "HINT": "#5c4033",
+    "HEARTBEAT": "#66707a", "HEARTBEAT_ACK": "#97a0a9", "PRE_VOTE": "#6f6596", "PRE_VOTE_ACK": "#9388b8",
+    "EXECUTED": "#8a9a5b", "CATCH_UP": "#5f9ea0",
+}  # fmt: skip
+_OTHER_COLOUR: Final = "#9aa0a6"
+_SYMBOLS: Final = {
+    trace.DELIVER: '<circle cx="{x}" cy="{y}" r="4.5" fill="#222"/>',
+    trace.CRASH: '<path d="M{x} {y}m-6 -6l12 12m0 -12l-12 12" stroke="#c00" stroke-width="2.5" fill="none"/>',
+    trace.RESTART: '<circle cx="{x}" cy="{y}" r="4.5" fill="#fff" stroke="#222" stroke-width="1.5"/>',
+    trace.INSTALL: '<path d="M{x} {y}m-4.5 -4.5h9v9h-9z" fill="#0b7285"/>',
+    "leader": '<path d="M{x} {y}m-9 0h18" stroke="#444" stroke-width="3.5"/>',
+    "down": '<path d="M{x} {y}m-9 0h18" stroke="#c00" stroke-width="1.2" stroke-dasharray="2 3"/>',
+    "lost": '<path d="M{x} {y}m-3.5 -3.5l7 7m0 -7l-7 7" stroke="#222" stroke-width="1.5" fill="none"/>',
+    "one end not seen": '<path d="M{x} {y}m-11 0h22" stroke="#444" stroke-dasharray="5 3"/>',
+}
+
+_Box: TypeAlias = tuple[float, float, float, float]
+
+
+@dataclass(slots=True)
+class _Plot:
+    """Where everything is, what is drawn, where no label may go, and which symbols need a legend."""
+
+    flow: Flow
+    start_s: float
+    end_s: float
+    width: float
+    rows: dict[Process, float]
+    travel_s: float
+    parts: list[str] = field(default_factory=list)
+    taken: list[_Box] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+
+    def x(self, at: float) -> float:
+        share = (at - self.start_s) / (self.end_s - self.start_s)
+        return _LEFT + share * (self.width - _LEFT - _RIGHT)
+
+    @property
+    def bottom(self) -> float:
+        return max(self.rows.values(), default=_TOP) + _BAND_PAD
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, style: str) -> None:
+        self.parts.append(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {style}/>')
+
+    def text(self, x: float, y: float, text: str, style: str) -> None:
+        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" {style}>{_clean(text)}</text>')
+
+    def symbol(self, kind: str, x: float, y: float) -> None:
+        self.parts.append(_SYMBOLS[kind].format(x=f"{x:.1f}", y=f"{y:.1f}"))
+        self.taken.append((x - 5, y - 5, x + 5, y + 5))
+        self.used.add(kind)
+
+    def label(self, text: str, places: Sequence[tuple[float, float]], colour: str) -> None:
+        """Write it at the first place where it overlaps no other label; nowhere if there is none."""
+        half = len(text) * _FONT * 0.34 + 2
+        for x, y in places:
+            box = (x - half, y - _FONT, x + half, y + 2)
+            if box[0] < _LEFT or box[2] > self.width - 8 or any(_overlap(box, other) for other in self.taken):
+                continue
+            self.taken.append(box)
+            # A box and not an outline of the letters: it hides the lines between them, too.
+            place = f'x="{box[0]:.1f}" y="{y - 9:.1f}" width="{2 * half:.1f}" height="11.5"'
+            self.parts.append(f'<rect {place} rx="2" fill="#fff" fill-opacity="0.85"/>')
+            self.text(x, y, text, f'text-anchor="middle" fill="{colour}"')
+            return
+
+
+def render_svg(
+    flow: Flow,
+    *,
+    start_s: float | None = None,
+    end_s: float | None = None,
+    everything: bool = False,
+    title: str = "",
+    width: int = 1200,
+) -> str:
+    """The flow as one SVG document; by default, from the first to the last event that is shown."""
+    least, most = 0.0 if start_s is None else start_s, math.inf if end_s is None else end_s
+    if least >= most:
+        raise InvalidArgument(f"start_s ({start_s}) must be before end_s ({end_s})")
+    events = flow.shown(everything=everything, start_s=least, end_s=most)
+    arrows = [e for e in events if isinstance(e, Arrow) and e.source != e.target]
+    marks = [e for e in events if isinstance(e, Mark)]
+    travels = [a.arrived_at - a.sent_at for a in arrows if a.arrived_at is not None and a.sent_at is not None]
+    travel_s = statistics.median(travels) if travels else 0.005
+    times = [mark.at for mark in marks] + [at for arrow in arrows for at in _times(arrow, travel_s)]
+    first, last = min(times, default=least), max(times, default=least + 0.001)
+    room = max((last - first) * 0.02, 0.0005)
+    left = first - room if start_s is None else start_s
+    right = last + room if end_s is None else end_s
+    plot = _Plot(flow, left, right, width, _rows(flow.processes()), travel_s)
+    _draw_bands(plot)
+    _draw_axis(plot)
+    _draw_lifelines(plot)
+    few = len(arrows) < LABELLED_ARROWS_MAX
+    plot.parts.append(f'<g stroke-width="{1.3 if few else 0.8}">')
+    for arrow in arrows:
+        _draw_arrow(plot, arrow)
+    plot.parts.append("</g>")
+    _draw_marks(plot, marks)
+    if few:
+        for arrow in arrows:
+            _label_arrow(plot, arrow)
+    plot.text(_LEFT, 24, title, 'font-size="14" font-weight="bold"')
+    height = _draw_legend(plot, {name_of(arrow.message) for arrow in arrows})
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:.0f}" '
+        f'viewBox="0 0 {width} {height:.0f}" font-family="Helvetica, Arial, sans-serif" '
+        f'font-size="{_FONT:.0f}" fill="#222">\n<title>{_clean(title or "Message flow")}</title>\n'
+        f'<rect width="{width}" height="{height:.0f}" fill="#fff"/>'
+    )
+    return "\n".join([head, *plot.parts, "</svg>", ""])
+
+
+def _clean(text: str) -> str:
+    """Text for XML, which has no way at all to write most control characters."""
+    return escape("".join(c if c.isprintable() else "?" for c in text))
+
+
+def _overlap(a: _Box, b: _Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _times(arrow: Arrow, travel_s: float) -> tuple[float, float]:
+    """When a message leaves and arrives; what was not seen is taken from what is typical."""
+    begin = arrow.at - travel_s if arrow.sent_at is None else arrow.sent_at
+    return begin, begin + travel_s if arrow.arrived_at is None else arrow.arrived_at
+
+
+def _rows(processes: Sequence[Process]) -> dict[Process, float]:
+    """The heights of lifelines: replicas of one group together, with space between groups."""
+    rows: dict[Process, float] = {}
+    y, before = _TOP + _BAND_PAD, None
+    for process in processes:
+        group = process.group if isinstance(process, ReplicaId) else -1
+        if before is not None:
+            y += _ROW if group == before else _ROW + _BAND_GAP
+        rows[process], before = y, group
+    return rows
+
+
+def _draw_bands(plot: _Plot) -> None:
+    groups: dict[int, list[float]] = {}
+    for process, y in plot.rows.items():
+        if isinstance(process, ReplicaId):
+            groups.setdefault(process.group, []).append(y)
+    for index, (group, ys) in enumerate(groups.items()):
+        top, height = ys[0] - _BAND_PAD, ys[-1] - ys[0] + 2 * _BAND_PAD
+        plot.parts.append(
+            f'<rect class="band" x="8" y="{top:.1f}" width="{plot.width - 16:.1f}" height="{height:.1f}" '
+            f'rx="6" fill="{("#eef4fb", "#f8f3e8")[index % 2]}"/>'
+        )
+        turn = f'transform="translate(24 {top + height / 2:.1f}) rotate(-90)"'
+        plot.text(0, 0, f"group {group}", f'text-anchor="middle" font-size="11" fill="#667" {turn}')
+
+
+def _draw_axis(plot: _Plot) -> None:
+    """At most ten round times."""
+    span_ms = (plot.end_s - plot.start_s) * 1000
+    power = 10.0 ** math.floor(math.log10(span_ms / 10))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power * 10 >= span_ms)
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    for tick in range(math.ceil(plot.start_s * 1000 / step), math.floor(plot.end_s * 1000 / step) + 1):
+        x = plot.x(tick * step / 1000)
+        plot.line(x, _TOP - 6, x, plot.bottom + 6, 'stroke="#c3c8d4" stroke-width="0.6"')
+        plot.text(x, plot.bottom + 19, f"{tick * step:.{digits}f} ms", 'text-anchor="middle" fill="#556"')
+
+
+def _spans(plot: _Plot, process: Process, begin: str, ends: Sequence[str]) -> Iterator[tuple[float, float]]:
+    """The places, inside the window, from marks of one kind to the next one that ends it."""
+    since: float | None = None
+    marks = [m for m in plot.flow.events if isinstance(m, Mark) and m.process == process]
+    for mark in [*marks, Mark(math.inf, process, ends[0], "")]:
+        if mark.kind == begin and since is None:
+            since = mark.at
+        elif mark.kind in ends and since is not None:
+            if mark.at >= plot.start_s and since <= plot.end_s:
+                yield plot.x(max(since, plot.start_s)), plot.x(min(mark.at, plot.end_s))
+            since = None
+
+
+def _draw_lifelines(plot: _Plot) -> None:
+    """A line per process: thick while it leads, dashed while it is down."""
+    for process, y in plot.rows.items():
+        style = f'class="lifeline" data-process={quoteattr(label_of(process))} stroke="#444"'
+        plot.line(_LEFT, y, plot.width - _RIGHT + 8, y, style)
+        plot.text(_LEFT - 8, y + 4, label_of(process), 'text-anchor="end" font-size="12"')
+        for x1, x2 in _spans(plot, process, trace.LEAD, (trace.FOLLOW, trace.CRASH)):
+            plot.line(x1, y, x2, y, 'class="leading" stroke="#444" stroke-width="3.5"')
+            plot.used.add("leader")
+        for x1, x2 in _spans(plot, process, trace.CRASH, (trace.RESTART,)):
+            plot.line(x1, y, x2, y, 'stroke="#fff" stroke-width="4"')
+            plot.line(x1, y, x2, y, 'class="down" stroke="#c00" stroke-width="1.2" stroke-dasharray="2 3"')
+            plot.used.add("down")
+
+
+def _ends(plot: _Plot, arrow: Arrow) -> tuple[float, float, float, float]:
+    """Where an arrow begins and ends, perhaps outside the window. A lost one ends about half-way."""
+    begin, end = _times(arrow, plot.travel_s)
+    x1, x2, y1, y2 = plot.x(begin), plot.x(end), plot.rows[arrow.source], plot.rows[arrow.target]
+    if not plot.flow.is_lost(arrow):
+        return x1, y1, x2, y2
+    y = (y1 + y2) / 2
+    if any(abs(y - row) < 8 for row in plot.rows.values()):  # it would seem to arrive there
+        y -= math.copysign(14, y2 - y1)
+    return x1, y1, x1 + (x2 - x1) * (y - y1) / (y2 - y1), y
+
+
+def _draw_arrow(plot: _Plot, arrow: Arrow) -> None:
+    x1, y1, x2, y2 = _ends(plot, arrow)
+    slope = (y2 - y1) / (x2 - x1) if x2 > x1 else 0.0
+    left, right = max(x1, plot.x(plot.start_s)), min(x2, plot.x(plot.end_s))
+    lost = plot.flow.is_lost(arrow)
+    seen = lost or None not in (arrow.sent_at, arrow.arrived_at)
+    colour = _COLOURS.get(name_of(arrow.message), _OTHER_COLOUR)
+    style = f'stroke="{colour}"'
+    if not seen:
+        style += ' stroke-dasharray="5 3"'
+        plot.used.add("one end not seen")
+    what = f"{label_of(arrow.source)} to {label_of(arrow.target)}: {name_of(arrow.message)} "
+    plot.parts.append(f'<g class="arrow"><title>{_clean(what + describe(arrow.message))}</title>')
+    plot.line(left, y1 + (left - x1) * slope, right, y2 - (x2 - right) * slope, style)
+    if x2 == right and lost:
+        plot.symbol("lost", x2, y2)
+    elif x2 == right:
+        turn = f"translate({x2:.1f} {y2:.1f}) rotate({math.degrees(math.atan2(y2 - y1, x2 - x1)):.1f})"
+        plot.parts.append(f'<path d="M0 0l-9 -3.6v7.2z" fill="{colour}" transform="{turn}"/>')
+    plot.parts.append("</g>")
+
+
+def _label_arrow(plot: _Plot, arrow: Arrow) -> None:
+    """Name it where it passes between two lifelines, as far from either as possible."""
+    x1, y1, x2, y2 = _ends(plot, arrow)
+    between = [row + offset for row in plot.rows.values() for offset in (23, -23, 31, -31, 15, -15)]
+    places = [(x1 + (x2 - x1) * (y - y1) / (y2 - y1), y + 4) for y in between if (y - y1) * (y - y2) < 0]
+    places.sort(key=lambda place: abs(place[1] - (y1 + y2) / 2))
+    text = f"{name_of(arrow.message)} {getattr(arrow.message, 'mid', '')}".rstrip()
+    plot.label(text, places, _COLOURS.get(name_of(arrow.message), "#555"))
+
+
+def _draw_marks(plot: _Plot, marks: Sequence[Mark]) -> None:
+    drawn = [(mark, plot.x(mark.at), plot.rows[mark.process]) for mark in marks if mark.kind in _SYMBOLS]
+    for mark, x, y in drawn:
+        what = _clean(f"{label_of(mark.process)}: {mark.kind} {mark.text}")
+        plot.parts.append(f"<g class={quoteattr(mark.kind)}><title>{what}</title>")
+        plot.symbol(mark.kind, x, y)
+        plot.parts.append("</g>")
+    for mark, x, y in drawn:
+        if mark.kind == trace.DELIVER:
+            places = [(x, y - 8), (x, y + 16), (x + 14, y - 8), (x + 14, y + 16)]
+            plot.label(mark.text.partition(" ")[0], places, "#222")
+
+
+def _draw_legend(plot: _Plot, names: set[str]) -> float:
+    """What the colours and symbols mean, of those that occur. Returns the picture's height."""
+    x, y = _LEFT, plot.bottom + 46
+    kinds = [kind for kind in _SYMBOLS if kind in plot.used]
+    for name in [*(n for n in _COLOURS if n in names), *sorted(names - set(_COLOURS)), *kinds]:
+        if x + 40 + len(name) * 7 > plot.width - _RIGHT:
+            x, y = _LEFT, y + 20
+        if name in _SYMBOLS:
+            plot.symbol(name, x + 11, y - 4)
+        else:
+            style = f'stroke="{_COLOURS.get(name, _OTHER_COLOUR)}" stroke-width="2.5"'
+            plot.line(x, y - 4, x + 22, y - 4, style)
+        plot.text(x + 28, y, name, 'font-size="11"')
+        x += 50 + len(name) * (7.6 if name.isupper() else 6)
+    return y + 20

@@ -1,0 +1,299 @@
+"""What happened in a run, message by message: a recorder, and a text that people can read.
+
+The recorder watches replicas only. Of a client's MULTICAST it sees the arrival but not the sending; of what
+is sent to a client, the sending but not the arrival. Both stay unknown rather than being made up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from multicast.client import Reply
+from multicast.errors import InvalidArgument
+from multicast.messages import (
+    Accept,
+    AcceptAck,
+    CatchUp,
+    Deliver,
+    Deliveries,
+    Delivery,
+    Executed,
+    Heartbeat,
+    HeartbeatAck,
+    Hint,
+    Message,
+    Multicast,
+    NewLeader,
+    NewLeaderAck,
+    NewState,
+    NewStateAck,
+    Part,
+    PreVote,
+    PreVoteAck,
+)
+from multicast.sim.checkers import Checker
+from multicast.sim.host import Host
+from multicast.sim.network import Loop
+from multicast.types import Process, ReplicaId, format_timestamp
+
+DELIVER: Final = "deliver"
+CRASH: Final = "crash"
+RESTART: Final = "restart"
+LEAD: Final = "lead"
+FOLLOW: Final = "follow"
+INSTALL: Final = "install"
+
+BOOKKEEPING: Final = (Heartbeat, HeartbeatAck, PreVote, PreVoteAck, Executed, CatchUp)
+"""Traffic that never stops and orders nothing: shown only when asked for."""
+
+LINE_MAX: Final = 120
+
+_PAPER_NAMES: Final[dict[type, str]] = {
+    NewLeader: "NEWLEADER",
+    NewLeaderAck: "NEWLEADER_ACK",
+    NewStateAck: "NEWSTATE_ACK",
+}
+
+
+@dataclass(slots=True)
+class Arrow:
+    """One message from one process to another. At least one of its two times is known."""
+
+    sent_at: float | None
+    arrived_at: float | None
+    """None if it was lost, if it was still on its way at the end, or if a client got it."""
+    source: Process
+    target: Process
+    message: object
+
+    def __post_init__(self) -> None:
+        if self.sent_at is None and self.arrived_at is None:
+            raise InvalidArgument("an arrow needs sent_at or arrived_at")
+
+    @property
+    def at(self) -> float:
+        """Its place in time: when it was sent, or when it arrived if that is all we know."""
+        at = self.arrived_at if self.sent_at is None else self.sent_at
+        assert at is not None
+        return at
+
+
+@dataclass(slots=True)
+class Mark:
+    """Something that happened at one process."""
+
+    at: float
+    process: Process
+    kind: str
+    text: str
+
+
+Event: TypeAlias = Arrow | Mark
+
+
+@dataclass(slots=True)
+class Flow:
+    """The recorded events of one run."""
+
+    events: list[Event] = field(default_factory=list)
+    ended_at: float = float("inf")
+    """When the recording ended: what had not arrived by then may still have been on its way."""
+    slowest_s: float = 0.0
+    """The longest time that a message travelled."""
+
+    def processes(self) -> list[Process]:
+        """All that take part: clients first, then replicas by group."""
+        found: set[Process] = set()
+        for event in self.events:
+            found.update((event.source, event.target) if isinstance(event, Arrow) else (event.process,))
+        return sorted(found, key=lambda p: (1, *p) if isinstance(p, ReplicaId) else (0, p, 0, 0))
+
+    def shown(
+        self, *, everything: bool = False, start_s: float = 0.0, end_s: float = float("inf")
+    ) -> list[Event]:
+        """Events in time order that touch the window, without bookkeeping unless everything is wanted."""
+        chosen = [
+            event
+            for event in self.events
+            if event.at <= end_s
+            and ((event.arrived_at or event.at) if isinstance(event, Arrow) else event.at) >= start_s
+            and (everything or not (isinstance(event, Arrow) and isinstance(event.message, BOOKKEEPING)))
+        ]
+        return sorted(chosen, key=lambda event: event.at)
+
+    def is_lost(self, arrow: Arrow) -> bool:
+        """Whether it never arrived, at a replica, though it had the time that the slowest message took."""
+        if arrow.arrived_at is not None or not isinstance(arrow.target, ReplicaId):
+            return False
+        return self.ended_at - arrow.at > self.slowest_s + 1e-9  # rounding is not a delay
+
+
+class Recorder(Checker):
+    """An observer that writes down a run. Give it the simulation's `loop` before the run starts."""
+
+    def __init__(self, loop: Loop | None = None) -> None:
+        self.loop = loop
+        self.flow = Flow(ended_at=0.0)
+        self._in_flight: dict[tuple[Process, Process], deque[Arrow]] = defaultdict(deque)
+        self._down: set[Process] = set()
+        self._leading: set[Process] = set()
+
+    def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
+        """One arrow to each receiver; where it ends is not known yet."""
+        now = self._now()
+        self._note_leadership(host)
+        for receiver in receivers:
+            arrow = Arrow(now, None, host.me, receiver, message)
+            self.flow.events.append(arrow)
+            if isinstance(receiver, ReplicaId):
+                self._in_flight[host.me, receiver].append(arrow)
+
+    def stepping(self, host: Host, sender: Process, message: Message) -> None:
+        """The message has arrived: find its arrow, or draw one if a client sent it."""
+        now = self._now()
+        in_flight = self._in_flight[sender, host.me]
+        # Arrows keep their messages alive, so that no two messages in flight share an identity.
+        found = next((i for i, arrow in enumerate(in_flight) if arrow.message is message), None)
+        if found is None:
+            self.flow.events.append(Arrow(None, now, sender, host.me, message))
+            return
+        for _ in range(found):  # links are FIFO: what was sent before it will not arrive any more
+            in_flight.popleft()
+        arrow = in_flight.popleft()
+        arrow.arrived_at = now
+        self.flow.slowest_s = max(self.flow.slowest_s, now - arrow.at)
+
+    def stepped(self, host: Host, sender: Process, message: Message) -> None:
+        """Handling a message may have made or unmade a leader."""
+        self._note_leadership(host)
+
+    def delivered(self, host: Host, delivery: Delivery) -> None:
+        """A replica's application got a message."""
+        mismatch = " (mismatch)" if delivery.mismatch else ""
+        self._mark(host, DELIVER, f"{delivery.mid} gts {format_timestamp(delivery.global_ts)}{mismatch}")
+
+    def installed(self, host: Host) -> None:
+        """A replica's application was replaced by a snapshot."""
+        self._mark(host, INSTALL, f"snapshot of {_count(host.log, 'delivery', 'deliveries')}")
+
+    def crashed(self, host: Host) -> None:
+        """A replica is down."""
+        self._leading.discard(host.me)
+        self._down.add(host.me)
+        self._mark(host, CRASH, "")
+
+    def restarted(self, host: Host) -> None:
+        """A replica is up again. Its first start, at the beginning of a run, is not worth a mark."""
+        if host.me in self._down:
+            self._down.remove(host.me)
+            self._mark(host, RESTART, f"with {_count(host.log, 'delivery', 'deliveries')}")
+
+    def _now(self) -> float:
+        if self.loop is None:
+            raise InvalidArgument("the recorder has no loop: set it to the simulation's before the run")
+        self.flow.ended_at = self.loop.now
+        return self.loop.now
+
+    def _mark(self, host: Host, kind: str, text: str) -> None:
+        self.flow.events.append(Mark(self._now(), host.me, kind, text))
+
+    def _note_leadership(self, host: Host) -> None:
+        replica = host.replica
+        leads = replica is not None and replica.is_leader
+        if leads == (host.me in self._leading):
+            return
+        (self._leading.add if leads else self._leading.remove)(host.me)
+        self._mark(host, LEAD if leads else FOLLOW, str(getattr(replica, "cballot", "")))
+
+
+def name_of(message: object) -> str:
+    """The paper's name of a message, where the paper has it."""
+    kind = type(message)
+    return _PAPER_NAMES.get(kind) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).upper()
+
+
+def label_of(process: Process) -> str:
+    """A process as readers see it: g0r1, or c1 for a client."""
+    return str(process) if isinstance(process, ReplicaId) else f"c{process}"
+
+
+def describe(message: object) -> str:
+    """A message's essential fields, in short."""
+    ts = format_timestamp
+    match message:
+        case Multicast(mid, dest, payload):
+            return f"{mid} to {','.join(f'g{g}' for g in dest)}, {len(payload)} bytes"
+        case Accept(mid, _, group, ballot, local_ts, payload):
+            return f"{mid} g{group} {ballot} lts {ts(local_ts)}{'' if payload is None else ', payload'}"
+        case AcceptAck(mid, group, ballots):
+            return f"{mid} g{group} [{' '.join(map(str, ballots))}]"
+        case Deliver(mid, ballot, local_ts, global_ts, previous):
+            return f"{mid} {ballot} lts {ts(local_ts)} gts {ts(global_ts)} after {ts(previous)}"
+        case NewLeaderAck(ballot, cballot, clock, executed, part, entries):
+            known = f"cballot {cballot} clock {clock} executed {ts(executed)}"
+            return f"{ballot} {known}, {_pieces(part, entries)}"
+        case NewState(ballot, clock, part, entries):
+            return f"{ballot} clock {clock}, {_pieces(part, entries)}"
+        case NewLeader(ballot) | NewStateAck(ballot) | PreVote(ballot) | PreVoteAck(ballot):
+            return str(ballot)
+        case Hint(group, ballot):
+            return f"g{group} {ballot}"
+        case Heartbeat(ballot, last_delivered):
+            return f"{ballot} delivered {ts(last_delivered)}"
+        case HeartbeatAck(ballot, cballot, executed):
+            return f"{ballot} cballot {cballot} executed {ts(executed)}"
+        case CatchUp(after):
+            return f"after {ts(after)}"
+        case Deliveries(deliveries, last_delivered):
+            return f"{_count(deliveries, 'delivery', 'deliveries')}, sender at {ts(last_delivered)}"
+        case Executed(group, watermark):
+            return f"g{group} up to {ts(watermark)}"
+        case Reply(mid, group, global_ts):
+            return f"{mid} g{group} gts {ts(global_ts)}"
+        case _:
+            return ""
+
+
+def _count(things: Sequence[object], one: str, many: str) -> str:
+    return f"{len(things)} {one if len(things) == 1 else many}"
+
+
+def _pieces(part: Part, entries: Sequence[object]) -> str:
+    piece = f" (part {part.index + 1}/{part.count})" if part.count > 1 else ""
+    return _count(entries, "entry", "entries") + piece
+
+
+def text_lines(
+    flow: Flow, *, everything: bool = False, start_s: float = 0.0, end_s: float = float("inf")
+) -> Iterator[str]:
+    """A header, then one line per event in time order, which for messages is the order of sending."""
+    width = max((len(label_of(process)) for process in flow.processes()), default=4)
+    yield f"{'sent ms':>11} {'arrived ms':>11}  {'from':<{width}}    {'to':<{width}}  message"
+    for event in flow.shown(everything=everything, start_s=start_s, end_s=end_s):
+        if isinstance(event, Arrow):
+            sent = "?" if event.sent_at is None else f"{event.sent_at * 1000:.3f}"
+            path = f"{label_of(event.source):<{width}} -> {label_of(event.target):<{width}}"
+            line = f"{sent:>11} {_arrival(flow, event):>11}  {path}  {name_of(event.message):<13} "
+            line += describe(event.message)
+        else:
+            who = f"{label_of(event.process):<{2 * width + 4}}"
+            line = f"{event.at * 1000:>11.3f} {'':>11}  {who}  * {event.kind:<11} {event.text}"
+        line = "".join(c if c.isprintable() else "?" for c in line.rstrip())
+        yield line if len(line) <= LINE_MAX else line[: LINE_MAX - 3] + "..."
+
+
+def _arrival(flow: Flow, arrow: Arrow) -> str:
+    if arrow.arrived_at is not None:
+        return f"{arrow.arrived_at * 1000:.3f}"
+    return "lost" if flow.is_lost(arrow) else "?"
+
+
+def render_text(
+    flow: Flow, *, everything: bool = False, start_s: float = 0.0, end_s: float = float("inf")
+) -> str:
+    """The message flow as text: what `text_lines` yields, joined."""
+    return "\n".join(text_lines(flow, everything=everything, start_s=start_s, end_s=end_s)) + "\n"

@@ -1,0 +1,339 @@
+"""A workbench for the paper's stories: real replicas, links and disks worked by hand.
+
+The test decides what happens. Links are FIFO; `pump` carries messages along every link that no `hold` rule
+blocks, earliest arrival first, until nothing moves. Disks are instant unless held. Nobody is ticked unless
+the test does it, so no time-out fires behind its back. `sent` remembers all that was said, in order.
+
+A lower-case letter and a number name a replica: a0, a1, a2 are group A. Group A starts with leader a0, B
+with b1, C with c2 (`Topology.preferred_leader`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from multicast.client import Numbers
+from multicast.durable import Durable, Record
+from multicast.messages import Delivery, Message, Multicast
+from multicast.protocol import Send, Start, Timing
+from multicast.topology import Topology
+from multicast.types import (
+    NO_TIMESTAMP,
+    ClientId,
+    GroupId,
+    MessageId,
+    Phase,
+    Process,
+    ReplicaId,
+    Status,
+    Timestamp,
+)
+from multicast.whitebox import WhiteBox
+
+A, B, C = GroupId(0), GroupId(1), GroupId(2)
+ANN, BOB = ClientId(1), ClientId(2)
+
+STEPS_MAX: Final = 100_000
+"""More messages than any story needs: past this, processes are chattering for ever."""
+
+M = TypeVar("M", bound=Message)
+Who = Collection[Process]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One message to one receiver, which may be the sender itself."""
+
+    number: int
+    source: Process
+    target: Process
+    message: Message
+    arrival: float
+
+    @property
+    def ends(self) -> tuple[Process, Process]:
+        """From whom to whom."""
+        return self.source, self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Blocks links at their first message that matches; what is behind it waits too."""
+
+    sources: Who | None
+    targets: Who | None
+    kind: type[Message] | None
+
+    def matches(self, sent: Sent) -> bool:
+        """Whether this message may not pass."""
+        return (
+            (self.sources is None or sent.source in self.sources)
+            and (self.targets is None or sent.target in self.targets)
+            and (self.kind is None or type(sent.message) is self.kind)
+        )
+
+
+@dataclass(slots=True)
+class Machine:
+    """One replica, its disk and its application."""
+
+    replica: WhiteBox | None = None
+    durable: Durable = field(default_factory=Durable)
+    disk_held: bool = False
+    batches: deque[tuple[list[Record], list[Send]]] = field(default_factory=deque)
+    own: deque[Message] = field(default_factory=deque)
+    log: list[Delivery] = field(default_factory=list)
+    delivered_at: dict[MessageId, float] = field(default_factory=dict)
+
+
+class Bench:
+    """Groups of replicas that have just elected their preferred leaders."""
+
+    def __init__(self, groups: int = 2, replicas: int = 3, timing: Timing | None = None) -> None:
+        self.topology = Topology.uniform(groups, replicas)
+        self.timing = timing or Timing()
+        self.now = 0.0
+        self.delay: Callable[[Process, Process, Message], float] = lambda source, target, message: 0.0
+        self.watch: Callable[[ReplicaId], None] = lambda member: None
+        """Called whenever a replica has handled a message."""
+        self.sent: list[Sent] = []
+        self._count = 0
+        self._links: dict[tuple[Process, Process], deque[Sent]] = {}
+        self._holds: list[Hold] = []
+        self._numbers: dict[ClientId, Numbers] = {}
+        self.machines = {m: Machine() for g in self.topology.groups for m in self.topology.members(g)}
+        for member in self.machines:
+            self._start(member)
+        self.tick(*(self.topology.preferred_leader(group) for group in self.topology.groups))
+        self.pump()
+        for group in self.topology.groups:
+            self.leader(group)
+        self.sent.clear()
+
+    # Looking
+
+    def __getitem__(self, member: ReplicaId) -> WhiteBox:
+        """A replica that is up."""
+        replica = self.machines[member].replica
+        assert replica is not None, f"{member} is down"
+        return replica
+
+    def members(self, *groups: GroupId) -> tuple[ReplicaId, ...]:
+        """The members of some groups."""
+        return tuple(m for group in groups for m in self.topology.members(group))
+
+    def leader(self, group: GroupId) -> ReplicaId:
+        """Who leads the group, in the highest ballot if several think that they do."""
+        leading = [m for m in self.members(group) if self.machines[m].replica and self[m].is_leader]
+        assert leading, f"group {group} has no leader"
+        return max(leading, key=lambda m: self[m].cballot)
+
+    def status(self, member: ReplicaId) -> Status:
+        """Whether it is LEADER, FOLLOWER or RECOVERING."""
+        return self[member].status
+
+    def phase(self, member: ReplicaId, m: Multicast) -> Phase:
+        """phase[m]"""
+        entry = self[member].entries.get(m.mid)
+        return Phase.START if entry is None else entry.phase
+
+    def local_ts(self, member: ReplicaId, m: Multicast) -> Timestamp:
+        """local_ts[m]"""
+        entry = self[member].entries.get(m.mid)
+        return NO_TIMESTAMP if entry is None else entry.local_ts
+
+    def log(self, member: ReplicaId) -> list[MessageId]:
+        """What it has delivered, in order."""
+        return [delivery.mid for delivery in self.machines[member].log]
+
+    def global_ts(self, m: Multicast) -> Timestamp:
+        """The global timestamp with which m was delivered; the same wherever it was."""
+        found = {d.global_ts for machine in self.machines.values() for d in machine.log if d.mid == m.mid}
+        assert len(found) == 1, f"{m.mid} was delivered with {len(found)} global timestamps"
+        return found.pop()
+
+    def said(self, kind: type[M], m: Multicast | None = None) -> list[tuple[Process, Process, M]]:
+        """All messages of one kind, to oneself included, in the order in which they were sent."""
+        return [
+            (sent.source, sent.target, sent.message)
+            for sent in self.sent
+            if isinstance(sent.message, kind) and (m is None or getattr(sent.message, "mid", None) == m.mid)
+        ]
+
+    def check_order(self) -> None:
+        """Integrity and Ordering, and Invariants 3b and 4, on what applications got."""
+        by_mid: dict[MessageId, Timestamp] = {}
+        by_ts: dict[Timestamp, MessageId] = {}
+        for group in self.topology.groups:
+            logs = sorted((self.log(m) for m in self.members(group)), key=len)
+            for log in logs:
+                assert len(set(log)) == len(log), f"group {group} delivered something twice: {log}"
+                assert log == logs[-1][: len(log)], f"group {group} has two orders: {log}, {logs[-1]}"
+        for member, machine in self.machines.items():
+            places = [delivery.global_ts for delivery in machine.log]
+            assert places == sorted(places), f"{member} delivered against the order: {places}"
+            for delivery in machine.log:
+                assert by_mid.setdefault(delivery.mid, delivery.global_ts) == delivery.global_ts
+                assert by_ts.setdefault(delivery.global_ts, delivery.mid) == delivery.mid
+
+    # Sending
+
+    def message(self, *dest: GroupId, client: ClientId = ANN) -> Multicast:
+        """A new message of the client, not sent to anyone yet."""
+        numbers = self._numbers.setdefault(client, Numbers(client))
+        return numbers.next(tuple(sorted(dest)), b"payload")
+
+    def send(self, m: Multicast, *targets: ReplicaId, at: float | None = None) -> None:
+        """MULTICAST(m) leaves its client, now or later: to these, or to the leaders of its destinations."""
+        for target in targets or [self.leader(group) for group in m.dest]:
+            self._post(m.mid.client, target, m, self.now if at is None else at)
+
+    def multicast(self, *dest: GroupId, client: ClientId = ANN) -> Multicast:
+        """A new message of the client, sent to the leaders of its destinations."""
+        m = self.message(*dest, client=client)
+        self.send(m)
+        return m
+
+    def inject(self, source: Process, target: ReplicaId, message: Message) -> None:
+        """Let a message that is late or repeated arrive now, past what is on the link."""
+        self[target].step(source, message, self.now)
+        self._drain(target)
+        self.watch(target)
+
+    # Links
+
+    def hold(
+        self, sources: Who | None = None, targets: Who | None = None, kind: type[Message] | None = None
+    ) -> Hold:
+        """From now on, `pump` leaves such messages, and whatever is behind them, where they are."""
+        hold = Hold(sources, targets, kind)
+        self._holds.append(hold)
+        return hold
+
+    def isolate(self, *members: ReplicaId) -> None:
+        """Nothing reaches these, and nothing of theirs reaches anybody."""
+        self.hold(sources=members)
+        self.hold(targets=members)
+
+    def release(self, *holds: Hold) -> None:
+        """What these rules held, or all rules, may pass."""
+        self._holds = [hold for hold in self._holds if holds and hold not in holds]
+
+    def lose(self, sources: Who | None = None, targets: Who | None = None) -> None:
+        """These connections break: what is on them is lost."""
+        for (source, target), link in self._links.items():
+            if (sources is None or source in sources) and (targets is None or target in targets):
+                link.clear()
+
+    def pump(self, until: float = float("inf")) -> None:
+        """Carry messages, earliest arrival first, until none can move (before that time)."""
+        for _ in range(STEPS_MAX):
+            heads = [link[0] for link in self._links.values() if link]
+            ready = [sent for sent in heads if not any(hold.matches(sent) for hold in self._holds)]
+            sent = min(ready, key=lambda sent: (sent.arrival, sent.number), default=None)
+            if sent is None or sent.arrival > until:
+                return
+            self._links[sent.ends].popleft()
+            self.now = max(self.now, sent.arrival)
+            if isinstance(sent.target, ReplicaId) and self.machines[sent.target].replica is not None:
+                self.inject(sent.source, sent.target, sent.message)
+        raise AssertionError(f"still not quiet after {STEPS_MAX} messages")
+
+    def _post(self, source: Process, target: Process, message: Message, at: float) -> None:
+        self._count += 1
+        link = self._links.setdefault((source, target), deque())
+        arrival = at + self.delay(source, target, message)
+        if link:
+            arrival = max(arrival, link[-1].arrival)
+        sent = Sent(self._count, source, target, message, arrival)
+        self.sent.append(sent)
+        if source != target:
+            link.append(sent)
+
+    # Time, leaders, disks, crashes
+
+    def tick(self, *members: ReplicaId, after: float = 0.0) -> None:
+        """Let time pass, and let these replicas, and no others, notice."""
+        self.now += after
+        for member in members:
+            self[member].tick(self.now)
+            self._drain(member)
+
+    def nominate(self, member: ReplicaId) -> None:
+        """The leader selection service nominates a process: it calls `recover`."""
+        self[member].recover()
+        self._drain(member)
+
+    def elect(self, member: ReplicaId) -> None:
+        """Nominate a process, and let it become the leader."""
+        self.nominate(member)
+        self.pump()
+        assert self[member].is_leader, f"{member} did not become leader"
+
+    def hold_disk(self, *members: ReplicaId) -> None:
+        """From now on, nothing these replicas write becomes durable."""
+        for member in members:
+            self.machines[member].disk_held = True
+
+    def release_disk(self, *members: ReplicaId) -> None:
+        """What waited for the disks of these replicas becomes durable."""
+        for member in members:
+            self.machines[member].disk_held = False
+            self._flush(member)
+            self._drain(member)
+
+    def crash(self, *members: ReplicaId) -> None:
+        """The processes die, with all that was not durable. What they have sent is still on its way."""
+        for member in members:
+            machine = self.machines[member]
+            self.machines[member] = Machine(durable=machine.durable)
+            self.lose(targets=[member])
+
+    def restart(self, *members: ReplicaId) -> None:
+        """The processes are back, from what was durable; their applications start again with nothing."""
+        for member in members:
+            assert self.machines[member].replica is None, f"{member} is up"
+            self.lose(sources=[member])
+            self.lose(targets=[member])
+            self._start(member)
+
+    def _start(self, member: ReplicaId) -> None:
+        machine = self.machines[member]
+        rng = random.Random(str(member))
+        start = Start(member, self.topology, rng, self.now, self.timing, machine.durable)
+        machine.replica = WhiteBox(start)
+
+    def _drain(self, member: ReplicaId) -> None:
+        """Do what `multicast.protocol` asks of a host, until the replica wants nothing more."""
+        machine, replica = self.machines[member], self[member]
+        while True:
+            ready = replica.ready()
+            self._send_all(member, ready.send)
+            for delivery in ready.deliver:
+                machine.log.append(delivery)
+                machine.delivered_at[delivery.mid] = self.now
+            if ready.persist or ready.promise:
+                machine.batches.append((ready.persist, ready.promise))
+                self._flush(member)
+            if not machine.own:
+                return
+            replica.step(member, machine.own.popleft(), self.now)
+
+    def _flush(self, member: ReplicaId) -> None:
+        """Make batches durable, in order; a held disk lets only those pass that write nothing."""
+        machine = self.machines[member]
+        while machine.batches and not (machine.disk_held and machine.batches[0][0]):
+            records, promises = machine.batches.popleft()
+            machine.durable.apply(records)
+            self._send_all(member, promises)
+
+    def _send_all(self, source: ReplicaId, sends: Iterable[Send]) -> None:
+        for receivers, message in sends:
+            for receiver in receivers:
+                self._post(source, receiver, message, self.now)
+                if receiver == source:
+                    self.machines[source].own.append(message)

@@ -1,0 +1,272 @@
+"""Sabotages of the protocol, each in a line or two. The simulator must catch every one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+
+from multicast.delivered import DeliveredIds
+from multicast.durable import Checkpoint
+from multicast.messages import (
+    Accept,
+    AcceptAck,
+    Deliver,
+    EntryState,
+    Multicast,
+    NewLeaderAck,
+    NewState,
+    Part,
+)
+from multicast.protocol import Ready, Start
+from multicast.queue import DeliveryQueue
+from multicast.topology import Configuration
+from multicast.types import (
+    NO_BALLOT,
+    NO_TIMESTAMP,
+    Ballot,
+    Destinations,
+    GroupId,
+    MessageId,
+    Phase,
+    Process,
+    ReplicaId,
+    Status,
+    Timestamp,
+)
+from multicast.whitebox import Entry, WhiteBox
+from multicast.whitebox.recovery import Promise
+
+
+class NoClockUpdateOnAccept(WhiteBox):
+    """Line 14 is skipped: the clock is not moved past the proposals."""
+
+    def _accept(self, entry: Entry, *, repeated: GroupId | None) -> None:
+        clock = self.clock
+        super()._accept(entry, repeated=repeated)
+        self.clock = clock
+
+
+class AcceptInStaleBallot(WhiteBox):
+    """Line 10 is skipped: an ACCEPT of an older ballot is taken too."""
+
+    def on_accept(self, sender: Process, message: Accept) -> None:
+        cballot = self.cballot
+        if message.group == self.group and message.ballot < cballot:
+            self.cballot = message.ballot
+        super().on_accept(sender, message)
+        self.cballot = cballot
+
+
+class MismatchingVectors(WhiteBox):
+    """Line 17: acknowledgements of other ballots are counted for the current ones."""
+
+    def on_accept_ack(self, sender: Process, message: AcceptAck) -> None:
+        entry = self.entries.get(message.mid)
+        if entry is not None and entry.vector is not None:
+            message = dataclasses.replace(message, ballots=entry.vector)
+        super().on_accept_ack(sender, message)
+
+
+class OwnAcknowledgementNotRequired(WhiteBox):
+    """Line 17: the quorum of the own group need not include the leader."""
+
+    def on_accept_ack(self, sender: Process, message: AcceptAck) -> None:
+        mine, self.my_bit = self.my_bit, -1
+        super().on_accept_ack(sender, message)
+        self.my_bit = mine
+
+
+class AcceptedFromAnyBallot(WhiteBox):
+    """Line 47: ACCEPTED is taken from every promise, not only from those of the highest cballot."""
+
+    def _merge(self, promises: list[Promise]) -> dict[MessageId, EntryState]:
+        highest = max(promise.cballot for promise in promises)
+        return super()._merge([dataclasses.replace(promise, cballot=highest) for promise in promises])
+
+
+class ClockNotRecovered(WhiteBox):
+    """Line 50: the new leader keeps its own clock instead of the highest."""
+
+    def _recovered_clock(self, promises: list[Promise]) -> int:
+        return 0
+
+
+class LeadsBeforeNewStateAck(WhiteBox):
+    """Lines 60-62: normal operation starts before a quorum is in sync."""
+
+    def _send_new_state(self, receivers: tuple[ReplicaId, ...]) -> None:
+        super()._send_new_state(receivers)
+        if self.campaign is not None and self.campaign.merged:
+            self._lead()
+
+
+class ResumesOldBallot(WhiteBox):
+    """Departure 1: a restarted leader goes on in the ballot it led."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start)
+        if self.ballot == self.cballot and self.ballot.leader == self.me:
+            self._lead()
+
+
+class AcknowledgesBeforeDurable(WhiteBox):
+    """The contract: promises leave at once, whatever the disk does."""
+
+    def ready(self) -> Ready:
+        ready = super().ready()
+        ready.send += ready.promise
+        ready.promise = []
+        return ready
+
+
+class NoDeliveryChain(WhiteBox):
+    """Departure 3: DELIVER is applied whatever was delivered before it."""
+
+    def on_deliver(self, sender: Process, message: Deliver) -> None:
+        super().on_deliver(sender, dataclasses.replace(message, previous_ts=self.last_delivered))
+
+
+class CollectsOnOwnGroupsQuorum(WhiteBox):
+    """Departure 5: the other destinations' watermarks are not waited for."""
+
+    def _bound(self, dest: Destinations) -> Timestamp:
+        return super()._bound((self.group,))
+
+
+class CollectsOnOwnDurability(WhiteBox):
+    """Departure 5: nobody's watermark is waited for."""
+
+    def _bound(self, dest: Destinations) -> Timestamp:
+        return super()._bound(())
+
+
+class CandidateDoesNotCatchUp(WhiteBox):
+    """Departure 5: NEW_STATE is sent without executing what others in the quorum have executed."""
+
+    def on_new_leader_ack(self, sender: Process, message: NewLeaderAck) -> None:
+        super().on_new_leader_ack(sender, dataclasses.replace(message, executed=NO_TIMESTAMP))
+
+
+class KeepsDeliveredEntries(WhiteBox):
+    """Departure 5: recovered entries are kept although their ids have been delivered."""
+
+    def _merge(self, promises: list[Promise]) -> dict[MessageId, EntryState]:
+        known, self.delivered_ids = self.delivered_ids, DeliveredIds()
+        merged = super()._merge(promises)
+        self.delivered_ids = known
+        return merged
+
+    def _adopt(self, ballot: Ballot, clock: int, states: dict[MessageId, EntryState]) -> None:
+        known, self.delivered_ids = self.delivered_ids, DeliveredIds()
+        super()._adopt(ballot, clock, states)
+        self.delivered_ids = known
+
+
+class OrdersCollectedAgain(WhiteBox):
+    """Departure 6: a repeated message is ordered again once its entry has been collected."""
+
+    def on_multicast(self, sender: Process, message: Multicast) -> None:
+        known, self.delivered_ids = self.delivered_ids, DeliveredIds()
+        super().on_multicast(sender, message)
+        self.delivered_ids = known
+
+    def on_accept(self, sender: Process, message: Accept) -> None:
+        known, self.delivered_ids = self.delivered_ids, DeliveredIds()
+        super().on_accept(sender, message)
+        self.delivered_ids = known
+
+
+class ForgetsPromise(WhiteBox):
+    """Departure 1: a follower that restarts goes on in cballot, although it has promised more."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start)
+        if self.cballot < self.ballot and self.cballot != NO_BALLOT and self.cballot.leader != self.me:
+            self.ballot = self.cballot
+            self.status = Status.FOLLOWER
+
+
+class AppliesNewStateTwice(WhiteBox):
+    """Departure 1: a repeated NEW_STATE is applied again."""
+
+    def on_new_state(self, sender: Process, message: NewState) -> None:
+        if message.ballot == self.cballot and self.status is Status.FOLLOWER:
+            self.cballot = NO_BALLOT
+        super().on_new_state(sender, message)
+
+
+class JoinsWithPartOfNewState(WhiteBox):
+    """Departure 1: the first piece of a NEW_STATE is taken for all of it."""
+
+    def on_new_state(self, sender: Process, message: NewState) -> None:
+        part = Part(message.part.transfer, 0, 1)
+        super().on_new_state(sender, dataclasses.replace(message, part=part))
+
+
+class _IgnoresAccepted(DeliveryQueue[Entry]):
+    def pop(self) -> Entry | None:
+        proposed = [entry.local_ts for entry in self.uncommitted() if entry.phase is Phase.PROPOSED]
+        if not self._committed or (proposed and proposed[0] <= self._committed[0][0]):
+            return None
+        return heapq.heappop(self._committed)[1]
+
+
+class DeliveryIgnoresAccepted(WhiteBox):
+    """Line 20: only PROPOSED messages hold back delivery."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start)
+        self.queue = _IgnoresAccepted()
+
+
+class MergesAMinority(WhiteBox):
+    """Line 40, and departure 10: the candidate does not wait for a quorum of promises."""
+
+    def _try_merge(self) -> None:
+        configuration = self.configuration
+        self.configuration = Configuration(configuration.group, configuration.number, configuration.members)
+        self.configuration.quorum = 1
+        super()._try_merge()
+        self.configuration = configuration
+
+
+class KeepsOldMaximum(WhiteBox):
+    """Departure 10: a re-proposed, lower local timestamp does not replace the old one."""
+
+    def on_accept(self, sender: Process, message: Accept) -> None:
+        entry = self.entries.get(message.mid)
+        if entry is not None and message.group in entry.accepts and message.group != self.group:
+            highest = max(entry.accepts[message.group][1], message.local_ts)
+            message = dataclasses.replace(message, local_ts=highest)
+        super().on_accept(sender, message)
+
+
+class NeverRetries(WhiteBox):
+    """Departure 2: nobody multicasts a message again."""
+
+    def retry(self, entry: Entry) -> None:
+        pass
+
+
+class SnapshotWithoutRetained(WhiteBox):
+    """Departure 4: a snapshot leaves out what other groups may still ask for."""
+
+    def checkpoint(self) -> Checkpoint:
+        return dataclasses.replace(super().checkpoint(), entries=())
+
+
+class WatermarkAheadOfItsLeader(WhiteBox):
+    """Departure 5: E counts what members have executed, whether or not their leader has delivered it."""
+
+    def _compute_watermark(self) -> None:
+        last, self.last_delivered = self.last_delivered, max(self.last_delivered, *self.reports.values())
+        super()._compute_watermark()
+        self.last_delivered = last
+
+
+class NumbersPiecesAnewInEachLife(WhiteBox):
+    """Departure 1: pieces of states sent before and after a restart can be taken for one state."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start)
+        self._transfer = 0

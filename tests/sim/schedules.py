@@ -1,0 +1,284 @@
+"""Directed schedules: stories that random seeds tell once in hundreds of runs, told every time.
+
+Each takes a protocol and plays one story with it, with all checkers on, on links that take a millisecond and
+disks that take none. The unmutated protocol must come through; the mutant a story was written for must not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from multicast.messages import (
+    Accept,
+    AcceptAck,
+    CatchUp,
+    Deliver,
+    Deliveries,
+    HeartbeatAck,
+    Multicast,
+    NewLeader,
+    NewLeaderAck,
+)
+from multicast.protocol import Protocol, Timing
+from multicast.sim.checkers import Violation
+from multicast.sim.clients import Workload
+from multicast.sim.host import Disk
+from multicast.sim.network import Delays
+from multicast.sim.run import Scenario, Simulation
+from multicast.types import NO_BALLOT, NO_TIMESTAMP, ClientId, GroupId, MessageId, Process, ReplicaId
+
+G0, G1 = GroupId(0), GroupId(1)
+Rule: TypeAlias = Callable[[Process, Process, Any], bool]
+
+
+class Story(Simulation):
+    """A simulation whose faults a test decides, message by message."""
+
+    def __init__(self, protocol: type[Protocol], groups: int, replicas: int, timing: Timing) -> None:
+        scenario = Scenario(
+            protocol=protocol, groups=groups, replicas=replicas, faults="none", timing=timing,
+            delays=Delays(0.001, 0.001, 0.0), disk=Disk(0.0, 0.0, 0.05), skew=0.0,
+            workload=Workload(clients=2, messages=0, window=0, repeats=0.0),
+        )  # fmt: skip
+        super().__init__(scenario, seed=0)
+        self.client = self.clients[ClientId(1)]
+        self.mortal = self.clients[ClientId(2)]
+        """A client that a story lets die once it has said something: nobody repeats that."""
+        self.start()
+        self.wait(0.2)
+
+    def member(self, group: GroupId, number: int) -> ReplicaId:
+        return self.topology.members(group)[number]
+
+    def leader(self, group: GroupId) -> ReplicaId | None:
+        """Who leads the group in its highest ballot."""
+        hosts = [self.hosts[m] for m in self.topology.members(group)]
+        leading: list[Any] = [host.replica for host in hosts if host.replica and host.replica.is_leader]
+        return max(leading, key=lambda replica: replica.cballot).me if leading else None
+
+    def wait(self, seconds: float) -> None:
+        until = self.loop.now + seconds
+        self.run_until(lambda: (self.loop.peek() or until) >= until, until)
+        self.loop.now = until
+
+    def lose(self, rule: Rule | None) -> None:
+        self.network.loses = rule
+
+    def multicast(self, *groups: GroupId) -> MessageId:
+        return self.client.submit(groups, b"a message")
+
+    def down(self, replica: ReplicaId) -> None:
+        if self.hosts[replica].up:
+            self.hosts[replica].crash()
+
+    def isolate(self, replica: ReplicaId) -> None:
+        for other in self.hosts:
+            if other != replica:
+                self.network.cut(replica, other)
+                self.network.cut(other, replica)
+
+    def finish(self) -> None:
+        """Heal, and demand that everything comes to its end."""
+        self.lose(None)
+        self.heal()
+        if not self.run_until(self.settled, self.loop.now + 60.0):
+            raise Violation("Termination", self._what_is_missing())
+        self._check_end()
+
+
+def three_ballots(protocol: type[Protocol]) -> None:
+    """b1 accepts m at its leader only; b2 delivers others; b3 hears of m from the old leader."""
+    story = Story(protocol, 1, 3, Timing())
+    old, others = story.member(G0, 0), [story.member(G0, 1), story.member(G0, 2)]
+    story.lose(lambda source, target, message: isinstance(message, Accept))
+    story.mortal.submit([G0], b"resurrect me")
+    story.wait(0.05)
+    story.mortal.die(halfway=False)
+    story.lose(None)
+    story.isolate(old)
+    for _ in range(3):
+        story.multicast(G0)
+    story.wait(3.0)
+    second = story.leader(G0)
+    assert second in others
+    story.down(second)
+    story.network.heal()
+    story.wait(3.0)
+    story.finish()
+
+
+def forgotten_promise(protocol: type[Protocol]) -> None:
+    """A follower promises b2, restarts, and would help b1 commit what b2's quorum does not know."""
+    story = Story(protocol, 1, 5, Timing(retry_s=5.0))
+    old, candidate, forgetful, late, loyal = (story.member(G0, n) for n in (0, 4, 3, 2, 1))
+    story.lose(
+        lambda source, target, message: isinstance(message, NewLeader) and target in (old, loyal, late)
+    )
+    story.hosts[candidate].nominate()
+    story.wait(0.01)
+    story.crash(forgetful, 0.001)
+    story.wait(0.02)
+    story.lose(lambda source, target, message: target in (late, candidate) or source == candidate)
+    story.multicast(G0)
+    story.wait(0.02)
+    story.lose(None)
+    replica: Any = story.hosts[candidate].replica
+    story.network.send(candidate, late, NewLeader(replica.ballot))
+    story.wait(0.05)
+    for _ in range(3):
+        story.multicast(G0)
+    story.wait(1.0)
+    story.finish()
+
+
+def new_state_again(protocol: type[Protocol]) -> None:
+    """A follower accepts m before its leader does, and is sent the ballot's state once more."""
+    story = Story(protocol, 2, 3, Timing(retry_s=5.0))
+    leader = story.leader(G0)
+    assert leader is not None
+    follower = next(m for m in story.topology.members(G0) if m != leader)
+    story.lose(
+        lambda source, target, message: (
+            isinstance(message, Accept) and message.group == G1 and target == leader
+        )
+    )
+    story.multicast(G0, G1)
+    story.wait(0.02)
+    story.network.send(follower, leader, HeartbeatAck(NO_BALLOT, NO_BALLOT, NO_TIMESTAMP))
+    story.wait(0.02)
+    story.crash(follower, 0.01)
+    story.wait(0.05)
+    story.finish()
+
+
+def snapshot_of_the_unfinished(protocol: type[Protocol]) -> None:
+    """M is delivered at g0 only; a replica learns it by snapshot, and then leads those who do not know."""
+    story = Story(protocol, 2, 3, Timing(history=0))
+    leader, remote = story.leader(G0), story.leader(G1)
+    assert leader is not None
+    assert remote is not None
+    witness, away = (m for m in story.topology.members(G0) if m != leader)
+    story.down(away)
+
+    def rule(source: Process, target: Process, message: Any) -> bool:
+        if isinstance(message, AcceptAck):
+            return target == remote and message.group == G0
+        return isinstance(message, Deliver) and target == witness
+
+    story.lose(rule)
+    story.multicast(G0, G1)
+    story.wait(0.01)
+    assert len(story.hosts[leader].log) == 1
+    story.isolate(witness)
+    story.restart(away)
+    story.wait(0.6)
+    assert len(story.hosts[away].log) == 1
+    story.down(leader)
+    story.network.heal()
+    story.hosts[away].nominate()
+    story.wait(0.3)
+    story.lose(None)
+    story.wait(3.0)
+    story.restart(leader)
+    story.finish()
+
+
+def lower_proposal(protocol: type[Protocol]) -> None:
+    """A leader proposes a high local timestamp and dies; its successor proposes a lower one."""
+    story = Story(protocol, 2, 3, Timing())
+    first = story.leader(G1)
+    assert first is not None
+    siblings: Sequence[Process] = [m for m in story.topology.members(G1) if m != first]
+    story.lose(lambda source, target, message: isinstance(message, Accept) and target in siblings)
+    for number in range(10):
+        story.mortal.submit([G1], b"only raises the clock %d" % number)
+    story.wait(0.01)
+    story.mortal.die(halfway=False)
+    story.multicast(G0, G1)
+    story.wait(0.01)
+    story.down(first)
+    story.lose(None)
+    story.wait(3.0)
+    story.finish()
+
+
+def executed_behind_the_leader(protocol: type[Protocol]) -> None:
+    """All but the leader of b2 learn that m was delivered in b1; g1 must not forget m before it does."""
+    story = Story(protocol, 2, 3, Timing())
+    old, remote = story.leader(G0), story.leader(G1)
+    assert old is not None
+    assert remote is not None
+    middle, new = (m for m in story.topology.members(G0) if m != old)
+    held: list[tuple[Process, Process, Any]] = []
+
+    def delivered_in_secret(source: Process, target: Process, message: Any) -> bool:
+        if isinstance(message, Deliveries) and target == middle:
+            held.append((source, target, message))
+            return True
+        return (isinstance(message, (Deliver, Deliveries, CatchUp)) and new in (source, target)) or (
+            isinstance(message, Deliver) and target == middle
+        )
+
+    story.lose(delivered_in_secret)
+    story.multicast(G0, G1)
+    story.wait(0.15)
+    assert held
+    abroad = story.topology.members(G1)
+
+    def cut_off(source: Process, target: Process, message: Any) -> bool:
+        apart = (source == new and target in abroad) or (target == new and source in abroad)
+        return apart or delivered_in_secret(source, target, message)
+
+    story.lose(lambda s, t, m: old in (s, t) or cut_off(s, t, m))
+    story.hosts[new].nominate()
+    story.wait(0.1)
+    story.lose(None)
+    story.network.send(*held[0])
+    story.lose(cut_off)
+    story.wait(3.0)
+    story.finish()
+
+
+def pieces_of_two_lives(protocol: type[Protocol]) -> None:
+    """A promise arrives in pieces; its sender restarts between them, and lists its entries anew."""
+    story = Story(protocol, 2, 3, Timing(part_entries=1))
+    old, successor, witness = story.topology.members(G0)
+    assert story.leader(G0) == old
+    story.crash(witness, 0.001)
+    story.wait(0.02)
+    story.lose(lambda s, t, m: s == story.mortal.sender.client and t == old)
+    x = story.mortal.submit([G0, G1], b"first heard of, last accepted")
+    story.wait(0.02)
+    story.mortal.die(halfway=False)
+
+    def only_the_witness(source: Process, target: Process, message: Any) -> bool:
+        if isinstance(message, Accept):
+            return target == successor
+        if isinstance(message, AcceptAck):
+            return message.mid == x
+        return isinstance(message, (Deliver, CatchUp, Multicast)) and isinstance(source, ReplicaId)
+
+    story.lose(only_the_witness)
+    story.multicast(G0)
+    story.wait(0.01)
+    assert len(story.hosts[old].log) == 1
+    story.network.send(story.mortal.sender.client, old, story.multicasts.known[x])
+    story.wait(0.01)
+    story.down(old)
+    story.lose(lambda s, t, m: isinstance(m, NewLeaderAck) and t == successor and m.part.index == 1)
+    story.hosts[successor].nominate()
+    story.wait(0.01)
+    story.crash(witness, 0.001)
+    story.lose(None)
+    story.wait(1.0)
+    story.finish()
+
+
+def play(schedule: Callable[[type[Protocol]], None], protocol: type[Protocol]) -> str | None:
+    """What broke, if anything did."""
+    try:
+        schedule(protocol)
+    except Violation as violation:
+        return str(violation)
+    return None

@@ -1,0 +1,485 @@
+"""Bad input is refused with an error that names the offending value, and nothing has changed.
+
+Three replicas of one group are tried, each in the middle of something: a leader with one message in flight,
+one delivered, and another group's proposal for one it has not seen; a follower of it; and a recovering
+process with a MULTICAST waiting. Before and after, every variable of the replica is compared, however deep.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sortedcontainers import SortedList
+
+from multicast.durable import Checkpoint
+from multicast.errors import InvalidArgument, MulticastError, PeerViolation
+from multicast.messages import (
+    Accept,
+    AcceptAck,
+    CatchUp,
+    Deliver,
+    Deliveries,
+    Delivery,
+    Executed,
+    Heartbeat,
+    HeartbeatAck,
+    Hint,
+    Message,
+    Multicast,
+    NewLeader,
+    NewLeaderAck,
+    NewState,
+    NewStateAck,
+    Part,
+    PreVote,
+    PreVoteAck,
+)
+from multicast.protocol import Start
+from multicast.topology import Topology
+from multicast.types import (
+    NO_BALLOT,
+    NO_TIMESTAMP,
+    Ballot,
+    ClientId,
+    Destinations,
+    GroupId,
+    MessageId,
+    Phase,
+    Process,
+    ReplicaId,
+    Status,
+    Timestamp,
+    digest_of,
+    timestamp,
+)
+from multicast.whitebox import WhiteBox
+
+G0, G1, G9 = GroupId(0), GroupId(1), GroupId(9)
+R0, R1, R2 = (ReplicaId(G0, number, 0) for number in range(3))
+OTHER, OTHER_LEADER = ReplicaId(G1, 0, 0), ReplicaId(G1, 1, 0)
+STRANGER = ReplicaId(G0, 7, 0)
+REBORN = ReplicaId(G0, 1, 0xBAD)
+CLIENT = ClientId(7)
+WHOLE = Part(1, 0, 1)
+NOW = 1.0
+
+BALLOT = Ballot(1, R0, 0)
+OTHER_BALLOT = Ballot(3, OTHER_LEADER, 0)
+
+
+# What is in a replica
+
+
+def freeze(value: Any) -> Any:
+    """A deep, comparable picture of a value, independent of it."""
+    if value is None or isinstance(value, (int, float, str, bytes, enum.Enum)):
+        return value
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, dict):
+        return [(freeze(key), freeze(item)) for key, item in value.items()]
+    if isinstance(value, (list, tuple, deque, SortedList)):
+        return [freeze(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(freeze(item) for item in value)
+    return type(value).__name__, {name: freeze(item) for name, item in attributes(value)}
+
+
+def attributes(value: object) -> Iterable[tuple[str, Any]]:
+    names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+    names += list(getattr(value, "__dict__", {}))
+    return [(name, getattr(value, name)) for name in names]
+
+
+CONSTANT = {"topology", "configuration", "timing", "bits", "quorums", "_handlers", "now"}
+
+
+def snapshot(replica: WhiteBox) -> dict[str, Any]:
+    """All variables of a replica, but the time and what never changes."""
+    return {name: freeze(value) for name, value in attributes(replica) if name not in CONSTANT}
+
+
+def test_the_snapshot_sees_everything_that_matters() -> None:
+    """Else all tests below could pass for the wrong reason."""
+    changes: dict[str, Any] = {
+        "clock": lambda r: setattr(r, "clock", r.clock + 1),
+        "ballot": lambda r: setattr(r, "ballot", Ballot(9, R1, 0)),
+        "cballot": lambda r: setattr(r, "cballot", Ballot(9, R1, 0)),
+        "status": lambda r: setattr(r, "status", Status.RECOVERING),
+        "entries": lambda r: setattr(r.entries[IN_FLIGHT.mid], "phase", Phase.COMMITTED),
+        "accepts": lambda r: r.entries[IN_FLIGHT.mid].accepts.pop(G0),
+        "votes": lambda r: setattr(r.entries[IN_FLIGHT.mid], "votes", []),
+        "queue": lambda r: r.queue.propose(timestamp(99, G0), None),
+        "orphans": lambda r: r.orphans.clear(),
+        "delivered_ids": lambda r: r.delivered_ids.add(MessageId(CLIENT, 50, 0), 1),
+        "history": lambda r: r.history._next.clear(),
+        "_ready": lambda r: r._ready.send.append(((R1,), CatchUp(NO_TIMESTAMP))),
+        "leaders": lambda r: r.leaders.clear(),
+        "numbers": lambda r: r.numbers.clear(),
+        "selection": lambda r: r.selection.heard_member(R2, 77.0),
+        "facts": lambda r: r.facts.update({G1: Timestamp(5)}),
+    }
+    for name, change in changes.items():
+        replica = leader()
+        before = snapshot(replica)
+        assert snapshot(replica) == before
+        change(replica)
+        assert snapshot(replica) != before, name
+
+
+# Replicas in the middle of something
+
+
+def multicast(sequence: int, dest: Destinations, payload: bytes = b"x", ack_below: int = 1) -> Multicast:
+    return Multicast(MessageId(CLIENT, sequence, digest_of(dest, payload)), dest, payload, ack_below)
+
+
+DELIVERED = multicast(1, (G0,), b"delivered")
+IN_FLIGHT = multicast(2, (G0, G1), b"in flight")
+ORPHAN = multicast(3, (G0, G1), b"orphan")
+FRESH = multicast(4, (G0,), b"fresh")
+
+
+def start(me: ReplicaId) -> WhiteBox:
+    return WhiteBox(Start(me, Topology.uniform(2, 3), random.Random(1), 0.0))
+
+
+def drain(replica: WhiteBox) -> list[Message]:
+    """Do what the host would; what the replica says to itself is handed back."""
+    said: list[Message] = []
+    while ready := replica.ready():
+        for receivers, message in [*ready.send, *ready.promise]:
+            said.append(message)
+            if replica.me in receivers:
+                replica.step(replica.me, message, NOW)
+    return said
+
+
+def leader() -> WhiteBox:
+    replica = start(R0)
+    replica.tick(0.0)
+    replica.step(R1, PreVoteAck(BALLOT), NOW)
+    drain(replica)
+    replica.step(R1, NewLeaderAck(BALLOT, NO_BALLOT, 0, NO_TIMESTAMP, WHOLE, ()), NOW)
+    drain(replica)
+    replica.step(R1, NewStateAck(BALLOT), NOW)
+    replica.step(CLIENT, DELIVERED, NOW)
+    drain(replica)
+    replica.step(R1, AcceptAck(DELIVERED.mid, G0, (BALLOT,)), NOW)
+    replica.step(CLIENT, IN_FLIGHT, NOW)
+    replica.step(OTHER_LEADER, foreign_accept(ORPHAN), NOW)
+    drain(replica)
+    assert replica.status is Status.LEADER
+    assert replica.cballot == BALLOT
+    assert replica.last_delivered == timestamp(1, G0)
+    assert replica.entries[IN_FLIGHT.mid].phase is Phase.PROPOSED
+    assert list(replica.orphans) == [ORPHAN.mid]
+    return replica
+
+
+def follower() -> WhiteBox:
+    replica = start(R1)
+    replica.step(R0, NewState(BALLOT, 0, WHOLE, ()), NOW)
+    replica.step(R0, own_accept(DELIVERED, 1), NOW)
+    replica.step(R0, Deliver(DELIVERED.mid, BALLOT, timestamp(1, G0), timestamp(1, G0), NO_TIMESTAMP), NOW)
+    replica.step(R0, own_accept(IN_FLIGHT, 2), NOW)
+    replica.step(OTHER_LEADER, foreign_accept(ORPHAN), NOW)
+    drain(replica)
+    assert replica.status is Status.FOLLOWER
+    assert replica.last_delivered == timestamp(1, G0)
+    assert len(replica.orphans) == 2
+    return replica
+
+
+def recovering() -> WhiteBox:
+    replica = start(R2)
+    replica.step(CLIENT, IN_FLIGHT, NOW)
+    replica.step(OTHER_LEADER, foreign_accept(ORPHAN), NOW)
+    replica.step(R0, NewLeader(BALLOT), NOW)
+    drain(replica)
+    assert replica.status is Status.RECOVERING
+    assert len(replica.waiting) == 1
+    return replica
+
+
+def own_accept(message: Multicast, time: int) -> Accept:
+    return Accept(message.mid, message.dest, G0, BALLOT, timestamp(time, G0), message.payload, 1)
+
+
+def foreign_accept(message: Multicast) -> Accept:
+    return Accept(message.mid, message.dest, G1, OTHER_BALLOT, timestamp(40, G1), None, 0)
+
+
+ROLES = {"leader": leader, "follower": follower, "recovering": recovering}
+ALL = tuple(ROLES)
+
+
+def refused(
+    role: str, sender: Process, message: Message, error: type[MulticastError], named: Iterable[str]
+) -> None:
+    """The replica refuses the message, says why, and is what it was."""
+    replica = ROLES[role]()
+    before = snapshot(replica)
+    with pytest.raises(MulticastError) as caught:
+        replica.step(sender, message, NOW)
+    assert snapshot(replica) == before
+    assert isinstance(caught.value, error)
+    for part in named:
+        assert part in str(caught.value)
+
+
+def case(name: str, sender: Process, message: Message, *named: str, roles: Iterable[str] = ALL) -> list[Any]:
+    return [pytest.param(role, sender, message, named, id=f"{name}, at a {role}") for role in roles]
+
+
+def cases(*groups: list[Any]) -> list[Any]:
+    return [param for group in groups for param in group]
+
+
+# MULTICAST
+
+LEADER_ONLY = ("leader",)
+NOT_RECOVERING = ("leader", "follower")
+UNSORTED: Destinations = (G1, G0)
+REPEATED: Destinations = (G0, G0)
+UNKNOWN: Destinations = (G0, G9)
+
+
+@pytest.mark.parametrize(
+    ("role", "sender", "message", "named"),
+    cases(
+        case("unknown group", CLIENT, multicast(4, UNKNOWN), "unknown group 9"),
+        case("negative group", CLIENT, multicast(4, (GroupId(-1), G0)), "unknown group -1"),
+        case("no destination", CLIENT, multicast(4, ()), "at least one destination"),
+        case("unsorted", CLIENT, multicast(4, UNSORTED), "1, 0"),
+        case("repeated", CLIENT, multicast(4, REPEATED), "0, 0"),
+        case("unknown group from a replica", OTHER, multicast(4, UNKNOWN), "unknown group 9"),
+        case("not for this group", CLIENT, multicast(4, (G1,)), "7:4", "group 0"),
+        case("acknowledges itself", CLIENT, multicast(4, (G0,), ack_below=5), "7:4", "ack_below 5"),
+        case("wrong digest", CLIENT, replace(FRESH, payload=b"forged"), "7:4", "digest"),
+        case("wrong destinations", CLIENT, replace(FRESH, dest=(G0, G1)), "7:4", "digest"),
+        case("wrong digest of a replica", OTHER, replace(FRESH, payload=b"forged"), "7:4", "digest"),
+        case("id in flight, other payload", CLIENT, multicast(2, (G0, G1), b"y"), "7:2", roles=LEADER_ONLY),
+        case("id in flight, other groups", CLIENT, multicast(2, (G0,), b"y"), "7:2", roles=LEADER_ONLY),
+        case("delivered id, other payload", CLIENT, multicast(1, (G0,)), "7:1", roles=NOT_RECOVERING),
+        case("delivered id, other groups", CLIENT, multicast(1, (G0, G1), b"delivered"), "7:1",
+             roles=NOT_RECOVERING),
+    ),
+)  # fmt: skip
+def test_a_bad_multicast_is_refused(
+    role: str, sender: Process, message: Multicast, named: tuple[str]
+) -> None:
+    refused(role, sender, message, InvalidArgument, named)
+
+
+def test_a_good_multicast_is_not_refused() -> None:
+    for role in ALL:
+        replica = ROLES[role]()
+        before = snapshot(replica)
+        replica.step(CLIENT, FRESH, NOW)
+        assert snapshot(replica) != before
+
+
+def test_a_mismatch_that_another_group_orders_is_ordered() -> None:
+    """Departure 6: a refusal would leave the other group waiting for ever."""
+    replica = leader()
+    for mismatch in (multicast(2, (G0, G1), b"y"), multicast(1, (G0, G1), b"y")):
+        replica.step(OTHER_LEADER, mismatch, NOW)
+        assert replica.entries[mismatch.mid].phase is Phase.PROPOSED
+
+
+# Who may say what
+
+SAMPLES: list[Message] = [
+    foreign_accept(FRESH),
+    AcceptAck(IN_FLIGHT.mid, G0, (BALLOT, OTHER_BALLOT)),
+    Deliver(IN_FLIGHT.mid, BALLOT, timestamp(2, G0), timestamp(2, G0), timestamp(1, G0)),
+    NewLeader(Ballot(5, R1, 0)),
+    NewLeaderAck(BALLOT, NO_BALLOT, 0, NO_TIMESTAMP, WHOLE, ()),
+    NewState(Ballot(5, R1, 0), 0, WHOLE, ()),
+    NewStateAck(BALLOT),
+    Hint(G0, Ballot(5, R1, 0)),
+    Heartbeat(Ballot(5, R1, 0), NO_TIMESTAMP, ()),
+    HeartbeatAck(BALLOT, BALLOT, NO_TIMESTAMP),
+    PreVote(Ballot(5, R1, 0)),
+    PreVoteAck(BALLOT),
+    CatchUp(NO_TIMESTAMP),
+    Deliveries((), timestamp(9, G0)),
+    Executed(G1, timestamp(9, G1), reply_wanted=True),
+]
+
+
+def name_of(message: Message) -> str:
+    return type(message).__name__
+
+
+def test_every_message_has_a_sample() -> None:
+    assert {type(m) for m in SAMPLES} | {Multicast} == set(Message.__args__)
+
+
+@pytest.mark.parametrize("role", ALL)
+@pytest.mark.parametrize("message", SAMPLES, ids=name_of)
+def test_a_client_may_only_multicast(role: str, message: Message) -> None:
+    refused(role, CLIENT, message, PeerViolation, ["client 7", name_of(message)])
+
+
+@pytest.mark.parametrize("role", ALL)
+@pytest.mark.parametrize("sender", [STRANGER, REBORN, ReplicaId(G9, 0, 0)], ids=str)
+@pytest.mark.parametrize("message", [*SAMPLES, FRESH], ids=name_of)
+def test_whoever_is_not_in_the_topology_is_not_listened_to(
+    role: str, sender: ReplicaId, message: Message
+) -> None:
+    refused(role, sender, message, PeerViolation, [str(sender)])
+
+
+@pytest.mark.parametrize("role", ALL)
+def test_something_that_is_no_message_is_refused(role: str) -> None:
+    refused(role, R1, "hello", PeerViolation, ["g0r1", "str"])  # type: ignore[arg-type]
+
+
+HIGHER = Ballot(5, R1, 0)
+UNHEARD = Ballot(5, R1, 8)
+VECTOR = (BALLOT, OTHER_BALLOT)
+ACCEPT = foreign_accept(FRESH)
+DELIVER = Deliver(IN_FLIGHT.mid, BALLOT, timestamp(2, G0), timestamp(2, G0), timestamp(1, G0))
+EXECUTED = Executed(G1, timestamp(9, G1), reply_wanted=True)
+INTERNAL = [m for m in SAMPLES if not isinstance(m, (Accept, AcceptAck, Executed))]
+
+
+@pytest.mark.parametrize("role", ALL)
+@pytest.mark.parametrize("message", INTERNAL, ids=name_of)
+def test_another_group_has_no_say_inside_this_one(role: str, message: Message) -> None:
+    refused(role, OTHER_LEADER, message, PeerViolation, ["g1r1"])
+
+
+@pytest.mark.parametrize(
+    ("role", "sender", "message", "named"),
+    cases(
+        case("ACCEPT by another member", R2, own_accept(FRESH, 9), "7:4", "b1@g0r0", "g0r2"),
+        case("ACCEPT by another member of g1", OTHER, foreign_accept(FRESH), "7:4", "b3@g1r1", "g1r0"),
+        case("ACCEPT for another group", OTHER_LEADER, replace(ACCEPT, group=G0), "7:4", "g1r1"),
+        case("ACCEPT for no destination", OTHER_LEADER, replace(ACCEPT, dest=(G0,)), "7:4", "group 1"),
+        case("ACCEPT of what is not for us", OTHER_LEADER, replace(ACCEPT, dest=(G1,)), "7:4", "group 0"),
+        case("ACCEPT, unsorted", OTHER_LEADER, replace(ACCEPT, dest=UNSORTED), "1, 0"),
+        case("ACCEPT, unknown group", OTHER_LEADER, replace(ACCEPT, dest=(G0, G1, G9)), "unknown group 9"),
+        case("ACCEPT_ACK for another group", R1, AcceptAck(IN_FLIGHT.mid, G1, VECTOR), "7:2", "g0r1"),
+        case("ACCEPT_ACK by another group", OTHER, AcceptAck(IN_FLIGHT.mid, G0, VECTOR), "7:2", "g1r0"),
+        case("DELIVER by another member", R2, DELIVER, "g0r2"),
+        case("NEWLEADER by another member", R2, NewLeader(HIGHER), "g0r2", "b5@g0r1"),
+        case("NEW_STATE by another member", R2, NewState(HIGHER, 0, WHOLE, ()), "g0r2", "b5@g0r1"),
+        case("HEARTBEAT by another member", R2, Heartbeat(HIGHER, NO_TIMESTAMP, ()), "g0r2", "b5@g0r1"),
+        case("NEWLEADER, unknown configuration", R1, NewLeader(UNHEARD), "configuration 8"),
+        case("NEW_STATE, unknown configuration", R1, NewState(UNHEARD, 0, WHOLE, ()), "configuration 8"),
+        case("HEARTBEAT, unknown configuration", R1, Heartbeat(UNHEARD, NO_TIMESTAMP, ()), "configuration 8"),
+        case("hint to nobody", R1, Hint(G0, Ballot(5, STRANGER, 0)), "b5@g0r7"),
+        case("hint to another group's leader", R1, Hint(G0, Ballot(5, OTHER_LEADER, 0)), "b5@g1r1"),
+        case("EXECUTED for another group", R1, EXECUTED, "g0r1", "group 1"),
+    ),
+)  # fmt: skip
+def test_a_replica_speaks_for_itself_only(
+    role: str, sender: Process, message: Message, named: tuple[str]
+) -> None:
+    refused(role, sender, message, MulticastError, named)
+
+
+@pytest.mark.parametrize("dest", [(G0, G9), (G1,), (G0,)], ids=str)
+def test_an_accept_with_other_destinations_than_the_message_has_is_refused(dest: Destinations) -> None:
+    """Of messages already known here: two groups must not count different sets of proposals."""
+    topology = Topology({G0: [R0, R1, R2], G1: [OTHER_LEADER], G9: [ReplicaId(G9, 0, 0)]})
+    replica = WhiteBox(Start(R1, topology, random.Random(1), 0.0))
+    replica.step(R0, NewState(BALLOT, 0, WHOLE, ()), NOW)
+    replica.step(R0, own_accept(IN_FLIGHT, 2), NOW)
+    drain(replica)
+    before = snapshot(replica)
+    liar = OTHER_LEADER if G1 in dest else ReplicaId(G9, 0, 0) if G9 in dest else R0
+    ballot = BALLOT if liar == R0 else Ballot(3, liar, 0)
+    lie = Accept(IN_FLIGHT.mid, dest, liar.group, ballot, timestamp(40, liar.group), None, 0)
+    with pytest.raises(MulticastError, match="7:2"):
+        replica.step(liar, lie, NOW)
+    assert snapshot(replica) == before
+
+
+def test_a_mismatch_that_waited_for_a_leader_does_not_hurt_whoever_elects_it() -> None:
+    """Two requests under one number wait here; the NEWSTATE_ACK that ends the wait is not to blame."""
+    replica = start(R0)
+    replica.tick(0.0)
+    for waiting in (FRESH, multicast(4, (G0,), b"other"), multicast(5, (G0,), b"behind it")):
+        replica.step(CLIENT, waiting, NOW)
+    replica.step(R1, PreVoteAck(BALLOT), NOW)
+    drain(replica)
+    replica.step(R1, NewLeaderAck(BALLOT, NO_BALLOT, 0, NO_TIMESTAMP, WHOLE, ()), NOW)
+    drain(replica)
+    replica.step(R1, NewStateAck(BALLOT), NOW)
+    assert replica.status is Status.LEADER
+    assert replica.entries[FRESH.mid].phase is not Phase.START
+    assert multicast(5, (G0,), b"behind it").mid in replica.entries, "what waited behind it is lost"
+    assert any(isinstance(message, Heartbeat) for message in drain(replica))
+
+
+def test_a_mismatch_that_waited_for_a_leader_does_not_hurt_a_follower() -> None:
+    replica = follower()
+    replica.step(R2, NewLeader(Ballot(2, R2, 0)), NOW)
+    replica.step(CLIENT, multicast(6, (G0,), b"one"), NOW)
+    drain(replica)
+    # Meanwhile the number is delivered with another payload, and this replica hears of that first.
+    delivered, at = multicast(6, (G0,), b"another"), timestamp(8, G0)
+    one = Delivery(delivered.mid, (G0,), b"another", 1, at, at, replica.last_delivered, mismatch=False)
+    replica.step(R2, Deliveries((one,), at), NOW)
+    assert replica.last_delivered == at
+    replica.step(R2, NewState(Ballot(2, R2, 0), 8, WHOLE, ()), NOW)
+    assert replica.status is Status.FOLLOWER
+    assert any(isinstance(message, NewStateAck) for message in drain(replica))
+
+
+# The host's own calls
+
+
+@pytest.mark.parametrize("role", ALL)
+@pytest.mark.parametrize("ahead", [1, 1 << 40])
+def test_executed_beyond_what_was_delivered_is_refused(role: str, ahead: int) -> None:
+    replica = ROLES[role]()
+    before = snapshot(replica)
+    watermark = Timestamp(replica.last_delivered + ahead)
+    with pytest.raises(InvalidArgument, match=str(watermark)):
+        replica.executed(watermark)
+    assert snapshot(replica) == before
+
+
+def test_executed_below_zero_is_refused() -> None:
+    replica = leader()
+    before = snapshot(replica)
+    with pytest.raises(InvalidArgument, match="-1"):
+        replica.executed(Timestamp(-1))
+    assert snapshot(replica) == before
+
+
+@pytest.mark.parametrize("role", ALL)
+def test_a_snapshot_that_is_not_ahead_is_not_installed(role: str) -> None:
+    replica = ROLES[role]()
+    before = snapshot(replica)
+    assert not replica.install(Checkpoint(position=replica.last_delivered), NOW)
+    assert snapshot(replica) == before
+
+
+def test_a_leader_installs_no_snapshot() -> None:
+    replica = leader()
+    before = snapshot(replica)
+    assert not replica.install(Checkpoint(position=timestamp(99, G0)), NOW)
+    assert snapshot(replica) == before
+
+
+@pytest.mark.parametrize("me", [STRANGER, REBORN, ReplicaId(G9, 0, 0)], ids=str)
+def test_a_replica_that_is_not_in_the_topology_does_not_start(me: ReplicaId) -> None:
+    with pytest.raises(InvalidArgument, match=str(me)):
+        start(me)
+
+
+def test_a_malformed_topology_starts_nobody() -> None:
+    with pytest.raises(InvalidArgument, match="group 0 has 2 members"):
+        Start(R0, Topology({G0: [R0, R1]}), random.Random(1), 0.0)

@@ -1,0 +1,228 @@
+"""The sender: whom it asks, when it asks again, and what it says it knows the results of."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from multicast.client import Numbers, Reply, Sender
+from multicast.errors import InvalidArgument, MulticastError
+from multicast.messages import Hint, Message, Multicast, NewLeader
+from multicast.topology import Topology
+from multicast.types import (
+    NO_BALLOT,
+    Ballot,
+    ClientId,
+    GroupId,
+    Process,
+    ReplicaId,
+    Timestamp,
+    digest_of,
+)
+
+EXAMPLES = settings(deadline=None, derandomize=True)
+
+G0, G1, G2 = GroupId(0), GroupId(1), GroupId(2)
+ME = ClientId(7)
+AT = Timestamp(1)
+
+
+def replica(group: int, number: int) -> ReplicaId:
+    return ReplicaId(GroupId(group), number, 0)
+
+
+def members(group: int) -> set[Process]:
+    return {replica(group, number) for number in range(3)}
+
+
+def sender(groups: int = 3) -> Sender:
+    return Sender(ME, Topology.uniform(groups, 3), retry_s=1.0)
+
+
+def sent(client: Sender) -> list[tuple[set[Process], Message]]:
+    return [(set(receivers), message) for receivers, message in client.drain()]
+
+
+def test_a_message_goes_to_the_preferred_leaders_of_its_destinations_only() -> None:
+    client = sender()
+    message = client.multicast([G2, G0], b"x", 0.0)
+    assert message.dest == (G0, G2)
+    assert message.mid == (ME, 1, digest_of((G0, G2), b"x"))
+    assert message.ack_below == 1
+    assert sent(client) == [({replica(0, 0)}, message), ({replica(2, 2)}, message)]
+    assert sent(client) == []
+
+
+@pytest.mark.parametrize(
+    ("dest", "named"), [([], "at least one"), ([G0, G0], "0, 0"), ([GroupId(5)], "unknown group 5")]
+)
+def test_bad_destinations_are_refused_and_use_no_number(dest: list[GroupId], named: str) -> None:
+    client = sender()
+    with pytest.raises(InvalidArgument, match=named):
+        client.multicast(dest, b"x", 0.0)
+    assert client.drain() == []
+    assert client.wake_at is None
+    assert client.pending == {}
+    assert client.multicast([G0], b"x", 0.0).mid.sequence == 1
+
+
+def test_a_message_is_finished_when_every_destination_has_answered() -> None:
+    client = sender()
+    mid = client.multicast([G0, G1], b"x", 0.0).mid
+    for group in (G0, G0, G2):
+        client.step(Reply(mid, group, AT), 0.1)
+    assert client.finished == []
+    assert mid in client.pending
+    client.step(Reply(mid, G1, AT), 0.2)
+    assert client.finished == [mid]
+    assert client.pending == {}
+    assert client.wake_at is None
+    client.step(Reply(mid, G1, AT), 0.3)
+    assert client.finished == [mid]
+
+
+def test_a_hint_redirects_what_its_group_has_not_answered() -> None:
+    client = sender()
+    open_message = client.multicast([G0, G1], b"open", 0.0)
+    answered = client.multicast([G0, G1], b"answered", 0.0)
+    elsewhere = client.multicast([G2], b"elsewhere", 0.0)
+    client.drain()
+    client.step(Reply(answered.mid, G1, AT), 0.1)
+    client.step(Hint(G1, Ballot(4, replica(1, 0), 0)), 0.2)
+    assert sent(client) == [({replica(1, 0)}, open_message)]
+    later = client.multicast([G0, G1], b"later", 0.3)
+    assert sent(client) == [({replica(0, 0)}, later), ({replica(1, 0)}, later)]
+    assert elsewhere.mid in client.pending
+
+
+def test_a_hint_puts_off_the_next_retry() -> None:
+    client = sender()
+    message = client.multicast([G1], b"x", 0.0)
+    client.step(Hint(G1, Ballot(4, replica(1, 0), 0)), 0.9)
+    client.drain()
+    client.tick(1.5)
+    assert sent(client) == []
+    client.tick(1.9)
+    assert sent(client) == [({replica(1, 0)}, message)]
+
+
+def test_an_older_or_repeated_hint_changes_nothing() -> None:
+    client = sender()
+    client.multicast([G1], b"x", 0.0)
+    newest = Ballot(4, replica(1, 0), 0)
+    client.step(Hint(G1, newest), 0.1)
+    client.drain()
+    for ballot in (newest, Ballot(3, replica(1, 2), 0), NO_BALLOT):
+        client.step(Hint(G1, ballot), 0.2)
+    assert client.drain() == []
+    assert client.leaders == {G1: newest}
+
+
+def test_a_hint_to_a_leader_that_does_not_exist_is_refused() -> None:
+    client = sender()
+    client.multicast([G1], b"x", 0.0)
+    client.drain()
+    for leader in (replica(1, 9), replica(8, 0)):
+        with pytest.raises(MulticastError, match=r"g1r9|unknown group 8"):
+            client.step(Hint(G1, Ballot(4, leader, 0)), 0.1)
+    assert client.leaders == {}
+    assert client.drain() == []
+
+
+def test_a_hint_that_names_another_groups_leader_is_refused() -> None:
+    client = sender()
+    message = client.multicast([G1], b"x", 0.0)
+    client.drain()
+    with pytest.raises(MulticastError, match="b4@g0r0"):
+        client.step(Hint(G1, Ballot(4, replica(0, 0), 0)), 0.1)
+    assert client.leaders == {}
+    client.tick(1.0)
+    assert sent(client) == [({replica(1, 1)}, message)]
+
+
+def test_a_client_understands_replies_and_hints_only() -> None:
+    with pytest.raises(InvalidArgument, match="NewLeader"):
+        sender().step(NewLeader(NO_BALLOT), 0.0)  # type: ignore[arg-type]
+
+
+def test_the_first_retry_asks_the_leader_and_later_ones_ask_everyone() -> None:
+    client = sender()
+    message = client.multicast([G0, G1], b"x", 0.0)
+    client.drain()
+    client.step(Reply(message.mid, G0, AT), 0.1)
+    rounds = []
+    for _ in range(4):
+        assert client.wake_at is not None
+        now = client.wake_at
+        client.tick(now - 0.001)
+        assert client.drain() == []
+        client.tick(now)
+        rounds.append(sent(client))
+    assert rounds[0] == [({replica(1, 1)}, message)]
+    assert rounds[1:] == 3 * [[(members(1), message)]]
+
+
+def test_retries_are_spaced_further_and_further_up_to_a_bound() -> None:
+    client = sender()
+    client.multicast([G0], b"x", 0.0)
+    at = [0.0]
+    for _ in range(7):
+        assert client.wake_at is not None
+        at.append(client.wake_at)
+        client.tick(client.wake_at)
+    gaps = [round(b - a, 6) for a, b in pairwise(at)]
+    assert gaps == [1, 1, 2, 3, 4, 4, 4]
+
+
+def test_a_retry_is_the_same_message() -> None:
+    client = sender()
+    first = client.multicast([G0], b"first", 0.0)
+    second = client.multicast([G0], b"second", 0.0)
+    client.step(Reply(first.mid, G0, AT), 0.1)
+    client.drain()
+    client.tick(5.0)
+    # ack_below as well: what a group remembers must not depend on which copy it ordered.
+    assert [message for _, message in client.drain()] == [Multicast(second.mid, (G0,), b"second", 1)]
+
+
+@EXAMPLES
+@given(st.data())
+def test_ack_below_never_passes_an_unfinished_number(data: st.DataObject) -> None:
+    client = sender()
+    unanswered: dict[int, set[GroupId]] = {}
+    mids = {}
+    sequence = 0
+    for _ in range(data.draw(st.integers(0, 30))):
+        if not unanswered or data.draw(st.booleans()):
+            dest = data.draw(st.sets(st.sampled_from([G0, G1, G2]), min_size=1))
+            message = client.multicast(sorted(dest), b"x", 0.0)
+            sequence += 1
+            assert message.mid.sequence == sequence
+            expected = min(unanswered, default=sequence)
+            assert message.ack_below == expected, "neither beyond the oldest unfinished, nor stuck below it"
+            unanswered[sequence] = set(dest)
+            mids[sequence] = message.mid
+        else:
+            number = data.draw(st.sampled_from(sorted(unanswered)))
+            group = data.draw(st.sampled_from(sorted(unanswered[number])))
+            client.step(Reply(mids[number], group, AT), 0.0)
+            unanswered[number].remove(group)
+            if not unanswered[number]:
+                del unanswered[number]
+    assert {mid.sequence for mid in client.pending} == set(unanswered)
+    assert client.numbers.ack_below == min(unanswered, default=sequence + 1)
+
+
+@EXAMPLES
+@given(st.permutations(range(1, 12)))
+def test_numbers_pass_what_is_done_without_gaps(order: list[int]) -> None:
+    numbers = Numbers(ME)
+    mids = {number: numbers.next((G0,), b"x").mid for number in range(1, 12)}
+    done: set[int] = set()
+    for number in order:
+        numbers.done(mids[number])
+        done.add(number)
+        assert numbers.ack_below == min(set(range(1, 13)) - done)
