@@ -16,6 +16,8 @@ Where to look:
 `sim`                             a simulator that tries to refute the protocols
 """
 
+from typing import Final
+
 from multicast.client import Reply, Sender
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.errors import InvalidArgument, InvariantBroken, MulticastError, PeerViolation
@@ -25,7 +27,11 @@ from multicast.topology import Configuration, Topology
 from multicast.types import Ballot, ClientId, GroupId, MessageId, Phase, Process, ReplicaId, Status, Timestamp
 from multicast.whitebox import WhiteBox
 
+PROTOCOLS: Final[dict[str, type[Protocol]]] = {"whitebox": WhiteBox}
+"""Every ordering protocol, by the name by which commands and configurations call it."""
+
 __all__ = [
+    "PROTOCOLS",
     "Ballot",
     "Checkpoint",
     "ClientId",

@@ -1,0 +1,222 @@
+"""`wbkv sim`: run the simulator over many seeds, or show one run message by message."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from kvstore.commands.demo import demonstrate
+from multicast import PROTOCOLS
+from multicast.errors import InvalidArgument
+from multicast.sim import FAULTS, Outcome, Scenario, Simulation, Workload, simulate
+from multicast.sim.diagram import render_svg
+from multicast.sim.trace import Recorder, text_lines
+from multicast.topology import Topology
+
+MESSAGES, MESSAGES_SHOWN = 200, 3
+
+
+def seed_range(text: str) -> range:
+    """Parse FIRST:END, or one seed."""
+    first, colon, end = text.partition(":")
+    try:
+        found = range(int(first), int(end) if colon else int(first) + 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed or FIRST:END") from None
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is an empty range of seeds")
+    return found
+
+
+def positive(text: str) -> int:
+    """Parse a number of at least one."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
+    return number
+
+
+@dataclass
+class Tally:
+    """What many runs came to."""
+
+    runs: int = 0
+    delivered: int = 0
+    protocol_messages: int = 0
+    failures: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """One more run."""
+        self.runs += 1
+        self.delivered += outcome.delivered
+        self.protocol_messages += outcome.messages
+        if outcome.violation is not None:
+            self.failures.append(outcome)
+
+
+class SimCommand:
+    """Many seeds, or one in detail."""
+
+    help = "try to refute the protocol: simulate it under faults, with checkers on at every step"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.add_argument("--protocol", choices=sorted(PROTOCOLS), default="whitebox", help="what to run")
+        parser.add_argument("--groups", type=positive, default=3, help="number of groups")
+        parser.add_argument("--replicas", type=positive, default=3, help="members of each group, odd")
+        parser.add_argument("--clients", type=positive, default=4, help="multicasting processes")
+        parser.add_argument(
+            "--messages", type=positive, default=None,
+            help=f"messages of all clients together ({MESSAGES}; {MESSAGES_SHOWN} for one run shown)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--faults", choices=FAULTS, default=None, help="what goes wrong (all; none for one run shown)"
+        )
+        which = parser.add_mutually_exclusive_group()
+        which.add_argument(
+            "--seeds", type=seed_range, default=range(50), metavar="FIRST:END", help="seeds to run"
+        )
+        which.add_argument("--seed", type=int, default=None, help="one seed, to be shown")
+        parser.add_argument("--jobs", type=positive, default=os.cpu_count(), help="runs at the same time")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        parser.add_argument("--trace", action="store_true", help="print the message flow of one run")
+        parser.add_argument(
+            "--diagram", type=Path, default=None, metavar="FILE.svg", help="draw the flow of one run"
+        )
+        parser.add_argument(
+            "--everything", action="store_true", help="show heartbeats and other bookkeeping too"
+        )
+        parser.add_argument("--demo", action="store_true", help="a short demonstration, explained")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do what was asked for."""
+        if arguments.demo:
+            return demonstrate()
+        shown = arguments.trace or arguments.diagram is not None
+        if shown and arguments.seed is None:
+            raise InvalidArgument("--trace and --diagram show one run: give its --seed")
+        faults = arguments.faults or ("none" if shown else "all")
+        messages = arguments.messages or (MESSAGES_SHOWN if shown else MESSAGES)
+        scenario = Scenario(
+            PROTOCOLS[arguments.protocol], arguments.groups, arguments.replicas, faults,
+            Workload(clients=min(arguments.clients, messages), messages=messages),
+        )  # fmt: skip
+        Topology.uniform(arguments.groups, arguments.replicas)
+        if shown:
+            return self._show(arguments, scenario)
+        seeds = arguments.seeds if arguments.seed is None else range(arguments.seed, arguments.seed + 1)
+        return self._campaign(arguments, scenario, seeds)
+
+    def _show(self, arguments: argparse.Namespace, scenario: Scenario) -> int:
+        recorder = Recorder()
+        simulation = Simulation(scenario, arguments.seed, observers=[recorder])
+        recorder.loop = simulation.loop
+        outcome = simulation.run()
+        if arguments.trace:
+            for line in text_lines(recorder.flow, everything=arguments.everything):
+                print(line)
+        if arguments.diagram is not None:
+            title = (
+                f"{arguments.protocol}, {scenario.groups} groups of {scenario.replicas}, seed {outcome.seed}"
+            )
+            svg = render_svg(recorder.flow, everything=arguments.everything, title=title)
+            try:
+                arguments.diagram.write_text(svg)
+            except OSError as error:
+                raise InvalidArgument(f"cannot write {arguments.diagram}: {error.strerror}") from error
+            print(f"wrote {arguments.diagram}", file=sys.stderr)
+        if outcome.violation is not None:
+            print(f"seed {outcome.seed}: {outcome.violation}", file=sys.stderr)
+        return int(outcome.violation is not None)
+
+    def _campaign(self, arguments: argparse.Namespace, scenario: Scenario, seeds: range) -> int:
+        tally = Tally()
+        started = time.monotonic()
+        progress = sys.stderr.isatty() and not arguments.json
+        for outcome in outcomes(scenario, seeds, arguments.jobs):
+            tally.add(outcome)
+            if outcome.violation is not None and not arguments.json:
+                print(("\r" if progress else "") + f"seed {outcome.seed}: {outcome.violation}")
+            if progress:
+                found = f"{len(tally.failures)} violations"
+                print(f"\r{tally.runs}/{len(seeds)} runs, {found} ", end="", file=sys.stderr, flush=True)
+        if progress:
+            print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
+        seconds = time.monotonic() - started
+        if arguments.json:
+            print(json.dumps(report(arguments, scenario, seeds, tally)))
+        else:
+            rate = tally.protocol_messages / seconds
+            print(
+                f"{tally.runs} runs of {scenario.groups} groups of {scenario.replicas}, "
+                f"faults: {scenario.faults}; {tally.delivered} deliveries, "
+                f"{tally.protocol_messages} protocol messages ({rate:,.0f}/s); "
+                f"{len(tally.failures)} violations"
+            )
+            for outcome in tally.failures[:3]:
+                print(f"see it: {replay(arguments, scenario, outcome)}")
+        return int(bool(tally.failures))
+
+
+def outcomes(scenario: Scenario, seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
+    """Run the seeds, several at a time, in order."""
+    if jobs == 1:
+        yield from map(partial(_outcome, scenario), seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        try:
+            yield from pool.map(partial(_outcome, scenario), seeds, chunksize=2)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _outcome(scenario: Scenario, seed: int) -> Outcome:
+    outcome = simulate(scenario, seed)
+    outcome.error = None
+    return outcome
+
+
+def replay(arguments: argparse.Namespace, scenario: Scenario, outcome: Outcome) -> str:
+    """The command that shows a run again."""
+    return (
+        f"wbkv sim --protocol {arguments.protocol} --groups {scenario.groups} --replicas {scenario.replicas} "
+        f"--clients {scenario.workload.clients} --messages {scenario.workload.messages} "
+        f"--faults {scenario.faults} --seed {outcome.seed} --trace"
+    )
+
+
+def report(
+    arguments: argparse.Namespace, scenario: Scenario, seeds: range, tally: Tally
+) -> dict[str, object]:
+    """What `--json` prints."""
+    return {
+        "protocol": arguments.protocol,
+        "groups": scenario.groups,
+        "replicas": scenario.replicas,
+        "messages": scenario.workload.messages,
+        "faults": scenario.faults,
+        "seeds": f"{seeds.start}:{seeds.stop}",
+        "runs": tally.runs,
+        "delivered": tally.delivered,
+        "protocol_messages": tally.protocol_messages,
+        "violations": len(tally.failures),
+        "failures": [
+            {"seed": o.seed, "what": o.violation, "replay": replay(arguments, scenario, o)}
+            for o in tally.failures
+        ],
+    }
+
+
+command = SimCommand()
