@@ -104,7 +104,7 @@ class Sender:
             self._answered(answer)
         elif isinstance(answer, Hint):
             if answer.ballot > self.leaders.get(answer.group, NO_BALLOT):
-                self.topology.check_ballot(answer.ballot)
+                self.topology.check_ballot(answer.group, answer.ballot)
                 self.leaders[answer.group] = answer.ballot
                 self._send_again(answer.group, now)
         else:

@@ -1,7 +1,7 @@
 """The delivery queue: which committed message may be delivered next.
 
 A committed message m' may go when every uncommitted one has a local timestamp above m''s global timestamp
-(Figure *protocol*, lines 20 and 64). So two ordered containers decide it, without looking at any message
+(Figure *protocol*, lines 22 and 67). So two ordered containers decide it, without looking at any message
 twice: the uncommitted local timestamps, and the committed messages by global timestamp.
 """
 

@@ -83,12 +83,10 @@ class Topology:
         """The members of the group."""
         return self.configuration(group, 0).members
 
-    def check_ballot(self, ballot: Ballot) -> Configuration:
-        """The configuration a ballot names, once the ballot is one its leader may open."""
-        found = self.configuration(ballot.leader.group, ballot.configuration)
-        if ballot.leader not in found.bit:
-            raise PeerViolation(f"ballot {ballot} is led by nobody in group {found.group}")
-        return found
+    def check_ballot(self, group: GroupId, ballot: Ballot) -> None:
+        """Raise unless a member of the group may lead this ballot."""
+        if ballot.leader not in self.configuration(group, ballot.configuration).bit:
+            raise PeerViolation(f"ballot {ballot} is led by nobody in group {group}")
 
     def preferred_leader(self, group: GroupId) -> ReplicaId:
         """Who tries to lead first, so that leaders spread over replica numbers."""

@@ -363,7 +363,7 @@ class Agreement(Checker):
             self._follows(host, message)
 
     def _leads(self, host: Host) -> None:
-        """Lines 60-62, the premise of Invariant 18: normal operation starts with a quorum in sync."""
+        """Lines 64-65, the premise of Invariant 18: normal operation starts with a quorum in sync."""
         replica: Any = host.replica
         configuration = self._topology.configurations[host.me.group]
         require(
@@ -372,7 +372,7 @@ class Agreement(Checker):
         )  # fmt: skip
 
     def _follows(self, host: Host, message: Accept) -> None:
-        """Line 10, for Invariant 15: a process accepts only what the leader of its own ballot proposed."""
+        """Line 11, for Invariant 15: a process accepts only what the leader of its own ballot proposed."""
         replica: Any = host.replica
         entry = replica.entries.get(message.mid)
         if entry is None or entry.vector is None:

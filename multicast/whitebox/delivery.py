@@ -26,7 +26,7 @@ class DeliveryPath(State):
     """Delivering in order, and mending gaps."""
 
     def _deliver_committed(self) -> None:
-        """Lines 20-24 and 64-67: a leader delivers what it can, in the order of global timestamps."""
+        """Lines 22-24 and 67-69: a leader delivers what it can, in the order of global timestamps."""
         send = self._ready.send
         while (entry := self.queue.pop()) is not None:
             message = Deliver(entry.mid, self.cballot, entry.local_ts, entry.global_ts, self.last_delivered)
@@ -36,7 +36,7 @@ class DeliveryPath(State):
             self._deliver(entry, entry.local_ts, entry.global_ts)
 
     def on_deliver(self, sender: Process, message: Deliver) -> None:
-        """Lines 25-31, with the chain of departure 3."""
+        """Lines 25-32, with the chain of departure 3."""
         if message.ballot.leader != sender:
             raise PeerViolation(f"DELIVER of {message.mid} in ballot {message.ballot} came from {sender}")
         if self.status is not Status.FOLLOWER or message.ballot != self.cballot:

@@ -9,12 +9,10 @@ from multicast.types import (
     NO_TIMESTAMP,
     Destinations,
     GroupId,
-    MessageId,
     Phase,
     Process,
     ReplicaId,
     Status,
-    Timestamp,
     Vector,
     digest_of,
     time_of,
@@ -38,7 +36,7 @@ class NormalOperation(Collection):
     """How a message gets its timestamps while leaders are stable."""
 
     def on_multicast(self, sender: Process, message: Multicast) -> None:
-        """Lines 3-8: the leader proposes a local timestamp, or repeats its proposal."""
+        """Lines 3-9: the leader proposes a local timestamp, or repeats its proposal."""
         self._check_multicast(sender, message)
         if self.status is not LEADER:
             self._defer(sender, message)
@@ -86,7 +84,7 @@ class NormalOperation(Collection):
             self.waiting.append((sender, message))
 
     def _propose(self, entry: Entry) -> None:
-        """Lines 5-7."""
+        """Lines 6-8."""
         self.clock += 1
         entry.local_ts = timestamp(self.clock, self.group)
         entry.phase = PROPOSED
@@ -96,7 +94,7 @@ class NormalOperation(Collection):
         self.queue.propose(entry.local_ts, entry)
 
     def _send_accept(self, entry: Entry) -> None:
-        """Line 8. The payload goes to the own group only; to itself, the leader speaks directly."""
+        """Line 9. The payload goes to the own group only; to itself, the leader speaks directly."""
         mid, dest, ballot, local_ts = entry.mid, entry.dest, self.cballot, entry.local_ts
         send = self._ready.send
         if self.others:
@@ -112,7 +110,7 @@ class NormalOperation(Collection):
         known = entry.accepts.get(self.group)
         entry.accepts[self.group] = (ballot, local_ts)
         if len(entry.accepts) == len(dest):
-            self._accept(entry, repeated=None if known is None else self.group)
+            self._accept(entry, None if known is None else self.group)
 
     def _foreign(self, dest: Destinations) -> tuple[ReplicaId, ...]:
         """The processes of the other destination groups."""
@@ -125,80 +123,89 @@ class NormalOperation(Collection):
         return found
 
     def on_accept(self, sender: Process, message: Accept) -> None:
-        """Lines 9-10: gather the proposals of all destination groups, the newest ballot of each."""
+        """Lines 10-11: gather the proposals of all destination groups, the newest ballot of each."""
         mid, group, ballot = message.mid, message.group, message.ballot
-        if ballot.leader != sender or sender.group != group or group not in message.dest:
+        if ballot.leader != sender or sender.group != group:
             raise PeerViolation(f"ACCEPT of {mid} for group {group} in ballot {ballot} came from {sender}")
-        if group == self.group and (self.status is not FOLLOWER or ballot != self.cballot):
+        own = group == self.group
+        if own and (self.status is not FOLLOWER or ballot != self.cballot):
             return
         entry = self.entries.get(mid)
         if entry is None:
-            if mid in self.delivered_ids:
+            entry = self._first_heard(message)
+            if entry is None:
                 return
-            self._check_accept(mid, message.dest)
-            self.entries[mid] = entry = Entry(mid, message.dest, None, 0)
-            self.orphans[mid] = self.now
-        if message.payload is not None and group == self.group:
-            entry.payload = message.payload
-            entry.ack_below = message.ack_below
-        if self.leaders.get(group) is not ballot:
-            self.note_ballot(group, ballot)
         accepts = entry.accepts
         known = accepts.get(group)
-        if known is not None and known[0] > ballot:
+        if known is None:
+            if group not in entry.dest:
+                raise PeerViolation(f"ACCEPT of {mid} to groups {entry.dest} came from {sender}")
+        elif known[0] > ballot:
             return
+        if own:
+            entry.payload = message.payload
+            entry.ack_below = message.ack_below
         accepts[group] = (ballot, message.local_ts)
-        if len(accepts) == len(entry.dest) and accepts[self.group][0] == self.cballot:
-            self._accept(entry, repeated=group if known is not None and known[0] == ballot else None)
+        if len(accepts) == len(entry.dest):
+            self._accept(entry, group if known is not None and known[0] == ballot else None)
 
-    def _check_accept(self, mid: MessageId, dest: Destinations) -> None:
+    def _first_heard(self, message: Accept) -> Entry | None:
+        """An entry in START for a message that others propose; none if it was delivered and collected."""
+        mid, dest = message.mid, message.dest
+        if mid in self.delivered_ids:
+            return None
         self.topology.check_destinations(dest)
-        if self.group not in dest:
-            raise PeerViolation(f"ACCEPT of {mid} for groups {dest} was sent to group {self.group}")
+        if self.group not in dest or message.group not in dest:
+            raise PeerViolation(f"ACCEPT of {mid} to groups {dest}, for {message.group}, at {self.group}")
+        self.entries[mid] = entry = Entry(mid, dest, None, 0)
+        self.orphans[mid] = self.now
+        return entry
 
-    def _accept(self, entry: Entry, *, repeated: GroupId | None) -> None:
-        """Lines 11-16: all proposals are here. Accept the own group's, pass the clock, acknowledge."""
-        if self.status is not FOLLOWER and self.status is not LEADER:
+    def _accept(self, entry: Entry, repeated: GroupId | None) -> None:
+        """Lines 12-17: all proposals are here. Accept the own group's, pass the clock, acknowledge."""
+        status = self.status
+        if status is not FOLLOWER and status is not LEADER:
             return
-        vector, leaders, highest = self._proposals(entry)
-        if entry.vector is not vector or entry.phase < ACCEPTED:
+        mid, dest, accepts = entry.mid, entry.dest, entry.accepts
+        vector, leaders = self.vectors.get(dest) or self._vector(entry)
+        highest = NO_TIMESTAMP
+        for ballot, group in zip(vector, dest, strict=True):
+            proposed, local_ts = accepts[group]
+            if proposed is not ballot:
+                vector, leaders = self._vector(entry)
+            if local_ts > highest:
+                highest = local_ts
+        if entry.vector is not vector:
             entry.vector = vector
-            if entry.phase < ACCEPTED:
-                if entry.phase is START:
-                    del self.orphans[entry.mid]
+            if entry.phase is START:
+                del self.orphans[mid]
                 entry.phase = ACCEPTED
-            entry.local_ts = entry.accepts[self.group][1]
+            elif entry.phase is PROPOSED:
+                entry.phase = ACCEPTED
+            entry.local_ts = local_ts = accepts[self.group][1]
             time = time_of(highest)
             if self.clock < time:
                 self.clock = time
             payload = entry.payload
             assert payload is not None
-            self._ready.persist.append(
-                Accepted(entry.mid, entry.dest, payload, entry.ack_below, entry.local_ts, self.clock)
-            )
-            if self.status is LEADER:
+            self._ready.persist.append(Accepted(mid, dest, payload, entry.ack_below, local_ts, self.clock))
+            if status is LEADER:
                 self._votes(entry, vector).global_ts = highest
         elif repeated is not None:
-            leaders = (entry.accepts[repeated][0].leader,)
-        self._ready.promise.append((leaders, AcceptAck(entry.mid, self.group, vector)))
+            leaders = (accepts[repeated][0].leader,)
+        self._ready.promise.append((leaders, AcceptAck(mid, self.group, vector)))
 
-    def _proposals(self, entry: Entry) -> tuple[Vector, tuple[ReplicaId, ...], Timestamp]:
-        """Bal, whose leaders to answer, and the highest of Lts. While leaders stay, Bal is one object."""
-        accepts = entry.accepts
-        highest = NO_TIMESTAMP
-        ballots = []
-        for group in entry.dest:
-            ballot, local_ts = accepts[group]
-            ballots.append(ballot)
-            if local_ts > highest:
-                highest = local_ts
-        vector = tuple(ballots)
+    def _vector(self, entry: Entry) -> tuple[Vector, tuple[ReplicaId, ...]]:
+        """Bal, and whom to answer. While leaders stay the same, so does this tuple: one for all messages."""
+        vector = tuple([entry.accepts[group][0] for group in entry.dest])
         cached = self.vectors.get(entry.dest)
         if cached is None or cached[0] != vector:
+            for group, ballot in zip(entry.dest, vector, strict=True):
+                self.note_ballot(group, ballot)
             if len(self.vectors) >= CACHED_MAX:
                 self.vectors.clear()
             cached = self.vectors[entry.dest] = (vector, tuple([ballot.leader for ballot in vector]))
-        return cached[0], cached[1], highest
+        return cached
 
     def _votes(self, entry: Entry, vector: Vector) -> Votes:
         """The acknowledgements of these proposals."""
@@ -211,7 +218,7 @@ class NormalOperation(Collection):
         return votes
 
     def on_accept_ack(self, sender: Process, message: AcceptAck) -> None:
-        """Lines 17-19: a quorum of every destination, with us in it, accepted the same proposals."""
+        """Lines 18-21: a quorum of every destination, with us in it, accepted the same proposals."""
         group = message.group
         if type(sender) is not ReplicaId or sender.group != group:
             raise PeerViolation(f"ACCEPT_ACK of {message.mid} for group {group} came from {sender}")
@@ -250,7 +257,7 @@ class NormalOperation(Collection):
         )
 
     def retry(self, entry: Entry) -> None:
-        """Lines 32-34: multicast m again to the leaders of all destinations, and repeat our own part.
+        """Lines 33-35: multicast m again to the leaders of all destinations, and repeat our own part.
 
         After two tries in vain the guesses may be wrong, so every member of the other groups is asked:
         those who do not lead answer with a hint.
@@ -281,5 +288,5 @@ class NormalOperation(Collection):
         if type(sender) is not ReplicaId or sender.group != message.group:
             raise PeerViolation(f"a hint for group {message.group} came from {sender}")
         if message.ballot.number:
-            self.topology.check_ballot(message.ballot)
+            self.topology.check_ballot(message.group, message.ballot)
             self.note_ballot(message.group, message.ballot)

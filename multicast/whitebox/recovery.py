@@ -82,7 +82,7 @@ class LeaderRecovery(NormalOperation):
         """The pieces of a NEW_STATE that have come so far."""
 
     def recover(self) -> None:
-        """Line 35: open a ballot above every one we know of."""
+        """Line 36: open a ballot above every one we know of."""
         self._leave_ballot()
         self.ballot = Ballot(self.highest_number + 1, self.me, self.configuration.number)
         self.note_ballot(self.group, self.ballot)
@@ -106,7 +106,7 @@ class LeaderRecovery(NormalOperation):
         self.selection.forget_leader()
 
     def on_new_leader(self, sender: Process, message: NewLeader) -> None:
-        """Lines 36-39: join the ballot, and tell its leader everything."""
+        """Lines 38-42: join the ballot, and tell its leader everything."""
         ballot = message.ballot
         candidate = self._leader_speaks(sender, ballot)
         if ballot < self.ballot or ballot == self.cballot:
@@ -125,7 +125,7 @@ class LeaderRecovery(NormalOperation):
             self._ready.promise.append(((candidate,), message))
 
     def on_new_leader_ack(self, sender: Process, message: NewLeaderAck) -> None:
-        """Lines 40-41: gather a quorum of promises."""
+        """Lines 43-44: gather a quorum of promises."""
         member = self._member(sender)
         campaign = self.campaign
         if campaign is None or message.ballot != campaign.ballot or campaign.merged:
@@ -161,11 +161,11 @@ class LeaderRecovery(NormalOperation):
         self._ready.promise.append(((self.me,), NewStateAck(campaign.ballot)))
 
     def _recovered_clock(self, promises: list[Promise]) -> int:
-        """Line 50."""
+        """Line 55."""
         return max(promise.clock for promise in promises)
 
     def _merge(self, promises: list[Promise]) -> dict[MessageId, EntryState]:
-        """Lines 42-49: committed anywhere; accepted only as the highest cballot has it.
+        """Lines 45-54: committed anywhere; accepted only as the highest cballot has it.
 
         What we have delivered ourselves and nobody remembers as committed was collected: it is done.
         """
@@ -185,7 +185,7 @@ class LeaderRecovery(NormalOperation):
         }
 
     def _adopt(self, ballot: Ballot, clock: int, states: dict[MessageId, EntryState]) -> None:
-        """Lines 51 and 55-58: the ballot's initial state replaces ours.
+        """Lines 56 and 60-62: the ballot's initial state replaces ours.
 
         Kept beside it: what we have delivered, until it is collected, and other groups' proposals, which
         bind nobody. What we have delivered and collected never comes back.
@@ -219,13 +219,13 @@ class LeaderRecovery(NormalOperation):
         self._ready.persist.append(Joined(ballot, self.clock, tuple(self.held())))
 
     def _send_new_state(self, receivers: tuple[ReplicaId, ...]) -> None:
-        """Line 52."""
+        """Line 57."""
         if receivers:
             for part, entries in self.parts(self.held()):
                 self._ready.promise.append((receivers, NewState(self.cballot, self.clock, part, entries)))
 
     def on_new_state(self, sender: Process, message: NewState) -> None:
-        """Lines 53-59. A repeat is acknowledged, but not applied: it would erase what came after it."""
+        """Lines 58-63. A repeat is acknowledged, but not applied: it would erase what came after it."""
         ballot = message.ballot
         leader = self._leader_speaks(sender, ballot)
         if ballot < self.ballot:
@@ -246,7 +246,7 @@ class LeaderRecovery(NormalOperation):
                 self._release_waiting()
 
     def on_new_state_ack(self, sender: Process, message: NewStateAck) -> None:
-        """Lines 60-62: with a quorum in the ballot, lead it."""
+        """Lines 64-65: with a quorum in the ballot, lead it."""
         member = self._member(sender)
         campaign = self.campaign
         if campaign is None or not campaign.merged or message.ballot != campaign.ballot:
@@ -257,7 +257,7 @@ class LeaderRecovery(NormalOperation):
             self._lead()
 
     def _lead(self) -> None:
-        """Lines 63-67: deliver what can be, take up what the old leader left, then serve."""
+        """Lines 66-69: deliver what can be, take up what the old leader left, then serve."""
         self.status = Status.LEADER
         self.campaign = None
         self.selection.lead(self.now)
@@ -310,7 +310,7 @@ class LeaderRecovery(NormalOperation):
         member = self._member(sender)
         if ballot.leader != member:
             raise PeerViolation(f"{sender} speaks for ballot {ballot}")
-        self.topology.check_ballot(ballot)
+        self.topology.check_ballot(self.group, ballot)
         self.note_ballot(self.group, ballot)
         return member
 

@@ -15,7 +15,7 @@ from tests.paper.bench import BOB, A, B, Bench
 
 
 def test_invariant_1_one_local_timestamp_per_ballot() -> None:
-    """Figure *inv* (1); Figure *protocol*, lines 5-8: a repeated MULTICAST repeats the stored proposal.
+    """Figure *inv* (1); Figure *protocol*, lines 6-9: a repeated MULTICAST repeats the stored proposal.
 
     At every stage of m: proposed, accepted, committed; and although the clock has moved on in between.
     """
@@ -53,7 +53,7 @@ def accepted_by_a_quorum() -> tuple[Bench, Multicast]:
 
 @pytest.mark.parametrize("candidate", [1, 2])
 def test_invariant_2_what_a_quorum_accepted_survives_a_leader_change(candidate: int) -> None:
-    """Figure *inv* (2a-c); Figure *protocol*, lines 42-50: entry, local timestamp and clock persist.
+    """Figure *inv* (2a-c); Figure *protocol*, lines 45-55: entry, local timestamp and clock persist.
 
     a0 dies before it commits. Whether a1 takes over, who accepted m, or a2, who never heard of it, every
     process in the new ballot has m (a), its local timestamp (b), and a clock not below its global one (c).

@@ -46,7 +46,7 @@ def test_collision_free_latency(dest: tuple[GroupId, ...]) -> None:
 
 
 def test_clock_update_latency() -> None:
-    """Section 5; Figure *protocol*, line 14: all clocks pass gts[m] after 2δ, before anybody commits m."""
+    """Section 5; Figure *protocol*, line 15: all clocks pass gts[m] after 2δ, before anybody commits m."""
     bench = ahead_at_b()
     m = bench.multicast(A, B)
     bench.pump(until=2.0 - EPSILON)

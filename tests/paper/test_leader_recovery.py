@@ -38,7 +38,7 @@ def entry(m: Multicast, phase: Phase, local_ts: Timestamp, global_ts: Timestamp 
 
 
 def test_flow_of_a_leader_change() -> None:
-    """Figure *protocol*, lines 35-62: NEWLEADER, NEWLEADER_ACK, NEW_STATE, NEWSTATE_ACK, in this order."""
+    """Figure *protocol*, lines 36-65: NEWLEADER, NEWLEADER_ACK, NEW_STATE, NEWSTATE_ACK, in this order."""
     bench = Bench(groups=1)
     a0, a1, a2 = bench.members(A)
     bench.elect(a1)
@@ -55,7 +55,7 @@ def test_flow_of_a_leader_change() -> None:
 
 
 def test_newleader_of_a_lower_ballot_is_refused() -> None:
-    """Figure *protocol*, lines 36-37, b > ballot: ballots compare by number, then by process."""
+    """Figure *protocol*, lines 38-39, b > ballot: ballots compare by number, then by process."""
     bench = Bench(groups=1)
     a0, a1, a2 = bench.members(A)
     bench.elect(a1)
@@ -77,7 +77,7 @@ def test_newleader_of_a_lower_ballot_is_refused() -> None:
 
 
 def test_newleader_stops_normal_operation() -> None:
-    """Figure *protocol*, lines 4, 38: a leader that has joined another's ballot proposes nothing more."""
+    """Figure *protocol*, lines 4, 40: a leader that has joined another's ballot proposes nothing more."""
     bench = Bench(groups=1)
     a0, a1, _ = bench.members(A)
     bench.nominate(a1)
@@ -93,7 +93,7 @@ def test_newleader_stops_normal_operation() -> None:
 
 
 def test_recovering_process_ignores_accept_and_deliver() -> None:
-    """Figure *protocol*, lines 10 and 26: status must be FOLLOWER or LEADER, even for the old cballot.
+    """Figure *protocol*, lines 11 and 26: status must be FOLLOWER or LEADER, even for the old cballot.
 
     a2 has promised a1's ballot but is not in it yet, so its cballot is still a0's. Then a0's DELIVER(m), for
     an m that a2 has accepted, and ACCEPT(n) arrive: a2 may neither deliver nor acknowledge now.
@@ -141,7 +141,7 @@ def test_deliver_of_another_ballot_is_ignored() -> None:
 
 
 def test_leader_synchronises_a_quorum_before_it_leads() -> None:
-    """Section 4, *Leader recovery*; Figure *protocol*, lines 60-62: first NEWSTATE_ACKs, then multicast.
+    """Section 4, *Leader recovery*; Figure *protocol*, lines 64-65: first NEWSTATE_ACKs, then multicast.
 
     The candidate has its state and its cballot, but no follower has them: a MULTICAST waits, and nothing is
     proposed. With one follower in sync, which makes a quorum of three, it goes on at once.
@@ -167,7 +167,7 @@ def test_leader_synchronises_a_quorum_before_it_leads() -> None:
 
 
 def test_acknowledgements_of_another_ballot_do_not_count() -> None:
-    """Figure *protocol*, lines 41 and 61, ballot = b: what answers a candidate's earlier ballot is void."""
+    """Figure *protocol*, lines 44 and 64, ballot = b: what answers a candidate's earlier ballot is void."""
     bench = Bench(groups=1)
     a0, a1, a2 = bench.members(A)
     slow = bench.hold(sources=[a0, a2])
@@ -195,7 +195,7 @@ def test_acknowledgements_of_another_ballot_do_not_count() -> None:
 
 
 def test_new_state_of_a_lower_ballot_is_ignored() -> None:
-    """Figure *protocol*, lines 53-54, ballot = b: who has promised b3 does not follow b2 any more."""
+    """Figure *protocol*, lines 58-59, ballot = b: who has promised b3 does not follow b2 any more."""
     bench = Bench(groups=1)
     _, a1, a2 = bench.members(A)
     bench.hold(kind=NewState)
@@ -212,7 +212,7 @@ def test_new_state_of_a_lower_ballot_is_ignored() -> None:
 
 
 def test_recovery_merges_the_states_of_a_quorum() -> None:
-    """Figure *protocol*, lines 42-50: committed anywhere; accepted in the highest cballot; the highest clock.
+    """Figure *protocol*, lines 45-55: committed anywhere; accepted in the highest cballot; the highest clock.
 
     a1 is in the highest cballot and has *accepted*. a2 stayed behind: what it has as committed counts, what
     it has as accepted does not, its clock does.
@@ -247,7 +247,7 @@ def test_recovery_merges_the_states_of_a_quorum() -> None:
 
 
 def test_committed_is_taken_from_an_older_ballot() -> None:
-    """Figure *protocol*, lines 44-46: a global timestamp known to anyone is kept, whatever its cballot.
+    """Figure *protocol*, lines 48-51: a global timestamp known to anyone is kept, whatever its cballot.
 
     Only a4 has heard DELIVER(m), in b1; then it was away, while in b2 m was merely accepted. In b3 the leader
     hears of a4's global timestamp, and delivers m without asking group B again.
@@ -278,7 +278,7 @@ def test_committed_is_taken_from_an_older_ballot() -> None:
 
 
 def test_new_state_replaces_what_was_there() -> None:
-    """Figure *protocol*, line 58: who joins a ballot has that ballot's state, and nothing else.
+    """Figure *protocol*, line 62: who joins a ballot has that ballot's state, and nothing else.
 
     Only a4 accepted m. The new leader's quorum has not seen it, so a4 forgets it.
     """
@@ -304,7 +304,7 @@ def test_new_state_replaces_what_was_there() -> None:
 
 @pytest.mark.parametrize("successor", [1, 2])
 def test_delivery_after_recovery_starts_from_the_beginning(successor: int) -> None:
-    """Section 4, *Leader recovery*; Figure *protocol*, lines 63-67 and 26: all that is committed, once each.
+    """Section 4, *Leader recovery*; Figure *protocol*, lines 66-69 and 26: all that is committed, once each.
 
     a0 died between DELIVERs: a1 has got two of three, a2 none. Whichever takes over, the one that is behind
     gets everything from its own beginning, and the other ignores what it has: max_delivered_gts.

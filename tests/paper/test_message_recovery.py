@@ -1,4 +1,4 @@
-"""Message recovery: Section 4 under that heading, and `retry`, lines 32-34 of Figure *protocol*.
+"""Message recovery: Section 4 under that heading, and `retry`, lines 33-35 of Figure *protocol*.
 
 Line numbers are those that the docstrings of `multicast.whitebox` use.
 """
@@ -11,7 +11,7 @@ from tests.paper.bench import BOB, A, B, Bench
 
 
 def test_client_dies_between_two_multicasts() -> None:
-    """Figure *protocol*, lines 32-34: the leader that got m multicasts it again to all destinations.
+    """Figure *protocol*, lines 33-35: the leader that got m multicasts it again to all destinations.
 
     Only a0 has heard of m, so m is stuck in PROPOSED there, and everything after it. a0 retries.
     """
@@ -37,7 +37,7 @@ def test_client_dies_between_two_multicasts() -> None:
 
 
 def test_retry_only_what_is_not_committed() -> None:
-    """Figure *protocol*, line 33, phase[m] in {PROPOSED, ACCEPTED}: and only after a while."""
+    """Figure *protocol*, line 34, phase[m] in {PROPOSED, ACCEPTED}: and only after a while."""
     bench = Bench(groups=2)
     a0 = bench.leader(A)
     done = bench.multicast(A, B)
@@ -115,7 +115,7 @@ def test_accepted_message_is_resumed_after_a_leader_change() -> None:
 
 
 def test_a_group_that_is_done_helps_one_that_is_not() -> None:
-    """Section 4, *Message recovery*: groups that have processed m "just resend", lines 8 and 15-16.
+    """Section 4, *Message recovery*: groups that have processed m "just resend", lines 9 and 16-17.
 
     B has delivered m. A has accepted it, and lost its leader before it could commit. A new leader of A asks
     again; B's leader repeats its proposal, B acknowledges the new ballots, and B does not deliver twice.
@@ -143,7 +143,7 @@ def test_a_group_that_is_done_helps_one_that_is_not() -> None:
 
 
 def test_lost_messages_of_normal_operation_are_repeated() -> None:
-    """Section 4, *Message recovery*, lines 8 and 15-16: repeated ACCEPTs and ACCEPT_ACKs unblock m.
+    """Section 4, *Message recovery*, lines 9 and 16-17: repeated ACCEPTs and ACCEPT_ACKs unblock m.
 
     Every acknowledgement is lost with the connections. Each leader retries; nobody needs another timestamp.
     """

@@ -11,7 +11,7 @@ from tests.paper.bench import ANN, BOB, A, B, Bench, C
 
 
 def test_flow_of_a_global_message() -> None:
-    """Figure *flow*; Figure *protocol*, lines 1-2, 8, 15-16, 22-24: who sends what to whom.
+    """Figure *flow*; Figure *protocol*, lines 1-2, 9, 16-17, 23-24: who sends what to whom.
 
     MULTICAST to both leaders; ACCEPT from each leader to all six processes; ACCEPT_ACK from all six to both
     leaders; DELIVER from each leader to its own group. ACCEPT and DELIVER to oneself need no message.
@@ -74,7 +74,7 @@ def test_only_a_leader_proposes() -> None:
 
 
 def test_accept_waits_for_the_proposals_of_all_destinations() -> None:
-    """Figure *protocol*, lines 9-16: ACCEPTs from *every* destination group, then accept and acknowledge.
+    """Figure *protocol*, lines 10-17: ACCEPTs from *every* destination group, then accept and acknowledge.
 
     Accepting sets the phase, stores the own group's local timestamp and passes the clock over the highest
     proposal; all of this before any global timestamp is known to anyone.
@@ -106,7 +106,7 @@ def test_accept_waits_for_the_proposals_of_all_destinations() -> None:
 
 
 def test_commit_needs_a_quorum_of_every_destination() -> None:
-    """Figure *protocol*, lines 17-19: acknowledgements of one group's quorum do not stand for another's."""
+    """Figure *protocol*, lines 18-21: acknowledgements of one group's quorum do not stand for another's."""
     bench = Bench(groups=2, replicas=3)
     a0, b1 = bench.leader(A), bench.leader(B)
     others = [member for member in bench.members(B) if member != b1]
@@ -123,7 +123,7 @@ def test_commit_needs_a_quorum_of_every_destination() -> None:
 
 
 def test_commit_needs_the_leaders_own_acknowledgement() -> None:
-    """Figure *protocol*, line 17, "including myself": Invariant 5 speaks of quorums with the leader in them.
+    """Figure *protocol*, line 18, "including myself": Invariant 5 speaks of quorums with the leader in them.
 
     Everybody but a0 has acknowledged; a0's disk is slow, so a0 has not. Then a0 may not commit, however
     many others have; b1, whose quorums need not contain a0, may.
@@ -145,7 +145,7 @@ def test_commit_needs_the_leaders_own_acknowledgement() -> None:
 
 
 def test_acknowledgements_with_different_ballot_vectors_do_not_commit() -> None:
-    """Figure *protocol*, lines 17-19: a quorum in each group must acknowledge *one* vector Bal.
+    """Figure *protocol*, lines 18-21: a quorum in each group must acknowledge *one* vector Bal.
 
     A acknowledges m with b1's proposal. Then b0 takes B over, having seen nothing of m, and proposes anew. B
     acknowledges b0's proposal, and so does a0; but a1 and a2 do not hear b0. So a0 has a quorum of A for the
@@ -182,7 +182,7 @@ def test_acknowledgements_with_different_ballot_vectors_do_not_commit() -> None:
 
 
 def test_accept_of_an_older_ballot_of_the_own_group_is_ignored() -> None:
-    """Figure *protocol*, line 10, cballot = Bal(g0): like in Paxos, only the supported leader is obeyed."""
+    """Figure *protocol*, line 11, cballot = Bal(g0): like in Paxos, only the supported leader is obeyed."""
     bench = Bench(groups=1)
     a0, a1, a2 = bench.members(A)
     bench.hold(sources=[a0])
@@ -267,7 +267,7 @@ def test_clock_raised_by_a_deposed_remote_leader_is_harmless() -> None:
 
 
 def test_delivery_waits_for_lower_local_timestamps() -> None:
-    """Figure *protocol*, lines 20-24: m' may go only when every uncommitted m'' is above it, in order.
+    """Figure *protocol*, lines 22-24: m' may go only when every uncommitted m'' is above it, in order.
 
     At A, first is proposed at 1 and waits for B; second is committed at 2, and so waits too.
     """
@@ -287,7 +287,7 @@ def test_delivery_waits_for_lower_local_timestamps() -> None:
 
 
 def test_commit_does_not_wait_for_higher_local_timestamps() -> None:
-    """Figure *protocol*, line 20: only uncommitted messages with *lower* local timestamps are in the way."""
+    """Figure *protocol*, line 22: only uncommitted messages with *lower* local timestamps are in the way."""
     bench = Bench(groups=2)
     a0 = bench.leader(A)
     first = bench.multicast(A)
@@ -303,7 +303,7 @@ def test_commit_does_not_wait_for_higher_local_timestamps() -> None:
 
 
 def test_delivers_reach_followers_in_the_leaders_order() -> None:
-    """Figure *protocol*, lines 20-31: the leader decides the order; FIFO links carry it to followers."""
+    """Figure *protocol*, lines 22-32: the leader decides the order; FIFO links carry it to followers."""
     bench = Bench(groups=2)
     for number in range(12):
         bench.multicast(*((A, B), (A,), (B,))[number % 3], client=(ANN, BOB)[number % 2])
@@ -317,7 +317,7 @@ def test_delivers_reach_followers_in_the_leaders_order() -> None:
 
 
 def test_deliver_brings_timestamps_and_clock() -> None:
-    """Figure *protocol*, lines 27-31: a follower that could not accept m learns all from DELIVER.
+    """Figure *protocol*, lines 27-32: a follower that could not accept m learns all from DELIVER.
 
     a2 does not hear B, so it has only its own leader's proposal when m is delivered.
     """

@@ -44,7 +44,7 @@ def test_clock_of_leaders_may_decrease() -> None:
 
 
 def test_clock_does_not_fall_below_what_a_quorum_accepted() -> None:
-    """The other half of the claim: Figure *inv* (2c), by line 50 of Figure *protocol*.
+    """The other half of the claim: Figure *inv* (2c), by line 55 of Figure *protocol*.
 
     Only a1 and a2 know that B proposed 8 for m; a2 takes over. Whatever it orders next is above 8, although
     m itself is nowhere near being committed.
@@ -75,7 +75,7 @@ def test_clock_does_not_fall_below_what_a_quorum_accepted() -> None:
 
 
 def test_three_ballots_no_resurrection() -> None:
-    """The story of b1, b2, b3: why a leader synchronises a quorum, and line 47 asks the highest cballot only.
+    """The story of b1, b2, b3: why a leader synchronises a quorum, and line 52 asks the highest cballot only.
 
     In b1, a0 gives m the local timestamp 1 and replicates it to a4 alone. In b2, a1 starts from {a1, a2, a3},
     which never saw m, and delivers two others at 1 and 2. In b3, a4 leads, from {a0, a3, a4}: a0 and a4

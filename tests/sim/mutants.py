@@ -38,16 +38,16 @@ from multicast.whitebox.recovery import Promise
 
 
 class NoClockUpdateOnAccept(WhiteBox):
-    """Line 14 is skipped: the clock is not moved past the proposals."""
+    """Line 15 is skipped: the clock is not moved past the proposals."""
 
-    def _accept(self, entry: Entry, *, repeated: GroupId | None) -> None:
+    def _accept(self, entry: Entry, repeated: GroupId | None) -> None:
         clock = self.clock
-        super()._accept(entry, repeated=repeated)
+        super()._accept(entry, repeated)
         self.clock = clock
 
 
 class AcceptInStaleBallot(WhiteBox):
-    """Line 10 is skipped: an ACCEPT of an older ballot is taken too."""
+    """Line 11 is skipped: an ACCEPT of an older ballot is taken too."""
 
     def on_accept(self, sender: Process, message: Accept) -> None:
         cballot = self.cballot
@@ -58,7 +58,7 @@ class AcceptInStaleBallot(WhiteBox):
 
 
 class MismatchingVectors(WhiteBox):
-    """Line 17: acknowledgements of other ballots are counted for the current ones."""
+    """Line 18: acknowledgements of other ballots are counted for the current ones."""
 
     def on_accept_ack(self, sender: Process, message: AcceptAck) -> None:
         entry = self.entries.get(message.mid)
@@ -68,7 +68,7 @@ class MismatchingVectors(WhiteBox):
 
 
 class OwnAcknowledgementNotRequired(WhiteBox):
-    """Line 17: the quorum of the own group need not include the leader."""
+    """Line 18: the quorum of the own group need not include the leader."""
 
     def on_accept_ack(self, sender: Process, message: AcceptAck) -> None:
         mine, self.my_bit = self.my_bit, -1
@@ -77,7 +77,7 @@ class OwnAcknowledgementNotRequired(WhiteBox):
 
 
 class AcceptedFromAnyBallot(WhiteBox):
-    """Line 47: ACCEPTED is taken from every promise, not only from those of the highest cballot."""
+    """Line 52: ACCEPTED is taken from every promise, not only from those of the highest cballot."""
 
     def _merge(self, promises: list[Promise]) -> dict[MessageId, EntryState]:
         highest = max(promise.cballot for promise in promises)
@@ -85,14 +85,14 @@ class AcceptedFromAnyBallot(WhiteBox):
 
 
 class ClockNotRecovered(WhiteBox):
-    """Line 50: the new leader keeps its own clock instead of the highest."""
+    """Line 55: the new leader keeps its own clock instead of the highest."""
 
     def _recovered_clock(self, promises: list[Promise]) -> int:
         return 0
 
 
 class LeadsBeforeNewStateAck(WhiteBox):
-    """Lines 60-62: normal operation starts before a quorum is in sync."""
+    """Lines 64-65: normal operation starts before a quorum is in sync."""
 
     def _send_new_state(self, receivers: tuple[ReplicaId, ...]) -> None:
         super()._send_new_state(receivers)
@@ -212,7 +212,7 @@ class _IgnoresAccepted(DeliveryQueue[Entry]):
 
 
 class DeliveryIgnoresAccepted(WhiteBox):
-    """Line 20: only PROPOSED messages hold back delivery."""
+    """Line 22: only PROPOSED messages hold back delivery."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
@@ -220,7 +220,7 @@ class DeliveryIgnoresAccepted(WhiteBox):
 
 
 class MergesAMinority(WhiteBox):
-    """Line 40, and departure 10: the candidate does not wait for a quorum of promises."""
+    """Line 43, and departure 10: the candidate does not wait for a quorum of promises."""
 
     def _try_merge(self) -> None:
         configuration = self.configuration

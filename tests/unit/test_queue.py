@@ -18,7 +18,7 @@ HERE = GroupId(1)
 
 @dataclass
 class Model:
-    """Line 20 as written: deliver m if no message that is not committed has a lower local timestamp."""
+    """Line 22 as written: deliver m if no message that is not committed has a lower local timestamp."""
 
     uncommitted: dict[Timestamp, str] = field(default_factory=dict)
     committed: list[tuple[Timestamp, str]] = field(default_factory=list)
