@@ -14,7 +14,7 @@ from multicast.types import ClientId, MessageId
 class _Client:
     __slots__ = ("above", "low")
 
-    def __init__(self, low: int, above: dict[int, tuple[int, ...]]) -> None:
+    def __init__(self, low: int, above: dict[int, int | tuple[int, ...]]) -> None:
         self.low = low
         self.above = above
 
@@ -31,27 +31,30 @@ class DeliveredIds:
         client = self._clients.get(mid.client)
         if client is None:
             return False
-        return mid.sequence < client.low or mid.digest in client.above.get(mid.sequence, ())
+        known = client.above.get(mid.sequence)
+        if known is None:
+            return mid.sequence < client.low
+        return known == mid.digest or mid.digest in _all(known)
 
     def conflicts(self, mid: MessageId) -> bool:
         """Whether the client's number was delivered here under another digest."""
         client = self._clients.get(mid.client)
-        return client is not None and mid.digest not in client.above.get(mid.sequence, (mid.digest,))
+        known = None if client is None else client.above.get(mid.sequence)
+        return known is not None and mid.digest not in _all(known)
 
     def add(self, mid: MessageId, ack_below: int) -> bool:
         """Record a delivery. True if the number was taken by something else, or is below the watermark."""
         sequence = mid.sequence
         client = self._clients.get(mid.client)
         if client is None:
-            self._clients[mid.client] = _Client(ack_below, {sequence: (mid.digest,)})
-            return False
+            client = self._clients[mid.client] = _Client(0, {})
         above = client.above
-        known = above.get(sequence)
-        mismatch = known is not None or sequence < client.low
-        if known is not None:
-            above[sequence] = (*known, mid.digest)
+        mismatch = sequence < client.low
+        if sequence in above:
+            mismatch = True
+            above[sequence] = (*_all(above[sequence]), mid.digest)
         elif not mismatch:
-            above[sequence] = (mid.digest,)
+            above[sequence] = mid.digest
         if ack_below > client.low:
             if ack_below - client.low <= len(above):
                 for passed in range(client.low, ack_below):
@@ -70,7 +73,8 @@ class DeliveredIds:
     def rows(self) -> Iterator[tuple[ClientId, int, tuple[tuple[int, tuple[int, ...]], ...]]]:
         """Every client's row: (client, low watermark, ((sequence, digests), ...)), in a fixed order."""
         for client, known in sorted(self._clients.items()):
-            yield client, known.low, tuple(sorted(known.above.items()))
+            above = sorted((sequence, _all(digests)) for sequence, digests in known.above.items())
+            yield client, known.low, tuple(above)
 
     def __repr__(self) -> str:
         return f"DeliveredIds({list(self.rows())})"
@@ -79,3 +83,8 @@ class DeliveredIds:
         return isinstance(other, DeliveredIds) and list(self.rows()) == list(other.rows())
 
     __hash__ = None  # type: ignore[assignment]  # mutable
+
+
+def _all(digests: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Nearly every number has one digest, so that one is kept bare."""
+    return (digests,) if isinstance(digests, int) else digests

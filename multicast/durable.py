@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from multicast.delivered import DeliveredIds
-from multicast.messages import Delivery, EntryState
-from multicast.types import NO_BALLOT, NO_TIMESTAMP, Ballot, Destinations, MessageId, Phase, Timestamp
+from multicast.errors import InvariantBroken
+from multicast.messages import Accept, Delivery, EntryState
+from multicast.types import NO_BALLOT, NO_TIMESTAMP, Ballot, MessageId, Phase, Timestamp
 
 
 @dataclass(slots=True)
@@ -34,13 +35,9 @@ class Joined:
 
 @dataclass(slots=True)
 class Accepted:
-    """A local timestamp is accepted in the current ballot, and the clock is past all proposals."""
+    """The own group's proposal is accepted in the current ballot; the clock is past all groups'."""
 
-    mid: MessageId
-    dest: Destinations
-    payload: bytes
-    ack_below: int
-    local_ts: Timestamp
+    proposal: Accept
     clock: int
 
 
@@ -77,12 +74,21 @@ class Durable:
         entries = self.entries
         for record in records:
             match record:
-                case Accepted(mid, dest, payload, ack_below, local_ts, clock):
+                case Accepted(proposal, clock):
                     self.clock = max(self.clock, clock)
+                    mid, payload = proposal.mid, proposal.payload
                     known = entries.get(mid)
                     if known is None or known.phase is not Phase.COMMITTED:
+                        if payload is None:
+                            raise InvariantBroken(f"{mid} was accepted without its payload")
                         entries[mid] = EntryState(
-                            mid, dest, payload, ack_below, Phase.ACCEPTED, local_ts, NO_TIMESTAMP
+                            mid,
+                            proposal.dest,
+                            payload,
+                            proposal.ack_below,
+                            Phase.ACCEPTED,
+                            proposal.local_ts,
+                            NO_TIMESTAMP,
                         )
                 case Delivery(mid, dest, payload, ack_below, local_ts, global_ts):
                     entries[mid] = EntryState(

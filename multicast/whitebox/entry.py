@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from multicast.messages import EntryState
-from multicast.types import NO_TIMESTAMP, Ballot, Destinations, GroupId, MessageId, Phase, Timestamp
+from multicast.messages import Accept, EntryState
+from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Phase, Vector
 
 
 class Votes:
@@ -11,7 +11,7 @@ class Votes:
 
     __slots__ = ("global_ts", "members", "vector")
 
-    def __init__(self, vector: tuple[Ballot, ...], dest: Destinations) -> None:
+    def __init__(self, vector: Vector, dest: Destinations) -> None:
         self.vector = vector
         self.members = dict.fromkeys(dest, 0)
         self.global_ts = NO_TIMESTAMP
@@ -21,8 +21,22 @@ class Votes:
 class Entry:
     """The paper's phase[m], local_ts[m], global_ts[m], delivered[m], and the messages counted so far."""
 
-    __slots__ = ("accepts", "ack_below", "delivered", "dest", "global_ts", "local_ts", "mid", "payload",
-                 "phase", "retries", "retry_at", "vector", "votes")  # fmt: skip
+    __slots__ = (
+        "ack_below",
+        "delivered",
+        "dest",
+        "global_ts",
+        "local_ts",
+        "mid",
+        "missing",
+        "payload",
+        "phase",
+        "proposals",
+        "retries",
+        "retry_at",
+        "vector",
+        "votes",
+    )
 
     def __init__(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> None:
         self.mid = mid
@@ -33,9 +47,10 @@ class Entry:
         self.local_ts = NO_TIMESTAMP
         self.global_ts = NO_TIMESTAMP
         self.delivered = False
-        self.accepts: dict[GroupId, tuple[Ballot, Timestamp]] = {}
-        """By group, the ACCEPT of the highest ballot: a newer proposal replaces the older one."""
-        self.vector: tuple[Ballot, ...] | None = None
+        self.missing = len(dest)
+        self.proposals: list[Accept | None] = [None] * self.missing
+        """In the order of dest, the ACCEPT of the highest ballot: a newer proposal replaces the older."""
+        self.vector: Vector | None = None
         """Bal of the proposals accepted last."""
         self.votes: list[Votes] | None = None
         """At a leader: what has been acknowledged; one item unless some group changes its leader."""
@@ -59,7 +74,10 @@ class Entry:
 
     def leave_ballot(self, group: GroupId) -> None:
         """The own group's proposal, and all that was counted for it, ended with its ballot."""
-        self.accepts.pop(group, None)
+        at = self.dest.index(group)
+        if self.proposals[at] is not None:
+            self.proposals[at] = None
+            self.missing += 1
         self.vector = None
         self.votes = None
 

@@ -95,22 +95,23 @@ class NormalOperation(Collection):
 
     def _send_accept(self, entry: Entry) -> None:
         """Line 9. The payload goes to the own group only; to itself, the leader speaks directly."""
-        mid, dest, ballot, local_ts = entry.mid, entry.dest, self.cballot, entry.local_ts
+        mid, dest, group, ballot, local_ts = entry.mid, entry.dest, self.group, self.cballot, entry.local_ts
         send = self._ready.send
+        own = Accept(mid, dest, group, ballot, local_ts, entry.payload, entry.ack_below)
         if self.others:
-            send.append((
-                self.others,
-                Accept(mid, dest, self.group, ballot, local_ts, entry.payload, entry.ack_below),
-            ))  # fmt: skip
+            send.append((self.others, own))
         if len(dest) > 1:
-            send.append((
-                self._foreign(dest),
-                Accept(mid, dest, self.group, ballot, local_ts, None, 0),
-            ))  # fmt: skip
-        known = entry.accepts.get(self.group)
-        entry.accepts[self.group] = (ballot, local_ts)
-        if len(entry.accepts) == len(dest):
-            self._accept(entry, None if known is None else self.group)
+            send.append((self._foreign(dest), Accept(mid, dest, group, ballot, local_ts, None, 0)))
+        self._propose_to_itself(entry, own)
+
+    def _propose_to_itself(self, entry: Entry, message: Accept) -> None:
+        at = entry.dest.index(self.group)
+        repeated = entry.proposals[at] is not None
+        entry.proposals[at] = message
+        if not repeated:
+            entry.missing -= 1
+        if not entry.missing:
+            self._accept(entry, self.group if repeated else None)
 
     def _foreign(self, dest: Destinations) -> tuple[ReplicaId, ...]:
         """The processes of the other destination groups."""
@@ -135,19 +136,22 @@ class NormalOperation(Collection):
             entry = self._first_heard(message)
             if entry is None:
                 return
-        accepts = entry.accepts
-        known = accepts.get(group)
+        proposals = entry.proposals
+        try:
+            at = entry.dest.index(group)
+        except ValueError:
+            raise PeerViolation(f"ACCEPT of {mid} to groups {entry.dest} came from {sender}") from None
+        known = proposals[at]
         if known is None:
-            if group not in entry.dest:
-                raise PeerViolation(f"ACCEPT of {mid} to groups {entry.dest} came from {sender}")
-        elif known[0] > ballot:
+            entry.missing -= 1
+        elif known.ballot > ballot:
             return
         if own:
             entry.payload = message.payload
             entry.ack_below = message.ack_below
-        accepts[group] = (ballot, message.local_ts)
-        if len(accepts) == len(entry.dest):
-            self._accept(entry, group if known is not None and known[0] == ballot else None)
+        proposals[at] = message
+        if not entry.missing:
+            self._accept(entry, group if known is not None and known.ballot == ballot else None)
 
     def _first_heard(self, message: Accept) -> Entry | None:
         """An entry in START for a message that others propose; none if it was delivered and collected."""
@@ -166,38 +170,40 @@ class NormalOperation(Collection):
         status = self.status
         if status is not FOLLOWER and status is not LEADER:
             return
-        mid, dest, accepts = entry.mid, entry.dest, entry.accepts
+        dest = entry.dest
         vector, leaders = self.vectors.get(dest) or self._vector(entry)
         highest = NO_TIMESTAMP
-        for ballot, group in zip(vector, dest, strict=True):
-            proposed, local_ts = accepts[group]
-            if proposed is not ballot:
+        own: Accept | None = None
+        for ballot, message in zip(vector, entry.proposals, strict=True):
+            assert message is not None
+            if message.ballot is not ballot:
                 vector, leaders = self._vector(entry)
-            if local_ts > highest:
-                highest = local_ts
+            if message.local_ts > highest:
+                highest = message.local_ts
+            if message.group == self.group:
+                own = message
+        assert own is not None
         if entry.vector is not vector:
             entry.vector = vector
             if entry.phase is START:
-                del self.orphans[mid]
+                del self.orphans[entry.mid]
                 entry.phase = ACCEPTED
             elif entry.phase is PROPOSED:
                 entry.phase = ACCEPTED
-            entry.local_ts = local_ts = accepts[self.group][1]
+            entry.local_ts = own.local_ts
             time = time_of(highest)
             if self.clock < time:
                 self.clock = time
-            payload = entry.payload
-            assert payload is not None
-            self._ready.persist.append(Accepted(mid, dest, payload, entry.ack_below, local_ts, self.clock))
+            self._ready.persist.append(Accepted(own, self.clock))
             if status is LEADER:
                 self._votes(entry, vector).global_ts = highest
         elif repeated is not None:
-            leaders = (accepts[repeated][0].leader,)
-        self._ready.promise.append((leaders, AcceptAck(mid, self.group, vector)))
+            leaders = (self.vectors[dest][0][dest.index(repeated)].leader,)
+        self._ready.promise.append((leaders, AcceptAck(entry.mid, self.group, vector)))
 
     def _vector(self, entry: Entry) -> tuple[Vector, tuple[ReplicaId, ...]]:
         """Bal, and whom to answer. While leaders stay the same, so does this tuple: one for all messages."""
-        vector = tuple([entry.accepts[group][0] for group in entry.dest])
+        vector = tuple([message.ballot for message in entry.proposals if message is not None])
         cached = self.vectors.get(entry.dest)
         if cached is None or cached[0] != vector:
             for group, ballot in zip(entry.dest, vector, strict=True):

@@ -212,7 +212,7 @@ class LeaderRecovery(NormalOperation):
             entry.leave_ballot(self.group)
             if entry.delivered:
                 self.entries[mid] = entry
-            elif entry.accepts:
+            elif entry.missing < len(entry.dest):
                 entry.restart()
                 self.entries[mid] = entry
                 self.orphans[mid] = self.now

@@ -235,9 +235,10 @@ class KeepsOldMaximum(WhiteBox):
 
     def on_accept(self, sender: Process, message: Accept) -> None:
         entry = self.entries.get(message.mid)
-        if entry is not None and message.group in entry.accepts and message.group != self.group:
-            highest = max(entry.accepts[message.group][1], message.local_ts)
-            message = dataclasses.replace(message, local_ts=highest)
+        if entry is not None and message.group != self.group:
+            known = entry.proposals[entry.dest.index(message.group)]
+            if known is not None and known.local_ts > message.local_ts:
+                message = dataclasses.replace(message, local_ts=known.local_ts)
         super().on_accept(sender, message)
 
 

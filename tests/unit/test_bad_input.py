@@ -113,7 +113,7 @@ def test_the_snapshot_sees_everything_that_matters() -> None:
         "cballot": lambda r: setattr(r, "cballot", Ballot(9, R1, 0)),
         "status": lambda r: setattr(r, "status", Status.RECOVERING),
         "entries": lambda r: setattr(r.entries[IN_FLIGHT.mid], "phase", Phase.COMMITTED),
-        "accepts": lambda r: r.entries[IN_FLIGHT.mid].accepts.pop(G0),
+        "proposals": lambda r: r.entries[IN_FLIGHT.mid].proposals.pop(),
         "votes": lambda r: setattr(r.entries[IN_FLIGHT.mid], "votes", []),
         "queue": lambda r: r.queue.propose(timestamp(99, G0), None),
         "orphans": lambda r: r.orphans.clear(),

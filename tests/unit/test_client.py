@@ -126,7 +126,7 @@ def test_a_hint_to_a_leader_that_does_not_exist_is_refused() -> None:
     client.multicast([G1], b"x", 0.0)
     client.drain()
     for leader in (replica(1, 9), replica(8, 0)):
-        with pytest.raises(MulticastError, match="b4@g1r9|b4@g8r0"):
+        with pytest.raises(MulticastError, match=r"b4@g1r9|b4@g8r0"):
             client.step(Hint(G1, Ballot(4, leader, 0)), 0.1)
     assert client.leaders == {}
     assert client.drain() == []

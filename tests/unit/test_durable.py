@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multicast.durable import Accepted, Checkpoint, Dropped, Durable, Joined, Learned, Promised, Record
-from multicast.messages import AcceptAck, Delivery, EntryState, NewLeader, NewLeaderAck, NewState, NewStateAck
+from multicast.messages import (
+    Accept,
+    AcceptAck,
+    Delivery,
+    EntryState,
+    NewLeader,
+    NewLeaderAck,
+    NewState,
+    NewStateAck,
+)
 from multicast.protocol import Ready, Start
 from multicast.sim.clients import Workload
 from multicast.sim.host import Disk
@@ -78,7 +87,8 @@ def records(draw: st.DrawFn) -> list[Record]:
             case 4:
                 found.append(Dropped(tuple(draw(st.sets(st.sampled_from(MIDS), max_size=3)))))
             case _:
-                found.append(Accepted(mid, (G0,), payload, 1, at, draw(TIMES)))
+                proposal = Accept(mid, (G0,), G0, ballot(1), at, payload, 1)
+                found.append(Accepted(proposal, draw(TIMES)))
     return found
 
 
@@ -90,9 +100,10 @@ def fold(*batches: Sequence[Record]) -> Durable:
 
 
 def accepted(record: Accepted) -> EntryState:
+    proposal = record.proposal
     return EntryState(
-        record.mid, record.dest, record.payload, record.ack_below,
-        Phase.ACCEPTED, record.local_ts, NO_TIMESTAMP,
+        proposal.mid, proposal.dest, proposal.payload or b"", proposal.ack_below,
+        Phase.ACCEPTED, proposal.local_ts, NO_TIMESTAMP,
     )  # fmt: skip
 
 
@@ -111,7 +122,7 @@ def obvious_entry(mid: MessageId, history: Sequence[Record]) -> EntryState | Non
                 mid, record.dest, record.payload, record.ack_below,
                 Phase.COMMITTED, record.local_ts, record.global_ts,
             )  # fmt: skip
-        elif isinstance(record, Accepted) and record.mid == mid:
+        elif isinstance(record, Accepted) and record.proposal.mid == mid:
             decided = known is not None and known.phase is Phase.COMMITTED
             known = known if decided else accepted(record)
     return known
