@@ -43,9 +43,9 @@ campaign: $(VENV)/installed ## many seeds of the simulator, for an hour or so
 	$(BIN)/wbkv sim --groups 6 --replicas 3 --seeds 0:500 --faults all
 
 figures: $(VENV)/installed ## the figures of docs/performance.md
-	$(BIN)/python benchmarks/core_cost.py
-	$(BIN)/python benchmarks/core_scaling.py
-	$(BIN)/python benchmarks/simulator_speed.py
+	$(BIN)/python -m benchmarks.core_cost
+	$(BIN)/python -m benchmarks.core_scaling
+	$(BIN)/python -m benchmarks.simulator_speed
 
 clean: ## remove what was built
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -21,6 +21,8 @@ from multicast.topology import Topology
 from multicast.types import ClientId, Destinations, GroupId, MessageId, Process
 from multicast.whitebox import WhiteBox
 
+CLIENT = ClientId(1)
+
 
 class Wiring:
     """Replicas in one process; virtual time moves only when nothing else can."""
@@ -30,7 +32,11 @@ class Wiring:
         self.now = 0.0
         members = [m for g in self.topology.groups for m in self.topology.members(g)]
         self.replicas = {m: WhiteBox(Start(m, self.topology, random.Random(str(m)), 0.0)) for m in members}
-        self.inboxes: dict[Process, list[tuple[Process, Message]]] = {m: [] for m in members}
+        everyone: list[Process] = [CLIENT, *members]
+        self.links: dict[Process, dict[Process, list[Message]]] = {
+            source: {target: [] for target in members} for source in everyone
+        }
+        """By sender, then by receiver: what a real link would carry in one frame."""
         self.delivered = 0
         while not all(any(self.replicas[m].is_leader for m in self.topology.members(g))
                       for g in self.topology.groups):  # fmt: skip
@@ -40,8 +46,12 @@ class Wiring:
             g: next(m for m in self.topology.members(g) if self.replicas[m].is_leader)
             for g in self.topology.groups
         }
-        self.numbers = Numbers(ClientId(1))
+        self.numbers = Numbers(CLIENT)
         self.in_flight: list[MessageId] = []
+
+    def retire(self, kept: Destinations) -> None:
+        """Other groups exist, but live elsewhere: their own heartbeats are not these messages' cost."""
+        self.replicas = {me: replica for me, replica in self.replicas.items() if me.group in kept}
 
     def tick(self) -> None:
         self.now += 0.05
@@ -51,23 +61,22 @@ class Wiring:
 
     def turn(self) -> None:
         """Every replica handles what it has received, once."""
-        inboxes = self.inboxes
         for me, replica in self.replicas.items():
-            inbox = inboxes[me]
-            inboxes[me] = []
-            step, now = replica.step, self.now
-            for sender, message in inbox:
-                step(sender, message, now)
+            for sender, links in self.links.items():
+                messages = links[me]
+                if messages:
+                    links[me] = []
+                    replica.receive(sender, messages, self.now)
             ready = replica.ready()
+            links = self.links[me]
             for sends in (ready.send, ready.promise):
                 for receivers, message in sends:
-                    item = (me, message)
                     for receiver in receivers:
-                        inboxes[receiver].append(item)
+                        links[receiver].append(message)
             self.delivered += len(ready.deliver)
 
     def busy(self) -> bool:
-        return any(self.inboxes.values())
+        return any(messages for links in self.links.values() for messages in links.values())
 
     def multicast(self, dest: Destinations, payload: bytes, count: int) -> None:
         """What the client does; its time is not the replicas'."""
@@ -78,7 +87,7 @@ class Wiring:
             message = self.numbers.next(dest, payload)
             self.in_flight.append(message.mid)
             for group in dest:
-                self.inboxes[self.leaders[group]].append((message.mid.client, message))
+                self.links[CLIENT][self.leaders[group]].append(message)
 
     def run(self, dest: Destinations, payload: bytes, in_flight: int, messages: int) -> float:
         """Order so many messages, some of them in flight at any time; CPU seconds for each."""

@@ -67,9 +67,12 @@ class Accept:
 
 @dataclass(slots=True)
 class AcceptAck:
-    """ACCEPT_ACK(m, g, Bal): a member of g holds these proposals durably. Like Paxos' 2b."""
+    """ACCEPT_ACK(m, g, Bal): a member of g holds these proposals durably. Like Paxos' 2b.
 
-    mid: MessageId
+    One acknowledgement serves all messages that were accepted together in the same ballots.
+    """
+
+    mids: tuple[MessageId, ...]
     group: GroupId
     ballots: tuple[Ballot, ...]
     """Bal, in the order of dest(m)."""

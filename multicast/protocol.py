@@ -1,6 +1,7 @@
 """The interface of every ordering protocol, and what a host does with it.
 
-A protocol is a state machine without I/O. The host feeds it messages and the time, then drains a `Ready`:
+A protocol is a state machine without I/O. The host feeds it messages (`receive`, or `step` for a single one)
+and the time (`tick`), then drains a `Ready`:
 
 1. hands `persist` to the disk, which makes batches durable in the order in which it got them;
 2. sends `send` at once: nothing in it reveals more than what is already durable;
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import abc
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -102,9 +103,13 @@ class Protocol(abc.ABC):
     @abc.abstractmethod
     def __init__(self, start: Start) -> None: ...
 
-    @abc.abstractmethod
     def step(self, sender: Process, message: Message, now: float) -> None:
         """Handle one message. Raises `PeerViolation` or `InvalidArgument`, and then changes nothing."""
+        self.receive(sender, (message,), now)
+
+    @abc.abstractmethod
+    def receive(self, sender: Process, messages: Iterable[Message], now: float) -> None:
+        """Handle messages that came together. If one raises, those before it have been handled."""
 
     @abc.abstractmethod
     def tick(self, now: float) -> None:

@@ -180,16 +180,19 @@ class Genuine(Checker):
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
         """Whoever speaks or hears of m must have business with it."""
-        if not isinstance(message, (Multicast, Accept, AcceptAck, Deliver, Reply)):
-            return
-        known = self._multicasts.known.get(message.mid)
-        require(known is not None, "Invariant 7", f"{host.me} speaks of {message.mid}: never multicast")
+        if isinstance(message, AcceptAck):
+            for mid in message.mids:
+                self._check(mid, host, receivers)
+        elif isinstance(message, (Multicast, Accept, Deliver, Reply)):
+            self._check(message.mid, host, receivers)
+
+    def _check(self, mid: MessageId, host: Host, receivers: Sequence[Process]) -> None:
+        known = self._multicasts.known.get(mid)
+        require(known is not None, "Invariant 7", f"{host.me} speaks of {mid}: never multicast")
         assert known is not None
         for process in (host.me, *receivers):
-            ok = process == message.mid.client or (
-                isinstance(process, ReplicaId) and process.group in known.dest
-            )
-            require(ok, "Genuineness", f"{process} takes part in {message.mid} to groups {known.dest}")
+            ok = process == mid.client or (isinstance(process, ReplicaId) and process.group in known.dest)
+            require(ok, "Genuineness", f"{process} takes part in {mid} to groups {known.dest}")
 
 
 @dataclass
@@ -237,7 +240,8 @@ class Agreement(Checker):
         if isinstance(message, Accept):
             self._accept(message)
         elif isinstance(message, AcceptAck):
-            self._accept_ack(host, message)
+            for mid in message.mids:
+                self._accept_ack(host, mid, message.group, message.ballots)
         elif isinstance(message, NewStateAck):
             self._synced[message.ballot] |= self._topology.bits[host.me]
         elif isinstance(message, Deliver):
@@ -257,8 +261,7 @@ class Agreement(Checker):
             "Invariant 20", f"{owner} and {message.mid} share {format_timestamp(lts)} in {message.ballot}",
         )  # fmt: skip
 
-    def _accept_ack(self, host: Host, message: AcceptAck) -> None:
-        mid, vector, group = message.mid, message.ballots, message.group
+    def _accept_ack(self, host: Host, mid: MessageId, group: GroupId, vector: Vector) -> None:
         dest = self._multicasts.known[mid].dest
         proposals = {}
         for other, ballot in zip(dest, vector, strict=True):
@@ -495,7 +498,7 @@ class Monotone(Checker):
             self._revealed[host.me] = max(self._revealed[host.me], message.ballot)
         elif isinstance(message, AcceptAck):
             own = next(b for b in message.ballots if b.leader.group == host.me.group)
-            self._accepted[host.me][message.mid] = own
+            self._accepted[host.me].update(dict.fromkeys(message.mids, own))
 
     def restarted(self, host: Host) -> None:
         """What was promised must have survived the crash."""

@@ -229,8 +229,8 @@ def describe(message: object) -> str:
             return f"{mid} to {','.join(f'g{g}' for g in dest)}, {len(payload)} bytes"
         case Accept(mid, _, group, ballot, local_ts, payload):
             return f"{mid} g{group} {ballot} lts {ts(local_ts)}{'' if payload is None else ', payload'}"
-        case AcceptAck(mid, group, ballots):
-            return f"{mid} g{group} [{' '.join(map(str, ballots))}]"
+        case AcceptAck(mids, group, ballots):
+            return f"{' '.join(map(str, mids))} g{group} [{' '.join(map(str, ballots))}]"
         case Deliver(mid, ballot, local_ts, global_ts, previous):
             return f"{mid} {ballot} lts {ts(local_ts)} gts {ts(global_ts)} after {ts(previous)}"
         case NewLeaderAck(ballot, cballot, clock, executed, part, entries):

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from multicast.messages import Accept, EntryState
-from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Phase, Vector
+from multicast.types import (
+    NO_BALLOT,
+    NO_TIMESTAMP,
+    ClientId,
+    Destinations,
+    GroupId,
+    MessageId,
+    Phase,
+    Vector,
+)
+
+NO_PROPOSAL: Final = Accept(MessageId(ClientId(0), 0, 0), (), GroupId(-1), NO_BALLOT, NO_TIMESTAMP, None, 0)
+"""Stands where a destination has not proposed yet: below every proposal."""
 
 
 class Votes:
@@ -48,14 +62,15 @@ class Entry:
         self.global_ts = NO_TIMESTAMP
         self.delivered = False
         self.missing = len(dest)
-        self.proposals: list[Accept | None] = [None] * self.missing
+        """How many destinations have not proposed yet."""
+        self.proposals = [NO_PROPOSAL] * self.missing
         """In the order of dest, the ACCEPT of the highest ballot: a newer proposal replaces the older."""
         self.vector: Vector | None = None
         """Bal of the proposals accepted last."""
         self.votes: list[Votes] | None = None
         """At a leader: what has been acknowledged; one item unless some group changes its leader."""
-        self.retry_at = 0.0
         self.retries = 0
+        self.retry_at = 0.0
 
     @classmethod
     def of(cls, state: EntryState) -> Entry:
@@ -75,8 +90,8 @@ class Entry:
     def leave_ballot(self, group: GroupId) -> None:
         """The own group's proposal, and all that was counted for it, ended with its ballot."""
         at = self.dest.index(group)
-        if self.proposals[at] is not None:
-            self.proposals[at] = None
+        if self.proposals[at] is not NO_PROPOSAL:
+            self.proposals[at] = NO_PROPOSAL
             self.missing += 1
         self.vector = None
         self.votes = None

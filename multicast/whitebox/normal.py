@@ -19,7 +19,7 @@ from multicast.types import (
     timestamp,
 )
 from multicast.whitebox.collection import Collection
-from multicast.whitebox.entry import Entry, Votes
+from multicast.whitebox.entry import NO_PROPOSAL, Entry, Votes
 
 START = Phase.START
 PROPOSED = Phase.PROPOSED
@@ -27,6 +27,7 @@ ACCEPTED = Phase.ACCEPTED
 COMMITTED = Phase.COMMITTED
 LEADER = Status.LEADER
 FOLLOWER = Status.FOLLOWER
+RECOVERING = Status.RECOVERING
 
 CACHED_MAX = 4096
 """Destination sets that are remembered; beyond them, the caches start over."""
@@ -106,7 +107,7 @@ class NormalOperation(Collection):
 
     def _propose_to_itself(self, entry: Entry, message: Accept) -> None:
         at = entry.dest.index(self.group)
-        repeated = entry.proposals[at] is not None
+        repeated = entry.proposals[at] is not NO_PROPOSAL
         entry.proposals[at] = message
         if not repeated:
             entry.missing -= 1
@@ -123,7 +124,7 @@ class NormalOperation(Collection):
             self.foreign[dest] = found
         return found
 
-    def on_accept(self, sender: Process, message: Accept) -> None:
+    def on_accept(self, sender: ReplicaId, message: Accept) -> None:
         """Lines 10-11: gather the proposals of all destination groups, the newest ballot of each."""
         mid, group, ballot = message.mid, message.group, message.ballot
         if ballot.leader != sender or sender.group != group:
@@ -136,22 +137,21 @@ class NormalOperation(Collection):
             entry = self._first_heard(message)
             if entry is None:
                 return
-        proposals = entry.proposals
         try:
             at = entry.dest.index(group)
         except ValueError:
             raise PeerViolation(f"ACCEPT of {mid} to groups {entry.dest} came from {sender}") from None
-        known = proposals[at]
-        if known is None:
+        known = entry.proposals[at]
+        if known is NO_PROPOSAL:
             entry.missing -= 1
         elif known.ballot > ballot:
             return
+        entry.proposals[at] = message
         if own:
             entry.payload = message.payload
             entry.ack_below = message.ack_below
-        proposals[at] = message
         if not entry.missing:
-            self._accept(entry, group if known is not None and known.ballot == ballot else None)
+            self._accept(entry, group if known.ballot == ballot else None)
 
     def _first_heard(self, message: Accept) -> Entry | None:
         """An entry in START for a message that others propose; none if it was delivered and collected."""
@@ -168,28 +168,23 @@ class NormalOperation(Collection):
     def _accept(self, entry: Entry, repeated: GroupId | None) -> None:
         """Lines 12-17: all proposals are here. Accept the own group's, pass the clock, acknowledge."""
         status = self.status
-        if status is not FOLLOWER and status is not LEADER:
+        if status is RECOVERING:
             return
-        dest = entry.dest
+        dest, proposals = entry.dest, entry.proposals
         vector, leaders = self.vectors.get(dest) or self._vector(entry)
         highest = NO_TIMESTAMP
-        own: Accept | None = None
-        for ballot, message in zip(vector, entry.proposals, strict=True):
-            assert message is not None
+        for ballot, message in zip(vector, proposals, strict=True):
             if message.ballot is not ballot:
                 vector, leaders = self._vector(entry)
             if message.local_ts > highest:
                 highest = message.local_ts
-            if message.group == self.group:
-                own = message
-        assert own is not None
         if entry.vector is not vector:
             entry.vector = vector
-            if entry.phase is START:
-                del self.orphans[entry.mid]
+            if entry.phase < ACCEPTED:
+                if entry.phase is START:
+                    del self.orphans[entry.mid]
                 entry.phase = ACCEPTED
-            elif entry.phase is PROPOSED:
-                entry.phase = ACCEPTED
+            own = proposals[dest.index(self.group)]
             entry.local_ts = own.local_ts
             time = time_of(highest)
             if self.clock < time:
@@ -198,12 +193,24 @@ class NormalOperation(Collection):
             if status is LEADER:
                 self._votes(entry, vector).global_ts = highest
         elif repeated is not None:
-            leaders = (self.vectors[dest][0][dest.index(repeated)].leader,)
-        self._ready.promise.append((leaders, AcceptAck(entry.mid, self.group, vector)))
+            leader = vector[dest.index(repeated)].leader
+            self._ready.promise.append(((leader,), AcceptAck((entry.mid,), self.group, vector)))
+            return
+        if vector is not self.acked_vector:
+            self._acknowledge()
+            self.acked_vector, self.acked_leaders = vector, leaders
+        self.acked.append(entry.mid)
+
+    def _acknowledge(self) -> None:
+        """Line 17, for all that has been accepted since the last time."""
+        if self.acked:
+            message = AcceptAck(tuple(self.acked), self.group, self.acked_vector)
+            self._ready.promise.append((self.acked_leaders, message))
+            self.acked = []
 
     def _vector(self, entry: Entry) -> tuple[Vector, tuple[ReplicaId, ...]]:
         """Bal, and whom to answer. While leaders stay the same, so does this tuple: one for all messages."""
-        vector = tuple([message.ballot for message in entry.proposals if message is not None])
+        vector = tuple([message.ballot for message in entry.proposals])
         cached = self.vectors.get(entry.dest)
         if cached is None or cached[0] != vector:
             for group, ballot in zip(entry.dest, vector, strict=True):
@@ -223,37 +230,41 @@ class NormalOperation(Collection):
         entry.votes.append(votes := Votes(vector, entry.dest))
         return votes
 
-    def on_accept_ack(self, sender: Process, message: AcceptAck) -> None:
-        """Lines 18-21: a quorum of every destination, with us in it, accepted the same proposals."""
-        group = message.group
-        if type(sender) is not ReplicaId or sender.group != group:
-            raise PeerViolation(f"ACCEPT_ACK of {message.mid} for group {group} came from {sender}")
-        entry = self.entries.get(message.mid)
-        if entry is None or entry.phase is COMMITTED or self.status is not LEADER:
+    def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
+        """Lines 18-24: a quorum of every destination, with us in it, accepted the same proposals."""
+        group, vector = message.group, message.ballots
+        if sender.group != group or group not in [ballot.leader.group for ballot in vector]:
+            which = ", ".join(map(str, message.mids[:3]))
+            raise PeerViolation(f"ACCEPT_ACK of {which} for group {group} came from {sender}")
+        if self.status is not LEADER:
             return
-        known = entry.votes
-        if known is not None and known[0].vector == message.ballots:
-            votes = known[0]
-        elif self._is_vector(message.ballots, entry.dest):
-            votes = self._votes(entry, message.ballots)
-        else:
-            return
-        members = votes.members
-        if group not in members:
-            raise PeerViolation(f"ACCEPT_ACK of {message.mid} to groups {entry.dest} came from {sender}")
-        members[group] = acknowledged = members[group] | self.bits[sender]
-        if acknowledged.bit_count() < self.quorums[group]:
-            return
-        if not votes.global_ts or not members[self.group] & self.my_bit:
-            return
-        for other, acknowledged in members.items():
-            if acknowledged.bit_count() < self.quorums[other]:
-                return
-        entry.phase = COMMITTED
-        entry.global_ts = votes.global_ts
-        entry.votes = None
-        self.queue.commit(entry.local_ts, entry.global_ts)
+        bit, quorum = self.bits[sender], self.quorums[group]
+        for mid in message.mids:
+            entry = self.entries.get(mid)
+            if entry is None or entry.phase is COMMITTED:
+                continue
+            if entry.votes is not None and entry.votes[0].vector == vector:
+                votes = entry.votes[0]
+            elif self._is_vector(vector, entry.dest):
+                votes = self._votes(entry, vector)
+            else:
+                continue
+            votes.members[group] |= bit
+            if votes.members[group].bit_count() >= quorum and self._is_agreed(votes):
+                entry.phase = COMMITTED
+                entry.global_ts = votes.global_ts
+                entry.votes = None
+                self.queue.commit(entry.local_ts, entry.global_ts)
         self._deliver_committed()
+
+    def _is_agreed(self, votes: Votes) -> bool:
+        """Whether quorums of all destinations, and we, have accepted these proposals."""
+        if not votes.global_ts or not votes.members[self.group] & self.my_bit:
+            return False
+        for group, members in votes.members.items():  # noqa: SIM110 - a generator costs as much again
+            if members.bit_count() < self.quorums[group]:
+                return False
+        return True
 
     def _is_vector(self, ballots: Vector, dest: Destinations) -> bool:
         """Whether these are ballots of just these groups, with ours in its place."""

@@ -120,6 +120,7 @@ class LeaderRecovery(NormalOperation):
         self._acknowledge_new_leader(candidate)
 
     def _acknowledge_new_leader(self, candidate: ReplicaId) -> None:
+        self._acknowledge()
         for part, entries in self.parts(self.held()):
             message = NewLeaderAck(self.ballot, self.cballot, self.clock, self.executed_ts, part, entries)
             self._ready.promise.append(((candidate,), message))
@@ -265,7 +266,7 @@ class LeaderRecovery(NormalOperation):
         unfinished = []
         for entry in self.entries.values():
             if entry.phase is ACCEPTED:
-                entry.retries = 0
+                entry.retries, entry.retry_at = 0, self.now
                 self.queue.propose(entry.local_ts, entry)
                 self.numbers[entry.mid.client, entry.mid.sequence] = entry.mid.digest
                 unfinished.append(entry)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 from multicast.errors import PeerViolation
 from multicast.messages import (
@@ -30,6 +30,18 @@ from multicast.types import Ballot, Process, ReplicaId, Status
 from multicast.whitebox.recovery import LeaderRecovery
 
 
+class _NotForIt(Exception):
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+
+class _Handlers(dict[type, Callable[[Any, Any], None]]):
+    """What to do with each kind of message. The rest is not for the sender to send."""
+
+    def __missing__(self, kind: type) -> NoReturn:
+        raise _NotForIt(kind)
+
+
 class WhiteBox(LeaderRecovery):
     """One process of the white-box protocol."""
 
@@ -43,7 +55,8 @@ class WhiteBox(LeaderRecovery):
         """At a leader: until when a member that was away is left alone with its NEW_STATE."""
         self.defied: dict[ReplicaId, float] = {}
         """At a leader: members that have promised a higher ballot, and since when."""
-        self._handlers: dict[type, Callable[[Process, Any], None]] = {
+        self._client_handlers = _Handlers({Multicast: self.on_multicast})
+        self._handlers = _Handlers({
             Multicast: self.on_multicast,
             Accept: self.on_accept,
             AcceptAck: self.on_accept_ack,
@@ -60,26 +73,26 @@ class WhiteBox(LeaderRecovery):
             CatchUp: self.on_catch_up,
             Deliveries: self.on_deliveries,
             Executed: self.on_executed,
-        }
+        })  # fmt: skip
 
-    def step(self, sender: Process, message: Message, now: float) -> None:
-        """Handle one message."""
+    def receive(self, sender: Process, messages: Iterable[Message], now: float) -> None:
+        """Handle messages that came together."""
+        handlers = self._handlers
         if sender not in self.bits:
-            self._check_client(sender, message)
-        handler = self._handlers.get(type(message))
-        if handler is None:
-            raise PeerViolation(f"{sender} sent {type(message).__name__}, which this protocol has not")
+            handlers = self._client_handlers
+            if type(sender) is ReplicaId:
+                raise PeerViolation(f"a message came from {sender}, which is not in the topology")
         self.now = now
-        handler(sender, message)
-
-    def _check_client(self, sender: Process, message: Message) -> None:
-        if type(sender) is ReplicaId:
-            raise PeerViolation(f"a message came from {sender}, which is not in the topology")
-        if type(message) is not Multicast:
-            raise PeerViolation(f"client {sender} sent {type(message).__name__}; clients only multicast")
+        try:
+            for message in messages:
+                handlers[type(message)](sender, message)
+        except _NotForIt as error:
+            who = f"{'' if handlers is self._handlers else 'client '}{sender}"
+            raise PeerViolation(f"{who} sent {error.kind.__name__}, which is not for it to send") from None
 
     def ready(self) -> Ready:
         """Drain what is to be done."""
+        self._acknowledge()
         ready, self._ready = self._ready, Ready()
         ready.wake_at = min(self.housekeeping_at, self.selection.stand_at)
         return ready

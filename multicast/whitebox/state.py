@@ -71,6 +71,10 @@ class State(Protocol):
         """Messages that a snapshot made superfluous, and the position it must be durable at."""
         self.orphans: dict[MessageId, float] = {}
         """Entries in phase START, which only hold other groups' proposals, and since when."""
+        self.acked: list[MessageId] = []
+        self.acked_vector: Vector = ()
+        self.acked_leaders: tuple[ReplicaId, ...] = ()
+        """Messages accepted and not yet acknowledged, all in the same ballots, and whom to answer."""
         self.waiting: deque[tuple[Process, Multicast]] = deque()
         """MULTICASTs that arrived while this process was recovering."""
         self.numbers: dict[tuple[int, int], int] = {}

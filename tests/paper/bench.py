@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from multicast.client import Numbers
 from multicast.durable import Durable, Record
-from multicast.messages import Delivery, Message, Multicast
+from multicast.messages import AcceptAck, Delivery, Message, Multicast
 from multicast.protocol import Send, Start, Timing
 from multicast.topology import Topology
 from multicast.types import (
@@ -161,7 +161,7 @@ class Bench:
         return [
             (sent.source, sent.target, sent.message)
             for sent in self.sent
-            if isinstance(sent.message, kind) and (m is None or getattr(sent.message, "mid", None) == m.mid)
+            if isinstance(sent.message, kind) and (m is None or m.mid in _spoken_of(sent.message))
         ]
 
     def check_order(self) -> None:
@@ -337,3 +337,11 @@ class Bench:
                 self._post(source, receiver, message, self.now)
                 if receiver == source:
                     self.machines[source].own.append(message)
+
+
+def _spoken_of(message: object) -> tuple[MessageId, ...]:
+    """The application messages that a protocol message is about."""
+    if isinstance(message, AcceptAck):
+        return message.mids
+    mid: MessageId | None = getattr(message, "mid", None)
+    return () if mid is None else (mid,)

@@ -49,7 +49,7 @@ class NoClockUpdateOnAccept(WhiteBox):
 class AcceptInStaleBallot(WhiteBox):
     """Line 11 is skipped: an ACCEPT of an older ballot is taken too."""
 
-    def on_accept(self, sender: Process, message: Accept) -> None:
+    def on_accept(self, sender: ReplicaId, message: Accept) -> None:
         cballot = self.cballot
         if message.group == self.group and message.ballot < cballot:
             self.cballot = message.ballot
@@ -60,17 +60,17 @@ class AcceptInStaleBallot(WhiteBox):
 class MismatchingVectors(WhiteBox):
     """Line 18: acknowledgements of other ballots are counted for the current ones."""
 
-    def on_accept_ack(self, sender: Process, message: AcceptAck) -> None:
-        entry = self.entries.get(message.mid)
-        if entry is not None and entry.vector is not None:
-            message = dataclasses.replace(message, ballots=entry.vector)
-        super().on_accept_ack(sender, message)
+    def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
+        for mid in message.mids:
+            entry = self.entries.get(mid)
+            known = None if entry is None else entry.vector
+            super().on_accept_ack(sender, AcceptAck((mid,), message.group, known or message.ballots))
 
 
 class OwnAcknowledgementNotRequired(WhiteBox):
     """Line 18: the quorum of the own group need not include the leader."""
 
-    def on_accept_ack(self, sender: Process, message: AcceptAck) -> None:
+    def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
         mine, self.my_bit = self.my_bit, -1
         super().on_accept_ack(sender, message)
         self.my_bit = mine
@@ -170,7 +170,7 @@ class OrdersCollectedAgain(WhiteBox):
         super().on_multicast(sender, message)
         self.delivered_ids = known
 
-    def on_accept(self, sender: Process, message: Accept) -> None:
+    def on_accept(self, sender: ReplicaId, message: Accept) -> None:
         known, self.delivered_ids = self.delivered_ids, DeliveredIds()
         super().on_accept(sender, message)
         self.delivered_ids = known
@@ -233,7 +233,7 @@ class MergesAMinority(WhiteBox):
 class KeepsOldMaximum(WhiteBox):
     """Departure 10: a re-proposed, lower local timestamp does not replace the old one."""
 
-    def on_accept(self, sender: Process, message: Accept) -> None:
+    def on_accept(self, sender: ReplicaId, message: Accept) -> None:
         entry = self.entries.get(message.mid)
         if entry is not None and message.group != self.group:
             known = entry.proposals[entry.dest.index(message.group)]

@@ -256,7 +256,7 @@ def pieces_of_two_lives(protocol: type[Protocol]) -> None:
         if isinstance(message, Accept):
             return target == successor
         if isinstance(message, AcceptAck):
-            return message.mid == x
+            return x in message.mids
         return isinstance(message, (Deliver, CatchUp, Multicast)) and isinstance(source, ReplicaId)
 
     story.lose(only_the_witness)

@@ -517,14 +517,14 @@ def test_a_lower_timestamp_that_is_proposed_again_replaces_the_old_maximum() -> 
     replica.step(CLIENT, Multicast(mid, dest, payload, 1), 0.0)
     old, new = Ballot(1, there[1], 0), Ballot(2, there[2], 0)
     replica.step(old.leader, Accept(mid, dest, G1, old, timestamp(9, G1), None, 0), 0.0)
-    assert AcceptAck(mid, G0, (own, old)) in Said(replica).to(old.leader)
+    assert AcceptAck((mid,), G0, (own, old)) in Said(replica).to(old.leader)
     # One acknowledgement of the old proposal: no quorum.
-    replica.step(there[1], AcceptAck(mid, G1, (own, old)), 0.0)
+    replica.step(there[1], AcceptAck((mid,), G1, (own, old)), 0.0)
     replica.step(new.leader, Accept(mid, dest, G1, new, timestamp(5, G1), None, 0), 0.0)
-    assert AcceptAck(mid, G0, (own, new)) in Said(replica).to(new.leader)
-    replica.step(there[2], AcceptAck(mid, G1, (own, new)), 0.0)
+    assert AcceptAck((mid,), G0, (own, new)) in Said(replica).to(new.leader)
+    replica.step(there[2], AcceptAck((mid,), G1, (own, new)), 0.0)
     assert Said(replica).deliver == [], "votes for two different proposals are no quorum"
-    replica.step(there[0], AcceptAck(mid, G1, (own, new)), 0.0)
+    replica.step(there[0], AcceptAck((mid,), G1, (own, new)), 0.0)
     assert [delivery.global_ts for delivery in Said(replica).deliver] == [timestamp(5, G1)]
     # And a late ACCEPT of the old ballot would have changed nothing.
     replica.step(old.leader, Accept(mid, dest, G1, old, timestamp(9, G1), None, 0), 0.0)
@@ -542,10 +542,10 @@ def test_the_own_groups_lower_proposal_replaces_the_old_one_in_a_follower() -> N
     follower.step(R[0], NewState(old, 0, WHOLE, ()), 0.0)
     follower.step(far.leader, Accept(mid, dest, G1, far, timestamp(2, G1), None, 0), 0.0)
     follower.step(R[0], Accept(mid, dest, G0, old, timestamp(9, G0), payload, 1), 0.0)
-    assert AcceptAck(mid, G0, (old, far)) in Said(follower).to(R[0])
+    assert AcceptAck((mid,), G0, (old, far)) in Said(follower).to(R[0])
     follower.step(R[2], NewState(new, 2, WHOLE, ()), 0.0)
     follower.step(R[2], Accept(mid, dest, G0, new, timestamp(3, G0), payload, 1), 0.0)
-    assert AcceptAck(mid, G0, (new, far)) in Said(follower).to(R[2])
+    assert AcceptAck((mid,), G0, (new, far)) in Said(follower).to(R[2])
     assert follower.entries[mid].local_ts == timestamp(3, G0)
     assert follower.clock >= 9, "a clock never falls"
 
@@ -741,7 +741,7 @@ def test_pieces_of_a_member_that_restarts_meanwhile_are_not_mixed() -> None:
     for number in (1, 2):
         lts = timestamp(number, G0)
         member.step(R[2], Accept(mids[number - 1], BOTH, G0, old, lts, b"%d" % number, 1), 0.0)
-    acknowledged = {m.mid for m in Said(member, disk).to(R[2]) if isinstance(m, AcceptAck)}
+    acknowledged = {mid for m in Said(member, disk).to(R[2]) if isinstance(m, AcceptAck) for mid in m.mids}
     assert acknowledged == set(mids)
 
     candidate = process(R[0], topology, timing)

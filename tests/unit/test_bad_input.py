@@ -171,7 +171,7 @@ def leader() -> WhiteBox:
     replica.step(R1, NewStateAck(BALLOT), NOW)
     replica.step(CLIENT, DELIVERED, NOW)
     drain(replica)
-    replica.step(R1, AcceptAck(DELIVERED.mid, G0, (BALLOT,)), NOW)
+    replica.step(R1, AcceptAck((DELIVERED.mid,), G0, (BALLOT,)), NOW)
     replica.step(CLIENT, IN_FLIGHT, NOW)
     replica.step(OTHER_LEADER, foreign_accept(ORPHAN), NOW)
     drain(replica)
@@ -298,7 +298,7 @@ def test_a_mismatch_that_another_group_orders_is_ordered() -> None:
 
 SAMPLES: list[Message] = [
     foreign_accept(FRESH),
-    AcceptAck(IN_FLIGHT.mid, G0, (BALLOT, OTHER_BALLOT)),
+    AcceptAck((IN_FLIGHT.mid,), G0, (BALLOT, OTHER_BALLOT)),
     Deliver(IN_FLIGHT.mid, BALLOT, timestamp(2, G0), timestamp(2, G0), timestamp(1, G0)),
     NewLeader(Ballot(5, R1, 0)),
     NewLeaderAck(BALLOT, NO_BALLOT, 0, NO_TIMESTAMP, WHOLE, ()),
@@ -368,8 +368,8 @@ def test_another_group_has_no_say_inside_this_one(role: str, message: Message) -
         case("ACCEPT of what is not for us", OTHER_LEADER, replace(ACCEPT, dest=(G1,)), "7:4"),
         case("ACCEPT, unsorted", OTHER_LEADER, replace(ACCEPT, dest=UNSORTED), "1, 0"),
         case("ACCEPT, unknown group", OTHER_LEADER, replace(ACCEPT, dest=(G0, G1, G9)), "unknown group 9"),
-        case("ACCEPT_ACK for another group", R1, AcceptAck(IN_FLIGHT.mid, G1, VECTOR), "7:2", "g0r1"),
-        case("ACCEPT_ACK by another group", OTHER, AcceptAck(IN_FLIGHT.mid, G0, VECTOR), "7:2", "g1r0"),
+        case("ACCEPT_ACK for another group", R1, AcceptAck((IN_FLIGHT.mid,), G1, VECTOR), "7:2", "g0r1"),
+        case("ACCEPT_ACK by another group", OTHER, AcceptAck((IN_FLIGHT.mid,), G0, VECTOR), "7:2", "g1r0"),
         case("DELIVER by another member", R2, DELIVER, "g0r2"),
         case("NEWLEADER by another member", R2, NewLeader(HIGHER), "g0r2", "b5@g0r1"),
         case("NEW_STATE by another member", R2, NewState(HIGHER, 0, WHOLE, ()), "g0r2", "b5@g0r1"),

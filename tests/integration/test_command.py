@@ -1,0 +1,143 @@
+"""The `wbkv` command, run as people run it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from wbkv import command
+
+from multicast.sim import Outcome, Scenario
+
+
+def wbkv(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own command
+        [str(Path(sys.executable).with_name("wbkv")), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_campaign_as_json() -> None:
+    done = wbkv(
+        *[
+            "sim",
+            "--protocol",
+            "whitebox",
+            "--groups",
+            "3",
+            "--replicas",
+            "3",
+            "--messages",
+            "40",
+            "--seeds",
+            "0:4",
+            "--faults",
+            "all",
+            "--json",
+        ]
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["runs"] == 4
+    assert report["violations"] == 0
+    assert report["failures"] == []
+    assert report["delivered"] >= 4 * 40
+
+
+@pytest.mark.parametrize("faults", ["none", "crash", "partition", "loss"])
+def test_every_kind_of_fault(faults: str) -> None:
+    done = wbkv("sim", "--messages", "20", "--seeds", "3:5", "--faults", faults)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"faults: {faults}" in done.stdout
+    assert "0 violations" in done.stdout
+
+
+def test_violations_are_reported_and_set_the_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kvstore.commands import sim
+
+    def broken(scenario: Scenario, seed: int) -> Outcome:
+        return Outcome(seed, violation="Ordering: upside down" if seed == 1 else None)
+
+    monkeypatch.setattr(sim, "simulate", broken)
+    assert command.main(["sim", "--seeds", "0:3", "--jobs", "1", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["violations"] == 1
+    assert report["failures"][0]["seed"] == 1
+    assert report["failures"][0]["what"] == "Ordering: upside down"
+    assert "--seed 1 --trace" in report["failures"][0]["replay"]
+    assert command.main(["sim", "--seeds", "0:3", "--jobs", "1"]) == 1
+    assert "seed 1: Ordering: upside down" in capsys.readouterr().out
+
+
+def test_a_trace_names_the_papers_messages() -> None:
+    done = wbkv("sim", "--seed", "1", "--trace")
+    assert done.returncode == 0
+    for name in ("MULTICAST", "ACCEPT", "ACCEPT_ACK", "DELIVER", "NEWLEADER", "NEW_STATE"):
+        assert re.search(rf"\b{name}\b", done.stdout), name
+    assert done.stdout == wbkv("sim", "--seed", "1", "--trace").stdout
+
+
+def test_a_diagram_is_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "flow.svg"
+    assert wbkv("sim", "--seed", "1", "--diagram", str(picture)).returncode == 0
+    assert ET.parse(picture).getroot().tag.endswith("svg")  # noqa: S314 - we have just made it
+
+
+def test_the_demonstration_shows_one_order() -> None:
+    done = wbkv("sim", "--demo")
+    assert done.returncode == 0
+    assert done.stdout.count("the same order") == 4
+    assert "DIFFERENT" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ("sim --replicas 2", "2 members"),
+        ("sim --groups 0", "must be at least 1"),
+        ("sim --groups 2000", "1000|1023|1024"),
+        ("sim --seeds 5:3", "'5:3' is an empty range"),
+        ("sim --seeds five", "'five' is not a seed"),
+        ("sim --faults gremlins", "gremlins"),
+        ("sim --protocol raft", "raft"),
+        ("sim --trace", "give its --seed"),
+        ("sim --seed 1 --diagram /nowhere/at/all.svg", "/nowhere/at/all.svg"),
+        ("frobnicate", "frobnicate"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: str, names: str) -> None:
+    done = wbkv(*arguments.split())
+    assert done.returncode == 2
+    assert re.search(names, done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_commands_whose_packages_are_missing_are_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Missing:
+        name = "absent"
+
+        def load(self) -> command.Command:
+            raise ModuleNotFoundError("no such package")
+
+    monkeypatch.setattr(command, "entry_points", lambda group: [Missing()])
+    assert command.installed() == {}
+
+
+def test_the_readmes_example_runs() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    done = subprocess.run(  # noqa: S603 - our own example
+        [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.count("to both") == 2
+    assert done.stdout.count("to one") == 1
