@@ -78,15 +78,20 @@ class AcceptAck:
     """Bal, in the order of dest(m)."""
 
 
+Decision: TypeAlias = tuple[MessageId, Timestamp, Timestamp]
+"""A message, its local and its global timestamp: what DELIVER says of it."""
+
+
 @dataclass(slots=True)
 class Deliver:
-    """DELIVER(m, b, lts, gts), and the global timestamp delivered just before it in this group."""
+    """DELIVER(m, b, lts, gts), for messages that follow each other in the group's order.
 
-    mid: MessageId
+    It names what the group delivered just before the first of them.
+    """
+
     ballot: Ballot
-    local_ts: Timestamp
-    global_ts: Timestamp
     previous_ts: Timestamp
+    run: tuple[Decision, ...]
 
 
 @dataclass(slots=True)

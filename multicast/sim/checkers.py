@@ -183,7 +183,10 @@ class Genuine(Checker):
         if isinstance(message, AcceptAck):
             for mid in message.mids:
                 self._check(mid, host, receivers)
-        elif isinstance(message, (Multicast, Accept, Deliver, Reply)):
+        elif isinstance(message, Deliver):
+            for mid, _, _ in message.run:
+                self._check(mid, host, receivers)
+        elif isinstance(message, (Multicast, Accept, Reply)):
             self._check(message.mid, host, receivers)
 
     def _check(self, mid: MessageId, host: Host, receivers: Sequence[Process]) -> None:
@@ -245,7 +248,8 @@ class Agreement(Checker):
         elif isinstance(message, NewStateAck):
             self._synced[message.ballot] |= self._topology.bits[host.me]
         elif isinstance(message, Deliver):
-            self._deliver(host, message.mid, message.local_ts, message.global_ts)
+            for mid, local_ts, global_ts in message.run:
+                self._deliver(host, mid, local_ts, global_ts)
 
     def _accept(self, message: Accept) -> None:
         key = (message.mid, message.group, message.ballot)

@@ -231,8 +231,9 @@ def describe(message: object) -> str:
             return f"{mid} g{group} {ballot} lts {ts(local_ts)}{'' if payload is None else ', payload'}"
         case AcceptAck(mids, group, ballots):
             return f"{' '.join(map(str, mids))} g{group} [{' '.join(map(str, ballots))}]"
-        case Deliver(mid, ballot, local_ts, global_ts, previous):
-            return f"{mid} {ballot} lts {ts(local_ts)} gts {ts(global_ts)} after {ts(previous)}"
+        case Deliver(ballot, previous, run):
+            decided = ", ".join(f"{mid} lts {ts(local_ts)} gts {ts(gts)}" for mid, local_ts, gts in run)
+            return f"{decided} {ballot} after {ts(previous)}"
         case NewLeaderAck(ballot, cballot, clock, executed, part, entries):
             known = f"cballot {cballot} clock {clock} executed {ts(executed)}"
             return f"{ballot} {known}, {_pieces(part, entries)}"

@@ -12,7 +12,7 @@ from collections import deque
 from multicast.durable import Checkpoint, Learned
 from multicast.errors import PeerViolation
 from multicast.history import History
-from multicast.messages import CatchUp, Deliver, Deliveries, Delivery
+from multicast.messages import CatchUp, Decision, Deliver, Deliveries, Delivery
 from multicast.types import Phase, Process, ReplicaId, Status, Timestamp, time_of
 from multicast.whitebox.entry import Entry
 from multicast.whitebox.state import State
@@ -27,27 +27,30 @@ class DeliveryPath(State):
 
     def _deliver_committed(self) -> None:
         """Lines 22-24 and 67-69: a leader delivers what it can, in the order of global timestamps."""
-        send = self._ready.send
+        previous = self.last_delivered
+        run: list[Decision] = []
         while (entry := self.queue.pop()) is not None:
-            message = Deliver(entry.mid, self.cballot, entry.local_ts, entry.global_ts, self.last_delivered)
-            if self.others:
-                send.append((self.others, message))
             self.numbers.pop((entry.mid.client, entry.mid.sequence), None)
+            run.append((entry.mid, entry.local_ts, entry.global_ts))
             self._deliver(entry, entry.local_ts, entry.global_ts)
+        if run and self.others:
+            self._ready.send.append((self.others, Deliver(self.cballot, previous, tuple(run))))
 
-    def on_deliver(self, sender: Process, message: Deliver) -> None:
+    def on_deliver(self, sender: ReplicaId, message: Deliver) -> None:
         """Lines 25-32, with the chain of departure 3."""
         if message.ballot.leader != sender:
-            raise PeerViolation(f"DELIVER of {message.mid} in ballot {message.ballot} came from {sender}")
+            raise PeerViolation(f"DELIVER in ballot {message.ballot} came from {sender}")
         if self.status is not Status.FOLLOWER or message.ballot != self.cballot:
             return
-        if message.global_ts <= self.last_delivered:
-            return
-        entry = self.entries.get(message.mid)
-        if message.previous_ts == self.last_delivered and entry is not None and entry.payload is not None:
-            self._deliver(entry, message.local_ts, message.global_ts)
-        else:
-            self._catch_up(message.ballot.leader)
+        previous = message.previous_ts
+        for mid, local_ts, global_ts in message.run:
+            if global_ts > self.last_delivered:
+                entry = self.entries.get(mid)
+                if previous != self.last_delivered or entry is None or entry.payload is None:
+                    self._catch_up(sender)
+                    return
+                self._deliver(entry, local_ts, global_ts)
+            previous = global_ts
 
     def _deliver(self, entry: Entry, local_ts: Timestamp, global_ts: Timestamp) -> None:
         """deliver(m): the only place where a message is delivered."""

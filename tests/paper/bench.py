@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from multicast.client import Numbers
 from multicast.durable import Durable, Record
-from multicast.messages import AcceptAck, Delivery, Message, Multicast
+from multicast.messages import AcceptAck, Deliver, Delivery, Message, Multicast
 from multicast.protocol import Send, Start, Timing
 from multicast.topology import Topology
 from multicast.types import (
@@ -343,5 +343,7 @@ def _spoken_of(message: object) -> tuple[MessageId, ...]:
     """The application messages that a protocol message is about."""
     if isinstance(message, AcceptAck):
         return message.mids
+    if isinstance(message, Deliver):
+        return tuple(mid for mid, _, _ in message.run)
     mid: MessageId | None = getattr(message, "mid", None)
     return () if mid is None else (mid,)

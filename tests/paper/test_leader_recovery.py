@@ -135,7 +135,7 @@ def test_deliver_of_another_ballot_is_ignored() -> None:
     bench.elect(a1)
     assert bench.phase(a2, m) is Phase.ACCEPTED
 
-    late = Deliver(m.mid, old, timestamp(1, A), timestamp(1, A), NO_TIMESTAMP)
+    late = Deliver(old, NO_TIMESTAMP, ((m.mid, timestamp(1, A), timestamp(1, A)),))
     bench.inject(a0, a2, late)
     assert bench.log(a2) == []
 
@@ -326,7 +326,7 @@ def test_delivery_after_recovery_starts_from_the_beginning(successor: int) -> No
 
     assert bench.log(a1) == bench.log(a2) == expected
     if successor == 2:
-        again = [d.mid for s, t, d in bench.said(Deliver) if (s, t) == (a2, a1)]
+        again = [mid for s, t, d in bench.said(Deliver) if (s, t) == (a2, a1) for mid, _, _ in d.run]
         assert again == expected, "a1 was told again what it had, and ignored it"
     bench.check_order()
 

@@ -122,8 +122,9 @@ class AcknowledgesBeforeDurable(WhiteBox):
 class NoDeliveryChain(WhiteBox):
     """Departure 3: DELIVER is applied whatever was delivered before it."""
 
-    def on_deliver(self, sender: Process, message: Deliver) -> None:
-        super().on_deliver(sender, dataclasses.replace(message, previous_ts=self.last_delivered))
+    def on_deliver(self, sender: ReplicaId, message: Deliver) -> None:
+        for decision in message.run:
+            super().on_deliver(sender, Deliver(message.ballot, self.last_delivered, (decision,)))
 
 
 class CollectsOnOwnGroupsQuorum(WhiteBox):

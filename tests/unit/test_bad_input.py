@@ -187,7 +187,9 @@ def follower() -> WhiteBox:
     replica = start(R1)
     replica.step(R0, NewState(BALLOT, 0, WHOLE, ()), NOW)
     replica.step(R0, own_accept(DELIVERED, 1), NOW)
-    replica.step(R0, Deliver(DELIVERED.mid, BALLOT, timestamp(1, G0), timestamp(1, G0), NO_TIMESTAMP), NOW)
+    replica.step(
+        R0, Deliver(BALLOT, NO_TIMESTAMP, ((DELIVERED.mid, timestamp(1, G0), timestamp(1, G0)),)), NOW
+    )
     replica.step(R0, own_accept(IN_FLIGHT, 2), NOW)
     replica.step(OTHER_LEADER, foreign_accept(ORPHAN), NOW)
     drain(replica)
@@ -299,7 +301,7 @@ def test_a_mismatch_that_another_group_orders_is_ordered() -> None:
 SAMPLES: list[Message] = [
     foreign_accept(FRESH),
     AcceptAck((IN_FLIGHT.mid,), G0, (BALLOT, OTHER_BALLOT)),
-    Deliver(IN_FLIGHT.mid, BALLOT, timestamp(2, G0), timestamp(2, G0), timestamp(1, G0)),
+    Deliver(BALLOT, timestamp(1, G0), ((IN_FLIGHT.mid, timestamp(2, G0), timestamp(2, G0)),)),
     NewLeader(Ballot(5, R1, 0)),
     NewLeaderAck(BALLOT, NO_BALLOT, 0, NO_TIMESTAMP, WHOLE, ()),
     NewState(Ballot(5, R1, 0), 0, WHOLE, ()),
@@ -347,7 +349,7 @@ HIGHER = Ballot(5, R1, 0)
 UNHEARD = Ballot(5, R1, 8)
 VECTOR = (BALLOT, OTHER_BALLOT)
 ACCEPT = foreign_accept(FRESH)
-DELIVER = Deliver(IN_FLIGHT.mid, BALLOT, timestamp(2, G0), timestamp(2, G0), timestamp(1, G0))
+DELIVER = Deliver(BALLOT, timestamp(1, G0), ((IN_FLIGHT.mid, timestamp(2, G0), timestamp(2, G0)),))
 EXECUTED = Executed(G1, timestamp(9, G1), reply_wanted=True)
 INTERNAL = [m for m in SAMPLES if not isinstance(m, (Accept, AcceptAck, Executed))]
 
