@@ -4,8 +4,10 @@
 `host`      one replica with a disk that forgets what was not durable, and a log as application
 `clients`   multicasting processes, which may die half-way
 `faults`    what goes wrong, drawn from the seed
-`checkers`  what must be true at every step
+`checkers`  what must be true of any atomic multicast, at every step
+`invariants`  the same for the white-box protocol's own variables and messages
 `run`       one run in two phases: faults, then healing and the demand to finish
+`trace`, `diagram`  one run for people: as text, as a picture
 """
 
 from multicast.sim.clients import Workload
