@@ -52,6 +52,11 @@ class Wiring:
     def retire(self, kept: Destinations) -> None:
         """Other groups exist, but live elsewhere: their own heartbeats are not these messages' cost."""
         self.replicas = {me: replica for me, replica in self.replicas.items() if me.group in kept}
+        self.links = {
+            source: {target: messages for target, messages in links.items() if target in self.replicas}
+            for source, links in self.links.items()
+            if source == CLIENT or source in self.replicas
+        }
 
     def tick(self) -> None:
         self.now += 0.05
