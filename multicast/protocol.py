@@ -74,7 +74,7 @@ class Timing:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < (0 if name == "history" else 1e-9):
+            if not getattr(self, name) >= (0 if name == "history" else 1e-9):  # NaN is refused too
                 raise InvalidArgument(f"{name} must be positive, not {getattr(self, name)}")
         if self.heartbeat_s * 2 > self.election_s:
             raise InvalidArgument(
@@ -89,6 +89,7 @@ class Start:
     me: ReplicaId
     topology: Topology
     rng: random.Random
+    """Must not repeat in one life of a replica what it gave in an earlier one."""
     now: float
     timing: Timing = field(default_factory=Timing)
     durable: Durable = field(default_factory=Durable)

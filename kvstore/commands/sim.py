@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -16,9 +17,10 @@ from pathlib import Path
 from kvstore.commands.demo import demonstrate
 from multicast import PROTOCOLS
 from multicast.errors import InvalidArgument
+from multicast.messages import Multicast
 from multicast.sim import FAULTS, Outcome, Scenario, Simulation, Workload, simulate
 from multicast.sim.diagram import render_svg
-from multicast.sim.trace import Recorder, text_lines
+from multicast.sim.trace import DELIVER, Arrow, Flow, Mark, Recorder, text_lines
 from multicast.topology import Topology
 
 MESSAGES, MESSAGES_SHOWN = 200, 3
@@ -108,10 +110,12 @@ class SimCommand:
             raise InvalidArgument("--trace and --diagram show one run: give its --seed")
         faults = arguments.faults or ("none" if shown else "all")
         messages = arguments.messages or (MESSAGES_SHOWN if shown else MESSAGES)
+        workload = Workload(clients=min(arguments.clients, messages), messages=messages)
+        if shown and faults == "none":
+            workload = dataclasses.replace(workload, repeats=0.0)
         scenario = Scenario(
-            PROTOCOLS[arguments.protocol], arguments.groups, arguments.replicas, faults,
-            Workload(clients=min(arguments.clients, messages), messages=messages),
-        )  # fmt: skip
+            PROTOCOLS[arguments.protocol], arguments.groups, arguments.replicas, faults, workload
+        )
         Topology.uniform(arguments.groups, arguments.replicas)
         if shown:
             return self._show(arguments, scenario)
@@ -130,7 +134,10 @@ class SimCommand:
             title = (
                 f"{arguments.protocol}, {scenario.groups} groups of {scenario.replicas}, seed {outcome.seed}"
             )
-            svg = render_svg(recorder.flow, everything=arguments.everything, title=title)
+            start_s, end_s = (None, None) if arguments.everything else story(recorder.flow)
+            svg = render_svg(
+                recorder.flow, start_s=start_s, end_s=end_s, everything=arguments.everything, title=title
+            )
             try:
                 arguments.diagram.write_text(svg)
             except OSError as error:
@@ -167,6 +174,16 @@ class SimCommand:
             for outcome in tally.failures[:3]:
                 print(f"see it: {replay(arguments, scenario, outcome)}")
         return int(bool(tally.failures))
+
+
+def story(flow: Flow) -> tuple[float | None, float | None]:
+    """From the first MULTICAST to the last delivery: elections before it would only squeeze the picture."""
+    asked = [e.at for e in flow.events if isinstance(e, Arrow) and isinstance(e.message, Multicast)]
+    delivered = [e.at for e in flow.events if isinstance(e, Mark) and e.kind == DELIVER]
+    if not asked or not delivered:
+        return None, None
+    margin_s = (max(delivered) - min(asked)) * 0.15
+    return max(0.0, min(asked) - margin_s), max(delivered) + margin_s
 
 
 def outcomes(scenario: Scenario, seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:

@@ -151,6 +151,8 @@ class WhiteBox(LeaderRecovery):
     def on_pre_vote(self, sender: Process, message: PreVote) -> None:
         """Grant it if we hear no leader either; a member with an old ballot is told the newer one."""
         member = self._member(sender)
+        if message.ballot.leader != member:
+            raise PeerViolation(f"{sender} asks for pre-votes for ballot {message.ballot}")
         if message.ballot <= self.ballot:
             self._ready.send.append(((member,), Hint(self.group, self.ballot)))
         elif self.status is not Status.LEADER and self.selection.grants(self.now):
