@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from multicast.errors import InvalidArgument
+from multicast.protocol import Timing
 from multicast.sim import FAULTS, Scenario, Simulation, Workload, simulate
+from multicast.sim.host import Disk
 
 TRACE = "from multicast.sim import *; print(simulate(Scenario(workload=Workload(messages=60)), 7).trace)"
 
@@ -29,6 +31,28 @@ def test_any_number_of_groups_and_any_odd_size(groups: int, replicas: int) -> No
             Scenario(groups=groups, replicas=replicas, workload=Workload(messages=100, spread=groups)), seed
         )
         assert outcome.violation is None
+
+
+@pytest.mark.parametrize("replicas", [3, 5])
+def test_slow_disks_delay_elections_but_do_not_prevent_them(replicas: int) -> None:
+    """A sync that takes as long as a time-out: without back-off, no campaign ever ends in time."""
+    for seed in range(4):
+        scenario = Scenario(
+            groups=2,
+            replicas=replicas,
+            faults="none",
+            disk=Disk(0.3, 0.3, 0.25),
+            workload=Workload(messages=40),
+        )
+        assert simulate(scenario, seed).violation is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_comes_through_with_slow_disks_and_no_history(seed: int) -> None:
+    scenario = Scenario(
+        disk=Disk(0.05, 0.3, 0.25), timing=Timing(history=0, part_entries=1), workload=Workload(messages=60)
+    )
+    assert simulate(scenario, seed).violation is None
 
 
 def test_same_seed_same_trace_whatever_the_hash_seed() -> None:
