@@ -50,9 +50,10 @@ class Numbers:
 
     def next(self, dest: Destinations, payload: bytes) -> Multicast:
         """A new message."""
-        sequence = self.next_sequence
+        if not isinstance(payload, bytes):
+            raise InvalidArgument(f"a payload is bytes, not {type(payload).__name__}")
+        mid = MessageId(self.client, self.next_sequence, digest_of(dest, payload))
         self.next_sequence += 1
-        mid = MessageId(self.client, sequence, digest_of(dest, payload))
         return Multicast(mid, dest, payload, self.ack_below)
 
     def done(self, mid: MessageId) -> None:

@@ -20,8 +20,8 @@ class LeaderSelection:
     """One member's view of who leads its group. Time and randomness come from outside."""
 
     __slots__ = (
+        "_attempts",
         "_configuration",
-        "_failures",
         "_heard_leader_at",
         "_heard_members",
         "_me",
@@ -41,20 +41,20 @@ class LeaderSelection:
         self._heard_leader_at = -math.inf
         self._heard_members: dict[ReplicaId, float] = {}
         self._pre_votes = 0
-        self._failures = 0
-        """Times we stood since a leader was last heard: each doubles the time-out, up to 16 times."""
+        self._attempts = 0
+        """Times we stood since a leader was last heard."""
         self.stand_at = math.inf
         """When to ask for pre-votes, if no leader is heard until then."""
 
     def expect_leader(self, now: float, *, at_once: bool = False) -> None:
         """From now on, a leader should be heard within a randomised time-out."""
         self._pre_votes = 0
-        wait = self._timing.election_s * (1 + self._rng.random()) * 2 ** min(self._failures, 4)
+        wait = self._timing.election_s * (1 + self._rng.random()) * self._patience()
         self.stand_at = now if at_once else now + wait
 
     def heard_leader(self, now: float) -> None:
         """A leader that leads is alive."""
-        self._failures = 0
+        self._attempts = 0
         self.promised(now)
 
     def promised(self, now: float) -> None:
@@ -73,7 +73,7 @@ class LeaderSelection:
     def begin_pre_vote(self, now: float) -> bool:
         """Stand, first of all with our own vote. True if that is a quorum already."""
         self.expect_leader(now)
-        self._failures += 1
+        self._attempts += 1
         return self.pre_vote(self._me)
 
     def pre_vote(self, member: ReplicaId) -> bool:
@@ -84,7 +84,6 @@ class LeaderSelection:
 
     def lead(self, now: float) -> None:
         """This member now leads; others get one time-out to say that they hear it."""
-        self._failures = 0
         self._heard_members = dict.fromkeys(self._configuration.members, now)
         self.stand_at = math.inf
 
@@ -93,10 +92,17 @@ class LeaderSelection:
         self._heard_members[member] = now
 
     def keeps_quorum(self, now: float) -> bool:
-        """Whether a leader has been acknowledged by a quorum, itself included, within a time-out."""
-        horizon = now - 2 * self._timing.election_s
+        """Whether a leader has been acknowledged by a quorum within a time-out, and by itself.
+
+        Its own acknowledgement waits for its own disk: a leader whose disk hangs can commit nothing.
+        """
+        horizon = now - 2 * self._timing.election_s * self._patience()
         votes = 0
         for member, bit in self._configuration.bit.items():
-            if member == self._me or self._heard_members[member] > horizon:
+            if self._heard_members[member] > horizon:
                 votes |= bit
-        return self._configuration.is_quorum(votes)
+        return self._heard_members[self._me] > horizon and self._configuration.is_quorum(votes)
+
+    def _patience(self) -> int:
+        """Every attempt after the first doubles the time-outs, up to 16 times: links or disks may be slow."""
+        return 1 << min(max(self._attempts - 1, 0), 4)

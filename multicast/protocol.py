@@ -6,7 +6,9 @@ and the time (`tick`), then drains a `Ready`:
 1. hands `persist` to the disk, which makes batches durable in the order in which it got them;
 2. sends `send` at once: nothing in it reveals more than what is already durable;
 3. sends `promise` when `persist` of this `Ready`, and of all before it, is durable;
-4. gives `deliver` to the application, in order, and answers `duplicates` from what it stored;
+4. gives `deliver` to the application, in order, and answers `duplicates` from what it stored. What the
+   application makes durable, an installed snapshot included, must not become durable before `persist` of the
+   `Ready` that delivered it, and of all before it;
 5. calls `tick` no later than `wake_at`.
 
 Messages to the replica itself, which appear only in `promise`, are handed back with `step`. When the
@@ -44,7 +46,10 @@ class Ready:
     duplicates: list[tuple[Process, MessageId]] = field(default_factory=list)
     """Messages that were multicast again after this group had delivered them, and by whom."""
     transfers: list[ReplicaId] = field(default_factory=list)
-    """Replicas of this group that need a snapshot: they are behind everything retained here."""
+    """Replicas of this group that need a snapshot: they are behind everything retained here.
+
+    Take it after `deliver` of the same `Ready`. A replica may be named again while one is on its way.
+    """
     wake_at: float = 0.0
 
     def __bool__(self) -> bool:
@@ -126,7 +131,7 @@ class Protocol(abc.ABC):
 
     @abc.abstractmethod
     def checkpoint(self) -> Checkpoint:
-        """The ordering side of a snapshot taken now, at the last delivery."""
+        """The ordering side of a snapshot taken now, at the last delivery: drain `ready` before it."""
 
     @abc.abstractmethod
     def install(self, checkpoint: Checkpoint, now: float) -> bool:

@@ -7,6 +7,7 @@ offered: a client-only install has the client's commands, the server's install a
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points, version
@@ -44,23 +45,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"wbkv {version('wbkv')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in installed().items():
-        sub = commands.add_parser(
-            name,
-            help=command.help,
-            description=command.help,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        )
+        sub = commands.add_parser(name, help=command.help, description=command.help)
         command.configure(sub)
-        sub.set_defaults(run=command.run, usage_error=sub.error)
+        sub.set_defaults(run=command.run)
     arguments = parser.parse_args(argv)
     try:
         status: int = arguments.run(arguments)
+        sys.stdout.flush()
     except ValueError as error:
         # Everything here that refuses an argument says which and why.
-        arguments.usage_error(str(error))
+        return _complain(arguments.command, error)
     except BrokenPipeError:
-        sys.stderr.close()
+        # Whoever read our output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _complain(arguments.command, error)
     except KeyboardInterrupt:
         return 130
     return status
+
+
+def _complain(name: str, error: Exception) -> int:
+    sys.stderr.write(f"wbkv {name}: {error}\n")
+    return 2

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
 import json
+import multiprocessing
 import os
+import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,7 @@ from multicast.sim.trace import DELIVER, Arrow, Flow, Mark, Recorder, text_lines
 from multicast.topology import Topology
 
 MESSAGES, MESSAGES_SHOWN = 200, 3
+JOBS_MAX = 64
 
 
 def seed_range(text: str) -> range:
@@ -74,32 +77,31 @@ class SimCommand:
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
-        parser.add_argument("--protocol", choices=sorted(PROTOCOLS), default="whitebox", help="what to run")
-        parser.add_argument("--groups", type=positive, default=3, help="number of groups")
-        parser.add_argument("--replicas", type=positive, default=3, help="members of each group, odd")
-        parser.add_argument("--clients", type=positive, default=4, help="multicasting processes")
-        parser.add_argument(
-            "--messages", type=positive, default=None,
-            help=f"messages of all clients together ({MESSAGES}; {MESSAGES_SHOWN} for one run shown)",
-        )  # fmt: skip
-        parser.add_argument(
-            "--faults", choices=FAULTS, default=None, help="what goes wrong (all; none for one run shown)"
+        parser.epilog = (
+            "Status 0: no violation. 1: a violation was found. 2: bad arguments. 130: interrupted. "
+            "A run shown with --trace or --diagram has 3 messages and no faults unless you say otherwise; "
+            "to see a run of a campaign, give the campaign's --messages and --faults too."
         )
+        add = parser.add_argument
+        add("--protocol", choices=sorted(PROTOCOLS), default="whitebox", help="what to run (whitebox)")
+        add("--groups", type=positive, default=3, help="number of groups (3)")
+        add("--replicas", type=positive, default=3, help="members of each group, an odd number (3)")
+        add("--clients", type=positive, default=4, help="multicasting processes (4)")
+        add(
+            "--messages", type=positive, help=f"of all clients together ({MESSAGES}; shown: {MESSAGES_SHOWN})"
+        )
+        add("--faults", choices=FAULTS, help="what goes wrong (all; shown: none)")
         which = parser.add_mutually_exclusive_group()
         which.add_argument(
-            "--seeds", type=seed_range, default=range(50), metavar="FIRST:END", help="seeds to run"
+            "--seeds", type=seed_range, default=range(50), metavar="FIRST:END", help="seeds to run (0:50)"
         )
-        which.add_argument("--seed", type=int, default=None, help="one seed, to be shown")
-        parser.add_argument("--jobs", type=positive, default=os.cpu_count(), help="runs at the same time")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        parser.add_argument("--trace", action="store_true", help="print the message flow of one run")
-        parser.add_argument(
-            "--diagram", type=Path, default=None, metavar="FILE.svg", help="draw the flow of one run"
-        )
-        parser.add_argument(
-            "--everything", action="store_true", help="show heartbeats and other bookkeeping too"
-        )
-        parser.add_argument("--demo", action="store_true", help="a short demonstration, explained")
+        which.add_argument("--seed", type=int, help="one seed")
+        add("--jobs", type=positive, default=os.cpu_count(), help="runs at the same time (one per core)")
+        add("--json", action="store_true", help="print one JSON object")
+        add("--trace", action="store_true", help="print the message flow of one run")
+        add("--diagram", type=Path, metavar="FILE.svg", help="draw the message flow of one run")
+        add("--everything", action="store_true", help="show heartbeats and other bookkeeping too")
+        add("--demo", action="store_true", help="a short demonstration, explained; ignores the rest")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Do what was asked for."""
@@ -108,6 +110,10 @@ class SimCommand:
         shown = arguments.trace or arguments.diagram is not None
         if shown and arguments.seed is None:
             raise InvalidArgument("--trace and --diagram show one run: give its --seed")
+        if shown and arguments.json:
+            raise InvalidArgument("--json is for campaigns: leave out --trace and --diagram")
+        if arguments.everything and not shown:
+            raise InvalidArgument("--everything goes with --trace or --diagram")
         faults = arguments.faults or ("none" if shown else "all")
         messages = arguments.messages or (MESSAGES_SHOWN if shown else MESSAGES)
         workload = Workload(clients=min(arguments.clients, messages), messages=messages)
@@ -138,42 +144,44 @@ class SimCommand:
             svg = render_svg(
                 recorder.flow, start_s=start_s, end_s=end_s, everything=arguments.everything, title=title
             )
-            try:
-                arguments.diagram.write_text(svg)
-            except OSError as error:
-                raise InvalidArgument(f"cannot write {arguments.diagram}: {error.strerror}") from error
+            arguments.diagram.write_text(svg)
             print(f"wrote {arguments.diagram}", file=sys.stderr)
-        if outcome.violation is not None:
-            print(f"seed {outcome.seed}: {outcome.violation}", file=sys.stderr)
+        said = f"{scenario.workload.messages} messages, faults: {scenario.faults}"
+        print(f"seed {outcome.seed}, {said}: {outcome.violation or 'no violation'}", file=sys.stderr)
+        if arguments.trace and outcome.violation is not None:
+            print(f"VIOLATION {outcome.violation}")
         return int(outcome.violation is not None)
 
     def _campaign(self, arguments: argparse.Namespace, scenario: Scenario, seeds: range) -> int:
         tally = Tally()
         started = time.monotonic()
         progress = sys.stderr.isatty() and not arguments.json
-        for outcome in outcomes(scenario, seeds, arguments.jobs):
-            tally.add(outcome)
-            if outcome.violation is not None and not arguments.json:
-                print(("\r" if progress else "") + f"seed {outcome.seed}: {outcome.violation}")
-            if progress:
-                found = f"{len(tally.failures)} violations"
-                print(f"\r{tally.runs}/{len(seeds)} runs, {found} ", end="", file=sys.stderr, flush=True)
+        interrupted = False
+        try:
+            for outcome in outcomes(scenario, seeds, min(arguments.jobs, len(seeds), JOBS_MAX)):
+                tally.add(outcome)
+                if outcome.violation is not None and not arguments.json:
+                    print(("\r" if progress else "") + f"seed {outcome.seed}: {outcome.violation}")
+                if progress:
+                    found = f"{len(tally.failures)} violations"
+                    print(f"\r{tally.runs}/{len(seeds)} runs, {found} ", end="", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            interrupted = True
         if progress:
             print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
         seconds = time.monotonic() - started
         if arguments.json:
-            print(json.dumps(report(arguments, scenario, seeds, tally)))
+            print(json.dumps(report(arguments, scenario, seeds, tally) | {"seconds": round(seconds, 3)}))
         else:
-            rate = tally.protocol_messages / seconds
             print(
-                f"{tally.runs} runs of {scenario.groups} groups of {scenario.replicas}, "
+                f"{tally.runs} of {len(seeds)} runs, {scenario.groups} groups of {scenario.replicas}, "
                 f"faults: {scenario.faults}; {tally.delivered} deliveries, "
-                f"{tally.protocol_messages} protocol messages ({rate:,.0f}/s); "
+                f"{tally.protocol_messages} protocol messages ({tally.protocol_messages / seconds:,.0f}/s); "
                 f"{len(tally.failures)} violations"
             )
             for outcome in tally.failures[:3]:
                 print(f"see it: {replay(arguments, scenario, outcome)}")
-        return int(bool(tally.failures))
+        return 130 if interrupted else int(bool(tally.failures))
 
 
 def story(flow: Flow) -> tuple[float | None, float | None]:
@@ -186,17 +194,26 @@ def story(flow: Flow) -> tuple[float | None, float | None]:
     return max(0.0, min(asked) - margin_s), max(delivered) + margin_s
 
 
-def outcomes(scenario: Scenario, seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
-    """Run the seeds, several at a time, in order."""
+def outcomes(scenario: Scenario, seeds: range, jobs: int) -> Iterator[Outcome]:
+    """Run the seeds, several at a time, in order. Whatever ends this ends its processes too."""
     if jobs == 1:
         yield from map(partial(_outcome, scenario), seeds)
         return
-    with ProcessPoolExecutor(jobs) as pool:
-        try:
-            yield from pool.map(partial(_outcome, scenario), seeds, chunksize=2)
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)
-            raise
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        with multiprocessing.Pool(jobs, _worker) as pool:
+            yield from pool.imap(partial(_outcome, scenario), seeds)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _worker() -> None:
+    """Ctrl-C is the parent's to handle; a worker dies with its parent, however that dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        parent_death_signal = 1
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
 
 
 def _outcome(scenario: Scenario, seed: int) -> Outcome:
@@ -207,9 +224,11 @@ def _outcome(scenario: Scenario, seed: int) -> Outcome:
 
 def replay(arguments: argparse.Namespace, scenario: Scenario, outcome: Outcome) -> str:
     """The command that shows a run again."""
+    program = sys.argv[0] if Path(sys.argv[0]).name == "wbkv" else "wbkv"
     return (
-        f"wbkv sim --protocol {arguments.protocol} --groups {scenario.groups} --replicas {scenario.replicas} "
-        f"--clients {scenario.workload.clients} --messages {scenario.workload.messages} "
+        f"{program} sim --protocol {arguments.protocol} --groups {scenario.groups} "
+        f"--replicas {scenario.replicas} --clients {scenario.workload.clients} "
+        f"--messages {scenario.workload.messages} "
         f"--faults {scenario.faults} --seed {outcome.seed} --trace"
     )
 
@@ -222,6 +241,7 @@ def report(
         "protocol": arguments.protocol,
         "groups": scenario.groups,
         "replicas": scenario.replicas,
+        "clients": scenario.workload.clients,
         "messages": scenario.workload.messages,
         "faults": scenario.faults,
         "seeds": f"{seeds.start}:{seeds.stop}",

@@ -101,6 +101,7 @@ class Host:
         timing: Timing,
         disk: Disk,
         skew: float = 0.0,
+        turn_s: float = 0.0,
     ) -> None:
         self.me = me
         self._topology = topology
@@ -112,6 +113,8 @@ class Host:
         self._timing = timing
         self._disk = disk
         self._rate = 1.0 + skew
+        self._turn_s = turn_s
+        self._turning = False
         self.replica: Protocol | None = None
         self.durable = Durable()
         self.commit = Commit()
@@ -137,6 +140,7 @@ class Host:
     def start(self) -> None:
         """Start the process from what is durable."""
         self._life += 1
+        self._turning = False
         self._wake_at = float("inf")
         start = Start(
             self.me, self._topology, self._rng, self.local(self._loop.now),
@@ -165,6 +169,7 @@ class Host:
         if replica is None:
             return
         if isinstance(message, Snapshot):
+            self._drain()
             if replica.install(message.checkpoint, self.local(self._loop.now)):
                 self.log = list(message.log)
                 self.places = {delivery.mid: delivery.global_ts for delivery in self.log}
@@ -172,7 +177,17 @@ class Host:
                     observer.installed(self)
         else:
             self._step(sender, message)  # type: ignore[arg-type]  # the network carries only messages
-        self._drain()
+        if not self._turn_s:
+            self._drain()
+        elif not self._turning:
+            self._turning = True
+            self._loop.at(self._loop.now + self._turn_s * self._rng.random(), self._turn, self._life)
+
+    def _turn(self, life: int) -> None:
+        """A turn of the loop ends: all that was handled in it is drained together."""
+        if life == self._life and self.replica is not None:
+            self._turning = False
+            self._drain()
 
     def _step(self, sender: Process, message: Message) -> None:
         assert self.replica is not None
@@ -289,6 +304,7 @@ class Host:
         replica = self.replica
         if life != self._life or replica is None:
             return
+        self._drain()
         if len(self.log) > self.commit.length:
             checkpoint = replica.checkpoint()
             checkpoint.entries = ()

@@ -52,6 +52,8 @@ class Scenario:
     delays: Delays = field(default_factory=Delays)
     disk: Disk = field(default_factory=Disk)
     skew: float = 0.05
+    turn_s: float = 0.002
+    """The longest turn of a replica's loop: what arrives within one is handled before anything is sent."""
     checkers: bool = True
 
 
@@ -98,7 +100,7 @@ class Simulation:
                     member, self.topology, scenario.protocol,
                     loop=self.loop, network=self.network, rng=self._fork(str(member)),
                     observers=checkers, timing=scenario.timing, disk=scenario.disk,
-                    skew=scenario.skew * (2 * self.rng.random() - 1),
+                    skew=scenario.skew * (2 * self.rng.random() - 1), turn_s=scenario.turn_s,
                 )  # fmt: skip
         self.clients: dict[ClientId, SimClient] = {}
         for number in range(scenario.workload.clients):

@@ -124,6 +124,7 @@ class DeliveryPath(State):
             return False
         self.now = now
         persist = self._ready.persist
+        self._ready.deliver.clear()  # the snapshot contains whatever was not yet drained
         self.last_delivered = checkpoint.position
         self.delivered_ids = checkpoint.delivered.copy()
         self.history = History(self.last_delivered, self.timing.history)

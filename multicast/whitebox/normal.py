@@ -147,7 +147,7 @@ class NormalOperation(Collection):
         elif known.ballot > ballot:
             return
         entry.proposals[at] = message
-        if own:
+        if own and entry.phase is not COMMITTED:
             entry.payload = message.payload
             entry.ack_below = message.ack_below
         if not entry.missing:
@@ -179,12 +179,14 @@ class NormalOperation(Collection):
             if message.local_ts > highest:
                 highest = message.local_ts
         if entry.vector is not vector:
+            own = proposals[dest.index(self.group)]
+            if entry.phase is COMMITTED and self._outdated(entry, own):
+                return
             entry.vector = vector
             if entry.phase < ACCEPTED:
                 if entry.phase is START:
                     del self.orphans[entry.mid]
                 entry.phase = ACCEPTED
-            own = proposals[dest.index(self.group)]
             entry.local_ts = own.local_ts
             time = time_of(highest)
             if self.clock < time:
@@ -207,6 +209,14 @@ class NormalOperation(Collection):
             message = AcceptAck(tuple(self.acked), self.group, self.acked_vector)
             self._ready.promise.append((self.acked_leaders, message))
             self.acked = []
+
+    def _outdated(self, entry: Entry, own: Accept) -> bool:
+        """Whether our leader's proposal is not what was decided.
+
+        Deliveries are facts of any ballot: we may have learnt of a decision made above our own ballot, whose
+        leader's proposal comes late. It must not replace what was decided.
+        """
+        return entry.local_ts != own.local_ts
 
     def _vector(self, entry: Entry) -> tuple[Vector, tuple[ReplicaId, ...]]:
         """Bal, and whom to answer. While leaders stay the same, so does this tuple: one for all messages."""

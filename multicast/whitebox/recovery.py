@@ -242,7 +242,7 @@ class LeaderRecovery(NormalOperation):
                 self._leave_ballot()
                 self._adopt(ballot, message.clock, {state.mid: state for state in pieces.entries})
                 self.status = Status.FOLLOWER
-                self.selection.heard_leader(self.now)
+                self.selection.promised(self.now)
                 self._ready.promise.append(((leader,), NewStateAck(ballot)))
                 self._release_waiting()
 

@@ -139,5 +139,6 @@ def test_the_readmes_example_runs() -> None:
     done = subprocess.run(  # noqa: S603 - our own example
         [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.count("to both") == 2
-    assert done.stdout.count("to one") == 1
+    assert done.stdout.count("to both") == 6
+    assert done.stdout.count("to one") == 3
+    assert "2 messages answered" in done.stdout

@@ -272,3 +272,10 @@ class NumbersPiecesAnewInEachLife(WhiteBox):
     def __init__(self, start: Start) -> None:
         super().__init__(start)
         self._transfer = 0
+
+
+class ReplacesWhatWasDecided(WhiteBox):
+    """Departure 4: a late proposal of a lower ballot replaces a decision learnt from elsewhere."""
+
+    def _outdated(self, entry: Entry, own: Accept) -> bool:
+        return False

@@ -38,7 +38,7 @@ class Story(Simulation):
     def __init__(self, protocol: type[Protocol], groups: int, replicas: int, timing: Timing) -> None:
         scenario = Scenario(
             protocol=protocol, groups=groups, replicas=replicas, faults="none", timing=timing,
-            delays=Delays(0.001, 0.001, 0.0), disk=Disk(0.0, 0.0, 0.05), skew=0.0,
+            delays=Delays(0.001, 0.001, 0.0), disk=Disk(0.0, 0.0, 0.05), skew=0.0, turn_s=0.0,
             workload=Workload(clients=2, messages=0, window=0, repeats=0.0),
         )  # fmt: skip
         super().__init__(scenario, seed=0)
@@ -67,6 +67,10 @@ class Story(Simulation):
 
     def multicast(self, *groups: GroupId) -> MessageId:
         return self.client.submit(groups, b"a message")
+
+    def hand(self, mid: MessageId, replica: ReplicaId) -> None:
+        """Its client's MULTICAST reaches a replica now."""
+        self._arrived(mid.client, replica, self.multicasts.known[mid])
 
     def down(self, replica: ReplicaId) -> None:
         if self.hosts[replica].up:
@@ -272,6 +276,71 @@ def pieces_of_two_lives(protocol: type[Protocol]) -> None:
     story.crash(witness, 0.001)
     story.lose(None)
     story.wait(1.0)
+    story.finish()
+
+
+def decided_above_its_ballot(protocol: type[Protocol]) -> None:
+    """A follower of b2 learns what b3 decided of m; then b2's own, lower proposal of m arrives."""
+    story = Story(protocol, 2, 3, Timing(retry_s=5.0))
+    third, second, follower = story.topology.members(G0)
+    remote = story.leader(G1)
+    assert story.leader(G0) == third
+    assert remote is not None
+    held: list[tuple[Process, Process, Any]] = []
+
+    def hold(source: Process, target: Process, message: Any) -> bool:
+        held.append((source, target, message))
+        return True
+
+    def first(s: Process, t: Process, m: Any) -> bool:
+        late = isinstance(m, CatchUp) and s == follower
+        return hold(s, t, m) if late else isinstance(m, Deliver) and t == follower
+
+    story.lose(first)
+    story.multicast(G0)
+    story.wait(0.15)
+    asked = held.pop()
+    story.lose(lambda s, t, m: third in (s, t))
+    story.hosts[second].nominate()
+    story.wait(0.05)
+    assert story.leader(G0) == second
+
+    def propose_to_nobody(s: Process, t: Process, m: Any) -> bool:
+        if isinstance(m, Accept) and t == follower and not held:
+            return hold(s, t, m)
+        return third in (s, t) or isinstance(m, Accept) or (isinstance(m, Multicast) and t == remote)
+
+    story.lose(propose_to_nobody)
+    message = story.mortal.submit([G0, G1], b"decided twice?")
+    story.hand(message, second)
+    story.wait(0.01)
+    proposed = held.pop()
+
+    def follower_away(s: Process, t: Process, m: Any) -> bool:
+        if isinstance(m, Accept) and m.group == G1:
+            return False
+        return follower in (s, t) or (isinstance(m, AcceptAck) and t == remote and m.group == G0)
+
+    story.lose(follower_away)
+    for _ in range(2):  # the first ballot is too low; a hint says so
+        story.hosts[third].nominate()
+        story.wait(0.03)
+    assert story.leader(G0) == third
+    story.hand(message, third)
+    story.hand(message, remote)
+    story.wait(0.03)
+    assert len(story.hosts[third].log) == 2
+    story.lose(lambda s, t, m: not isinstance(m, (CatchUp, Deliveries)) and follower_away(s, t, m))
+    story.network.send(*asked)
+    story.wait(0.01)
+    assert len(story.hosts[follower].log) == 2
+    story.lose(None)
+    story.network.send(*proposed)
+    story.lose(follower_away)
+    story.wait(0.01)
+    story.lose(None)
+    story.hosts[follower].nominate()
+    story.wait(0.5)
     story.finish()
 
 

@@ -46,6 +46,7 @@ DIRECTED: Final[list[tuple[Schedule, type[WhiteBox]]]] = [
     (schedules.lower_proposal, mutants.KeepsOldMaximum),
     (schedules.executed_behind_the_leader, mutants.WatermarkAheadOfItsLeader),
     (schedules.pieces_of_two_lives, mutants.NumbersPiecesAnewInEachLife),
+    (schedules.decided_above_its_ballot, mutants.ReplacesWhatWasDecided),
 ]
 
 

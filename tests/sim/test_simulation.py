@@ -11,7 +11,10 @@ import pytest
 from multicast.errors import InvalidArgument
 from multicast.protocol import Timing
 from multicast.sim import FAULTS, Scenario, Simulation, Workload, simulate
+from multicast.sim.faults import Stall
 from multicast.sim.host import Disk
+from multicast.sim.network import Delays
+from multicast.types import GroupId
 
 TRACE = "from multicast.sim import *; print(simulate(Scenario(workload=Workload(messages=60)), 7).trace)"
 
@@ -53,6 +56,31 @@ def test_comes_through_with_slow_disks_and_no_history(seed: int) -> None:
         disk=Disk(0.05, 0.3, 0.25), timing=Timing(history=0, part_entries=1), workload=Workload(messages=60)
     )
     assert simulate(scenario, seed).violation is None
+
+
+@pytest.mark.parametrize(
+    ("disk", "delays"),
+    [
+        pytest.param(Disk(0.8, 1.0, 0.25), Delays(), id="disks"),
+        pytest.param(Disk(), Delays(0.3, 0.5, 0.0), id="links"),
+    ],
+)
+def test_a_leader_is_kept_although_all_answers_are_slower_than_its_time_out(
+    disk: Disk, delays: Delays
+) -> None:
+    for seed in range(3):
+        scenario = Scenario(groups=2, faults="none", disk=disk, delays=delays, workload=Workload(messages=40))
+        assert simulate(scenario, seed).violation is None
+
+
+def test_a_leader_whose_disk_hangs_gives_way() -> None:
+    scenario = Scenario(groups=1, faults="none", workload=Workload(messages=200, think_s=0.02))
+    simulation = Simulation(scenario, 5)
+    leader = simulation.topology.preferred_leader(GroupId(0))
+    simulation.start()
+    simulation.run_until(lambda: len(simulation.hosts[leader].log) > 3, 5.0)
+    simulation.inject(Stall(leader, 60.0))
+    assert simulation.run_until(lambda: all(c.idle for c in simulation.clients.values()), 30.0)
 
 
 def test_same_seed_same_trace_whatever_the_hash_seed() -> None:

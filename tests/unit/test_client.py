@@ -21,6 +21,7 @@ from multicast.types import (
     ReplicaId,
     Timestamp,
     digest_of,
+    timestamp,
 )
 
 EXAMPLES = settings(deadline=None, derandomize=True)
@@ -226,3 +227,14 @@ def test_numbers_pass_what_is_done_without_gaps(order: list[int]) -> None:
         numbers.done(mids[number])
         done.add(number)
         assert numbers.ack_below == min(set(range(1, 13)) - done)
+
+
+@pytest.mark.parametrize("payload", ["text", None, 7])
+def test_a_payload_that_is_not_bytes_is_refused_and_costs_no_number(payload: object) -> None:
+    client = sender()
+    with pytest.raises(InvalidArgument, match=type(payload).__name__):
+        client.multicast([G0], payload, 0.0)  # type: ignore[arg-type]
+    message = client.multicast([G0], b"good", 0.0)
+    assert message.mid.sequence == 1
+    client.step(Reply(message.mid, G0, timestamp(1, G0)), 0.1)
+    assert client.numbers.ack_below == 2

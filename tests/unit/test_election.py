@@ -122,14 +122,37 @@ def test_a_leader_keeps_its_quorum_while_a_quorum_answers() -> None:
     chosen.heard_member(R[3], limit)
     assert not chosen.keeps_quorum(1.01 * limit)
     chosen.heard_member(R[4], limit)
+    chosen.heard_member(R[0], limit)
     assert chosen.keeps_quorum(1.01 * limit)
     assert not chosen.keeps_quorum(2.01 * limit)
+
+
+def test_a_leader_must_answer_itself() -> None:
+    """Its own answers wait for its disk: whoever's disk hangs should not lead."""
+    chosen = selection(3)
+    chosen.lead(0.0)
+    limit = 2 * TIMING.election_s
+    for other in R[1:3]:
+        chosen.heard_member(other, limit)
+    assert not chosen.keeps_quorum(1.01 * limit)
+    chosen.heard_member(R[0], limit)
+    assert chosen.keeps_quorum(1.01 * limit)
 
 
 def test_alone_a_leader_is_its_own_quorum() -> None:
     chosen = selection(1)
     chosen.lead(0.0)
+    chosen.heard_member(R[0], 1e9)
     assert chosen.keeps_quorum(1e9)
+
+
+def test_vain_attempts_make_a_leader_patient() -> None:
+    chosen = selection(3)
+    for attempt in range(3):
+        chosen.begin_pre_vote(float(attempt))
+    chosen.lead(10.0)
+    assert chosen.keeps_quorum(10.0 + 7.9 * TIMING.election_s)
+    assert not chosen.keeps_quorum(10.0 + 8.1 * TIMING.election_s)
 
 
 # The same, in the process that acts on the verdicts
