@@ -75,6 +75,8 @@ class Agreement(Checker):
         self._projections: dict[GroupId, list[Projection]] = defaultdict(list)
         self._pending: dict[tuple[MessageId, Ballot], Projection] = {}
         self._local: dict[tuple[GroupId, MessageId], Timestamp] = {}
+        self._global: dict[MessageId, Timestamp] = {}
+        """Of messages that have been delivered somewhere: their decided timestamps."""
         self._cballots: dict[ReplicaId, Ballot] = {}
         self._synced: dict[Ballot, int] = defaultdict(int)
         self._led: dict[ReplicaId, bool] = {}
@@ -167,6 +169,7 @@ class Agreement(Checker):
 
     def _deliver(self, host: Host, mid: MessageId, lts: Timestamp, gts: Timestamp) -> None:
         group = host.me.group
+        self._global[mid] = gts
         if lts > gts:
             raise Violation("Invariant 13", f"{mid} has lts {lts} above gts {gts} at {host.me}")
         if self._local.setdefault((group, mid), lts) != lts:
@@ -279,7 +282,7 @@ class Agreement(Checker):
         mid = quorum.mid
         entry = replica.entries.get(mid)
         if entry is None or entry.phase < Phase.ACCEPTED:
-            if not (mid in replica.delivered_ids or self._executed(mid, quorum.global_ts)):
+            if not (mid in replica.delivered_ids or self._executed(mid)):
                 raise Violation(
                     "Invariant 2a",
                     f"{host.me} in {replica.cballot} has lost {mid}, accepted in {quorum.ballot}",
@@ -297,8 +300,11 @@ class Agreement(Checker):
                 f"{format_timestamp(quorum.global_ts)}",
             )
 
-    def _executed(self, mid: MessageId, gts: Timestamp) -> bool:
+    def _executed(self, mid: MessageId) -> bool:
         """Whether quorums of all destinations have durably executed the message: it may be forgotten."""
+        gts = self._global.get(mid)
+        if gts is None:
+            return False
         for group in self._multicasts.known[mid].dest:
             done = [m for m in self._topology.members(group)
                     if self._hosts[m].commit.checkpoint.position >= gts]  # fmt: skip
