@@ -7,10 +7,11 @@ in any status but LEADER may apply them.
 
 from __future__ import annotations
 
+import abc
 from collections import deque
 
 from multicast.durable import Checkpoint, Learned
-from multicast.errors import PeerViolation
+from multicast.errors import InvariantBroken, PeerViolation
 from multicast.history import History
 from multicast.messages import CatchUp, Decision, Deliver, Deliveries, Delivery
 from multicast.types import Phase, Process, ReplicaId, Status, Timestamp, time_of
@@ -55,8 +56,9 @@ class DeliveryPath(State):
     def _deliver(self, entry: Entry, local_ts: Timestamp, global_ts: Timestamp) -> None:
         """deliver(m): the only place where a message is delivered."""
         payload = entry.payload
-        assert payload is not None
         mid = entry.mid
+        if payload is None:
+            raise InvariantBroken(f"{mid} is to be delivered without its payload")
         dest = entry.dest
         if entry.phase is START:
             self.orphans.pop(mid, None)
@@ -149,9 +151,9 @@ class DeliveryPath(State):
         self._caught_up()
         return True
 
+    @abc.abstractmethod
     def _caught_up(self) -> None:
         """Deliveries arrived from elsewhere; recovery may be waiting for them."""
-        raise NotImplementedError
 
     def _member(self, sender: Process) -> ReplicaId:
         """The sender, if it is a member of our own group."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from multicast.errors import InvariantBroken
 from multicast.messages import Accept, EntryState
 from multicast.types import (
     NO_BALLOT,
@@ -104,7 +105,8 @@ class Entry:
 
     def state(self) -> EntryState:
         """What recovery and disks carry. Only for accepted or committed entries, which have a payload."""
-        assert self.payload is not None
+        if self.payload is None:
+            raise InvariantBroken(f"{self.mid} is {self.phase.name} without its payload")
         return EntryState(
             self.mid, self.dest, self.payload, self.ack_below, self.phase, self.local_ts, self.global_ts
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multicast.durable import Accepted
-from multicast.errors import InvalidArgument, PeerViolation
+from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.messages import Accept, AcceptAck, Hint, Multicast
 from multicast.types import (
     NO_TIMESTAMP,
@@ -291,7 +291,8 @@ class NormalOperation(Collection):
         """
         entry.retries += 1
         entry.retry_at = self.now + self.timing.retry_s * min(entry.retries, 8)
-        assert entry.payload is not None
+        if entry.payload is None:
+            raise InvariantBroken(f"{entry.mid} is {entry.phase.name} without its payload")
         message = Multicast(entry.mid, entry.dest, entry.payload, entry.ack_below)
         for group in entry.dest:
             if group != self.group:

@@ -7,6 +7,7 @@ were away join a running ballot by the same NEW_STATE.
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass, field
 
 from multicast.durable import Joined, Promised
@@ -315,5 +316,6 @@ class LeaderRecovery(NormalOperation):
         self.note_ballot(self.group, ballot)
         return member
 
+    @abc.abstractmethod
     def _heartbeat(self) -> None:
-        raise NotImplementedError
+        """Say at once that there is a leader."""
