@@ -66,7 +66,9 @@ def scenario(protocol: type[Protocol], seed: int) -> Scenario:
 @pytest.mark.parametrize("mutant", RANDOM, ids=lambda mutant: mutant.__name__)
 def test_random_seeds_catch(mutant: type[WhiteBox]) -> None:
     for seed in SEEDS:
-        if simulate(scenario(mutant, seed), seed).violation is not None:
+        outcome = simulate(scenario(mutant, seed), seed)
+        assert outcome.error is None, "a mutant that just breaks down shows nothing"
+        if outcome.violation is not None:
             return
     pytest.fail(f"{mutant.__name__} came through {len(SEEDS)} seeds")
 

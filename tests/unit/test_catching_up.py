@@ -1,0 +1,94 @@
+"""Catching up: what deliveries and snapshots from elsewhere do to what a process held."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from multicast.durable import Checkpoint
+from multicast.errors import InvalidArgument, PeerViolation
+from multicast.messages import Accept, Deliver, Deliveries, Delivery, Multicast, NewState, Part, PreVote
+from multicast.protocol import Start, Timing
+from multicast.topology import Topology
+from multicast.types import NO_TIMESTAMP, Ballot, ClientId, GroupId, MessageId, Phase, digest_of, timestamp
+from multicast.whitebox import WhiteBox
+
+G0 = GroupId(0)
+TOPOLOGY = Topology.uniform(1, 3)
+LEADER, ME, OTHER = TOPOLOGY.members(G0)
+BALLOT = Ballot(3, LEADER, 0)
+FIRST, SECOND = timestamp(1, G0), timestamp(2, G0)
+
+
+def message(sequence: int, ack_below: int = 1) -> Multicast:
+    payload = b"payload %d" % sequence
+    mid = MessageId(ClientId(7), sequence, digest_of((G0,), payload))
+    return Multicast(mid, (G0,), payload, ack_below)
+
+
+def accept(m: Multicast, time: int) -> Accept:
+    return Accept(m.mid, m.dest, G0, BALLOT, timestamp(time, G0), m.payload, m.ack_below)
+
+
+def follower() -> WhiteBox:
+    """A follower of the ballot, with nothing left to drain."""
+    replica = WhiteBox(Start(ME, TOPOLOGY, random.Random(1), 0.0))
+    replica.step(LEADER, NewState(BALLOT, 0, Part(1, 0, 1), ()), 0.0)
+    replica.ready()
+    return replica
+
+
+def delivery(m: Multicast, time: int) -> Delivery:
+    at = timestamp(time, G0)
+    return Delivery(m.mid, m.dest, m.payload, m.ack_below, at, at, NO_TIMESTAMP, mismatch=False)
+
+
+def test_a_delivery_brings_its_own_ack_below() -> None:
+    """Delivered ids are a function of deliveries, whatever a retry carried when it was accepted here."""
+    accepted_older, caught_up = follower(), follower()
+    accepted_older.step(LEADER, accept(message(4, ack_below=1), 1), 0.1)
+    for replica in (accepted_older, caught_up):
+        replica.step(OTHER, Deliveries((delivery(message(4, ack_below=3), 1),), FIRST), 0.2)
+    assert accepted_older.delivered_ids == caught_up.delivered_ids
+
+
+def test_a_late_proposal_does_not_touch_what_was_decided() -> None:
+    replica = follower()
+    decided = message(4, ack_below=3)
+    replica.step(OTHER, Deliveries((delivery(decided, 2),), SECOND), 0.1)
+    replica.ready()
+    replica.step(LEADER, accept(message(4, ack_below=1), 1), 0.2)
+    entry = replica.entries[decided.mid]
+    assert (entry.phase, entry.local_ts, entry.ack_below) == (Phase.COMMITTED, SECOND, 3)
+    assert not replica.ready().promise, "it does not acknowledge what was not decided either"
+
+
+def test_a_proposal_that_was_decided_is_acknowledged_again() -> None:
+    replica = follower()
+    replica.step(OTHER, Deliveries((delivery(message(4), 1),), FIRST), 0.1)
+    replica.ready()
+    replica.step(LEADER, accept(message(4), 1), 0.2)
+    assert [receivers for receivers, _ in replica.ready().promise] == [(LEADER,)]
+
+
+def test_a_snapshot_contains_what_was_not_drained_yet() -> None:
+    replica = follower()
+    m = message(4)
+    replica.step(LEADER, accept(m, 1), 0.1)
+    replica.step(LEADER, Deliver(BALLOT, NO_TIMESTAMP, ((m.mid, FIRST, FIRST),)), 0.1)
+    assert replica.install(Checkpoint(position=SECOND), 0.2)
+    assert replica.ready().deliver == []
+    assert replica.last_delivered == SECOND
+
+
+def test_nobody_asks_for_pre_votes_in_anothers_name() -> None:
+    replica = follower()
+    with pytest.raises(PeerViolation, match="b9@g0r0"):
+        replica.step(OTHER, PreVote(Ballot(9, LEADER, 0)), 5.0)
+    assert not replica.ready()
+
+
+def test_a_time_out_is_a_number() -> None:
+    with pytest.raises(InvalidArgument, match="retry_s"):
+        Timing(retry_s=float("nan"))
