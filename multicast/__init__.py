@@ -9,6 +9,7 @@ Where to look:
 
 `types`, `messages`, `topology`   the nouns, what processes say, who is in which group
 `protocol`, `durable`             the contract with hosts, and what they keep on disk
+`process`                         what a process does under any protocol
 `whitebox`                        the white-box protocol of Gotsman, Lefort and Chockler
 `election`                        the leader selection service
 `queue`, `delivered`, `history`   ordered delivery, duplicate suppression, catching up

@@ -7,7 +7,7 @@ be on its way to several receivers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from multicast.types import Ballot, Destinations, GroupId, MessageId, Phase, Timestamp
 
@@ -110,8 +110,12 @@ class Part:
     count: int
 
 
+H = TypeVar("H")
+"""What a member tells a candidate of one message: its entry, or its votes about it."""
+
+
 @dataclass(slots=True)
-class NewLeaderAck:
+class NewLeaderAck(Generic[H]):
     """NEWLEADER_ACK(b, cballot, clock, entries), in bounded pieces. Like Paxos' 1b."""
 
     ballot: Ballot
@@ -119,7 +123,7 @@ class NewLeaderAck:
     clock: int
     executed: Timestamp
     part: Part
-    entries: tuple[EntryState, ...]
+    entries: tuple[H, ...]
 
 
 @dataclass(slots=True)
@@ -211,7 +215,7 @@ Message: TypeAlias = (
     | AcceptAck
     | Deliver
     | NewLeader
-    | NewLeaderAck
+    | NewLeaderAck[Any]
     | NewState
     | NewStateAck
     | Hint

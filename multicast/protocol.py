@@ -141,6 +141,10 @@ class Protocol(abc.ABC):
     def nominate(self, now: float) -> None:
         """Leader selection wants this replica to lead. Safe at any time, wise only without a leader."""
 
+    @abc.abstractmethod
+    def unfinished(self) -> list[MessageId]:
+        """Messages this replica still holds anything about: nothing, once all destinations are done."""
+
     @property
     @abc.abstractmethod
     def is_leader(self) -> bool:

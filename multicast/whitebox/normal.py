@@ -1,28 +1,27 @@
-"""Normal operation: MULTICAST, ACCEPT, ACCEPT_ACK, and `retry` (left column of Figure *protocol*)."""
+"""Normal operation: ACCEPT and ACCEPT_ACK (left column of Figure *protocol*, from line 9)."""
 
 from __future__ import annotations
 
 from multicast.durable import Accepted
-from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
-from multicast.messages import Accept, AcceptAck, Hint, Multicast
+from multicast.errors import PeerViolation
+from multicast.messages import Accept, AcceptAck, EntryState
+from multicast.process import Replica
+from multicast.protocol import Start
 from multicast.types import (
     NO_TIMESTAMP,
     Destinations,
     GroupId,
+    MessageId,
     Phase,
     Process,
     ReplicaId,
     Status,
     Vector,
-    digest_of,
     time_of,
-    timestamp,
 )
-from multicast.whitebox.collection import Collection
 from multicast.whitebox.entry import NO_PROPOSAL, Entry, Votes
 
 START = Phase.START
-PROPOSED = Phase.PROPOSED
 ACCEPTED = Phase.ACCEPTED
 COMMITTED = Phase.COMMITTED
 LEADER = Status.LEADER
@@ -33,66 +32,30 @@ CACHED_MAX = 4096
 """Destination sets that are remembered; beyond them, the caches start over."""
 
 
-class NormalOperation(Collection):
+class NormalOperation(Replica[Entry, EntryState]):
     """How a message gets its timestamps while leaders are stable."""
 
-    def on_multicast(self, sender: Process, message: Multicast) -> None:
-        """Lines 3-9: the leader proposes a local timestamp, or repeats its proposal."""
-        self._check_multicast(sender, message)
-        if self.status is not LEADER:
-            self._defer(sender, message)
-            return
-        entry = self.entries.get(message.mid)
-        if entry is None:
-            if message.mid in self.delivered_ids:
-                self._ready.duplicates.append((sender, message.mid))
-                return
-            entry = Entry(message.mid, message.dest, message.payload, message.ack_below)
-            self.entries[message.mid] = entry
-            self._propose(entry)
-        elif entry.phase is START:
-            del self.orphans[message.mid]
-            entry.payload = message.payload
-            entry.ack_below = message.ack_below
-            self._propose(entry)
-        elif entry.delivered:
-            self._ready.duplicates.append((sender, message.mid))
+    def __init__(self, start: Start) -> None:
+        self.foreign: dict[Destinations, tuple[ReplicaId, ...]] = {}
+        self.vectors: dict[Destinations, tuple[Vector, tuple[ReplicaId, ...]]] = {}
+        """Caches, by destinations: the processes of the other groups; the last Bal and its leaders."""
+        self.acked: list[MessageId] = []
+        self.acked_vector: Vector = ()
+        self.acked_leaders: tuple[ReplicaId, ...] = ()
+        """Messages accepted and not yet acknowledged, all in the same ballots, and whom to answer."""
+        super().__init__(start)
+        self._handlers[Accept] = self.on_accept
+        self._handlers[AcceptAck] = self.on_accept_ack
+
+    def new_entry(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> Entry:
+        """An entry in START."""
+        return Entry(mid, dest, payload, ack_below)
+
+    def _spread(self, entry: Entry) -> None:
         self._send_accept(entry)
 
-    def _check_multicast(self, sender: Process, message: Multicast) -> None:
-        """Raise, with nothing changed, if no leader should order this."""
-        mid = message.mid
-        dest = message.dest
-        self.topology.check_destinations(dest)
-        if self.group not in dest:
-            raise InvalidArgument(f"message {mid} to groups {dest} was sent to group {self.group}")
-        if message.ack_below > mid.sequence:
-            raise InvalidArgument(f"message {mid} acknowledges itself: ack_below {message.ack_below}")
-        if mid.digest != digest_of(dest, message.payload):
-            raise InvalidArgument(f"message {mid} does not have the digest of its payload and destinations")
-        # A mismatch that another group has begun to order is ordered, or that group would wait for ever.
-        if type(sender) is not ReplicaId and (
-            self.numbers.get((mid.client, mid.sequence), mid.digest) != mid.digest
-            or self.delivered_ids.conflicts(mid)
-        ):
-            raise InvalidArgument(f"message id {mid} was used before with another payload or destinations")
-
-    def _defer(self, sender: Process, message: Multicast) -> None:
-        """Departure 11: a follower answers with a hint; a recovering process lets the message wait."""
-        if self.status is FOLLOWER or len(self.waiting) >= self.timing.waiting:
-            self._ready.send.append(((sender,), Hint(self.group, self.ballot)))
-        else:
-            self.waiting.append((sender, message))
-
-    def _propose(self, entry: Entry) -> None:
-        """Lines 6-8."""
-        self.clock += 1
-        entry.local_ts = timestamp(self.clock, self.group)
-        entry.phase = PROPOSED
-        entry.retry_at = self.now + self.timing.retry_s
-        entry.retries = 0
-        self.numbers[entry.mid.client, entry.mid.sequence] = entry.mid.digest
-        self.queue.propose(entry.local_ts, entry)
+    def _repeat(self, entry: Entry, asker: Process) -> None:
+        self._send_accept(entry)
 
     def _send_accept(self, entry: Entry) -> None:
         """Line 9. The payload goes to the own group only; to itself, the leader speaks directly."""
@@ -134,7 +97,7 @@ class NormalOperation(Collection):
             return
         entry = self.entries.get(mid)
         if entry is None:
-            entry = self._first_heard(message)
+            entry = self._first_heard(mid, message.dest, group)
             if entry is None:
                 return
         try:
@@ -152,18 +115,6 @@ class NormalOperation(Collection):
             entry.ack_below = message.ack_below
         if not entry.missing:
             self._accept(entry, group if known.ballot == ballot else None)
-
-    def _first_heard(self, message: Accept) -> Entry | None:
-        """An entry in START for a message that others propose; none if it was delivered and collected."""
-        mid, dest = message.mid, message.dest
-        if mid in self.delivered_ids:
-            return None
-        self.topology.check_destinations(dest)
-        if self.group not in dest or message.group not in dest:
-            raise PeerViolation(f"ACCEPT of {mid} to groups {dest}, for {message.group}, at {self.group}")
-        self.entries[mid] = entry = Entry(mid, dest, None, 0)
-        self.orphans[mid] = self.now
-        return entry
 
     def _accept(self, entry: Entry, repeated: GroupId | None) -> None:
         """Lines 12-17: all proposals are here. Accept the own group's, pass the clock, acknowledge."""
@@ -199,11 +150,11 @@ class NormalOperation(Collection):
             self._ready.promise.append(((leader,), AcceptAck((entry.mid,), self.group, vector)))
             return
         if vector is not self.acked_vector:
-            self._acknowledge()
+            self._flush()
             self.acked_vector, self.acked_leaders = vector, leaders
         self.acked.append(entry.mid)
 
-    def _acknowledge(self) -> None:
+    def _flush(self) -> None:
         """Line 17, for all that has been accepted since the last time."""
         if self.acked:
             message = AcceptAck(tuple(self.acked), self.group, self.acked_vector)
@@ -282,39 +233,3 @@ class NormalOperation(Collection):
             tuple([ballot.leader.group for ballot in ballots]) == dest
             and ballots[dest.index(self.group)] == self.cballot
         )
-
-    def retry(self, entry: Entry) -> None:
-        """Lines 33-35: multicast m again to the leaders of all destinations, and repeat our own part.
-
-        After two tries in vain the guesses may be wrong, so every member of the other groups is asked:
-        those who do not lead answer with a hint.
-        """
-        entry.retries += 1
-        entry.retry_at = self.now + self.timing.retry_s * min(entry.retries, 8)
-        if entry.payload is None:
-            raise InvariantBroken(f"{entry.mid} is {entry.phase.name} without its payload")
-        message = Multicast(entry.mid, entry.dest, entry.payload, entry.ack_below)
-        for group in entry.dest:
-            if group != self.group:
-                receivers = self.topology.members(group) if entry.retries > 2 else (self.leader_of(group),)
-                self._ready.send.append((receivers, message))
-        self._send_accept(entry)
-
-    def _retry_overdue(self) -> None:
-        """Departure 2: whoever leads and holds a message uncommitted for too long tries again."""
-        overdue = []
-        for entry in self.queue.uncommitted():
-            if entry.retry_at <= self.now:
-                overdue.append(entry)
-            elif not entry.retries:
-                break  # those behind it are younger
-        for entry in overdue:
-            self.retry(entry)
-
-    def on_hint(self, sender: Process, message: Hint) -> None:
-        """Somebody does not lead its group, and says who might."""
-        if type(sender) is not ReplicaId or sender.group != message.group:
-            raise PeerViolation(f"a hint for group {message.group} came from {sender}")
-        if message.ballot.number:
-            self.topology.check_ballot(message.group, message.ballot)
-            self.note_ballot(message.group, message.ballot)

@@ -1,172 +1,48 @@
-"""Leader recovery: NEWLEADER, NEWLEADER_ACK, NEW_STATE, NEWSTATE_ACK (right column of Figure *protocol*).
+"""Leader recovery: NEW_STATE and NEWSTATE_ACK (right column of Figure *protocol*, from line 45).
 
-Beyond the figure: states travel in bounded pieces; the whole quorum is merged at once; before it speaks for
-the ballot, the candidate catches up with everything a member of its quorum has executed; members that
+Beyond the figure: the whole quorum is merged at once, states travel in bounded pieces, and members that
 were away join a running ballot by the same NEW_STATE.
 """
 
 from __future__ import annotations
 
-import abc
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
-from multicast.durable import Joined, Promised
-from multicast.errors import InvalidArgument, PeerViolation
-from multicast.messages import EntryState, Hint, NewLeader, NewLeaderAck, NewState, NewStateAck, Part
+from multicast.durable import Joined
+from multicast.messages import EntryState, Hint, NewState, NewStateAck
+from multicast.process.campaign import Campaign, Pieces, Promise
 from multicast.protocol import Start
-from multicast.types import Ballot, MessageId, Phase, Process, ReplicaId, Status, Timestamp
-from multicast.whitebox.entry import Entry
+from multicast.types import Ballot, MessageId, Phase, Process, ReplicaId, Status
 from multicast.whitebox.normal import NormalOperation
 
-ACCEPTED = Phase.ACCEPTED
 COMMITTED = Phase.COMMITTED
 
 
-@dataclass(slots=True)
-class Pieces:
-    """A state that arrives in pieces, in order. A new transfer starts over."""
-
-    transfer: int = -1
-    count: int = 0
-    entries: list[EntryState] = field(default_factory=list)
-    next_index: int = 0
-
-    def add(self, part: Part, entries: tuple[EntryState, ...]) -> bool:
-        """Take one piece. True when that completes the state."""
-        if part.transfer != self.transfer:
-            self.transfer, self.count, self.next_index = part.transfer, part.count, 0
-            self.entries = []
-        if part.index == self.next_index:
-            self.entries.extend(entries)
-            self.next_index += 1
-            return self.complete
-        return False
-
-    @property
-    def complete(self) -> bool:
-        """Whether all pieces are here."""
-        return self.transfer >= 0 and self.next_index == self.count
-
-
-@dataclass(slots=True)
-class Promise:
-    """One member's NEWLEADER_ACK, as far as its pieces have come."""
-
-    cballot: Ballot
-    clock: int
-    executed: Timestamp
-    pieces: Pieces
-
-
-@dataclass(slots=True)
-class Campaign:
-    """A candidate's attempt to open a ballot."""
-
-    ballot: Ballot
-    resend_at: float
-    promises: dict[ReplicaId, Promise] = field(default_factory=dict)
-    merged: bool = False
-    acknowledged: int = 0
-
-    def promised(self) -> list[ReplicaId]:
-        """Who has answered NEWLEADER in full, in a fixed order."""
-        return sorted(m for m, promise in self.promises.items() if promise.pieces.complete)
-
-
-class LeaderRecovery(NormalOperation):
-    """How a new leader takes over without losing what a quorum has accepted."""
+class WhiteBox(NormalOperation):
+    """One process of the white-box protocol: how a new leader keeps what a quorum has accepted."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
-        self.campaign: Campaign | None = None
-        self.incoming: tuple[Ballot, Pieces] | None = None
+        self._handlers[NewState] = self.on_new_state
+        self._handlers[NewStateAck] = self.on_new_state_ack
+        self.incoming: tuple[Ballot, Pieces[EntryState]] | None = None
         """The pieces of a NEW_STATE that have come so far."""
+        self.joining: dict[ReplicaId, float] = {}
+        """At a leader: until when a member that was away is left alone with its NEW_STATE."""
 
-    def recover(self) -> None:
-        """Line 36: open a ballot above every one we know of."""
-        self._leave_ballot()
-        self.ballot = Ballot(self.highest_number + 1, self.me, self.configuration.number)
-        self.note_ballot(self.group, self.ballot)
-        self.campaign = Campaign(self.ballot, self.now + self.timing.retry_s)
-        self.selection.promised(self.now)
-        self._ready.persist.append(Promised(self.ballot))
-        if self.others:
-            self._ready.promise.append((self.others, NewLeader(self.ballot)))
-        self._acknowledge_new_leader(self.me)
+    def reported(self) -> Iterable[EntryState]:
+        """Everything accepted or committed here."""
+        return self.held()
 
-    def _leave_ballot(self) -> None:
-        """Stop normal operation. What was only proposed is forgotten; its senders will repeat it."""
-        self.status = Status.RECOVERING
-        self.campaign = None
-        self.queue.clear()
-        self.numbers.clear()
-        for entry in self.entries.values():
-            if entry.phase is Phase.PROPOSED:
-                entry.restart()
-                self.orphans[entry.mid] = self.now
-        self.selection.forget_leader()
+    def _size(self, entry: EntryState) -> int:
+        return len(entry.payload)
 
-    def on_new_leader(self, sender: Process, message: NewLeader) -> None:
-        """Lines 38-42: join the ballot, and tell its leader everything."""
-        ballot = message.ballot
-        candidate = self._leader_speaks(sender, ballot)
-        if ballot < self.ballot or ballot == self.cballot:
-            self._ready.send.append(((candidate,), Hint(self.group, self.ballot)))
-            return
-        if ballot > self.ballot:
-            self._leave_ballot()
-            self.ballot = ballot
-            self.selection.promised(self.now)
-            self._ready.persist.append(Promised(ballot))
-        self._acknowledge_new_leader(candidate)
-
-    def _acknowledge_new_leader(self, candidate: ReplicaId) -> None:
-        self._acknowledge()
-        for part, entries in self.parts(self.held()):
-            message = NewLeaderAck(self.ballot, self.cballot, self.clock, self.executed_ts, part, entries)
-            self._ready.promise.append(((candidate,), message))
-
-    def on_new_leader_ack(self, sender: Process, message: NewLeaderAck) -> None:
-        """Lines 43-44: gather a quorum of promises."""
-        member = self._member(sender)
-        campaign = self.campaign
-        if campaign is None or message.ballot != campaign.ballot or campaign.merged:
-            return
-        promise = campaign.promises.get(member)
-        if promise is None:
-            promise = Promise(message.cballot, message.clock, message.executed, Pieces())
-            campaign.promises[member] = promise
-        if promise.pieces.complete:
-            return
-        promise.clock, promise.executed = message.clock, message.executed
-        self.selection.expect_leader(self.now)
-        if promise.pieces.add(message.part, message.entries):
-            self._try_merge()
-
-    def _try_merge(self) -> None:
-        """Once a quorum has promised, and we have executed all that any of it has, start the ballot."""
-        campaign = self.campaign
-        if campaign is None or campaign.merged:
-            return
-        promised = campaign.promised()
-        if self.me not in promised or len(promised) < self.configuration.quorum:
-            return
-        furthest = max(promised, key=lambda m: campaign.promises[m].executed)
-        if campaign.promises[furthest].executed > self.last_delivered:
-            self._catch_up(furthest)
-            return
-        campaign.merged = True
-        campaign.resend_at = self.now + self.timing.retry_s
-        promises = [campaign.promises[m] for m in promised]
-        self._adopt(campaign.ballot, self._recovered_clock(promises), self._merge(promises))
+    def _take_over(self, ballot: Ballot, promises: list[Promise[EntryState]]) -> None:
+        self._adopt(ballot, self._recovered_clock(promises), self._merge(promises))
         self._send_new_state(self.others)
-        self._ready.promise.append(((self.me,), NewStateAck(campaign.ballot)))
+        self._ready.promise.append(((self.me,), NewStateAck(ballot)))
 
-    def _recovered_clock(self, promises: list[Promise]) -> int:
-        """Line 55."""
-        return max(promise.clock for promise in promises)
-
-    def _merge(self, promises: list[Promise]) -> dict[MessageId, EntryState]:
+    def _merge(self, promises: list[Promise[EntryState]]) -> dict[MessageId, EntryState]:
         """Lines 45-54: committed anywhere; accepted only as the highest cballot has it.
 
         What we have delivered ourselves and nobody remembers as committed was collected: it is done.
@@ -204,7 +80,7 @@ class LeaderRecovery(NormalOperation):
                     state.phase is not COMMITTED or state.global_ts <= self.last_delivered
                 ):
                     continue
-                entry = Entry.of(state)
+                entry = self._entry(state)
             elif not entry.delivered:
                 entry.take(state)
             self.entries[mid] = entry
@@ -259,63 +135,14 @@ class LeaderRecovery(NormalOperation):
             self._lead()
 
     def _lead(self) -> None:
-        """Lines 66-69: deliver what can be, take up what the old leader left, then serve."""
-        self.status = Status.LEADER
-        self.campaign = None
-        self.selection.lead(self.now)
-        self.reports = {}
-        unfinished = []
-        for entry in self.entries.values():
-            if entry.phase is ACCEPTED:
-                entry.retries, entry.retry_at = 0, self.now
-                self.queue.propose(entry.local_ts, entry)
-                self.numbers[entry.mid.client, entry.mid.sequence] = entry.mid.digest
-                unfinished.append(entry)
-            elif entry.phase is COMMITTED and not entry.delivered:
-                self.queue.add_committed(entry.global_ts, entry)
-        self._deliver_committed()
-        for entry in sorted(unfinished, key=lambda entry: entry.local_ts):
-            self.retry(entry)
-        self._release_waiting()
-        self._heartbeat()
+        self.joining = {}
+        super()._lead()
 
-    def _release_waiting(self) -> None:
-        """The group has a leader again: whatever waited for one is handled, or sent there by a hint."""
-        waiting, self.waiting = self.waiting, type(self.waiting)()
-        for sender, message in waiting:
-            try:
-                self.on_multicast(sender, message)
-            except InvalidArgument:
-                # Two requests waited under one number. The second is refused when its sender repeats it.
-                continue
+    def _left_behind(self, member: ReplicaId) -> None:
+        if self.now >= self.joining.get(member, 0.0):
+            self.joining[member] = self.now + self.timing.retry_s
+            self._send_new_state((member,))
 
-    def _resend(self) -> None:
-        """A candidate repeats what may have been lost; whoever has answered is left alone."""
-        campaign = self.campaign
-        if campaign is None or self.now < campaign.resend_at:
-            return
-        campaign.resend_at = self.now + self.timing.retry_s
-        if campaign.merged:
-            bit = self.configuration.bit
-            self._send_new_state(tuple(m for m in self.others if not campaign.acknowledged & bit[m]))
-            return
-        silent = tuple(m for m in self.others if m not in campaign.promised())
-        if silent:
-            self._ready.promise.append((silent, NewLeader(campaign.ballot)))
-        self._try_merge()
-
-    def _caught_up(self) -> None:
-        self._try_merge()
-
-    def _leader_speaks(self, sender: Process, ballot: Ballot) -> ReplicaId:
-        """The sender, if it is the member that leads the ballot it speaks of."""
-        member = self._member(sender)
-        if ballot.leader != member:
-            raise PeerViolation(f"{sender} speaks for ballot {ballot}")
-        self.topology.check_ballot(self.group, ballot)
-        self.note_ballot(self.group, ballot)
-        return member
-
-    @abc.abstractmethod
-    def _heartbeat(self) -> None:
-        """Say at once that there is a leader."""
+    def _resend_state(self, campaign: Campaign[EntryState]) -> None:
+        bit = self.configuration.bit
+        self._send_new_state(tuple(m for m in self.others if not campaign.acknowledged & bit[m]))

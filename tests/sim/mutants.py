@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+from collections.abc import Sequence
 
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
@@ -17,6 +18,7 @@ from multicast.messages import (
     NewState,
     Part,
 )
+from multicast.process.campaign import Promise
 from multicast.protocol import Ready, Start
 from multicast.queue import DeliveryQueue
 from multicast.topology import Configuration
@@ -34,7 +36,6 @@ from multicast.types import (
     Timestamp,
 )
 from multicast.whitebox import Entry, WhiteBox
-from multicast.whitebox.recovery import Promise
 
 
 class NoClockUpdateOnAccept(WhiteBox):
@@ -79,7 +80,7 @@ class OwnAcknowledgementNotRequired(WhiteBox):
 class AcceptedFromAnyBallot(WhiteBox):
     """Line 52: ACCEPTED is taken from every promise, not only from those of the highest cballot."""
 
-    def _merge(self, promises: list[Promise]) -> dict[MessageId, EntryState]:
+    def _merge(self, promises: list[Promise[EntryState]]) -> dict[MessageId, EntryState]:
         highest = max(promise.cballot for promise in promises)
         return super()._merge([dataclasses.replace(promise, cballot=highest) for promise in promises])
 
@@ -87,7 +88,7 @@ class AcceptedFromAnyBallot(WhiteBox):
 class ClockNotRecovered(WhiteBox):
     """Line 55: the new leader keeps its own clock instead of the highest."""
 
-    def _recovered_clock(self, promises: list[Promise]) -> int:
+    def _recovered_clock(self, promises: Sequence[Promise[EntryState]]) -> int:
         return 0
 
 
@@ -144,14 +145,14 @@ class CollectsOnOwnDurability(WhiteBox):
 class CandidateDoesNotCatchUp(WhiteBox):
     """Departure 5: NEW_STATE is sent without executing what others in the quorum have executed."""
 
-    def on_new_leader_ack(self, sender: Process, message: NewLeaderAck) -> None:
+    def on_new_leader_ack(self, sender: Process, message: NewLeaderAck[EntryState]) -> None:
         super().on_new_leader_ack(sender, dataclasses.replace(message, executed=NO_TIMESTAMP))
 
 
 class KeepsDeliveredEntries(WhiteBox):
     """Departure 5: recovered entries are kept although their ids have been delivered."""
 
-    def _merge(self, promises: list[Promise]) -> dict[MessageId, EntryState]:
+    def _merge(self, promises: list[Promise[EntryState]]) -> dict[MessageId, EntryState]:
         known, self.delivered_ids = self.delivered_ids, DeliveredIds()
         merged = super()._merge(promises)
         self.delivered_ids = known

@@ -1,16 +1,19 @@
-"""The variables of a process (Figure *vars*), how it restarts, and the bounds of what it sends."""
+"""The variables of a process (Figure *vars*), and how it restarts."""
 
 from __future__ import annotations
 
+import abc
 from collections import deque
 from collections.abc import Iterable
+from typing import Generic
 
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
 from multicast.election import LeaderSelection
 from multicast.errors import InvalidArgument
 from multicast.history import History
-from multicast.messages import EntryState, Multicast, Part
+from multicast.messages import EntryState, Multicast
+from multicast.process.entry import E
 from multicast.protocol import Protocol, Ready, Start
 from multicast.queue import DeliveryQueue
 from multicast.types import (
@@ -25,13 +28,11 @@ from multicast.types import (
     ReplicaId,
     Status,
     Timestamp,
-    Vector,
     time_of,
 )
-from multicast.whitebox.entry import Entry
 
 
-class State(Protocol):
+class State(Protocol, Generic[E]):
     """A process p_i of group g_0: its variables and their initial or restored values."""
 
     def __init__(self, start: Start) -> None:
@@ -46,35 +47,28 @@ class State(Protocol):
         self.configuration = topology.configuration(me.group, 0)
         self.others = tuple(m for m in self.configuration.members if m != me)
         self.my_bit = self.configuration.bit[me]
-        self.foreign: dict[Destinations, tuple[ReplicaId, ...]] = {}
-        self.vectors: dict[Destinations, tuple[Vector, tuple[ReplicaId, ...]]] = {}
-        """Caches, by destinations: the processes of the other groups; the last Bal and its leaders."""
         self.bits = topology.bits
         self.quorums = topology.quorums
 
         self.clock = durable.clock
         self.ballot = durable.ballot
         self.cballot = durable.cballot
-        self.entries: dict[MessageId, Entry] = {}
+        self.entries: dict[MessageId, E] = {}
         self.last_delivered = checkpoint.position
         """The paper's max_delivered_gts."""
         self.delivered_ids: DeliveredIds = checkpoint.delivered.copy()
         self.leaders: dict[GroupId, Ballot] = {}
         """cur_leader: the highest ballot heard of in each group, whose leader is our guess."""
-        self.queue: DeliveryQueue[Entry] = DeliveryQueue()
+        self.queue: DeliveryQueue[E] = DeliveryQueue()
         """What a leader has yet to deliver; empty elsewhere."""
 
         self.history = History(self.last_delivered, self.timing.history)
-        self.retained: dict[Destinations, deque[Entry]] = {}
+        self.retained: dict[Destinations, deque[E]] = {}
         """Delivered entries that some destination may still ask for, by destinations, in order."""
         self.superseded: deque[tuple[Timestamp, MessageId]] = deque()
         """Messages that a snapshot made superfluous, and the position it must be durable at."""
         self.orphans: dict[MessageId, float] = {}
         """Entries in phase START, which only hold other groups' proposals, and since when."""
-        self.acked: list[MessageId] = []
-        self.acked_vector: Vector = ()
-        self.acked_leaders: tuple[ReplicaId, ...] = ()
-        """Messages accepted and not yet acknowledged, all in the same ballots, and whom to answer."""
         self.waiting: deque[tuple[Process, Multicast]] = deque()
         """MULTICASTs that arrived while this process was recovering."""
         self.numbers: dict[tuple[int, int], int] = {}
@@ -111,8 +105,17 @@ class State(Protocol):
         first = topology.preferred_leader(me.group) == me
         self.selection.expect_leader(now, at_once=not self.others or (fresh and first))
 
+    @abc.abstractmethod
+    def new_entry(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> E:
+        """An entry in START, of the protocol's own kind."""
+
+    def _entry(self, state: EntryState) -> E:
+        entry = self.new_entry(state.mid, state.dest, state.payload, state.ack_below)
+        entry.take(state)
+        return entry
+
     def _restore(self, state: EntryState) -> None:
-        self.entries[state.mid] = entry = Entry.of(state)
+        self.entries[state.mid] = entry = self._entry(state)
         entry.delivered = state.phase is Phase.COMMITTED and state.global_ts <= self.last_delivered
         self.clock = max(self.clock, time_of(state.local_ts), time_of(state.global_ts))
 
@@ -139,36 +142,23 @@ class State(Protocol):
         if group == self.group and ballot.number > self.highest_number:
             self.highest_number = ballot.number
 
-    def parts(self, entries: Iterable[EntryState]) -> list[tuple[Part, tuple[EntryState, ...]]]:
-        """A state in pieces that fit a frame. At least one piece, so that an empty state arrives too."""
-        pieces: list[list[EntryState]] = [[]]
-        size = 0
-        for entry in entries:
-            if pieces[-1] and (
-                len(pieces[-1]) >= self.timing.part_entries
-                or size + len(entry.payload) > self.timing.part_bytes
-            ):
-                pieces.append([])
-                size = 0
-            pieces[-1].append(entry)
-            size += len(entry.payload)
-        self._transfer += 1
-        return [
-            (Part(self._transfer, index, len(pieces)), tuple(piece)) for index, piece in enumerate(pieces)
-        ]
-
     def held(self) -> list[EntryState]:
         """Everything accepted or committed here."""
         return [entry.state() for entry in self.entries.values() if entry.phase >= Phase.ACCEPTED]
+
+    def _forget(self, mids: Iterable[MessageId]) -> None:
+        """Nobody can need these messages any more."""
+        for mid in mids:
+            del self.entries[mid]
+
+    def unfinished(self) -> list[MessageId]:
+        """Messages this process holds anything about, or that wait for a leader here."""
+        return [*self.entries, *(message.mid for _, message in self.waiting)]
 
     def checkpoint(self) -> Checkpoint:
         """The ordering side of a snapshot taken now, at the last delivery."""
         retained = [entry.state() for entry in self.entries.values() if entry.delivered]
         return Checkpoint(self.last_delivered, self.delivered_ids.copy(), tuple(retained))
-
-    def orphan(self, entry: Entry) -> None:
-        """The entry is back to START, or new: it is soft state that may be forgotten."""
-        self.orphans[entry.mid] = self.now
 
     def executed(self, watermark: Timestamp) -> None:
         """Everything up to here is durably executed by the application."""

@@ -1,18 +1,17 @@
-"""The white-box process as hosts see it: messages in, time in, `Ready` out."""
+"""A process as hosts see it: messages in, time in, `Ready` out. Heartbeats, elections, time-outs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn
 
 from multicast.errors import PeerViolation
 from multicast.messages import (
-    Accept,
-    AcceptAck,
     CatchUp,
     Deliver,
     Deliveries,
     Executed,
+    H,
     Heartbeat,
     HeartbeatAck,
     Hint,
@@ -20,14 +19,13 @@ from multicast.messages import (
     Multicast,
     NewLeader,
     NewLeaderAck,
-    NewState,
-    NewStateAck,
     PreVote,
     PreVoteAck,
 )
+from multicast.process.campaign import Campaigning
+from multicast.process.entry import E
 from multicast.protocol import Ready, Start
 from multicast.types import Ballot, Process, ReplicaId, Status
-from multicast.whitebox.recovery import LeaderRecovery
 
 
 class _NotForIt(Exception):
@@ -42,8 +40,8 @@ class _Handlers(dict[type, Callable[[Any, Any], None]]):
         raise _NotForIt(kind)
 
 
-class WhiteBox(LeaderRecovery):
-    """One process of the white-box protocol."""
+class Replica(Campaigning[E, H], Generic[E, H]):
+    """One process of its group. A protocol adds the handlers of its own messages."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
@@ -51,20 +49,14 @@ class WhiteBox(LeaderRecovery):
         self.housekeeping_at = start.now
         self.exchange_at = start.now
         """At a follower: when to ask other groups for watermarks, if anything still waits for them."""
-        self.joining: dict[ReplicaId, float] = {}
-        """At a leader: until when a member that was away is left alone with its NEW_STATE."""
         self.defied: dict[ReplicaId, float] = {}
         """At a leader: members that have promised a higher ballot, and since when."""
         self._client_handlers = _Handlers({Multicast: self.on_multicast})
         self._handlers = _Handlers({
             Multicast: self.on_multicast,
-            Accept: self.on_accept,
-            AcceptAck: self.on_accept_ack,
             Deliver: self.on_deliver,
             NewLeader: self.on_new_leader,
             NewLeaderAck: self.on_new_leader_ack,
-            NewState: self.on_new_state,
-            NewStateAck: self.on_new_state_ack,
             Hint: self.on_hint,
             Heartbeat: self.on_heartbeat,
             HeartbeatAck: self.on_heartbeat_ack,
@@ -92,7 +84,7 @@ class WhiteBox(LeaderRecovery):
 
     def ready(self) -> Ready:
         """Drain what is to be done."""
-        self._acknowledge()
+        self._flush()
         ready, self._ready = self._ready, Ready()
         ready.wake_at = min(self.housekeeping_at, self.selection.stand_at)
         return ready
@@ -130,7 +122,6 @@ class WhiteBox(LeaderRecovery):
         self._expire_orphans()
 
     def _lead(self) -> None:
-        self.joining = {}
         self.defied = {}
         super()._lead()
 
@@ -185,13 +176,17 @@ class WhiteBox(LeaderRecovery):
         for group, watermark in message.executed:
             self._learn_fact(group, watermark)
         if ballot >= self.ballot:
-            if ballot > self.ballot and (self.status is Status.LEADER or self.campaign is not None):
-                self._leave_ballot()
+            self._hear_leader(ballot)
             self.selection.heard_leader(self.now)
             if message.last_delivered > self.last_delivered and ballot == self.cballot:
                 self._catch_up(leader)
         ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts)
         self._ready.promise.append(((leader,), ack))
+
+    def _hear_leader(self, ballot: Ballot) -> None:
+        """Somebody leads a ballot at least as high as any we know: stop competing."""
+        if ballot > self.ballot and (self.status is Status.LEADER or self.campaign is not None):
+            self._leave_ballot()
 
     def on_heartbeat_ack(self, sender: Process, message: HeartbeatAck) -> None:
         """A member hears us: count it, let it join if it was away, and mind ballots above ours."""
@@ -208,6 +203,8 @@ class WhiteBox(LeaderRecovery):
             since = self.defied.setdefault(member, self.now)
             if self.now - since >= 2 * self.timing.election_s:
                 self.recover()
-        elif self.now >= self.joining.get(member, 0.0):
-            self.joining[member] = self.now + self.timing.retry_s
-            self._send_new_state((member,))
+        else:
+            self._left_behind(member)
+
+    def _left_behind(self, member: ReplicaId) -> None:
+        """A member hears us, but is not in our ballot yet."""

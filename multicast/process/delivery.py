@@ -14,16 +14,16 @@ from multicast.durable import Checkpoint, Learned
 from multicast.errors import InvariantBroken, PeerViolation
 from multicast.history import History
 from multicast.messages import CatchUp, Decision, Deliver, Deliveries, Delivery
-from multicast.types import Phase, Process, ReplicaId, Status, Timestamp, time_of
-from multicast.whitebox.entry import Entry
-from multicast.whitebox.state import State
+from multicast.process.entry import E
+from multicast.process.state import State
+from multicast.types import Ballot, Phase, Process, ReplicaId, Status, Timestamp, time_of
 
 START = Phase.START
 ACCEPTED = Phase.ACCEPTED
 COMMITTED = Phase.COMMITTED
 
 
-class DeliveryPath(State):
+class DeliveryPath(State[E]):
     """Delivering in order, and mending gaps."""
 
     def _deliver_committed(self) -> None:
@@ -41,7 +41,7 @@ class DeliveryPath(State):
         """Lines 25-32, with the chain of departure 3."""
         if message.ballot.leader != sender:
             raise PeerViolation(f"DELIVER in ballot {message.ballot} came from {sender}")
-        if self.status is not Status.FOLLOWER or message.ballot != self.cballot:
+        if not self._follows(message.ballot):
             return
         previous = message.previous_ts
         for mid, local_ts, global_ts in message.run:
@@ -53,7 +53,7 @@ class DeliveryPath(State):
                 self._deliver(entry, local_ts, global_ts)
             previous = global_ts
 
-    def _deliver(self, entry: Entry, local_ts: Timestamp, global_ts: Timestamp) -> None:
+    def _deliver(self, entry: E, local_ts: Timestamp, global_ts: Timestamp) -> None:
         """deliver(m): the only place where a message is delivered."""
         payload = entry.payload
         mid = entry.mid
@@ -110,7 +110,7 @@ class DeliveryPath(State):
                 break
             entry = self.entries.get(delivery.mid)
             if entry is None:
-                entry = Entry(delivery.mid, delivery.dest, delivery.payload, delivery.ack_below)
+                entry = self.new_entry(delivery.mid, delivery.dest, delivery.payload, delivery.ack_below)
                 self.entries[delivery.mid] = entry
             entry.payload = delivery.payload
             entry.ack_below = delivery.ack_below
@@ -136,20 +136,25 @@ class DeliveryPath(State):
             if mid in self.delivered_ids and mid not in taken and not entry.delivered:
                 # The source had collected it: every destination has executed it. The disk keeps our
                 # acceptance until the snapshot is durable here.
-                del self.entries[mid]
+                self._forget((mid,))
                 self.orphans.pop(mid, None)
                 if entry.phase >= ACCEPTED:
                     self.superseded.append((checkpoint.position, mid))
         for state in checkpoint.entries:
             persist.append(Learned(state))
             self.orphans.pop(state.mid, None)
-            entry = self.entries.setdefault(state.mid, Entry.of(state))
+            entry = self.entries.get(state.mid) or self._entry(state)
+            self.entries[state.mid] = entry
             entry.take(state)
             entry.delivered = True
         self._rebuild_retained()
         self.asked_until = 0.0
         self._caught_up()
         return True
+
+    def _follows(self, ballot: Ballot) -> bool:
+        """Whether this process follows the leader of the ballot."""
+        return self.status is Status.FOLLOWER and ballot == self.cballot
 
     @abc.abstractmethod
     def _caught_up(self) -> None:

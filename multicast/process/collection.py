@@ -13,11 +13,12 @@ import itertools
 from multicast.durable import Dropped
 from multicast.errors import PeerViolation
 from multicast.messages import Executed
+from multicast.process.delivery import DeliveryPath
+from multicast.process.entry import E
 from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Process, ReplicaId, Timestamp
-from multicast.whitebox.delivery import DeliveryPath
 
 
-class Collection(DeliveryPath):
+class Collection(DeliveryPath[E]):
     """Watermarks of this group and of those it shares messages with."""
 
     def _learn_fact(self, group: GroupId, watermark: Timestamp) -> None:
@@ -75,8 +76,7 @@ class Collection(DeliveryPath):
                 dropped.append(bucket.popleft().mid)
             if not bucket:
                 del self.retained[dest]
-        for mid in dropped:
-            del self.entries[mid]
+        self._forget(dropped)
         while self.superseded and self.superseded[0][0] <= self.executed_ts:
             dropped.append(self.superseded.popleft()[1])
         if dropped:
@@ -88,4 +88,4 @@ class Collection(DeliveryPath):
         expired = list(itertools.takewhile(lambda mid: self.orphans[mid] <= horizon, self.orphans))
         for mid in expired:
             del self.orphans[mid]
-            del self.entries[mid]
+        self._forget(expired)

@@ -1,0 +1,160 @@
+"""MULTICAST: requests of clients and of other groups, who may ask, and asking again.
+
+How a leader answers a request is the protocol's business: it spreads its proposal of a local timestamp, and
+repeats it whenever it is asked again.
+"""
+
+from __future__ import annotations
+
+import abc
+
+from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
+from multicast.messages import Hint, Multicast
+from multicast.process.collection import Collection
+from multicast.process.entry import E
+from multicast.types import (
+    Destinations,
+    GroupId,
+    MessageId,
+    Phase,
+    Process,
+    ReplicaId,
+    Status,
+    digest_of,
+    timestamp,
+)
+
+START = Phase.START
+PROPOSED = Phase.PROPOSED
+LEADER = Status.LEADER
+FOLLOWER = Status.FOLLOWER
+
+
+class Requests(Collection[E]):
+    """What a process does when it is asked to order a message."""
+
+    def on_multicast(self, sender: Process, message: Multicast) -> None:
+        """Lines 3-9: the leader proposes a local timestamp, or repeats its proposal."""
+        self._check_multicast(sender, message)
+        if self.status is not LEADER:
+            self._defer(sender, message)
+            return
+        entry = self.entries.get(message.mid)
+        if entry is None:
+            if message.mid in self.delivered_ids:
+                self._ready.duplicates.append((sender, message.mid))
+                return
+            entry = self.new_entry(message.mid, message.dest, message.payload, message.ack_below)
+            self.entries[message.mid] = entry
+            self._propose(entry)
+            self._spread(entry)
+        elif entry.phase is START:
+            del self.orphans[message.mid]
+            entry.payload = message.payload
+            entry.ack_below = message.ack_below
+            self._propose(entry)
+            self._spread(entry)
+        else:
+            if entry.delivered:
+                self._ready.duplicates.append((sender, message.mid))
+            self._repeat(entry, sender)
+
+    def _check_multicast(self, sender: Process, message: Multicast) -> None:
+        """Raise, with nothing changed, if no leader should order this."""
+        mid = message.mid
+        dest = message.dest
+        self.topology.check_destinations(dest)
+        if self.group not in dest:
+            raise InvalidArgument(f"message {mid} to groups {dest} was sent to group {self.group}")
+        if message.ack_below > mid.sequence:
+            raise InvalidArgument(f"message {mid} acknowledges itself: ack_below {message.ack_below}")
+        if mid.digest != digest_of(dest, message.payload):
+            raise InvalidArgument(f"message {mid} does not have the digest of its payload and destinations")
+        # A mismatch that another group has begun to order is ordered, or that group would wait for ever.
+        if type(sender) is not ReplicaId and (
+            self.numbers.get((mid.client, mid.sequence), mid.digest) != mid.digest
+            or self.delivered_ids.conflicts(mid)
+        ):
+            raise InvalidArgument(f"message id {mid} was used before with another payload or destinations")
+
+    def _defer(self, sender: Process, message: Multicast) -> None:
+        """Departure 11: a follower answers with a hint; a recovering process lets the message wait."""
+        if self.status is FOLLOWER or len(self.waiting) >= self.timing.waiting:
+            self._ready.send.append(((sender,), Hint(self.group, self.ballot)))
+        else:
+            self.waiting.append((sender, message))
+
+    def _release_waiting(self) -> None:
+        """The group has a leader again: whatever waited for one is handled, or sent there by a hint."""
+        waiting, self.waiting = self.waiting, type(self.waiting)()
+        for sender, message in waiting:
+            try:
+                self.on_multicast(sender, message)
+            except InvalidArgument:
+                # Two requests waited under one number. The second is refused when its sender repeats it.
+                continue
+
+    def _propose(self, entry: E) -> None:
+        """Lines 6-8: the clock ticks, and gives the message its local timestamp."""
+        self.clock += 1
+        entry.local_ts = timestamp(self.clock, self.group)
+        entry.phase = PROPOSED
+        entry.retry_at = self.now + self.timing.retry_s
+        entry.retries = 0
+        self.numbers[entry.mid.client, entry.mid.sequence] = entry.mid.digest
+        self.queue.propose(entry.local_ts, entry)
+
+    @abc.abstractmethod
+    def _spread(self, entry: E) -> None:
+        """The leader has given the message its local timestamp: whoever must know is told."""
+
+    @abc.abstractmethod
+    def _repeat(self, entry: E, asker: Process) -> None:
+        """Somebody multicasts what is known already: say again what it may have missed."""
+
+    def _first_heard(self, mid: MessageId, dest: Destinations, proposer: GroupId) -> E | None:
+        """An entry in START for a message that others propose; none if it was delivered and collected."""
+        if mid in self.delivered_ids:
+            return None
+        self.topology.check_destinations(dest)
+        if self.group not in dest or proposer not in dest:
+            raise PeerViolation(f"a proposal for {mid} to groups {dest}, by {proposer}, came to {self.group}")
+        self.entries[mid] = entry = self.new_entry(mid, dest, None, 0)
+        self.orphans[mid] = self.now
+        return entry
+
+    def retry(self, entry: E) -> None:
+        """Lines 33-35: multicast m again to the leaders of all destinations, and repeat our own part.
+
+        After two tries in vain the guesses may be wrong, so every member of the other groups is asked:
+        those who do not lead answer with a hint.
+        """
+        entry.retries += 1
+        entry.retry_at = self.now + self.timing.retry_s * min(entry.retries, 8)
+        if entry.payload is None:
+            raise InvariantBroken(f"{entry.mid} is {entry.phase.name} without its payload")
+        message = Multicast(entry.mid, entry.dest, entry.payload, entry.ack_below)
+        for group in entry.dest:
+            if group != self.group:
+                receivers = self.topology.members(group) if entry.retries > 2 else (self.leader_of(group),)
+                self._ready.send.append((receivers, message))
+        self._repeat(entry, self.me)
+
+    def _retry_overdue(self) -> None:
+        """Departure 2: whoever leads and holds a message uncommitted for too long tries again."""
+        overdue = []
+        for entry in self.queue.uncommitted():
+            if entry.retry_at <= self.now:
+                overdue.append(entry)
+            elif not entry.retries:
+                break  # those behind it are younger
+        for entry in overdue:
+            self.retry(entry)
+
+    def on_hint(self, sender: Process, message: Hint) -> None:
+        """Somebody does not lead its group, and says who might."""
+        if type(sender) is not ReplicaId or sender.group != message.group:
+            raise PeerViolation(f"a hint for group {message.group} came from {sender}")
+        if message.ballot.number:
+            self.topology.check_ballot(message.group, message.ballot)
+            self.note_ballot(message.group, message.ballot)
