@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint types layers unit campaign figures clean
+.PHONY: help up test lint types layers unit campaign figures proto clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -41,11 +41,23 @@ campaign: $(VENV)/installed ## many seeds of the simulator, for an hour or so
 	$(BIN)/wbkv sim --groups 2 --replicas 5 --seeds 0:1000 --faults all
 	$(BIN)/wbkv sim --groups 1 --replicas 3 --seeds 0:500 --faults all
 	$(BIN)/wbkv sim --groups 6 --replicas 3 --seeds 0:500 --faults all
+	$(BIN)/wbkv sim --protocol ftskeen --seeds 0:1000 --faults all
+	$(BIN)/wbkv sim --protocol fastcast --seeds 0:1000 --faults all
+	$(BIN)/wbkv sim --protocol fastcast --groups 2 --replicas 5 --seeds 0:500 --faults all
+	$(BIN)/wbkv sim --protocol skeen --seeds 0:500 --faults all
 
 figures: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.core_cost
 	$(BIN)/python -m benchmarks.core_scaling
 	$(BIN)/python -m benchmarks.simulator_speed
+	$(BIN)/python -m benchmarks.wire_cost
+	$(BIN)/python -m benchmarks.flows
+	$(BIN)/wbkv bench delays --variants
+	$(BIN)/wbkv bench theorem4 --variants
+	$(BIN)/wbkv bench messages
+
+proto: $(VENV)/installed ## the wire format's Python code, from proto/
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto proto/wbkv_proto/*.proto
 
 clean: ## remove what was built
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -13,10 +13,14 @@ import random
 import statistics
 import time
 from collections.abc import Iterator
+from typing import Any
 
+from multicast import PROTOCOLS
 from multicast.client import Numbers
 from multicast.messages import Message
+from multicast.process import Replica
 from multicast.protocol import Start
+from multicast.sim.delays import group_size
 from multicast.topology import Topology
 from multicast.types import ClientId, Destinations, GroupId, MessageId, Process
 from multicast.whitebox import WhiteBox
@@ -27,11 +31,11 @@ CLIENT = ClientId(1)
 class Wiring:
     """Replicas in one process; virtual time moves only when nothing else can."""
 
-    def __init__(self, groups: int, replicas: int) -> None:
+    def __init__(self, groups: int, replicas: int, protocol: type[Replica[Any]] = WhiteBox) -> None:
         self.topology = Topology.uniform(groups, replicas)
         self.now = 0.0
         members = [m for g in self.topology.groups for m in self.topology.members(g)]
-        self.replicas = {m: WhiteBox(Start(m, self.topology, random.Random(str(m)), 0.0)) for m in members}
+        self.replicas = {m: protocol(Start(m, self.topology, random.Random(str(m)), 0.0)) for m in members}
         everyone: list[Process] = [CLIENT, *members]
         self.links: dict[Process, dict[Process, list[Message]]] = {
             source: {target: [] for target in members} for source in everyone
@@ -120,6 +124,7 @@ def rounds(wiring: Wiring, dest: Destinations, arguments: argparse.Namespace) ->
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="whitebox")
     parser.add_argument("--groups", type=int, default=2)
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--dest", type=int, default=2)
@@ -130,7 +135,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     dest = tuple(GroupId(g) for g in range(arguments.dest))
-    wiring = Wiring(arguments.groups, arguments.replicas)
+    protocol: Any = PROTOCOLS[arguments.protocol]
+    wiring = Wiring(arguments.groups, group_size(protocol, arguments.replicas), protocol)
     figures = list(rounds(wiring, dest, arguments))
     median, best = statistics.median(figures), min(figures)
     if arguments.json:

@@ -9,8 +9,9 @@ Where to look:
 
 `types`, `messages`, `topology`   the nouns, what processes say, who is in which group
 `protocol`, `durable`             the contract with hosts, and what they keep on disk
-`process`                         what a process does under any protocol
+`process`                         what a process does under any of the protocols
 `whitebox`                        the white-box protocol of Gotsman, Lefort and Chockler
+`skeen`, `consensus`              Skeen's protocol, fault-tolerant Skeen, FastCast; their consensus
 `election`                        the leader selection service
 `queue`, `delivered`, `history`   ordered delivery, duplicate suppression, catching up
 `client`                          the multicasting process
@@ -24,21 +25,33 @@ from multicast.durable import Checkpoint, Durable, Record
 from multicast.errors import InvalidArgument, InvariantBroken, MulticastError, PeerViolation
 from multicast.messages import Delivery, Message, Multicast
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
+from multicast.skeen import EagerFastCast, EagerFtSkeen, FastCast, FtSkeen, Skeen
 from multicast.topology import Configuration, Topology
 from multicast.types import Ballot, ClientId, GroupId, MessageId, Phase, Process, ReplicaId, Status, Timestamp
 from multicast.whitebox import WhiteBox
 
-PROTOCOLS: Final[dict[str, type[Protocol]]] = {"whitebox": WhiteBox}
+PROTOCOLS: Final[dict[str, type[Protocol]]] = {
+    "whitebox": WhiteBox,
+    "fastcast": FastCast,
+    "ftskeen": FtSkeen,
+    "skeen": Skeen,
+}
 """Every ordering protocol, by the name by which commands and configurations call it."""
+
+VARIANTS: Final[dict[str, type[Protocol]]] = {"fastcast-eager": EagerFastCast, "ftskeen-eager": EagerFtSkeen}
+"""Better than the paper has them: see docs/protocol.md."""
 
 __all__ = [
     "PROTOCOLS",
+    "VARIANTS",
     "Ballot",
     "Checkpoint",
     "ClientId",
     "Configuration",
     "Delivery",
     "Durable",
+    "FastCast",
+    "FtSkeen",
     "GroupId",
     "InvalidArgument",
     "InvariantBroken",
@@ -56,6 +69,7 @@ __all__ = [
     "Reply",
     "Send",
     "Sender",
+    "Skeen",
     "Start",
     "Status",
     "Timestamp",

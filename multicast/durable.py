@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from multicast.delivered import DeliveredIds
 from multicast.errors import InvariantBroken
-from multicast.messages import Accept, Delivery, EntryState
-from multicast.types import NO_BALLOT, NO_TIMESTAMP, Ballot, MessageId, Phase, Timestamp
+from multicast.messages import Accept, Delivery, EntryState, LocalTimestamp, Value
+from multicast.types import NO_BALLOT, NO_TIMESTAMP, Ballot, MessageId, Phase, Timestamp, time_of
 
 
 @dataclass(slots=True)
@@ -42,6 +42,13 @@ class Accepted:
 
 
 @dataclass(slots=True)
+class Voted:
+    """This replica has voted, in its current ballot, for an answer to an instance of consensus."""
+
+    value: Value
+
+
+@dataclass(slots=True)
 class Learned:
     """A decided and delivered message, taken over with a snapshot."""
 
@@ -55,7 +62,7 @@ class Dropped:
     mids: tuple[MessageId, ...]
 
 
-Record: TypeAlias = Promised | Joined | Accepted | Delivery | Learned | Dropped
+Record: TypeAlias = Promised | Joined | Accepted | Voted | Delivery | Learned | Dropped
 """A `Delivery` says that the message's timestamps are decided; if it was accepted here, its payload is
 on disk already."""
 
@@ -90,6 +97,8 @@ class Durable:
                             proposal.local_ts,
                             NO_TIMESTAMP,
                         )
+                case Voted(value):
+                    self._vote(value)
                 case Delivery(mid, dest, payload, ack_below, local_ts, global_ts):
                     entries[mid] = EntryState(
                         mid, dest, payload, ack_below, Phase.COMMITTED, local_ts, global_ts
@@ -105,6 +114,18 @@ class Durable:
                     self.ballot = self.cballot = ballot
                     self.clock = max(self.clock, clock)
                     self.entries = entries = {entry.mid: entry for entry in new}
+
+    def _vote(self, value: Value) -> None:
+        if not isinstance(value, LocalTimestamp):
+            self.clock = max(self.clock, time_of(value.global_ts))
+            return
+        mid, dest, payload, ack_below, local_ts = value
+        self.clock = max(self.clock, time_of(local_ts))
+        known = self.entries.get(mid)
+        if known is None or known.phase is not Phase.COMMITTED:
+            self.entries[mid] = EntryState(
+                mid, dest, payload, ack_below, Phase.ACCEPTED, local_ts, NO_TIMESTAMP
+            )
 
 
 @dataclass(slots=True)

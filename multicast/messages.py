@@ -6,10 +6,11 @@ be on its way to several receivers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
-from multicast.types import Ballot, Destinations, GroupId, MessageId, Phase, Timestamp
+from multicast.types import NO_TIMESTAMP, Ballot, Destinations, GroupId, MessageId, Phase, Timestamp
 
 
 class EntryState(NamedTuple):
@@ -110,12 +111,8 @@ class Part:
     count: int
 
 
-H = TypeVar("H")
-"""What a member tells a candidate of one message: its entry, or its votes about it."""
-
-
 @dataclass(slots=True)
-class NewLeaderAck(Generic[H]):
+class NewLeaderAck:
     """NEWLEADER_ACK(b, cballot, clock, entries), in bounded pieces. Like Paxos' 1b."""
 
     ballot: Ballot
@@ -123,7 +120,7 @@ class NewLeaderAck(Generic[H]):
     clock: int
     executed: Timestamp
     part: Part
-    entries: tuple[H, ...]
+    entries: tuple[EntryState, ...]
 
 
 @dataclass(slots=True)
@@ -141,6 +138,71 @@ class NewStateAck:
     """NEWSTATE_ACK(b): a member holds the ballot's state durably."""
 
     ballot: Ballot
+
+
+Instance: TypeAlias = tuple[MessageId, Timestamp]
+"""Which question a group decides by consensus: m's local timestamp, where the second part is bottom; or that
+the group's clock passes the second part, as m's global timestamp."""
+
+
+class LocalTimestamp(NamedTuple):
+    """What may be decided: the group gives m this local timestamp."""
+
+    mid: MessageId
+    dest: Destinations
+    payload: bytes
+    ack_below: int
+    local_ts: Timestamp
+
+    @property
+    def at(self) -> Timestamp:
+        """Which question about m this answers."""
+        return NO_TIMESTAMP
+
+
+class ClockUpdate(NamedTuple):
+    """What may be decided: the group's clock passes m's global timestamp. There is no other answer."""
+
+    mid: MessageId
+    global_ts: Timestamp
+
+    @property
+    def at(self) -> Timestamp:
+        """Which question about m this answers."""
+        return self.global_ts
+
+
+Value: TypeAlias = LocalTimestamp | ClockUpdate
+
+
+@dataclass(slots=True)
+class Phase2a:
+    """Paxos' 2a: the leader of the ballot asks for votes, in several instances at once."""
+
+    ballot: Ballot
+    values: tuple[Value, ...]
+
+
+@dataclass(slots=True)
+class Phase2b:
+    """Paxos' 2b: a member has voted, durably, in all these instances."""
+
+    ballot: Ballot
+    instances: tuple[Instance, ...]
+
+
+@dataclass(slots=True)
+class Propose:
+    """PROPOSE(m, g, lts) of Figure *skeen*, from leader to leaders."""
+
+    mid: MessageId
+    dest: Destinations
+    group: GroupId
+    ballot: Ballot
+    """Whose leader says so. It decides nothing; it tells the others whom to talk to."""
+    local_ts: Timestamp
+    decided: bool
+    """Whether the group has decided it; else it is its leader's word only (FastCast)."""
 
 
 @dataclass(slots=True)
@@ -215,9 +277,12 @@ Message: TypeAlias = (
     | AcceptAck
     | Deliver
     | NewLeader
-    | NewLeaderAck[Any]
+    | NewLeaderAck
     | NewState
     | NewStateAck
+    | Phase2a
+    | Phase2b
+    | Propose
     | Hint
     | Heartbeat
     | HeartbeatAck
@@ -227,3 +292,19 @@ Message: TypeAlias = (
     | Deliveries
     | Executed
 )
+
+
+def about(message: object) -> Sequence[MessageId]:
+    """The application messages whose ordering this one is a step of."""
+    match message:
+        case Multicast() | Accept() | Propose():
+            return (message.mid,)
+        case AcceptAck():
+            return message.mids
+        case Deliver():
+            return [mid for mid, _, _ in message.run]
+        case Phase2a():
+            return [value.mid for value in message.values]
+        case Phase2b():
+            return [mid for mid, _ in message.instances]
+    return ()

@@ -109,6 +109,11 @@ class Protocol(abc.ABC):
     @abc.abstractmethod
     def __init__(self, start: Start) -> None: ...
 
+    @classmethod
+    def check_topology(cls, topology: Topology) -> None:
+        """Raise `InvalidArgument` if the protocol does not work with such groups."""
+        return
+
     def step(self, sender: Process, message: Message, now: float) -> None:
         """Handle one message. Raises `PeerViolation` or `InvalidArgument`, and then changes nothing."""
         self.receive(sender, (message,), now)

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import shlex
 import signal
 import sys
 import time
@@ -26,6 +27,8 @@ from multicast.sim.trace import DELIVER, Arrow, Flow, Mark, Recorder, text_lines
 from multicast.topology import Topology
 
 MESSAGES, MESSAGES_SHOWN = 200, 3
+REPLICAS, REPLICAS_ALONE = 3, {"skeen": 1}
+"""Members of each group, unless said otherwise; some protocols need groups of one."""
 JOBS_MAX = 64
 
 
@@ -85,7 +88,7 @@ class SimCommand:
         add = parser.add_argument
         add("--protocol", choices=sorted(PROTOCOLS), default="whitebox", help="what to run (whitebox)")
         add("--groups", type=positive, default=3, help="number of groups (3)")
-        add("--replicas", type=positive, default=3, help="members of each group, an odd number (3)")
+        add("--replicas", type=positive, help="members of each group, an odd number (3; skeen: 1)")
         add("--clients", type=positive, default=4, help="multicasting processes (4)")
         add(
             "--messages", type=positive, help=f"of all clients together ({MESSAGES}; shown: {MESSAGES_SHOWN})"
@@ -117,12 +120,11 @@ class SimCommand:
         faults = arguments.faults or ("none" if shown else "all")
         messages = arguments.messages or (MESSAGES_SHOWN if shown else MESSAGES)
         workload = Workload(clients=min(arguments.clients, messages), messages=messages)
-        if shown and faults == "none":
+        if shown and arguments.faults is None:
             workload = dataclasses.replace(workload, repeats=0.0)
-        scenario = Scenario(
-            PROTOCOLS[arguments.protocol], arguments.groups, arguments.replicas, faults, workload
-        )
-        Topology.uniform(arguments.groups, arguments.replicas)
+        replicas = arguments.replicas or REPLICAS_ALONE.get(arguments.protocol, REPLICAS)
+        scenario = Scenario(PROTOCOLS[arguments.protocol], arguments.groups, replicas, faults, workload)
+        scenario.protocol.check_topology(Topology.uniform(arguments.groups, replicas))
         if shown:
             return self._show(arguments, scenario)
         seeds = arguments.seeds if arguments.seed is None else range(arguments.seed, arguments.seed + 1)
@@ -226,7 +228,7 @@ def replay(arguments: argparse.Namespace, scenario: Scenario, outcome: Outcome) 
     """The command that shows a run again."""
     program = sys.argv[0] if Path(sys.argv[0]).name == "wbkv" else "wbkv"
     return (
-        f"{program} sim --protocol {arguments.protocol} --groups {scenario.groups} "
+        f"{shlex.quote(program)} sim --protocol {arguments.protocol} --groups {scenario.groups} "
         f"--replicas {scenario.replicas} --clients {scenario.workload.clients} "
         f"--messages {scenario.workload.messages} "
         f"--faults {scenario.faults} --seed {outcome.seed} --trace"

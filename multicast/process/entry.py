@@ -19,6 +19,7 @@ class Entry:
         "global_ts",
         "local_ts",
         "mid",
+        "missing",
         "payload",
         "phase",
         "retries",
@@ -34,6 +35,8 @@ class Entry:
         self.local_ts = NO_TIMESTAMP
         self.global_ts = NO_TIMESTAMP
         self.delivered = False
+        self.missing = len(dest)
+        """How many destinations have not proposed a local timestamp yet, as far as we know."""
         self.retries = 0
         self.retry_at = 0.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, NoReturn
+from typing import Any, NoReturn
 
 from multicast.errors import PeerViolation
 from multicast.messages import (
@@ -11,7 +11,6 @@ from multicast.messages import (
     Deliver,
     Deliveries,
     Executed,
-    H,
     Heartbeat,
     HeartbeatAck,
     Hint,
@@ -19,11 +18,13 @@ from multicast.messages import (
     Multicast,
     NewLeader,
     NewLeaderAck,
+    NewState,
+    NewStateAck,
     PreVote,
     PreVoteAck,
 )
-from multicast.process.campaign import Campaigning
 from multicast.process.entry import E
+from multicast.process.recovery import LeaderRecovery
 from multicast.protocol import Ready, Start
 from multicast.types import Ballot, Process, ReplicaId, Status
 
@@ -40,7 +41,7 @@ class _Handlers(dict[type, Callable[[Any, Any], None]]):
         raise _NotForIt(kind)
 
 
-class Replica(Campaigning[E, H], Generic[E, H]):
+class Replica(LeaderRecovery[E]):
     """One process of its group. A protocol adds the handlers of its own messages."""
 
     def __init__(self, start: Start) -> None:
@@ -57,6 +58,8 @@ class Replica(Campaigning[E, H], Generic[E, H]):
             Deliver: self.on_deliver,
             NewLeader: self.on_new_leader,
             NewLeaderAck: self.on_new_leader_ack,
+            NewState: self.on_new_state,
+            NewStateAck: self.on_new_state_ack,
             Hint: self.on_hint,
             Heartbeat: self.on_heartbeat,
             HeartbeatAck: self.on_heartbeat_ack,
@@ -176,17 +179,13 @@ class Replica(Campaigning[E, H], Generic[E, H]):
         for group, watermark in message.executed:
             self._learn_fact(group, watermark)
         if ballot >= self.ballot:
-            self._hear_leader(ballot)
+            if ballot > self.ballot and (self.status is Status.LEADER or self.campaign is not None):
+                self._leave_ballot()
             self.selection.heard_leader(self.now)
             if message.last_delivered > self.last_delivered and ballot == self.cballot:
                 self._catch_up(leader)
         ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts)
         self._ready.promise.append(((leader,), ack))
-
-    def _hear_leader(self, ballot: Ballot) -> None:
-        """Somebody leads a ballot at least as high as any we know: stop competing."""
-        if ballot > self.ballot and (self.status is Status.LEADER or self.campaign is not None):
-            self._leave_ballot()
 
     def on_heartbeat_ack(self, sender: Process, message: HeartbeatAck) -> None:
         """A member hears us: count it, let it join if it was away, and mind ballots above ours."""
@@ -205,6 +204,3 @@ class Replica(Campaigning[E, H], Generic[E, H]):
                 self.recover()
         else:
             self._left_behind(member)
-
-    def _left_behind(self, member: ReplicaId) -> None:
-        """A member hears us, but is not in our ballot yet."""

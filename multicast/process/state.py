@@ -39,6 +39,7 @@ class State(Protocol, Generic[E]):
         me, topology, now = start.me, start.topology, start.now
         if me not in topology:
             raise InvalidArgument(f"{me} is not in the topology")
+        self.check_topology(topology)
         durable, checkpoint = start.durable, start.checkpoint
         self.me = me
         self.group = me.group

@@ -5,7 +5,8 @@
 `clients`   multicasting processes, which may die half-way
 `faults`    what goes wrong, drawn from the seed
 `checkers`  what must be true of any atomic multicast, at every step
-`invariants`  the same for the white-box protocol's own variables and messages
+`delays`    latencies in message delays, as the paper's Section 5 has them
+`invariants`  the same for each protocol's own variables and messages
 `run`       one run in two phases: faults, then healing and the demand to finish
 `trace`, `diagram`  one run for people: as text, as a picture
 """

@@ -2,7 +2,7 @@
 
 Each checker watches one family of properties and raises `Violation` at the first step that breaks it. They
 share nothing with a protocol's own code but its messages. These hold for any atomic multicast; `invariants`
-has those of the white-box protocol.
+has each protocol's own.
 """
 
 from __future__ import annotations
@@ -13,17 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from multicast.client import Reply
-from multicast.messages import (
-    Accept,
-    AcceptAck,
-    Deliver,
-    Delivery,
-    Message,
-    Multicast,
-)
+from multicast.messages import Delivery, Message, Multicast, about
+from multicast.sim.faults import Fault
 from multicast.sim.host import Host
 from multicast.topology import Topology
 from multicast.types import (
+    ClientId,
     GroupId,
     MessageId,
     Process,
@@ -65,6 +60,15 @@ class Checker:
 
     def restarted(self, host: Host) -> None:
         """A replica is up again."""
+
+    def client_sent(self, client: ClientId, receivers: Sequence[Process], message: object) -> None:
+        """A client's message leaves."""
+
+    def received(self, receiver: Process, sender: Process, message: object) -> None:
+        """What no protocol handles has arrived: an answer at a client, a snapshot at a replica."""
+
+    def injected(self, fault: Fault) -> None:
+        """Something is about to go wrong, or all cuts to end."""
 
 
 @dataclass
@@ -168,14 +172,10 @@ class Genuine(Checker):
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
         """Whoever speaks or hears of m must have business with it."""
-        if isinstance(message, AcceptAck):
-            for mid in message.mids:
-                self._check(mid, host, receivers)
-        elif isinstance(message, Deliver):
-            for mid, _, _ in message.run:
-                self._check(mid, host, receivers)
-        elif isinstance(message, (Multicast, Accept, Reply)):
+        if isinstance(message, Reply):
             self._check(message.mid, host, receivers)
+        for mid in about(message):
+            self._check(mid, host, receivers)
 
     def _check(self, mid: MessageId, host: Host, receivers: Sequence[Process]) -> None:
         known = self._multicasts.known.get(mid)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from multicast.client import Reply, Sender
-from multicast.messages import Hint
+from multicast.messages import Hint, Message
 from multicast.sim.checkers import Multicasts
+from multicast.sim.host import Observer
 from multicast.sim.network import Loop, Network
 from multicast.topology import Topology
 from multicast.types import ClientId, GroupId, MessageId, Process
@@ -47,6 +48,7 @@ class SimClient:
         rng: random.Random,
         multicasts: Multicasts,
         changed: Callable[[], None],
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.sender = Sender(client, topology)
         self.alive = True
@@ -61,6 +63,7 @@ class SimClient:
         self._multicasts = multicasts
         self._wake_at = float("inf")
         self._changed = changed
+        self._observers = observers
         for _ in range(workload.window):
             self._think()
 
@@ -109,6 +112,8 @@ class SimClient:
         if not self.alive:
             return
         assert isinstance(message, (Reply, Hint))
+        for observer in self._observers:
+            observer.received(self.sender.client, sender, message)
         self.sender.step(message, self._loop.now)
         finished, self.sender.finished = self.sender.finished, []
         for mid in finished:
@@ -122,8 +127,7 @@ class SimClient:
     def _repeat(self, mid: MessageId) -> None:
         message = self._multicasts.known[mid]
         for group in message.dest:
-            for receiver in self._topology.members(group):
-                self._network.send(self.sender.client, receiver, message)
+            self._send(self._topology.members(group), message)
 
     def _tick(self) -> None:
         if self.alive:
@@ -133,9 +137,14 @@ class SimClient:
 
     def _flush(self) -> None:
         for receivers, message in self.sender.drain():
-            for receiver in receivers:
-                self._network.send(self.sender.client, receiver, message)
+            self._send(receivers, message)
         wake_at = self.sender.wake_at
         if wake_at is not None and wake_at < self._wake_at:
             self._wake_at = wake_at
             self._loop.at(wake_at, self._tick)
+
+    def _send(self, receivers: Sequence[Process], message: Message) -> None:
+        for observer in self._observers:
+            observer.client_sent(self.sender.client, receivers, message)
+        for receiver in receivers:
+            self._network.send(self.sender.client, receiver, message)

@@ -7,6 +7,7 @@ behind the batches that were handed out before it.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -17,9 +18,10 @@ from multicast.client import Reply
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.messages import Delivery, Message
 from multicast.protocol import Protocol, Send, Start, Timing
+from multicast.sim.faults import Fault
 from multicast.sim.network import Loop, Network
 from multicast.topology import Topology
-from multicast.types import NO_TIMESTAMP, MessageId, Process, ReplicaId, Timestamp
+from multicast.types import NO_TIMESTAMP, ClientId, MessageId, Process, ReplicaId, Timestamp
 
 
 @dataclass(slots=True)
@@ -70,6 +72,15 @@ class Observer(Interface):
 
     def restarted(self, host: Host) -> None:
         """A replica is up again, from what was durable."""
+
+    def client_sent(self, client: ClientId, receivers: Sequence[Process], message: object) -> None:
+        """A client's message leaves."""
+
+    def received(self, receiver: Process, sender: Process, message: object) -> None:
+        """What no protocol handles has arrived: an answer at a client, a snapshot at a replica."""
+
+    def injected(self, fault: Fault) -> None:
+        """Something is about to go wrong, or all cuts to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +180,8 @@ class Host:
         if replica is None:
             return
         if isinstance(message, Snapshot):
+            for observer in self._observers:
+                observer.received(self.me, sender, message)
             self._drain()
             if replica.install(message.checkpoint, self.local(self._loop.now)):
                 self.log = list(message.log)
@@ -298,6 +311,11 @@ class Host:
             self.replica.executed(batch.commit.checkpoint.position)
         for receivers, message in batch.promises:
             self._send(receivers, message)
+
+    def commit_every(self, seconds: float) -> None:
+        """Commit the application's state from now on at this pace."""
+        self._disk = dataclasses.replace(self._disk, commit_s=seconds)
+        self._commit(self._life)
 
     def _commit(self, life: int) -> None:
         """Commit the application's state lazily, behind everything handed to the disk so far."""

@@ -28,7 +28,7 @@ from multicast.sim.faults import (
     schedule,
 )
 from multicast.sim.host import Disk, Host
-from multicast.sim.invariants import Agreement, Monotone
+from multicast.sim.invariants import invariants_of
 from multicast.sim.network import Delays, Loop, Network
 from multicast.topology import Topology
 from multicast.types import ClientId, Process, ReplicaId
@@ -80,6 +80,7 @@ class Simulation:
         self.rng = random.Random(f"wbkv {seed}")
         self.loop = Loop()
         self.topology = Topology.uniform(scenario.groups, scenario.replicas)
+        scenario.protocol.check_topology(self.topology)
         self.network = Network(self.loop, self._fork("network"), scenario.delays, self._arrived)
         self.multicasts = Multicasts()
         self.hosts: dict[ReplicaId, Host] = {}
@@ -88,9 +89,9 @@ class Simulation:
         checkers: list[Checker] = [self.order]
         if scenario.checkers:
             checkers.append(Genuine(self.multicasts))
-            if issubclass(scenario.protocol, WhiteBox):
-                checkers += [Agreement(self.topology, self.multicasts, self.hosts), Monotone()]
+            checkers += invariants_of(scenario.protocol, self.topology, self.multicasts, self.hosts)
         checkers += observers
+        self._observers = checkers
         for group in self.topology.groups:
             for member in self.topology.members(group):
                 self.hosts[member] = Host(
@@ -107,7 +108,7 @@ class Simulation:
             self.clients[client] = SimClient(
                 client, self.topology, scenario.workload, share,
                 loop=self.loop, network=self.network, rng=self._fork(f"client {client}"),
-                multicasts=self.multicasts, changed=self._nothing,
+                multicasts=self.multicasts, changed=self._nothing, observers=self._observers,
             )  # fmt: skip
 
     def _fork(self, name: str) -> random.Random:
@@ -129,6 +130,8 @@ class Simulation:
 
     def inject(self, fault: Fault) -> None:
         """Let something go wrong now."""
+        for observer in self._observers:
+            observer.injected(fault)
         match fault:
             case Crash(replica, down_s):
                 self.crash(replica, down_s)
@@ -167,7 +170,7 @@ class Simulation:
 
     def heal(self) -> None:
         """End all faults."""
-        self.network.heal()
+        self.inject(Heal())
         for replica, host in self.hosts.items():
             host.stalled_until = 0.0
             self.restart(replica)

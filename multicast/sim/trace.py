@@ -1,14 +1,11 @@
-"""What happened in a run, message by message: a recorder, and a text that people can read.
-
-The recorder watches replicas only. Of a client's MULTICAST it sees the arrival but not the sending; of what
-is sent to a client, the sending but not the arrival. Both stay unknown rather than being made up.
-"""
+"""What happened in a run, message by message: a recorder, and a text that people can read."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -25,6 +22,7 @@ from multicast.messages import (
     Heartbeat,
     HeartbeatAck,
     Hint,
+    LocalTimestamp,
     Message,
     Multicast,
     NewLeader,
@@ -32,13 +30,17 @@ from multicast.messages import (
     NewState,
     NewStateAck,
     Part,
+    Phase2a,
+    Phase2b,
     PreVote,
     PreVoteAck,
+    Propose,
 )
 from multicast.sim.checkers import Checker
-from multicast.sim.host import Host
+from multicast.sim.faults import ClientDeath, Cut, Fault, Heal, Nominate, Reset, Stall
+from multicast.sim.host import Host, Snapshot
 from multicast.sim.network import Loop
-from multicast.types import Process, ReplicaId, format_timestamp
+from multicast.types import ClientId, MessageId, Process, ReplicaId, Timestamp, format_timestamp
 
 DELIVER: Final = "deliver"
 CRASH: Final = "crash"
@@ -46,6 +48,11 @@ RESTART: Final = "restart"
 LEAD: Final = "lead"
 FOLLOW: Final = "follow"
 INSTALL: Final = "install"
+CUT: Final = "cut"
+HEAL: Final = "heal"
+RESET: Final = "reset"
+STALL: Final = "stall"
+NOMINATE: Final = "nominate"
 
 BOOKKEEPING: Final = (Heartbeat, HeartbeatAck, PreVote, PreVoteAck, Executed, CatchUp)
 """Traffic that never stops and orders nothing: shown only when asked for."""
@@ -65,7 +72,7 @@ class Arrow:
 
     sent_at: float | None
     arrived_at: float | None
-    """None if it was lost, if it was still on its way at the end, or if a client got it."""
+    """None if it was lost, or if it was still on its way at the end."""
     source: Process
     target: Process
     message: object
@@ -126,8 +133,8 @@ class Flow:
         return sorted(chosen, key=lambda event: event.at)
 
     def is_lost(self, arrow: Arrow) -> bool:
-        """Whether it never arrived, at a replica, though it had the time that the slowest message took."""
-        if arrow.arrived_at is not None or not isinstance(arrow.target, ReplicaId):
+        """Whether it never arrived, though it had the time that the slowest message took."""
+        if arrow.arrived_at is not None:
             return False
         return self.ended_at - arrow.at > self.slowest_s + 1e-9  # rounding is not a delay
 
@@ -141,25 +148,40 @@ class Recorder(Checker):
         self._in_flight: dict[tuple[Process, Process], deque[Arrow]] = defaultdict(deque)
         self._down: set[Process] = set()
         self._leading: set[Process] = set()
+        self._cut: set[tuple[Process, Process]] = set()
+        self._cut_off: dict[Process, None] = {}
+        """Who bears the mark of a cut, in order."""
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
+        """A replica's message leaves."""
+        self._note_leadership(host)
+        self._leaves(host.me, receivers, message)
+
+    def client_sent(self, client: ClientId, receivers: Sequence[Process], message: object) -> None:
+        """A client's message leaves."""
+        self._leaves(client, receivers, message)
+
+    def _leaves(self, sender: Process, receivers: Sequence[Process], message: object) -> None:
         """One arrow to each receiver; where it ends is not known yet."""
         now = self._now()
-        self._note_leadership(host)
         for receiver in receivers:
-            arrow = Arrow(now, None, host.me, receiver, message)
+            arrow = Arrow(now, None, sender, receiver, message)
             self.flow.events.append(arrow)
-            if isinstance(receiver, ReplicaId):
-                self._in_flight[host.me, receiver].append(arrow)
+            if (sender, receiver) not in self._cut:
+                self._in_flight[sender, receiver].append(arrow)
 
     def stepping(self, host: Host, sender: Process, message: Message) -> None:
-        """The message has arrived: find its arrow, or draw one if a client sent it."""
+        """A replica is about to handle a message."""
+        self.received(host.me, sender, message)
+
+    def received(self, receiver: Process, sender: Process, message: object) -> None:
+        """The message has arrived: find its arrow, or draw one if nobody saw it leave."""
         now = self._now()
-        in_flight = self._in_flight[sender, host.me]
+        in_flight = self._in_flight[sender, receiver]
         # Arrows keep their messages alive, so that no two messages in flight share an identity.
         found = next((i for i, arrow in enumerate(in_flight) if arrow.message is message), None)
         if found is None:
-            self.flow.events.append(Arrow(None, now, sender, host.me, message))
+            self.flow.events.append(Arrow(None, now, sender, receiver, message))
             return
         for _ in range(found):  # links are FIFO: what was sent before it will not arrive any more
             in_flight.popleft()
@@ -174,23 +196,61 @@ class Recorder(Checker):
     def delivered(self, host: Host, delivery: Delivery) -> None:
         """A replica's application got a message."""
         mismatch = " (mismatch)" if delivery.mismatch else ""
-        self._mark(host, DELIVER, f"{delivery.mid} gts {format_timestamp(delivery.global_ts)}{mismatch}")
+        self._mark(host.me, DELIVER, f"{delivery.mid} gts {format_timestamp(delivery.global_ts)}{mismatch}")
 
     def installed(self, host: Host) -> None:
         """A replica's application was replaced by a snapshot."""
-        self._mark(host, INSTALL, f"snapshot of {_count(host.log, 'delivery', 'deliveries')}")
+        self._mark(host.me, INSTALL, f"snapshot of {_count(host.log, 'delivery', 'deliveries')}")
 
     def crashed(self, host: Host) -> None:
         """A replica is down."""
         self._leading.discard(host.me)
         self._down.add(host.me)
-        self._mark(host, CRASH, "")
+        self._mark(host.me, CRASH, "")
 
     def restarted(self, host: Host) -> None:
         """A replica is up again. Its first start, at the beginning of a run, is not worth a mark."""
         if host.me in self._down:
             self._down.remove(host.me)
-            self._mark(host, RESTART, f"with {_count(host.log, 'delivery', 'deliveries')}")
+            self._mark(host.me, RESTART, f"with {_count(host.log, 'delivery', 'deliveries')}")
+            for link, in_flight in self._in_flight.items():
+                if host.me in link:  # all its connections are new
+                    in_flight.clear()
+
+    def injected(self, fault: Fault) -> None:
+        """Something goes wrong. Each replica that crashes says so itself."""
+        match fault:
+            case Cut(sources, targets):
+                self._draw_cut(sources, targets)
+            case Heal():
+                for process in self._cut_off:
+                    self._mark(process, HEAL, "")
+                self._cut.clear()
+                self._cut_off.clear()
+            case Reset(source, target):
+                self._mark(source, RESET, f"link to {label_of(target)}")
+                self._in_flight[source, target].clear()
+            case Stall(replica, for_s):
+                self._mark(replica, STALL, f"disk, {for_s * 1000:.0f} ms")
+            case Nominate(replica):
+                self._mark(replica, NOMINATE, "")
+            case ClientDeath(client):
+                self._mark(ClientId(client + 1), CRASH, "for ever")
+
+    def _draw_cut(self, sources: Sequence[Process], targets: Sequence[Process]) -> None:
+        """Mark the side with fewer processes."""
+        few, many, way = (
+            (sources, targets, "to") if len(sources) <= len(targets) else (targets, sources, "from")
+        )
+        for process in few:
+            others = [label_of(other) for other in many if other != process]
+            if others:
+                self._cut_off[process] = None
+                self._mark(process, CUT, f"{way} {' '.join(others)}")
+        for link in itertools.product(sources, targets):
+            if link[0] != link[1]:
+                self._cut.add(link)
+                self._in_flight[link].clear()
 
     def _now(self) -> float:
         if self.loop is None:
@@ -198,8 +258,8 @@ class Recorder(Checker):
         self.flow.ended_at = self.loop.now
         return self.loop.now
 
-    def _mark(self, host: Host, kind: str, text: str) -> None:
-        self.flow.events.append(Mark(self._now(), host.me, kind, text))
+    def _mark(self, process: Process, kind: str, text: str) -> None:
+        self.flow.events.append(Mark(self._now(), process, kind, text))
 
     def _note_leadership(self, host: Host) -> None:
         replica = host.replica
@@ -207,13 +267,24 @@ class Recorder(Checker):
         if leads == (host.me in self._leading):
             return
         (self._leading.add if leads else self._leading.remove)(host.me)
-        self._mark(host, LEAD if leads else FOLLOW, str(getattr(replica, "cballot", "")))
+        self._mark(host.me, LEAD if leads else FOLLOW, str(getattr(replica, "cballot", "")))
 
 
 def name_of(message: object) -> str:
-    """The paper's name of a message, where the paper has it."""
+    """The paper's name of a message, where the paper has it; of a vote, what it is about too."""
+    match message:
+        case Phase2a(values=values):
+            return f"2A {_questions(value.at for value in values)}"
+        case Phase2b(instances=instances):
+            return f"2B {_questions(at for _, at in instances)}"
     kind = type(message)
     return _PAPER_NAMES.get(kind) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).upper()
+
+
+def _questions(ats: Iterable[Timestamp]) -> str:
+    """What a group decides: local timestamps, that its clock passes global ones, or both."""
+    clocks = {bool(at) for at in ats}
+    return "+".join(name for clock, name in ((False, "lts"), (True, "clock")) if clock in clocks)
 
 
 def label_of(process: Process) -> str:
@@ -231,9 +302,23 @@ def describe(message: object) -> str:
             return f"{mid} g{group} {ballot} lts {ts(local_ts)}{'' if payload is None else ', payload'}"
         case AcceptAck(mids, group, ballots):
             return f"{' '.join(map(str, mids))} g{group} [{' '.join(map(str, ballots))}]"
+        case Propose(mid, _, group, ballot, local_ts, decided):
+            how = "decided" if decided else "speculative"
+            return f"{mid} g{group} {ballot} lts {ts(local_ts)}, {how}"
+        case Phase2a(ballot, values):
+            asked = (
+                f"{v.mid} lts {ts(v.local_ts)}"
+                if isinstance(v, LocalTimestamp)
+                else _passes(v.mid, v.global_ts)
+                for v in values
+            )
+            return f"{', '.join(asked)} {ballot}"
+        case Phase2b(ballot, instances):
+            votes = (_passes(mid, at) if at else f"{mid} lts" for mid, at in instances)
+            return f"{', '.join(votes)} {ballot}"
         case Deliver(ballot, previous, run):
-            decided = ", ".join(f"{mid} lts {ts(local_ts)} gts {ts(gts)}" for mid, local_ts, gts in run)
-            return f"{decided} {ballot} after {ts(previous)}"
+            places = ", ".join(f"{mid} lts {ts(local_ts)} gts {ts(gts)}" for mid, local_ts, gts in run)
+            return f"{places} {ballot} after {ts(previous)}"
         case NewLeaderAck(ballot, cballot, clock, executed, part, entries):
             known = f"cballot {cballot} clock {clock} executed {ts(executed)}"
             return f"{ballot} {known}, {_pieces(part, entries)}"
@@ -253,10 +338,16 @@ def describe(message: object) -> str:
             return f"{_count(deliveries, 'delivery', 'deliveries')}, sender at {ts(last_delivered)}"
         case Executed(group, watermark):
             return f"g{group} up to {ts(watermark)}"
+        case Snapshot(log=log):
+            return _count(log, "delivery", "deliveries")
         case Reply(mid, group, global_ts):
             return f"{mid} g{group} gts {ts(global_ts)}"
         case _:
             return ""
+
+
+def _passes(mid: MessageId, global_ts: Timestamp) -> str:
+    return f"{mid} past gts {format_timestamp(global_ts)}"
 
 
 def _count(things: Sequence[object], one: str, many: str) -> str:
@@ -290,7 +381,7 @@ def text_lines(
 def _arrival(flow: Flow, arrow: Arrow) -> str:
     if arrow.arrived_at is not None:
         return f"{arrow.arrived_at * 1000:.3f}"
-    return "lost" if flow.is_lost(arrow) else "?"
+    return "lost" if flow.is_lost(arrow) else "under way"
 
 
 def render_text(

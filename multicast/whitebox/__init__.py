@@ -1,12 +1,9 @@
 """The white-box atomic multicast protocol (Figure *protocol*), made fit for crashes that end.
 
-`process` has what any protocol's processes do; here is what makes this one white-box:
-
-`normal`      ACCEPT, ACCEPT_ACK: the figure's left column
-`recovery`    NEW_STATE, NEWSTATE_ACK: the figure's right column, and the process as a whole
+`process` has what any protocol's processes do, `normal` what makes this one white-box: ACCEPT and ACCEPT_ACK.
 """
 
 from multicast.whitebox.entry import Entry
-from multicast.whitebox.recovery import WhiteBox
+from multicast.whitebox.normal import WhiteBox
 
 __all__ = ["Entry", "WhiteBox"]

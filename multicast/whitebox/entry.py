@@ -35,13 +35,11 @@ class Votes:
 class Entry(process.Entry):
     """One message, and the ACCEPTs and ACCEPT_ACKs counted so far."""
 
-    __slots__ = ("missing", "proposals", "vector", "votes")
+    __slots__ = ("proposals", "vector", "votes")
 
     def __init__(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> None:
         super().__init__(mid, dest, payload, ack_below)
-        self.missing = len(dest)
-        """How many destinations have not proposed yet."""
-        self.proposals = [NO_PROPOSAL] * self.missing
+        self.proposals = [NO_PROPOSAL] * len(dest)
         """In the order of dest, the ACCEPT of the highest ballot: a newer proposal replaces the older."""
         self.vector: Vector | None = None
         """Bal of the proposals accepted last."""

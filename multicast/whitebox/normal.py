@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from multicast.durable import Accepted
 from multicast.errors import PeerViolation
-from multicast.messages import Accept, AcceptAck, EntryState
+from multicast.messages import Accept, AcceptAck
 from multicast.process import Replica
 from multicast.protocol import Start
 from multicast.types import (
@@ -32,7 +32,7 @@ CACHED_MAX = 4096
 """Destination sets that are remembered; beyond them, the caches start over."""
 
 
-class NormalOperation(Replica[Entry, EntryState]):
+class WhiteBox(Replica[Entry]):
     """How a message gets its timestamps while leaders are stable."""
 
     def __init__(self, start: Start) -> None:

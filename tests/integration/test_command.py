@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from wbkv import command
 
-from multicast.sim import Outcome, Scenario
+from multicast import PROTOCOLS
+from multicast.sim import Outcome, Scenario, Simulation
+from multicast.sim.checkers import Checker
 
 
 def wbkv(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -87,10 +91,53 @@ def test_a_trace_names_the_papers_messages() -> None:
     assert done.stdout == wbkv("sim", "--seed", "1", "--trace").stdout
 
 
-def test_a_diagram_is_a_picture(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_protocol_has_traces_and_diagrams(protocol: str, tmp_path: Path) -> None:
     picture = tmp_path / "flow.svg"
-    assert wbkv("sim", "--seed", "1", "--diagram", str(picture)).returncode == 0
-    assert ET.parse(picture).getroot().tag.endswith("svg")  # noqa: S314 - we have just made it
+    done = wbkv("sim", "--protocol", protocol, "--seed", "1", "--trace", "--diagram", str(picture))
+    assert done.returncode == 0, done.stderr
+    said = {"whitebox": "ACCEPT", "fastcast": "speculative", "ftskeen": "2A clock", "skeen": "PROPOSE"}
+    assert re.search(rf"\b{said[protocol]}\b", done.stdout)
+    assert "?" not in done.stdout
+    root = ET.parse(picture).getroot()  # noqa: S314 - we have just made it
+    assert root.tag.endswith("svg")
+    groups = f"3 groups of {1 if protocol == 'skeen' else 3}"
+    assert any(f"{protocol}, {groups}" in (element.text or "") for element in root.iter())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_protocol_runs_without_further_options(protocol: str) -> None:
+    done = wbkv("sim", "--protocol", protocol, "--seeds", "0:2", "--messages", "20")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"2 of 2 runs, 3 groups of {1 if protocol == 'skeen' else 3}, faults: all" in done.stdout
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("faults", ["none", "all"])
+def test_what_is_said_to_show_a_run_again_shows_that_run(
+    protocol: str, faults: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kvstore.commands import sim
+
+    ran: list[tuple[Scenario, int]] = []
+
+    def broken(scenario: Scenario, seed: int) -> Outcome:
+        ran.append((scenario, seed))
+        return Outcome(seed, violation="Ordering: upside down")
+
+    class Watched(Simulation):
+        def __init__(self, scenario: Scenario, seed: int, observers: Sequence[Checker] = ()) -> None:
+            ran.append((scenario, seed))
+            super().__init__(scenario, seed, observers)
+
+    monkeypatch.setattr(sim, "simulate", broken)
+    monkeypatch.setattr(sim, "Simulation", Watched)
+    size = f"--groups 2 --replicas {1 if protocol == 'skeen' else 5} --messages 9 --clients 2"
+    assert command.main(f"sim --protocol {protocol} --faults {faults} {size} --seeds 7 --jobs 1".split()) == 1
+    (again,) = re.findall(r"^see it: wbkv (.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert command.main(shlex.split(again)) == 0
+    (campaigned, shown) = ran
+    assert shown == campaigned
 
 
 def test_the_demonstration_shows_one_order() -> None:
@@ -104,6 +151,11 @@ def test_the_demonstration_shows_one_order() -> None:
     ("arguments", "names"),
     [
         ("sim --replicas 2", "2 members"),
+        ("sim --protocol skeen --replicas 3", "^wbkv sim: Skeen's protocol needs groups of one process"),
+        (
+            "sim --protocol skeen --replicas 3 --seed 1 --trace",
+            "^wbkv sim: Skeen's protocol needs groups of one",
+        ),
         ("sim --groups 0", "must be at least 1"),
         ("sim --groups 2000", "1000|1023|1024"),
         ("sim --seeds 5:3", "'5:3' is an empty range"),
@@ -118,8 +170,25 @@ def test_the_demonstration_shows_one_order() -> None:
 def test_bad_arguments_are_named(arguments: str, names: str) -> None:
     done = wbkv(*arguments.split())
     assert done.returncode == 2
+    assert done.stdout == ""
     assert re.search(names, done.stderr)
     assert "Traceback" not in done.stderr
+
+
+def test_a_protocol_that_refuses_the_groups_runs_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kvstore.commands import sim
+
+    def never(*_: object) -> None:
+        raise AssertionError("something was run")
+
+    monkeypatch.setattr(sim, "simulate", never)
+    monkeypatch.setattr(sim, "outcomes", never)
+    monkeypatch.setattr(sim, "Simulation", never)
+    for shown in ("", " --seed 1 --trace"):
+        assert command.main(f"sim --protocol skeen --replicas 3{shown}".split()) == 2
+        assert "but group 0 has 3" in capsys.readouterr().err
 
 
 def test_commands_whose_packages_are_missing_are_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,14 @@
-"""Sabotages of the protocol, each in a line or two. The simulator must catch every one of them."""
+"""Sabotages of the protocols, each in a line or two. The simulator must catch every one of them.
+
+Those of what all protocols share are put on top of a protocol with `of`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import heapq
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
@@ -18,8 +22,9 @@ from multicast.messages import (
     NewState,
     Part,
 )
-from multicast.process.campaign import Promise
-from multicast.protocol import Ready, Start
+from multicast.process import Replica
+from multicast.process.recovery import Promise
+from multicast.protocol import Protocol, Ready, Start
 from multicast.queue import DeliveryQueue
 from multicast.topology import Configuration
 from multicast.types import (
@@ -36,6 +41,13 @@ from multicast.types import (
     Timestamp,
 )
 from multicast.whitebox import Entry, WhiteBox
+
+Shared: TypeAlias = Replica[Any]
+
+
+def of(mutant: type[Any], protocol: type[Protocol]) -> type[Protocol]:
+    """The protocol with this sabotage of what it shares with others."""
+    return type(f"{protocol.__name__}-{mutant.__name__}", (mutant, protocol), {"__module__": __name__})
 
 
 class NoClockUpdateOnAccept(WhiteBox):
@@ -77,22 +89,22 @@ class OwnAcknowledgementNotRequired(WhiteBox):
         self.my_bit = mine
 
 
-class AcceptedFromAnyBallot(WhiteBox):
+class AcceptedFromAnyBallot(Shared):
     """Line 52: ACCEPTED is taken from every promise, not only from those of the highest cballot."""
 
-    def _merge(self, promises: list[Promise[EntryState]]) -> dict[MessageId, EntryState]:
+    def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, EntryState]:
         highest = max(promise.cballot for promise in promises)
         return super()._merge([dataclasses.replace(promise, cballot=highest) for promise in promises])
 
 
-class ClockNotRecovered(WhiteBox):
+class ClockNotRecovered(Shared):
     """Line 55: the new leader keeps its own clock instead of the highest."""
 
-    def _recovered_clock(self, promises: Sequence[Promise[EntryState]]) -> int:
+    def _recovered_clock(self, promises: Sequence[Promise]) -> int:
         return 0
 
 
-class LeadsBeforeNewStateAck(WhiteBox):
+class LeadsBeforeNewStateAck(Shared):
     """Lines 64-65: normal operation starts before a quorum is in sync."""
 
     def _send_new_state(self, receivers: tuple[ReplicaId, ...]) -> None:
@@ -101,7 +113,7 @@ class LeadsBeforeNewStateAck(WhiteBox):
             self._lead()
 
 
-class ResumesOldBallot(WhiteBox):
+class ResumesOldBallot(Shared):
     """Departure 1: a restarted leader goes on in the ballot it led."""
 
     def __init__(self, start: Start) -> None:
@@ -110,7 +122,7 @@ class ResumesOldBallot(WhiteBox):
             self._lead()
 
 
-class AcknowledgesBeforeDurable(WhiteBox):
+class AcknowledgesBeforeDurable(Shared):
     """The contract: promises leave at once, whatever the disk does."""
 
     def ready(self) -> Ready:
@@ -120,7 +132,7 @@ class AcknowledgesBeforeDurable(WhiteBox):
         return ready
 
 
-class NoDeliveryChain(WhiteBox):
+class NoDeliveryChain(Shared):
     """Departure 3: DELIVER is applied whatever was delivered before it."""
 
     def on_deliver(self, sender: ReplicaId, message: Deliver) -> None:
@@ -128,31 +140,31 @@ class NoDeliveryChain(WhiteBox):
             super().on_deliver(sender, Deliver(message.ballot, self.last_delivered, (decision,)))
 
 
-class CollectsOnOwnGroupsQuorum(WhiteBox):
+class CollectsOnOwnGroupsQuorum(Shared):
     """Departure 5: the other destinations' watermarks are not waited for."""
 
     def _bound(self, dest: Destinations) -> Timestamp:
         return super()._bound((self.group,))
 
 
-class CollectsOnOwnDurability(WhiteBox):
+class CollectsOnOwnDurability(Shared):
     """Departure 5: nobody's watermark is waited for."""
 
     def _bound(self, dest: Destinations) -> Timestamp:
         return super()._bound(())
 
 
-class CandidateDoesNotCatchUp(WhiteBox):
+class CandidateDoesNotCatchUp(Shared):
     """Departure 5: NEW_STATE is sent without executing what others in the quorum have executed."""
 
-    def on_new_leader_ack(self, sender: Process, message: NewLeaderAck[EntryState]) -> None:
+    def on_new_leader_ack(self, sender: Process, message: NewLeaderAck) -> None:
         super().on_new_leader_ack(sender, dataclasses.replace(message, executed=NO_TIMESTAMP))
 
 
-class KeepsDeliveredEntries(WhiteBox):
+class KeepsDeliveredEntries(Shared):
     """Departure 5: recovered entries are kept although their ids have been delivered."""
 
-    def _merge(self, promises: list[Promise[EntryState]]) -> dict[MessageId, EntryState]:
+    def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, EntryState]:
         known, self.delivered_ids = self.delivered_ids, DeliveredIds()
         merged = super()._merge(promises)
         self.delivered_ids = known
@@ -178,7 +190,7 @@ class OrdersCollectedAgain(WhiteBox):
         self.delivered_ids = known
 
 
-class ForgetsPromise(WhiteBox):
+class ForgetsPromise(Shared):
     """Departure 1: a follower that restarts goes on in cballot, although it has promised more."""
 
     def __init__(self, start: Start) -> None:
@@ -188,7 +200,7 @@ class ForgetsPromise(WhiteBox):
             self.status = Status.FOLLOWER
 
 
-class AppliesNewStateTwice(WhiteBox):
+class AppliesNewStateTwice(Shared):
     """Departure 1: a repeated NEW_STATE is applied again."""
 
     def on_new_state(self, sender: Process, message: NewState) -> None:
@@ -197,7 +209,7 @@ class AppliesNewStateTwice(WhiteBox):
         super().on_new_state(sender, message)
 
 
-class JoinsWithPartOfNewState(WhiteBox):
+class JoinsWithPartOfNewState(Shared):
     """Departure 1: the first piece of a NEW_STATE is taken for all of it."""
 
     def on_new_state(self, sender: Process, message: NewState) -> None:
@@ -221,7 +233,7 @@ class DeliveryIgnoresAccepted(WhiteBox):
         self.queue = _IgnoresAccepted()
 
 
-class MergesAMinority(WhiteBox):
+class MergesAMinority(Shared):
     """Line 43, and departure 10: the candidate does not wait for a quorum of promises."""
 
     def _try_merge(self) -> None:
@@ -244,30 +256,30 @@ class KeepsOldMaximum(WhiteBox):
         super().on_accept(sender, message)
 
 
-class NeverRetries(WhiteBox):
+class NeverRetries(Shared):
     """Departure 2: nobody multicasts a message again."""
 
-    def retry(self, entry: Entry) -> None:
+    def retry(self, entry: Any) -> None:
         pass
 
 
-class SnapshotWithoutRetained(WhiteBox):
+class SnapshotWithoutRetained(Shared):
     """Departure 4: a snapshot leaves out what other groups may still ask for."""
 
     def checkpoint(self) -> Checkpoint:
         return dataclasses.replace(super().checkpoint(), entries=())
 
 
-class WatermarkAheadOfItsLeader(WhiteBox):
+class WatermarkAheadOfItsLeader(Shared):
     """Departure 5: E counts what members have executed, whether or not their leader has delivered it."""
 
     def _compute_watermark(self) -> None:
-        last, self.last_delivered = self.last_delivered, max(self.last_delivered, *self.reports.values())
+        last, self.last_delivered = self.last_delivered, max([self.last_delivered, *self.reports.values()])
         super()._compute_watermark()
         self.last_delivered = last
 
 
-class NumbersPiecesAnewInEachLife(WhiteBox):
+class NumbersPiecesAnewInEachLife(Shared):
     """Departure 1: pieces of states sent before and after a restart can be taken for one state."""
 
     def __init__(self, start: Start) -> None:
@@ -280,3 +292,26 @@ class ReplacesWhatWasDecided(WhiteBox):
 
     def _outdated(self, entry: Entry, own: Accept) -> bool:
         return False
+
+
+class ForgetsWhatItDelivered(Shared):
+    """A ballot begins without what its leader has delivered, durable or not."""
+
+    def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, EntryState]:
+        merged = super()._merge(promises)
+        return {mid: state for mid, state in merged.items() if mid not in self.delivered_ids}
+
+    def held(self) -> list[EntryState]:
+        delivered = self.campaign is not None and self.campaign.merged
+        return [state for state in super().held() if not delivered or state.mid not in self.delivered_ids]
+
+
+class ReportsNothingExecuted(Shared):
+    """A promise leaves out what its member has executed, although no quorum may have."""
+
+    def held(self) -> list[EntryState]:
+        return [
+            state
+            for state in super().held()
+            if not self.entries[state.mid].delivered or state.global_ts > self.executed_ts
+        ]

@@ -19,6 +19,7 @@ from multicast.messages import (
     Multicast,
     NewLeader,
     NewLeaderAck,
+    Phase2a,
 )
 from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Violation
@@ -35,10 +36,17 @@ Rule: TypeAlias = Callable[[Process, Process, Any], bool]
 class Story(Simulation):
     """A simulation whose faults a test decides, message by message."""
 
-    def __init__(self, protocol: type[Protocol], groups: int, replicas: int, timing: Timing) -> None:
+    def __init__(
+        self,
+        protocol: type[Protocol],
+        groups: int,
+        replicas: int,
+        timing: Timing,
+        commit_s: float = 0.05,
+    ) -> None:
         scenario = Scenario(
             protocol=protocol, groups=groups, replicas=replicas, faults="none", timing=timing,
-            delays=Delays(0.001, 0.001, 0.0), disk=Disk(0.0, 0.0, 0.05), skew=0.0, turn_s=0.0,
+            delays=Delays(0.001, 0.001, 0.0), disk=Disk(0.0, 0.0, commit_s), skew=0.0, turn_s=0.0,
             workload=Workload(clients=2, messages=0, window=0, repeats=0.0),
         )  # fmt: skip
         super().__init__(scenario, seed=0)
@@ -72,6 +80,10 @@ class Story(Simulation):
         """Its client's MULTICAST reaches a replica now."""
         self._arrived(mid.client, replica, self.multicasts.known[mid])
 
+    def ask_again(self, mid: MessageId, asker: ReplicaId, replica: ReplicaId) -> None:
+        """A leader multicasts the message again, to another group's replica."""
+        self._arrived(asker, replica, self.multicasts.known[mid])
+
     def down(self, replica: ReplicaId) -> None:
         if self.hosts[replica].up:
             self.hosts[replica].crash()
@@ -86,6 +98,8 @@ class Story(Simulation):
         """Heal, and demand that everything comes to its end."""
         self.lose(None)
         self.heal()
+        for host in self.hosts.values():
+            host.commit_every(0.05)
         if not self.run_until(self.settled, self.loop.now + 60.0):
             raise Violation("Termination", self._what_is_missing())
         self._check_end()
@@ -95,7 +109,7 @@ def three_ballots(protocol: type[Protocol]) -> None:
     """b1 accepts m at its leader only; b2 delivers others; b3 hears of m from the old leader."""
     story = Story(protocol, 1, 3, Timing())
     old, others = story.member(G0, 0), [story.member(G0, 1), story.member(G0, 2)]
-    story.lose(lambda source, target, message: isinstance(message, Accept))
+    story.lose(lambda source, target, message: isinstance(message, (Accept, Phase2a)))
     story.mortal.submit([G0], b"resurrect me")
     story.wait(0.05)
     story.mortal.die(halfway=False)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pytest
 
 from multicast.protocol import Protocol, Timing
 from multicast.sim import Scenario, Workload, simulate
+from multicast.skeen import FastCast, FtSkeen
 from multicast.whitebox import WhiteBox
-from tests.sim import mutants, schedules
+from tests.sim import mutants, schedules, skeen_mutants, skeen_schedules
 
 SEEDS: Final = range(64)
 """Random seeds within which a mutant without a schedule of its own must be caught."""
 
 Schedule: TypeAlias = Callable[[type[Protocol]], None]
 
-RANDOM: Final[list[type[WhiteBox]]] = [
-    mutants.NoClockUpdateOnAccept,
-    mutants.AcceptInStaleBallot,
-    mutants.MismatchingVectors,
-    mutants.OwnAcknowledgementNotRequired,
+SHARED: Final[list[type[Any]]] = [
     mutants.ClockNotRecovered,
     mutants.LeadsBeforeNewStateAck,
     mutants.ResumesOldBallot,
@@ -31,23 +28,53 @@ RANDOM: Final[list[type[WhiteBox]]] = [
     mutants.CollectsOnOwnDurability,
     mutants.CandidateDoesNotCatchUp,
     mutants.KeepsDeliveredEntries,
-    mutants.OrdersCollectedAgain,
     mutants.JoinsWithPartOfNewState,
-    mutants.DeliveryIgnoresAccepted,
     mutants.MergesAMinority,
     mutants.NeverRetries,
+    mutants.ReportsNothingExecuted,
+]
+"""Sabotages of what the protocols share: caught in each of them."""
+
+RANDOM: Final[list[type[Protocol]]] = [
+    *(mutants.of(mutant, protocol) for mutant in SHARED for protocol in (WhiteBox, FtSkeen)),
+    mutants.of(mutants.ForgetsWhatItDelivered, WhiteBox),
+    mutants.NoClockUpdateOnAccept,
+    mutants.AcceptInStaleBallot,
+    mutants.MismatchingVectors,
+    mutants.OwnAcknowledgementNotRequired,
+    mutants.OrdersCollectedAgain,
+    mutants.DeliveryIgnoresAccepted,
+    skeen_mutants.DeliversBeforeTheClockIsDecided,
+    skeen_mutants.BreaksItsPromise,
+    skeen_mutants.DecidesWithAMinority,
+    skeen_mutants.SpeaksBeforeItIsDecided,
+    skeen_mutants.CommitsOnSpeculation,
+    skeen_mutants.OrdersCollectedAgain,
 ]
 
-DIRECTED: Final[list[tuple[Schedule, type[WhiteBox]]]] = [
-    (schedules.three_ballots, mutants.AcceptedFromAnyBallot),
-    (schedules.forgotten_promise, mutants.ForgetsPromise),
-    (schedules.new_state_again, mutants.AppliesNewStateTwice),
-    (schedules.snapshot_of_the_unfinished, mutants.SnapshotWithoutRetained),
+DIRECTED: Final[list[tuple[Schedule, type[Protocol]]]] = [
+    (schedules.three_ballots, mutants.of(mutants.AcceptedFromAnyBallot, WhiteBox)),
+    (schedules.three_ballots, mutants.of(mutants.AcceptedFromAnyBallot, FtSkeen)),
+    (schedules.forgotten_promise, mutants.of(mutants.ForgetsPromise, WhiteBox)),
+    (schedules.forgotten_promise, mutants.of(mutants.ForgetsPromise, FtSkeen)),
+    (schedules.new_state_again, mutants.of(mutants.AppliesNewStateTwice, WhiteBox)),
+    (schedules.snapshot_of_the_unfinished, mutants.of(mutants.SnapshotWithoutRetained, WhiteBox)),
     (schedules.lower_proposal, mutants.KeepsOldMaximum),
-    (schedules.executed_behind_the_leader, mutants.WatermarkAheadOfItsLeader),
-    (schedules.pieces_of_two_lives, mutants.NumbersPiecesAnewInEachLife),
+    (schedules.executed_behind_the_leader, mutants.of(mutants.WatermarkAheadOfItsLeader, WhiteBox)),
+    (schedules.pieces_of_two_lives, mutants.of(mutants.NumbersPiecesAnewInEachLife, WhiteBox)),
     (schedules.decided_above_its_ballot, mutants.ReplacesWhatWasDecided),
+    (skeen_schedules.executed_by_one, mutants.of(mutants.ReportsNothingExecuted, FtSkeen)),
+    (skeen_schedules.clock_of_the_fallen, skeen_mutants.FollowerForgetsItsClock),
+    (skeen_schedules.delivers_alone, mutants.of(mutants.AcceptedFromAnyBallot, FtSkeen)),
+    (skeen_schedules.two_half_open_ballots, mutants.of(mutants.AcceptedFromAnyBallot, FtSkeen)),
+    (skeen_schedules.late_proposal, skeen_mutants.ReplacesWhatWasDecided),
+    (skeen_schedules.votes_for_the_deposed, skeen_mutants.VotesInStaleBallot),
+    (skeen_schedules.votes_of_another_ballot, skeen_mutants.CountsVotesOfAnyBallot),
+    (skeen_schedules.speculation_fails, skeen_mutants.KeepsItsSpeculation),
 ]
+
+WHOLE: Final[list[type[Protocol]]] = [WhiteBox, FtSkeen, FastCast]
+"""Protocols as they are meant to be."""
 
 
 def scenario(protocol: type[Protocol], seed: int) -> Scenario:
@@ -63,8 +90,14 @@ def scenario(protocol: type[Protocol], seed: int) -> Scenario:
             return Scenario(protocol, groups=2, workload=Workload(think_s=0.02, messages=300))
 
 
-@pytest.mark.parametrize("mutant", RANDOM, ids=lambda mutant: mutant.__name__)
-def test_random_seeds_catch(mutant: type[WhiteBox]) -> None:
+def name(value: object) -> str:
+    """Mutants of different protocols may have the same name."""
+    short = getattr(value, "__name__", str(value))
+    return f"Skeen-{short}" if getattr(value, "__module__", "") == skeen_mutants.__name__ else short
+
+
+@pytest.mark.parametrize("mutant", RANDOM, ids=name)
+def test_random_seeds_catch(mutant: type[Protocol]) -> None:
     for seed in SEEDS:
         outcome = simulate(scenario(mutant, seed), seed)
         assert outcome.error is None, "a mutant that just breaks down shows nothing"
@@ -73,28 +106,37 @@ def test_random_seeds_catch(mutant: type[WhiteBox]) -> None:
     pytest.fail(f"{mutant.__name__} came through {len(SEEDS)} seeds")
 
 
+@pytest.mark.parametrize("protocol", WHOLE, ids=name)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_protocol_comes_through_the_same_seeds(seed: int) -> None:
-    assert simulate(scenario(WhiteBox, seed), seed).violation is None
+def test_the_protocols_come_through_the_same_seeds(protocol: type[Protocol], seed: int) -> None:
+    assert simulate(scenario(protocol, seed), seed).violation is None
 
 
-@pytest.mark.parametrize(
-    ("schedule", "mutant"), DIRECTED, ids=lambda value: getattr(value, "__name__", str(value))
-)
-def test_schedule_catches(schedule: Schedule, mutant: type[WhiteBox]) -> None:
+@pytest.mark.parametrize(("schedule", "mutant"), DIRECTED, ids=name)
+def test_schedule_catches(schedule: Schedule, mutant: type[Protocol]) -> None:
     assert schedules.play(schedule, mutant) is not None
 
 
-@pytest.mark.parametrize("schedule", [schedule for schedule, _ in DIRECTED], ids=lambda s: s.__name__)
-def test_the_protocol_comes_through_the_same_schedules(schedule: Schedule) -> None:
-    assert schedules.play(schedule, WhiteBox) is None
+@pytest.mark.parametrize(
+    ("schedule", "protocol"),
+    [
+        (schedule, protocol)
+        for schedule, mutant in DIRECTED
+        for protocol in WHOLE
+        if issubclass(protocol, WhiteBox) == issubclass(mutant, WhiteBox)
+    ],
+    ids=name,
+)
+def test_the_protocols_come_through_the_same_schedules(schedule: Schedule, protocol: type[Protocol]) -> None:
+    assert schedules.play(schedule, protocol) is None
 
 
 def test_every_mutant_is_on_trial() -> None:
     defined = {
-        name
-        for name, value in vars(mutants).items()
-        if isinstance(value, type) and issubclass(value, WhiteBox) and value is not WhiteBox
+        value
+        for module in (mutants, skeen_mutants)
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Protocol) and value.__module__ == module.__name__
     }
-    tried = {mutant.__name__ for mutant in RANDOM} | {mutant.__name__ for _, mutant in DIRECTED}
-    assert tried == defined
+    tried = {base for mutant in [*RANDOM, *(mutant for _, mutant in DIRECTED)] for base in mutant.__mro__}
+    assert defined <= tried

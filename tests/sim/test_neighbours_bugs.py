@@ -225,7 +225,7 @@ def stand(replica: WhiteBox, voters: Sequence[ReplicaId], now: float = 0.0) -> B
 
 def promise(
     ballot: Ballot, cballot: Ballot, *entries: EntryState, clock: int = 0, part: Part = WHOLE
-) -> NewLeaderAck[EntryState]:
+) -> NewLeaderAck:
     return NewLeaderAck(ballot, cballot, clock, NO_TIMESTAMP, part, entries)
 
 
@@ -602,7 +602,7 @@ BOUNDED = Timing(part_entries=3, part_bytes=100)
 class Frames(Checker):
     """Every piece of state that is sent, and that none is too big. May break one connection."""
 
-    def __init__(self, lose: type[NewLeaderAck[EntryState] | NewState | Deliveries] | None = None) -> None:
+    def __init__(self, lose: type[NewLeaderAck | NewState | Deliveries] | None = None) -> None:
         self.sizes: dict[type, list[int]] = {NewLeaderAck: [], NewState: [], Deliveries: []}
         self.lost = 0
         self.lose = lose
@@ -636,7 +636,7 @@ def payload_of(number: int) -> bytes:
 
 @pytest.mark.parametrize("lose", [None, NewLeaderAck, NewState, Deliveries])
 def test_states_travel_in_bounded_pieces_and_a_lost_piece_only_costs_time(
-    lose: type[NewLeaderAck[EntryState] | NewState | Deliveries] | None,
+    lose: type[NewLeaderAck | NewState | Deliveries] | None,
 ) -> None:
     frames = Frames(lose)
     # Nothing is executed durably, so nothing is collected, and states grow.
@@ -679,9 +679,7 @@ def many(count: int) -> list[EntryState]:
     return [entry(number, Phase.ACCEPTED, number) for number in range(1, count + 1)]
 
 
-def pieces(
-    ballot: Ballot, cballot: Ballot, states: list[EntryState], transfer: int
-) -> list[NewLeaderAck[EntryState]]:
+def pieces(ballot: Ballot, cballot: Ballot, states: list[EntryState], transfer: int) -> list[NewLeaderAck]:
     cut = [states[at : at + 3] for at in range(0, len(states), 3)]
     return [
         promise(ballot, cballot, *piece, part=Part(transfer, index, len(cut)))

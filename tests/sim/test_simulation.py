@@ -8,39 +8,48 @@ import sys
 
 import pytest
 
+from multicast import PROTOCOLS, VARIANTS
 from multicast.errors import InvalidArgument
 from multicast.protocol import Timing
 from multicast.sim import FAULTS, Scenario, Simulation, Workload, simulate
+from multicast.sim.delays import group_size
 from multicast.sim.faults import Stall
 from multicast.sim.host import Disk
 from multicast.sim.network import Delays
 from multicast.types import GroupId
 
+ALL = PROTOCOLS | VARIANTS
+MANY = [name for name in PROTOCOLS if name != "skeen"]
+"""Protocols for groups of any size."""
+
 TRACE = "from multicast.sim import *; print(simulate(Scenario(workload=Workload(messages=60)), 7).trace)"
 
 
+@pytest.mark.parametrize("protocol", ALL)
 @pytest.mark.parametrize("faults", FAULTS)
 @pytest.mark.parametrize("seed", range(1000, 1004))
-def test_comes_through(faults: str, seed: int) -> None:
-    outcome = simulate(Scenario(faults=faults), seed)
+def test_comes_through(protocol: str, faults: str, seed: int) -> None:
+    outcome = simulate(Scenario(ALL[protocol], replicas=group_size(ALL[protocol], 3), faults=faults), seed)
     assert outcome.violation is None
     assert outcome.delivered > 0
 
 
+@pytest.mark.parametrize("protocol", MANY)
 @pytest.mark.parametrize(("groups", "replicas"), [(1, 1), (1, 3), (4, 1), (2, 5), (1, 7), (6, 3)])
-def test_any_number_of_groups_and_any_odd_size(groups: int, replicas: int) -> None:
+def test_any_number_of_groups_and_any_odd_size(protocol: str, groups: int, replicas: int) -> None:
+    workload = Workload(messages=100, spread=groups)
     for seed in range(3):
-        outcome = simulate(
-            Scenario(groups=groups, replicas=replicas, workload=Workload(messages=100, spread=groups)), seed
-        )
+        outcome = simulate(Scenario(ALL[protocol], groups, replicas, workload=workload), seed)
         assert outcome.violation is None
 
 
+@pytest.mark.parametrize("protocol", MANY)
 @pytest.mark.parametrize("replicas", [3, 5])
-def test_slow_disks_delay_elections_but_do_not_prevent_them(replicas: int) -> None:
+def test_slow_disks_delay_elections_but_do_not_prevent_them(protocol: str, replicas: int) -> None:
     """A sync that takes as long as a time-out: without back-off, no campaign ever ends in time."""
     for seed in range(4):
         scenario = Scenario(
+            ALL[protocol],
             groups=2,
             replicas=replicas,
             faults="none",
@@ -50,10 +59,14 @@ def test_slow_disks_delay_elections_but_do_not_prevent_them(replicas: int) -> No
         assert simulate(scenario, seed).violation is None
 
 
+@pytest.mark.parametrize("protocol", MANY)
 @pytest.mark.parametrize("seed", range(8))
-def test_comes_through_with_slow_disks_and_no_history(seed: int) -> None:
+def test_comes_through_with_slow_disks_and_no_history(protocol: str, seed: int) -> None:
     scenario = Scenario(
-        disk=Disk(0.05, 0.3, 0.25), timing=Timing(history=0, part_entries=1), workload=Workload(messages=60)
+        ALL[protocol],
+        disk=Disk(0.05, 0.3, 0.25),
+        timing=Timing(history=0, part_entries=1),
+        workload=Workload(messages=60),
     )
     assert simulate(scenario, seed).violation is None
 

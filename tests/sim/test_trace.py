@@ -3,57 +3,93 @@
 from __future__ import annotations
 
 import re
+from collections import Counter as Tally
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 import pytest
 
+from multicast import PROTOCOLS, FastCast, Protocol, WhiteBox
+from multicast.client import Reply
 from multicast.errors import InvalidArgument
-from multicast.messages import Heartbeat, Hint, Message, Multicast, NewLeader
+from multicast.messages import (
+    ClockUpdate,
+    Heartbeat,
+    LocalTimestamp,
+    Message,
+    Multicast,
+    NewLeader,
+    Phase2a,
+    Phase2b,
+    Propose,
+)
 from multicast.sim import Scenario, Simulation, Workload
 from multicast.sim.checkers import Checker
-from multicast.sim.diagram import render_svg
-from multicast.sim.faults import Crash
-from multicast.sim.host import Host
+from multicast.sim.diagram import Unit, render_svg
+from multicast.sim.faults import ClientDeath, Crash, Cut, Fault, Heal, Nominate, Reset, Stall
+from multicast.sim.host import Host, Snapshot
 from multicast.sim.network import Delays
 from multicast.sim.trace import (
     BOOKKEEPING,
     CRASH,
+    CUT,
     DELIVER,
+    HEAL,
     LEAD,
+    NOMINATE,
+    RESET,
     RESTART,
+    STALL,
     Arrow,
     Flow,
     Mark,
     Recorder,
+    describe,
     name_of,
     render_text,
     text_lines,
 )
-from multicast.types import NO_BALLOT, NO_TIMESTAMP, Ballot, ClientId, GroupId, MessageId, Process, ReplicaId
+from multicast.types import (
+    NO_BALLOT,
+    NO_TIMESTAMP,
+    Ballot,
+    ClientId,
+    GroupId,
+    MessageId,
+    Process,
+    ReplicaId,
+    timestamp,
+)
 
 G0, G1 = GroupId(0), GroupId(1)
 CLIENT = ClientId(1)
 REPLICAS = [ReplicaId(group, number, 0) for group in (G0, G1) for number in range(3)]
 PROCESSES = ["c1", *map(str, REPLICAS)]
 BALLOT = Ballot(7, REPLICAS[0], 0)
+MID, OTHER_MID = MessageId(CLIENT, 1, 0), MessageId(CLIENT, 2, 0)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Counter(Checker):
-    """Counts what replicas get from each other, independently of the recorder."""
+    """Counts what replicas and clients get, independently of the recorder."""
 
     def __init__(self) -> None:
         self.arrived = 0
 
     def stepping(self, host: Host, sender: Process, message: Message) -> None:
-        self.arrived += isinstance(sender, ReplicaId)
+        self.arrived += 1
+
+    def received(self, receiver: Process, sender: Process, message: object) -> None:
+        self.arrived += 1
 
 
-def record(delays: Delays | None = None, crash: Crash | None = None) -> tuple[Flow, Counter]:
+def record(
+    delays: Delays | None = None, crash: Crash | None = None, protocol: type[Protocol] = WhiteBox
+) -> tuple[Flow, Counter]:
     """A run of two messages, both to both groups, and perhaps a crash after half a second."""
     recorder, counter = Recorder(), Counter()
     workload = Workload(clients=1, messages=2, window=1)
-    scenario = Scenario(groups=2, replicas=3, faults="none", workload=workload, delays=delays or Delays())
+    scenario = Scenario(protocol, 2, 3, "none", workload, delays=delays or Delays())
     simulation = Simulation(scenario, 1, observers=[recorder, counter])
     recorder.loop = simulation.loop
     with pytest.MonkeyPatch.context() as patch:
@@ -63,6 +99,26 @@ def record(delays: Delays | None = None, crash: Crash | None = None) -> tuple[Fl
         outcome = simulation.run()
     assert outcome.violation is None
     return recorder.flow, counter
+
+
+def record_faults(*faults: tuple[float, Fault]) -> tuple[Flow, Simulation]:
+    """Two clients, and faults, with links that take 5 ms. CLIENT multicasts one message, at 1 s."""
+    recorder = Recorder()
+    scenario = Scenario(
+        groups=2, faults="none", workload=Workload(clients=2, messages=0), delays=Delays(0.005, 0.005)
+    )
+    simulation = Simulation(scenario, 1, observers=[recorder])
+    recorder.loop = simulation.loop
+    for at, fault in faults:
+        simulation.loop.at(at, simulation.inject, fault)
+
+    def multicast() -> None:
+        simulation.clients[CLIENT].submit([G0, G1], b"")
+
+    simulation.loop.at(1.0, multicast)
+    simulation.start()
+    simulation.run_until(lambda: False, 3.0)
+    return recorder.flow, simulation
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +163,8 @@ def test_arrivals_are_matched_to_sends_in_fifo_order(flow: Flow) -> None:
     last: dict[tuple[object, object], float] = {}
     matched = 0
     for arrow in arrows(flow):
-        if arrow.sent_at is None:
-            assert arrow.source == CLIENT
-            assert isinstance(arrow.message, Multicast)
-        elif arrow.arrived_at is not None:
+        assert arrow.sent_at is not None
+        if arrow.arrived_at is not None:
             matched += 1
             link = (arrow.source, arrow.target)
             assert arrow.sent_at <= arrow.arrived_at
@@ -131,12 +185,75 @@ def test_losses_do_not_shift_the_matching(crash_flow: Flow) -> None:
 
 def test_every_arrival_is_recorded_once() -> None:
     flow, counter = record()
-    arrived = [a for a in arrows(flow) if a.arrived_at is not None and isinstance(a.source, ReplicaId)]
-    assert len(arrived) == counter.arrived
+    assert len([a for a in arrows(flow) if a.arrived_at is not None]) == counter.arrived
 
 
-def test_recording_does_not_change_the_run() -> None:
-    scenario = Scenario(groups=2, replicas=3, workload=Workload(clients=2, messages=10))
+def test_both_ends_of_what_clients_say_and_hear_are_seen(flow: Flow) -> None:
+    asked = [arrow for arrow in arrows(flow) if isinstance(arrow.message, Multicast)]
+    answered = [arrow for arrow in arrows(flow) if isinstance(arrow.message, Reply)]
+    assert {arrow.source for arrow in asked} == {arrow.target for arrow in answered} == {CLIENT}
+    assert all(0.001 <= (a.arrived_at or 0) - (a.sent_at or 9) < 0.2 for a in [*asked, *answered])
+    assert "?" not in render_text(flow, everything=True)
+
+
+def test_the_copy_that_arrived_is_matched_not_the_one_that_was_lost() -> None:
+    """A client repeats the very same object, after the first was lost on a link that is cut, or is cut or
+    reset meanwhile, at a replica that is down, or on a connection that a restart supersedes.
+    """
+    leader = REPLICAS[0]
+    schedules: list[list[tuple[float, Fault]]] = [
+        [(0.9, Cut([CLIENT], [leader])), (1.2, Heal())],
+        [(1.001, Cut([CLIENT], [leader])), (1.2, Heal())],
+        [(1.001, Reset(CLIENT, leader))],
+        [(0.9, Crash(leader, 0.2))],
+        [(0.9, Crash(leader, 0.102))],
+    ]
+    for schedule in schedules:
+        flow, _ = record_faults(*schedule)
+        first, second, *_ = [
+            a
+            for a in arrows(flow)
+            if isinstance(a.message, Multicast) and (a.source, a.target) == (CLIENT, leader)
+        ]
+        assert first.message is second.message
+        assert flow.is_lost(first)
+        assert second.arrived_at == pytest.approx(second.at + 0.005)
+
+
+def test_an_arrow_takes_as_long_as_its_link_whatever_goes_wrong() -> None:
+    for protocol in PROTOCOLS:
+        workload = Workload(clients=3, messages=60)
+        replicas = 1 if protocol == "skeen" else 3
+        scenario = Scenario(PROTOCOLS[protocol], 3, replicas, "all", workload, delays=Delays(0.005, 0.005))
+        recorder, counter = Recorder(), Counter()
+        simulation = Simulation(scenario, 2, observers=[recorder, counter])
+        recorder.loop = simulation.loop
+        assert simulation.run().violation is None
+        arrived = [arrow for arrow in arrows(recorder.flow) if arrow.arrived_at is not None]
+        assert len(arrived) == counter.arrived
+        assert all(arrow.sent_at is not None for arrow in arrived)
+        travelled = [arrow for arrow in arrived if arrow.source != arrow.target]
+        assert {round((arrow.arrived_at or 0) - arrow.at, 9) for arrow in travelled} == {0.005}
+
+
+def test_a_snapshot_is_seen_to_arrive() -> None:
+    _, simulation = record_faults()
+    host = simulation.hosts[REPLICAS[0]]
+    assert host.replica is not None
+    snapshot = Snapshot(host.replica.checkpoint(), tuple(host.log))
+    host._send((REPLICAS[1],), snapshot)
+    simulation.run_until(lambda: False, simulation.loop.now + 0.1)
+    recorder = host._observers[-1]
+    assert isinstance(recorder, Recorder)
+    (arrow,) = [arrow for arrow in arrows(recorder.flow) if arrow.message is snapshot]
+    assert arrow.arrived_at == pytest.approx(arrow.at + 0.005)
+    assert describe(snapshot) == "1 delivery"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_recording_does_not_change_the_run(protocol: str) -> None:
+    replicas = 1 if protocol == "skeen" else 3
+    scenario = Scenario(PROTOCOLS[protocol], 2, replicas, workload=Workload(clients=2, messages=10))
     recorder = Recorder()
     watched = Simulation(scenario, 5, observers=[recorder])
     recorder.loop = watched.loop
@@ -152,9 +269,10 @@ def test_nothing_is_called_lost_without_faults() -> None:
 def test_what_was_sent_just_before_the_end_may_be_on_its_way() -> None:
     late = Arrow(0.98, None, REPLICAS[0], REPLICAS[1], NewLeader(BALLOT))
     early = Arrow(0.5, None, REPLICAS[0], REPLICAS[1], NewLeader(BALLOT))
-    to_client = Arrow(0.5, None, REPLICAS[0], CLIENT, Hint(G0, BALLOT))
-    flow = Flow([early, to_client, late], ended_at=1.0, slowest_s=0.1)
-    assert [flow.is_lost(arrow) for arrow in (early, to_client, late)] == [True, False, False]
+    flow = Flow([early, late], ended_at=1.0, slowest_s=0.1)
+    assert [flow.is_lost(arrow) for arrow in (early, late)] == [True, False]
+    lines = render_text(flow).splitlines()
+    assert [line.split()[1] for line in lines[1:]] == ["lost", "under"]
 
 
 def test_leaders_are_marked(flow: Flow) -> None:
@@ -172,12 +290,71 @@ def test_an_arrow_needs_a_time() -> None:
         Arrow(None, None, CLIENT, REPLICAS[0], "?")
 
 
+# Faults
+
+
+def test_faults_are_marked_where_they_happen() -> None:
+    r0, r1, *others = REPLICAS
+    flow, _ = record_faults(
+        (0.50, Cut([r0], REPLICAS)),
+        (0.55, Cut(REPLICAS, [r1])),
+        (0.60, Heal()),
+        (0.65, Reset(CLIENT, r1)),
+        (0.70, Stall(r0, 0.25)),
+        (0.75, Nominate(r1)),
+        (0.80, ClientDeath(1, halfway=False)),
+        (0.85, Heal()),
+    )
+    expected = [
+        (0.50, r0, CUT, "to " + " ".join(map(str, [r1, *others]))),
+        (0.55, r1, CUT, "from " + " ".join(map(str, [r0, *others]))),
+        (0.60, r0, HEAL, ""),
+        (0.60, r1, HEAL, ""),
+        (0.65, CLIENT, RESET, "link to g0r1"),
+        (0.70, r0, STALL, "disk, 250 ms"),
+        (0.75, r1, NOMINATE, ""),
+        (0.80, ClientId(2), CRASH, "for ever"),
+    ]
+    kinds = {kind for _, _, kind, _ in expected}
+    found = [event for event in flow.events if isinstance(event, Mark) and event.kind in kinds]
+    assert [(mark.at, mark.process, mark.kind, mark.text) for mark in found] == expected
+    text = render_text(flow)
+    assert re.search(r"^ +500\.000 +g0r0 +\* cut +to g0r1 g0r2 g1r0 g1r1 g1r2$", text, re.MULTILINE)
+    assert re.search(r"^ +750\.000 +g0r1 +\* nominate$", text, re.MULTILINE)
+    root = parse(render_svg(flow))
+    drawn = Tally(element.get("class") for element in root.iter() if element.get("class"))
+    assert {kind: drawn[kind] for kind in kinds} == Tally(kind for _, _, kind, _ in expected)
+    ends = [float(line.get("x2", "")) for line in classes(root, "cut-off")]
+    healed = [path.get("d", "") for heal in classes(root, HEAL) for path in heal.iter(f"{SVG}path")]
+    assert ends == [float(path[1:].split()[0]) for path in healed]
+    assert {*kinds, "cut off", "down"} <= set(texts(root))
+
+
+def test_a_run_ends_with_healing() -> None:
+    recorder = Recorder()
+    scenario = Scenario(groups=2, faults="none", workload=Workload(clients=1, messages=1))
+    simulation = Simulation(scenario, 1, observers=[recorder])
+    recorder.loop = simulation.loop
+    simulation.loop.at(0.5, simulation.inject, Cut(REPLICAS[:3], REPLICAS[3:]))
+    assert simulation.run().violation is None
+    assert [mark.process for mark in marks(recorder.flow, HEAL)] == REPLICAS[:3]
+    assert {mark.text for mark in marks(recorder.flow, CUT)} == {"to g1r0 g1r1 g1r2"}
+
+
+def test_what_a_dead_client_is_sent_is_lost() -> None:
+    flow, _ = record_faults((1.001, ClientDeath(0, halfway=False)))
+    answers = [arrow for arrow in arrows(flow) if isinstance(arrow.message, Reply)]
+    assert len(answers) == 2
+    assert all(flow.is_lost(arrow) for arrow in answers)
+
+
 # Text
 
 
 def test_text_shows_the_paper_s_messages(flow: Flow) -> None:
     text = render_text(flow)
-    assert re.search(r"\? +\d+\.\d{3}  c1   -> g0r\d  MULTICAST     1:1 to g0,g1, 24 bytes", text)
+    assert re.search(r"\d\.\d{3} +\d+\.\d{3}  c1   -> g0r\d  MULTICAST     1:1 to g0,g1, 24 bytes", text)
+    assert re.search(r"\d\.\d{3} +\d+\.\d{3}  g0r\d -> c1    REPLY         1:1 g0 gts \d", text)
     for group in (0, 1):
         accepts = re.findall(rf"(g{group}r\d) -> (g\dr\d)  ACCEPT        1:1 ", text)
         assert {name for pair in accepts for name in pair} == set(map(str, REPLICAS))
@@ -194,7 +371,7 @@ def test_text_shows_the_paper_s_messages(flow: Flow) -> None:
 
 def test_text_is_in_time_order_and_narrow(crash_flow: Flow) -> None:
     lines = list(text_lines(crash_flow, everything=True))[1:]
-    times = [float(line[:11] if "?" not in line[:11] else line[11:23]) for line in lines]
+    times = [float(line[:11]) for line in lines]
     assert times == sorted(times)
     assert max(map(len, lines)) <= 120
 
@@ -237,6 +414,42 @@ def test_names_follow_the_paper() -> None:
     assert name_of(Heartbeat(NO_BALLOT, NO_TIMESTAMP, ())) == "HEARTBEAT"
 
 
+def test_consensus_is_described() -> None:
+    dest, lts, gts = (G0, G1), timestamp(3, G0), timestamp(4, G1)
+    proposed = "1:1 g0 b7@g0r0 lts 3.0"
+    local, clock = LocalTimestamp(MID, dest, b"x", 1, lts), ClockUpdate(OTHER_MID, gts)
+    described: Sequence[tuple[object, str, str]] = [
+        (Propose(MID, dest, G0, BALLOT, lts, decided=True), "PROPOSE", f"{proposed}, decided"),
+        (Propose(MID, dest, G0, BALLOT, lts, decided=False), "PROPOSE", f"{proposed}, speculative"),
+        (Phase2a(BALLOT, (local,)), "2A lts", "1:1 lts 3.0 b7@g0r0"),
+        (Phase2a(BALLOT, (clock,)), "2A clock", "1:2 past gts 4.1 b7@g0r0"),
+        (
+            Phase2a(BALLOT, (clock, local)),
+            "2A lts+clock", "1:2 past gts 4.1, 1:1 lts 3.0 b7@g0r0",
+        ),
+        (Phase2b(BALLOT, ((MID, NO_TIMESTAMP),)), "2B lts", "1:1 lts b7@g0r0"),
+        (Phase2b(BALLOT, ((OTHER_MID, gts),)), "2B clock", "1:2 past gts 4.1 b7@g0r0"),
+        (
+            Phase2b(BALLOT, ((OTHER_MID, gts), (MID, NO_TIMESTAMP))),
+            "2B lts+clock", "1:2 past gts 4.1, 1:1 lts b7@g0r0",
+        ),
+    ]  # fmt: skip
+    assert [(name_of(message), describe(message)) for message, _, _ in described] == [
+        (name, text) for _, name, text in described
+    ]
+
+
+def test_text_shows_fastcast() -> None:
+    text = render_text(record(Delays(0.005, 0.005), protocol=FastCast)[0])
+    for said in ("PROPOSE       1:1 .* speculative", "PROPOSE       1:1 .* decided"):
+        assert re.search(f"g0r. -> g1r.  {said}", text)
+        assert re.search(f"g1r. -> g0r.  {said}", text)
+    for name in ("2A lts", "2B lts", "2A clock", "2B clock"):
+        assert re.search(rf"g0r. -> g0r.  {name:<13} 1:1 ", text)
+        assert not re.search(rf"g0r. -> g1r.  {name}", text)
+    assert "?" not in text
+
+
 # Diagrams
 
 
@@ -270,6 +483,54 @@ def test_diagram_shows_crash_restart_and_loss(crash_flow: Flow) -> None:
     assert len(classes(root, CRASH)) == len(classes(root, RESTART)) == len(classes(root, "down")) == 1
     assert {"lost", "down", "leader", "MULTICAST"} <= set(texts(root))
     assert "down" not in texts(parse(render_svg(crash_flow, end_s=0.4)))
+
+
+def test_diagram_shows_consensus_and_who_speculates() -> None:
+    flow = record(Delays(0.005, 0.005), protocol=FastCast)[0]
+    at = marks(flow, DELIVER)[0].at
+    root = parse(render_svg(flow, start_s=at - 0.05, end_s=at + 0.05))
+    kinds = ["PROPOSE speculative", "PROPOSE decided", "2A lts", "2B lts", "2A clock", "2B clock", "DELIVER"]
+    shown = texts(root)
+    assert set(kinds) <= set(shown)
+    assert {f"{kind} 1:1" for kind in kinds} <= set(shown)
+    lines = [line for arrow in classes(root, "arrow") for line in arrow.iter(f"{SVG}line")]
+    assert len({line.get("stroke") for line in lines}) == len(kinds) + 2  # MULTICAST and REPLY
+
+
+def test_diagram_in_other_units_and_names(flow: Flow) -> None:
+    at = marks(flow, DELIVER)[0].at
+    names = {"c1": "client", "1:1": "m"}
+    root = parse(render_svg(flow, start_s=at - 0.03, end_s=at + 0.03, unit=Unit("δ", 200, 3), names=names))
+    shown = texts(root)
+    ticks = [text for text in shown if text.endswith("δ")]
+    assert len(ticks) == 4
+    assert ticks == [f"{int(ticks[0][:-1]) + 3 * index}δ" for index in range(4)]
+    assert {"client", "deliver m", "MULTICAST m", "ACCEPT m"} <= set(shown)
+    assert not [text for text in shown if "1:1" in text or text == "c1"]
+
+
+def test_deliveries_at_one_instant_share_a_label() -> None:
+    def shown(count: int) -> list[str]:
+        events: list[Arrow | Mark] = [
+            Mark(0.1, REPLICAS[0], DELIVER, f"1:{n} gts {n}.0") for n in range(count)
+        ]
+        return [text for text in texts(parse(render_svg(Flow(events)))) if text.startswith("deliver ")]
+
+    assert shown(2) == ["deliver 1:0, 1:1"]
+    assert shown(4) == ["deliver 4 messages"]
+
+
+def test_arrows_that_leave_or_arrive_together_are_labelled_once() -> None:
+    r0, r1, r2 = REPLICAS[:3]
+    leaving = [Arrow(0.1, at, r0, target, NewLeader(BALLOT)) for at, target in ((0.12, r1), (0.13, r2))]
+    arriving = [
+        Arrow(at, 0.3, source, r0, Heartbeat(BALLOT, NO_TIMESTAMP, ()))
+        for at, source in ((0.2, r1), (0.21, r2))
+    ]
+    found = Tally(texts(parse(render_svg(Flow([*leaving, *arriving]), everything=True))))
+    assert found["NEWLEADER"] == found["HEARTBEAT"] == 1 + 1  # and the legend
+    apart = [Arrow(0.1, 0.12, r0, r1, NewLeader(BALLOT)), Arrow(0.2, 0.23, r0, r2, NewLeader(BALLOT))]
+    assert texts(parse(render_svg(Flow([*apart])))).count("NEWLEADER") == 2 + 1
 
 
 def test_only_few_arrows_are_labelled() -> None:

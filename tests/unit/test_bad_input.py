@@ -23,6 +23,7 @@ from multicast.messages import (
     Accept,
     AcceptAck,
     CatchUp,
+    ClockUpdate,
     Deliver,
     Deliveries,
     Delivery,
@@ -37,8 +38,11 @@ from multicast.messages import (
     NewState,
     NewStateAck,
     Part,
+    Phase2a,
+    Phase2b,
     PreVote,
     PreVoteAck,
+    Propose,
 )
 from multicast.protocol import Start
 from multicast.topology import Topology
@@ -306,6 +310,9 @@ SAMPLES: list[Message] = [
     NewLeaderAck(BALLOT, NO_BALLOT, 0, NO_TIMESTAMP, WHOLE, ()),
     NewState(Ballot(5, R1, 0), 0, WHOLE, ()),
     NewStateAck(BALLOT),
+    Phase2a(Ballot(5, R1, 0), (ClockUpdate(IN_FLIGHT.mid, timestamp(9, G1)),)),
+    Phase2b(BALLOT, ((IN_FLIGHT.mid, NO_TIMESTAMP),)),
+    Propose(FRESH.mid, FRESH.dest, G1, OTHER_BALLOT, timestamp(9, G1), decided=True),
     Hint(G0, Ballot(5, R1, 0)),
     Heartbeat(Ballot(5, R1, 0), NO_TIMESTAMP, ()),
     HeartbeatAck(BALLOT, BALLOT, NO_TIMESTAMP),

@@ -23,8 +23,9 @@ from multicast.messages import (
     NewStateAck,
 )
 from multicast.protocol import Ready, Start
+from multicast.sim.checkers import Checker
 from multicast.sim.clients import Workload
-from multicast.sim.host import Disk
+from multicast.sim.host import Disk, Host
 from multicast.sim.run import Scenario, Simulation
 from multicast.topology import Topology
 from multicast.types import (
@@ -35,6 +36,7 @@ from multicast.types import (
     GroupId,
     MessageId,
     Phase,
+    Process,
     ReplicaId,
     Status,
     Timestamp,
@@ -184,17 +186,11 @@ def test_a_crash_leaves_a_prefix_of_the_batches_with_everything_that_was_promise
     )  # fmt: skip
     said: dict[ReplicaId, list[object]] = {}
 
-    class Listener:
-        def sent(self, host: object, receivers: object, message: object) -> None:
-            me = host.me  # type: ignore[attr-defined]
-            said.setdefault(me, []).append(message)
+    class Listener(Checker):
+        def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
+            said.setdefault(host.me, []).append(message)
 
-        def ignore(self, *_: object) -> None:
-            pass
-
-        stepping = stepped = delivered = installed = crashed = restarted = ignore
-
-    simulation = Simulation(scenario, seed, observers=[Listener()])  # type: ignore[list-item]
+    simulation = Simulation(scenario, seed, observers=[Listener()])
     simulation.start()
     partial = 0
     simulation.run_until(lambda: False, rng.uniform(0.2, 0.6))

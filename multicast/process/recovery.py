@@ -1,8 +1,11 @@
-"""Coming to lead: NEWLEADER and its promises, which every protocol begins with. Like Paxos' phase 1.
+"""Leader recovery: NEWLEADER, NEWLEADER_ACK, NEW_STATE, NEWSTATE_ACK (right column of Figure *protocol*).
 
-What members hold travels in bounded pieces. Before it speaks for the ballot, the candidate catches up with
-everything a member of its quorum has executed, since members forget what a quorum has executed. What it
-makes of their promises, the protocol says.
+Beyond the figure: states travel in bounded pieces; the whole quorum is merged at once; before it speaks for
+the ballot, the candidate catches up with everything a member of its quorum has executed; members that
+were away join a running ballot by the same NEW_STATE.
+
+The other protocols recover in the same way: what their members have voted for in the last ballot is what a
+white-box process has accepted in it, and a ballot is open when a quorum holds its initial state.
 """
 
 from __future__ import annotations
@@ -10,30 +13,29 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic
 
-from multicast.durable import Promised
+from multicast.durable import Joined, Promised
 from multicast.errors import PeerViolation
-from multicast.messages import H, Hint, NewLeader, NewLeaderAck, Part
+from multicast.messages import EntryState, Hint, NewLeader, NewLeaderAck, NewState, NewStateAck, Part
 from multicast.process.entry import E
 from multicast.process.requests import Requests
 from multicast.protocol import Start
-from multicast.types import Ballot, Phase, Process, ReplicaId, Status, Timestamp
+from multicast.types import Ballot, MessageId, Phase, Process, ReplicaId, Status, Timestamp
 
 ACCEPTED = Phase.ACCEPTED
 COMMITTED = Phase.COMMITTED
 
 
 @dataclass(slots=True)
-class Pieces(Generic[H]):
+class Pieces:
     """A state that arrives in pieces, in order. A new transfer starts over."""
 
     transfer: int = -1
     count: int = 0
-    entries: list[H] = field(default_factory=list)
+    entries: list[EntryState] = field(default_factory=list)
     next_index: int = 0
 
-    def add(self, part: Part, entries: tuple[H, ...]) -> bool:
+    def add(self, part: Part, entries: tuple[EntryState, ...]) -> bool:
         """Take one piece. True when that completes the state."""
         if part.transfer != self.transfer:
             self.transfer, self.count, self.next_index = part.transfer, part.count, 0
@@ -51,22 +53,22 @@ class Pieces(Generic[H]):
 
 
 @dataclass(slots=True)
-class Promise(Generic[H]):
+class Promise:
     """One member's NEWLEADER_ACK, as far as its pieces have come."""
 
     cballot: Ballot
     clock: int
     executed: Timestamp
-    pieces: Pieces[H]
+    pieces: Pieces
 
 
 @dataclass(slots=True)
-class Campaign(Generic[H]):
+class Campaign:
     """A candidate's attempt to open a ballot."""
 
     ballot: Ballot
     resend_at: float
-    promises: dict[ReplicaId, Promise[H]] = field(default_factory=dict)
+    promises: dict[ReplicaId, Promise] = field(default_factory=dict)
     merged: bool = False
     """Whether the promises have been made use of: the ballot has its initial state."""
     acknowledged: int = 0
@@ -77,12 +79,16 @@ class Campaign(Generic[H]):
         return sorted(m for m, promise in self.promises.items() if promise.pieces.complete)
 
 
-class Campaigning(Requests[E], Generic[E, H]):
-    """How a process asks for promises, gives them, and starts to lead."""
+class LeaderRecovery(Requests[E]):
+    """How a new leader takes over without losing what a quorum has accepted."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
-        self.campaign: Campaign[H] | None = None
+        self.campaign: Campaign | None = None
+        self.incoming: tuple[Ballot, Pieces] | None = None
+        """The pieces of a NEW_STATE that have come so far."""
+        self.joining: dict[ReplicaId, float] = {}
+        """At a leader: until when a member that was away is left alone with its NEW_STATE."""
 
     def recover(self) -> None:
         """Line 36: open a ballot above every one we know of."""
@@ -124,29 +130,26 @@ class Campaigning(Requests[E], Generic[E, H]):
 
     def _acknowledge_new_leader(self, candidate: ReplicaId) -> None:
         self._flush()
-        for part, entries in self.parts(self.reported()):
+        for part, entries in self.parts(self.held()):
             message = NewLeaderAck(self.ballot, self.cballot, self.clock, self.executed_ts, part, entries)
             self._ready.promise.append(((candidate,), message))
 
-    def parts(self, entries: Iterable[H]) -> list[tuple[Part, tuple[H, ...]]]:
+    def parts(self, entries: Iterable[EntryState]) -> list[tuple[Part, tuple[EntryState, ...]]]:
         """A state in pieces that fit a frame. At least one piece, so that an empty state arrives too."""
-        pieces: list[list[H]] = [[]]
+        pieces: list[list[EntryState]] = [[]]
         size = 0
         for entry in entries:
-            more = self._size(entry)
-            if pieces[-1] and (
-                len(pieces[-1]) >= self.timing.part_entries or size + more > self.timing.part_bytes
-            ):
+            size += len(entry.payload)
+            if pieces[-1] and (len(pieces[-1]) >= self.timing.part_entries or size > self.timing.part_bytes):
                 pieces.append([])
-                size = 0
+                size = len(entry.payload)
             pieces[-1].append(entry)
-            size += more
         self._transfer += 1
         return [
             (Part(self._transfer, index, len(pieces)), tuple(piece)) for index, piece in enumerate(pieces)
         ]
 
-    def on_new_leader_ack(self, sender: Process, message: NewLeaderAck[H]) -> None:
+    def on_new_leader_ack(self, sender: Process, message: NewLeaderAck) -> None:
         """Lines 43-44: gather a quorum of promises."""
         member = self._member(sender)
         campaign = self.campaign
@@ -177,19 +180,115 @@ class Campaigning(Requests[E], Generic[E, H]):
             return
         campaign.merged = True
         campaign.resend_at = self.now + self.timing.retry_s
-        self._take_over(campaign.ballot, [campaign.promises[m] for m in promised])
+        promises = [campaign.promises[m] for m in promised]
+        self._adopt(campaign.ballot, self._recovered_clock(promises), self._merge(promises))
+        self._send_new_state(self.others)
+        self._ready.promise.append(((self.me,), NewStateAck(campaign.ballot)))
 
     def _caught_up(self) -> None:
         self._try_merge()
 
-    def _recovered_clock(self, promises: Sequence[Promise[H]]) -> int:
+    def _recovered_clock(self, promises: Sequence[Promise]) -> int:
         """Line 55."""
         return max(promise.clock for promise in promises)
+
+    def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, EntryState]:
+        """Lines 45-54: committed anywhere; accepted only as the highest cballot has it.
+
+        What we have delivered ourselves and nobody remembers as committed was collected: it is done.
+        """
+        highest = max(promise.cballot for promise in promises)
+        merged: dict[MessageId, EntryState] = {}
+        for promise in promises:
+            for state in promise.pieces.entries:
+                if state.phase is COMMITTED or (promise.cballot == highest and state.mid not in merged):
+                    merged[state.mid] = state
+        for entry in self.entries.values():
+            if entry.phase is COMMITTED:
+                merged[entry.mid] = entry.state()
+        return {
+            mid: state
+            for mid, state in merged.items()
+            if state.phase is COMMITTED or mid not in self.delivered_ids
+        }
+
+    def _adopt(self, ballot: Ballot, clock: int, states: dict[MessageId, EntryState]) -> None:
+        """Lines 56 and 60-62: the ballot's initial state replaces ours.
+
+        Kept beside it: what we have delivered, until it is collected, and other groups' proposals, which
+        bind nobody. What we have delivered and collected never comes back.
+        """
+        self.status = Status.RECOVERING
+        self.ballot = self.cballot = ballot
+        self.clock = max(self.clock, clock)
+        old, self.entries = self.entries, {}
+        self.orphans.clear()
+        for mid, state in states.items():
+            entry = old.pop(mid, None)
+            if entry is None:
+                if mid in self.delivered_ids and (
+                    state.phase is not COMMITTED or state.global_ts <= self.last_delivered
+                ):
+                    continue
+                entry = self._entry(state)
+            elif not entry.delivered:
+                entry.take(state)
+            self.entries[mid] = entry
+        for entry in self.entries.values():
+            entry.leave_ballot(self.group)
+        for mid, entry in old.items():
+            entry.leave_ballot(self.group)
+            if entry.delivered:
+                self.entries[mid] = entry
+            elif entry.missing < len(entry.dest):
+                entry.restart()
+                self.entries[mid] = entry
+                self.orphans[mid] = self.now
+        self._ready.persist.append(Joined(ballot, self.clock, tuple(self.held())))
+
+    def _send_new_state(self, receivers: tuple[ReplicaId, ...]) -> None:
+        """Line 57."""
+        if receivers:
+            for part, entries in self.parts(self.held()):
+                self._ready.promise.append((receivers, NewState(self.cballot, self.clock, part, entries)))
+
+    def on_new_state(self, sender: Process, message: NewState) -> None:
+        """Lines 58-63. A repeat is acknowledged, but not applied: it would erase what came after it."""
+        ballot = message.ballot
+        leader = self._leader_speaks(sender, ballot)
+        if ballot < self.ballot:
+            self._ready.send.append(((leader,), Hint(self.group, self.ballot)))
+        elif ballot == self.cballot:
+            self._ready.promise.append(((leader,), NewStateAck(ballot)))
+        else:
+            if self.incoming is None or self.incoming[0] != ballot:
+                self.incoming = (ballot, Pieces())
+            pieces = self.incoming[1]
+            if pieces.add(message.part, message.entries):
+                self.incoming = None
+                self._leave_ballot()
+                self._adopt(ballot, message.clock, {state.mid: state for state in pieces.entries})
+                self.status = Status.FOLLOWER
+                self.selection.promised(self.now)
+                self._ready.promise.append(((leader,), NewStateAck(ballot)))
+                self._release_waiting()
+
+    def on_new_state_ack(self, sender: Process, message: NewStateAck) -> None:
+        """Lines 64-65: with a quorum in the ballot, lead it."""
+        member = self._member(sender)
+        campaign = self.campaign
+        if campaign is None or not campaign.merged or message.ballot != campaign.ballot:
+            return
+        campaign.acknowledged |= self.configuration.bit[member]
+        self.selection.expect_leader(self.now)
+        if campaign.acknowledged & self.my_bit and self.configuration.is_quorum(campaign.acknowledged):
+            self._lead()
 
     def _lead(self) -> None:
         """Lines 66-69: deliver what can be, take up what the old leader left, then serve."""
         self.status = Status.LEADER
         self.campaign = None
+        self.joining = {}
         self.selection.lead(self.now)
         self.reports = {}
         unfinished = []
@@ -214,7 +313,8 @@ class Campaigning(Requests[E], Generic[E, H]):
             return
         campaign.resend_at = self.now + self.timing.retry_s
         if campaign.merged:
-            self._resend_state(campaign)
+            bit = self.configuration.bit
+            self._send_new_state(tuple(m for m in self.others if not campaign.acknowledged & bit[m]))
             return
         silent = tuple(m for m in self.others if m not in campaign.promised())
         if silent:
@@ -230,20 +330,11 @@ class Campaigning(Requests[E], Generic[E, H]):
         self.note_ballot(self.group, ballot)
         return member
 
-    @abc.abstractmethod
-    def reported(self) -> Iterable[H]:
-        """What a promise tells the candidate."""
-
-    @abc.abstractmethod
-    def _size(self, entry: H) -> int:
-        """About how many bytes a piece of a state takes."""
-
-    @abc.abstractmethod
-    def _take_over(self, ballot: Ballot, promises: list[Promise[H]]) -> None:
-        """A quorum has promised: make the ballot's initial state of what it holds, and come to lead."""
-
-    def _resend_state(self, campaign: Campaign[H]) -> None:
-        """Repeat the ballot's initial state to those that may have missed it."""
+    def _left_behind(self, member: ReplicaId) -> None:
+        """A member hears us, but is not in our ballot yet."""
+        if self.now >= self.joining.get(member, 0.0):
+            self.joining[member] = self.now + self.timing.retry_s
+            self._send_new_state((member,))
 
     @abc.abstractmethod
     def _flush(self) -> None:

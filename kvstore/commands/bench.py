@@ -1,0 +1,153 @@
+"""`wbkv bench`: what the protocols take, measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from kvstore.commands.sim import positive
+from kvstore.wire import size_of
+from multicast import PROTOCOLS, VARIANTS, Protocol
+from multicast.sim.delays import Measured, cost, group_size, measure
+
+PAPER = {"skeen": (2, 4), "ftskeen": (6, 12), "fastcast": (4, 8), "whitebox": (3, 5)}
+"""Collision-free and failure-free latency at leaders, in δ, as the paper has them."""
+
+DESTINATIONS = (1, 2, 4, 6, 8, 10)
+
+
+class BenchCommand:
+    """Measurements, each a subcommand."""
+
+    help = "measure the protocols: delays, Theorem 4, messages and bytes"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        kinds = parser.add_subparsers(dest="kind", metavar="WHAT", required=True)
+        delays = kinds.add_parser(
+            "delays",
+            help="delivery latency in message delays",
+            description="Delivery latency in message delays δ, in virtual time with every link at δ: alone, "
+            "and the worst found when the arrival of a conflicting message is searched over a grid.",
+        )
+        theorem = kinds.add_parser(
+            "theorem4",
+            help="check the paper's Theorem 4",
+            description="Measures clock-update latency C and commit latency D of each protocol, and checks "
+            "that the failure-free latency is C plus the collision-free latency. Status 1 if it is not.",
+        )
+        messages = kinds.add_parser(
+            "messages",
+            help="messages and bytes per multicast",
+            description="Counts what one multicast sends between processes, without collisions, answers to "
+            "clients not counted; bytes are those of the node's wire format, one message in a frame.",
+        )
+        for sub in (delays, theorem):
+            sub.add_argument("--grid", type=positive, default=8, help="steps per δ of the search (8)")
+        for sub in (delays, theorem, messages):
+            sub.add_argument("--json", action="store_true", help="print one JSON object")
+            sub.add_argument("--variants", action="store_true", help="also variants the paper does not have")
+            sub.add_argument("--replicas", type=positive, default=3, help="members of a group; skeen: 1 (3)")
+        messages.add_argument("--payload", type=positive, default=20, help="bytes of the message (20)")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do what was asked for."""
+        protocols = PROTOCOLS | (VARIANTS if arguments.variants else {})
+        if arguments.kind == "messages":
+            return _messages(arguments, protocols)
+        found = {
+            name: measure(protocol, arguments.grid, arguments.replicas)
+            for name, protocol in protocols.items()
+        }
+        return _delays(arguments, found) if arguments.kind == "delays" else _theorem(arguments, found)
+
+
+def _delays(arguments: argparse.Namespace, found: dict[str, Measured]) -> int:
+    if arguments.json:
+        print(json.dumps({name: shape(measured) for name, measured in found.items()}))
+        return 0
+    rows: list[tuple[str, ...]] = [
+        ("", "alone, leader", "follower", "worst, leader", "follower", "paper", "m' arrives at")
+    ]
+    for name, it in found.items():
+        paper = "{}δ and {}δ".format(*PAPER[name]) if name in PAPER else "-"
+        arrivals = " and ".join(f"{at:g}δ" for at in it.worst_arrivals)
+        latencies = (it.collision_free.leader, it.collision_free.follower)
+        worst = (it.failure_free.leader, it.failure_free.follower)
+        rows.append((name, *map(_delta, latencies), *map(_delta, worst), paper, arrivals))
+    _table(rows)
+    return 0
+
+
+def shape(measured: Measured) -> dict[str, dict[str, float | None]]:
+    """One protocol's part of the JSON object."""
+    return {
+        "collision_free": {
+            "leader": measured.collision_free.leader,
+            "follower": measured.collision_free.follower,
+        },
+        "failure_free": {"leader": measured.failure_free.leader, "follower": measured.failure_free.follower},
+    }
+
+
+def _theorem(arguments: argparse.Namespace, found: dict[str, Measured]) -> int:
+    if arguments.json:
+        report = {
+            name: {
+                "clock_update": it.clock_update,
+                "commit": it.commit,
+                "collision_free": it.collision_free.leader,
+                "failure_free": it.failure_free.leader,
+                "holds": it.theorem_holds,
+            }
+            for name, it in found.items()
+        }
+        print(json.dumps(report))
+    else:
+        rows: list[tuple[str, ...]] = [("", "C", "D", "CFL", "C + CFL", "FFL found", "")]
+        for name, it in found.items():
+            alone = it.collision_free.leader
+            latencies = (it.clock_update, it.commit, alone, it.clock_update + alone, it.failure_free.leader)
+            rows.append((name, *map(_delta, latencies), "holds" if it.theorem_holds else "DOES NOT HOLD"))
+        _table(rows)
+    return int(not all(it.theorem_holds for it in found.values()))
+
+
+def _messages(arguments: argparse.Namespace, protocols: dict[str, type[Protocol]]) -> int:
+    report = {}
+    for name, protocol in protocols.items():
+        report[name] = {
+            str(groups): _cost(protocol, groups, arguments.replicas, arguments.payload)
+            for groups in DESTINATIONS
+        }
+    if arguments.json:
+        print(json.dumps(report))
+        return 0
+    for what in ("messages", "bytes"):
+        rows = [(f"{what}, to groups:", *map(str, DESTINATIONS))]
+        for name, costs in report.items():
+            size = group_size(protocols[name], arguments.replicas)
+            rows.append((f"{name} (groups of {size})", *(str(each[what]) for each in costs.values())))
+        _table(rows)
+    return 0
+
+
+def _cost(protocol: type[Protocol], groups: int, replicas: int, payload: int) -> dict[str, int]:
+    found = cost(protocol, groups, replicas, payload)
+    return {"messages": len(found), "bytes": sum(size_of(message) for _, _, message in found)}
+
+
+def _delta(delays: float | None) -> str:
+    return "-" if delays is None else f"{delays:g}δ"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        first, *rest = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join([first, *(cell.strip().rjust(len(cell)) for cell in rest)]).rstrip())
+    print()
+
+
+command = BenchCommand()

@@ -1,0 +1,244 @@
+"""Latencies and costs of protocols in message delays: Section 5 of the paper, as experiments in virtual time.
+
+Every link takes exactly δ, disks and processes take no time, nothing fails. One message m goes to some groups
+whose clocks differ. The *convoy* scenario adds a conflicting message m', at any time: a grid of arrival times
+is searched for the one that delays m most. A MULTICAST may take less than δ (the paper's δ is the most a
+message takes), so m' may reach the leaders up to δ apart; where it arrives at the same instant as something
+else, it comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from multicast.errors import InvalidArgument
+from multicast.messages import Delivery, Message, about
+from multicast.protocol import Protocol, Timing
+from multicast.sim.checkers import Checker
+from multicast.sim.clients import Workload
+from multicast.sim.host import Disk, Host
+from multicast.sim.network import Delays
+from multicast.sim.run import Scenario, Simulation
+from multicast.topology import Topology
+from multicast.types import ClientId, MessageId, Phase, Process, ReplicaId, Timestamp, time_of
+
+DELTA_S = 1 / 128
+"""δ. A power of two, so that sums of its fractions are exact."""
+
+QUIET = Timing(heartbeat_s=1e5, election_s=1e6, retry_s=1e6, orphan_s=1e6)
+"""Nobody repeats anything or asks whether others live."""
+
+AHEAD = 3
+"""How far the clock of the last group is ahead, so that it decides the global timestamp of m."""
+
+
+@dataclass
+class Probe(Checker):
+    """When m is delivered, when leaders commit it, how their clocks advance, and what is said about it."""
+
+    simulation: Simulation | None = None
+    mid: MessageId | None = None
+    delivered_at: dict[ReplicaId, float] = field(default_factory=dict)
+    committed_at: dict[ReplicaId, float] = field(default_factory=dict)
+    clocks: dict[ReplicaId, list[tuple[float, int]]] = field(default_factory=dict)
+    global_ts: Timestamp | None = None
+    said: list[tuple[Process, Process, Message]] = field(default_factory=list)
+
+    @property
+    def now(self) -> float:
+        """Virtual time."""
+        assert self.simulation is not None
+        return self.simulation.loop.now
+
+    def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
+        """Note what a replica says about m."""
+        self._note(host.me, receivers, message)
+
+    def client_sent(self, client: ClientId, receivers: Sequence[Process], message: object) -> None:
+        """Note the MULTICASTs."""
+        self._note(client, receivers, message)
+
+    def _note(self, source: Process, receivers: Sequence[Process], message: Any) -> None:
+        if self.mid is not None and self.mid in about(message):
+            self.said += [(source, receiver, message) for receiver in receivers if receiver != source]
+
+    def stepped(self, host: Host, sender: Process, message: Message) -> None:
+        """Note where a leader is with m."""
+        replica: Any = host.replica
+        if self.mid is None or not replica.is_leader:
+            return
+        self.clocks.setdefault(host.me, []).append((self.now, replica.clock))
+        entry = replica.entries.get(self.mid)
+        if entry is not None and entry.phase is Phase.COMMITTED:
+            self.committed_at.setdefault(host.me, self.now)
+
+    def delivered(self, host: Host, delivery: Delivery) -> None:
+        """Note when m is delivered."""
+        if delivery.mid == self.mid:
+            self.delivered_at[host.me] = self.now
+            self.global_ts = delivery.global_ts
+
+    def passed_at(self, replica: ReplicaId) -> float:
+        """When the leader's clock was first past m's global timestamp."""
+        assert self.global_ts is not None
+        return next(at for at, clock in self.clocks[replica] if clock >= time_of(self.global_ts))
+
+
+class Experiment(Simulation):
+    """Stable leaders, clocks that differ, and then m."""
+
+    def __init__(self, protocol: type[Protocol], groups: int, replicas: int) -> None:
+        self.probe = Probe()
+        scenario = Scenario(
+            protocol=protocol, groups=groups, replicas=replicas, faults="none", timing=QUIET,
+            delays=Delays(DELTA_S, DELTA_S, 0.0), disk=Disk(0.0, 0.0, 1e5), skew=0.0, turn_s=0.0,
+            workload=Workload(clients=2, messages=0, window=0, repeats=0.0), checkers=False,
+        )  # fmt: skip
+        super().__init__(scenario, seed=0, observers=[self.probe])
+        self.probe.simulation = self
+        self.client, self.rival = self.clients[ClientId(1)], self.clients[ClientId(2)]
+        for client in (self.client, self.rival):
+            client.sender.retry_s = 1e6
+        self.start()
+        self.rest()
+        for _ in range(AHEAD):
+            self.client.submit(self.topology.groups[-1:], b"")
+        self.rest()
+        self.leaders = [r for r, host in self.hosts.items() if host.replica and host.replica.is_leader]
+        if len(self.leaders) != groups:
+            raise InvalidArgument("the groups have not found their leaders")
+
+    def rest(self) -> None:
+        """Until nothing is on its way."""
+        until = self.loop.now + 50 * DELTA_S
+        self.run_until(lambda: (self.loop.peek() or until) >= until, until)
+        self.loop.now = until
+
+    def multicast(self, payload: bytes = b"m") -> None:
+        """Multicast m to all groups."""
+        self.since = self.loop.now
+        message = self.client.sender.numbers.next(self.topology.groups, payload)
+        self.client.sender.numbers.next_sequence -= 1
+        self.probe.mid = message.mid
+        self.client.submit(self.topology.groups, payload)
+
+    def conflict(self, arrivals: Sequence[float]) -> None:
+        """Let m' arrive at each leader at a time, in δ, counted from the multicast of m that comes next."""
+        message = self.rival.sender.multicast(self.topology.groups, b"m'", self.loop.now)
+        self.rival.sender.drain()
+        self.multicasts.add(message)
+        for leader, at in zip(self.leaders, arrivals, strict=True):
+            self.loop.at(
+                self.loop.now + at * DELTA_S, self._arrived, self.rival.sender.client, leader, message
+            )
+
+    def latency(self, *, at_leaders: bool) -> float | None:
+        """The latest delivery of m, in δ, at leaders or at followers."""
+        if set(self.probe.delivered_at) != set(self.hosts):
+            raise InvalidArgument("m was not delivered everywhere")
+        times = [at for r, at in self.probe.delivered_at.items() if (r in self.leaders) == at_leaders]
+        return self._in_delays(max(times)) if times else None
+
+    def commit_latency(self) -> float:
+        """D: until every leader has committed m, in δ."""
+        return self._in_delays(max(self.probe.committed_at[leader] for leader in self.leaders))
+
+    def clock_update_latency(self) -> float:
+        """C: until the clocks of all leaders are past m's global timestamp, in δ."""
+        return self._in_delays(max(self.probe.passed_at(leader) for leader in self.leaders))
+
+    def _in_delays(self, at: float) -> float:
+        found = (at - self.since) / DELTA_S
+        return int(found) if found.is_integer() else found
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Delivery of m, in δ; the second is None where groups have no followers."""
+
+    leader: float
+    follower: float | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one protocol takes, in δ."""
+
+    collision_free: Latency
+    failure_free: Latency
+    """The worst that was found with a conflicting message."""
+    worst_arrivals: tuple[float, ...]
+    """When that message reached each leader, counted from the multicast of m."""
+    clock_update: float
+    """C of Theorem 4."""
+    commit: float
+    """D of Theorem 3."""
+
+    @property
+    def theorem_holds(self) -> bool:
+        """Theorem 4: FFL = C + CFL; and Theorem 3: CFL = D."""
+        alone, worst = self.collision_free.leader, self.failure_free.leader
+        return alone == self.commit and worst == self.clock_update + alone
+
+
+def group_size(protocol: type[Protocol], wanted: int) -> int:
+    """The wanted size of groups, or one if the protocol knows only such groups."""
+    try:
+        protocol.check_topology(Topology.uniform(1, wanted))
+    except InvalidArgument:
+        return 1
+    return wanted
+
+
+def measure(protocol: type[Protocol], grid: int = 8, replicas: int = 3) -> Measured:
+    """Both latencies of a message to two groups, and Theorem 4's; `grid` is the number of steps in a δ."""
+    if grid < 1:
+        raise InvalidArgument(f"grid must be at least 1, not {grid}")
+    replicas = group_size(protocol, replicas)
+    alone = Experiment(protocol, 2, replicas)
+    alone.multicast()
+    alone.rest()
+    collision_free = _latency(alone)
+    worst, where = collision_free, (0.0, 0.0)
+    for arrivals in _arrivals(grid, until=collision_free.leader):
+        experiment = Experiment(protocol, 2, replicas)
+        experiment.conflict(arrivals)
+        experiment.multicast()
+        experiment.rest()
+        found = _latency(experiment)
+        if (found.leader, found.follower or 0) > (worst.leader, worst.follower or 0):
+            worst, where = found, arrivals
+    return Measured(
+        collision_free, worst, where, alone.clock_update_latency(), alone.commit_latency()
+    )  # fmt: skip
+
+
+def _latency(experiment: Experiment) -> Latency:
+    leader = experiment.latency(at_leaders=True)
+    assert leader is not None
+    return Latency(leader, experiment.latency(at_leaders=False))
+
+
+def _arrivals(grid: int, until: float) -> Iterator[tuple[float, float]]:
+    """Times of arrival at both leaders, at most δ apart.
+
+    Before the multicast of m, m' would only be finished sooner; after m's delivery, it is too late.
+    """
+    for first in range(int(until * grid) + 1):
+        for second in range(max(0, first - grid), first + grid + 1):
+            yield first / grid, second / grid
+
+
+def cost(
+    protocol: type[Protocol], groups: int, replicas: int = 3, payload: int = 20
+) -> list[tuple[Process, Process, Message]]:
+    """What is sent for one multicast to so many groups, without collisions: source, target, message.
+
+    Answers to clients are not counted, nor what a process says to itself.
+    """
+    experiment = Experiment(protocol, groups, group_size(protocol, replicas))
+    experiment.multicast(bytes(payload))
+    experiment.rest()
+    return experiment.probe.said

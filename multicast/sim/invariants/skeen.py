@@ -1,0 +1,214 @@
+"""What must hold in Skeen's family, beyond atomic multicast itself.
+
+Consensus: a leader gives one answer per instance in its ballot, and a group decides one answer per instance
+for ever. Skeen: local timestamps are unique, decided once, and never below what the group has delivered; a
+message is delivered at the maximum of its groups' decided local timestamps, once its group has decided that
+its clock passes it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from multicast.messages import (
+    ClockUpdate,
+    Delivery,
+    Instance,
+    LocalTimestamp,
+    Message,
+    NewLeader,
+    NewLeaderAck,
+    NewState,
+    NewStateAck,
+    Phase2a,
+    Phase2b,
+    Propose,
+    Value,
+)
+from multicast.sim.checkers import Checker, Violation
+from multicast.sim.host import Host
+from multicast.topology import Topology
+from multicast.types import (
+    NO_BALLOT,
+    NO_TIMESTAMP,
+    Ballot,
+    GroupId,
+    MessageId,
+    Phase,
+    Process,
+    ReplicaId,
+    Timestamp,
+    format_timestamp,
+    time_of,
+)
+
+_Question: TypeAlias = tuple[GroupId, Instance]
+
+
+class Decisions(Checker):
+    """What groups decide, as seen from the votes that have left, and what is delivered because of it."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._proposed: dict[tuple[Ballot, Instance], Value] = {}
+        self._votes: dict[tuple[Ballot, Instance], int] = defaultdict(int)
+        self._decided: dict[_Question, Value] = {}
+        self._owner: dict[tuple[GroupId, Timestamp], MessageId] = {}
+        self._passed: dict[tuple[GroupId, MessageId], Timestamp] = defaultdict(lambda: NO_TIMESTAMP)
+        self._initial: dict[tuple[ReplicaId, Ballot], list[LocalTimestamp]] = {}
+        """What a member held when it joined a ballot."""
+        self._delivered: dict[GroupId, Timestamp] = defaultdict(lambda: NO_TIMESTAMP)
+        """The highest global timestamp that any replica of the group has delivered."""
+
+    def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
+        """Proposals, votes, and what leaders say was decided."""
+        if isinstance(message, Phase2a):
+            for value in message.values:
+                self._propose(message.ballot, value)
+        elif isinstance(message, Phase2b):
+            for instance in message.instances:
+                self._vote(host, message.ballot, instance)
+        elif isinstance(message, NewStateAck):
+            for value in self._initial.get((host.me, message.ballot), ()):
+                self._propose(message.ballot, value)
+                self._vote(host, message.ballot, (value.mid, value.at))
+        elif isinstance(message, Propose) and message.decided:
+            decided = self._decided.get((message.group, (message.mid, NO_TIMESTAMP)))
+            if not isinstance(decided, LocalTimestamp) or decided.local_ts != message.local_ts:
+                raise Violation(
+                    "Decision", f"{host.me} says that {message.mid} got {format_timestamp(message.local_ts)}"
+                )
+
+    def stepped(self, host: Host, sender: Process, message: Message) -> None:
+        """Who joins a ballot votes for all that the ballot begins with."""
+        self._joined(host)
+
+    def _joined(self, host: Host) -> None:
+        replica: Any = host.replica
+        key = (host.me, replica.cballot)
+        if key not in self._initial:
+            self._initial[key] = [
+                LocalTimestamp(entry.mid, entry.dest, entry.payload, entry.ack_below, entry.local_ts)
+                for entry in replica.entries.values()
+                if entry.phase is Phase.ACCEPTED
+            ]
+
+    def installed(self, host: Host) -> None:
+        """A snapshot may be what a candidate was waiting for."""
+        self._joined(host)
+
+    def _propose(self, ballot: Ballot, value: Value) -> None:
+        if self._proposed.setdefault((ballot, (value.mid, value.at)), value) != value:
+            raise Violation("Consensus", f"two answers in {ballot}: about {value.mid}")
+
+    def _vote(self, host: Host, ballot: Ballot, instance: Instance) -> None:
+        key = (ballot, instance)
+        value = self._proposed.get(key) or self._on_disk(host, instance)
+        if value is None:
+            return
+        self._proposed[key] = value
+        configuration = self._topology.configuration(host.me.group, ballot.configuration)
+        self._votes[key] |= configuration.bit[host.me]
+        if configuration.is_quorum(self._votes[key]):
+            self._decide(host.me.group, value)
+
+    def _on_disk(self, host: Host, instance: Instance) -> Value | None:
+        """A group of one never asks for votes; its own is on its disk."""
+        mid, at = instance
+        if at:
+            return ClockUpdate(mid, at)
+        entry = host.durable.entries.get(mid)
+        return None if entry is None else LocalTimestamp(*entry[:4], entry.local_ts)
+
+    def _decide(self, group: GroupId, value: Value) -> None:
+        question = (group, (value.mid, value.at))
+        if question in self._decided:
+            if self._decided[question] != value:
+                raise Violation("Consensus", f"group {group} decided twice about {value.mid}")
+            return
+        self._decided[question] = value
+        if not isinstance(value, LocalTimestamp):
+            passed = self._passed[group, value.mid]
+            self._passed[group, value.mid] = max(passed, value.global_ts)
+            return
+        local_ts = value.local_ts
+        if self._owner.setdefault((group, local_ts), value.mid) != value.mid:
+            other = self._owner[group, local_ts]
+            raise Violation("Uniqueness", f"{value.mid} and {other} share {format_timestamp(local_ts)}")
+        if local_ts <= self._delivered[group]:
+            raise Violation(
+                "Clock",
+                f"group {group} gave {value.mid} the local timestamp {format_timestamp(local_ts)}, "
+                f"but had delivered {format_timestamp(self._delivered[group])}",
+            )
+
+    def delivered(self, host: Host, delivery: Delivery) -> None:
+        """The global timestamp is the maximum of what was decided, and the clock is past it."""
+        group, mid, global_ts = host.me.group, delivery.mid, delivery.global_ts
+        highest = NO_TIMESTAMP
+        for destination in delivery.dest:
+            decided = self._decided.get((destination, (mid, NO_TIMESTAMP)))
+            if not isinstance(decided, LocalTimestamp):
+                raise Violation("Decision", f"{host.me} delivered {mid}: undecided in group {destination}")
+            highest = max(highest, decided.local_ts)
+        if highest != global_ts:
+            place, decision = format_timestamp(global_ts), format_timestamp(highest)
+            raise Violation("Decision", f"{host.me} delivered {mid} at {place}, but {decision} was decided")
+        if len(delivery.dest) > 1 and self._passed[group, mid] < global_ts:
+            raise Violation("Clock", f"{host.me} delivered {mid}: its group's clock may be below")
+        self._delivered[group] = max(self._delivered[group], global_ts)
+
+
+class Promises(Checker):
+    """Ballots only rise, and what was promised or voted for survives crashes until it cannot matter."""
+
+    def __init__(self) -> None:
+        self._before: dict[ReplicaId, tuple[Ballot, Ballot, int]] = {}
+        self._revealed: dict[ReplicaId, Ballot] = defaultdict(lambda: NO_BALLOT)
+        self._voted: dict[ReplicaId, dict[Instance, Ballot]] = defaultdict(dict)
+        self._clock: dict[ReplicaId, int] = defaultdict(int)
+
+    def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
+        """Remember what this process has promised to others."""
+        if isinstance(message, (NewLeader, NewLeaderAck, NewState, NewStateAck, Phase2b)):
+            self._revealed[host.me] = max(self._revealed[host.me], message.ballot)
+        if isinstance(message, Phase2b):
+            self._voted[host.me].update(dict.fromkeys(message.instances, message.ballot))
+            for _, at in message.instances:
+                self._clock[host.me] = max(self._clock[host.me], time_of(at))
+
+    def restarted(self, host: Host) -> None:
+        """What was promised must have survived the crash."""
+        me, durable = host.me, host.durable
+        if durable.ballot < self._revealed[me]:
+            raise Violation(
+                "Durability", f"{me} promised {self._revealed[me]} and came back with {durable.ballot}"
+            )
+        delivered = host.commit.checkpoint.delivered
+        for (mid, at), ballot in self._voted[me].items():
+            kept = mid in durable.entries or mid in delivered
+            if at == NO_TIMESTAMP and ballot == durable.cballot and not kept:
+                raise Violation("Durability", f"{me} voted on {mid} in {ballot} and forgot it")
+        replica: Any = host.replica
+        if replica.clock < self._clock[me]:
+            raise Violation("Durability", f"{me} voted for a clock of {self._clock[me]} and forgot it")
+        self._voted[me] = {i: b for i, b in self._voted[me].items() if b >= durable.cballot}
+        self._before.pop(me, None)
+
+    def stepping(self, host: Host, sender: Process, message: Message) -> None:
+        """Note what is there before the step."""
+        replica: Any = host.replica
+        self._before[host.me] = (replica.ballot, replica.cballot, replica.clock)
+
+    def stepped(self, host: Host, sender: Process, message: Message) -> None:
+        """Nothing may have gone backwards."""
+        replica: Any = host.replica
+        ballot, cballot, clock = self._before[host.me]
+        if not (ballot <= replica.ballot and cballot <= replica.cballot <= replica.ballot):
+            raise Violation(
+                "Ballots", f"{host.me} went from {cballot}/{ballot} to {replica.cballot}/{replica.ballot}"
+            )
+        if replica.clock < clock:
+            raise Violation("Clock", f"the clock of {host.me} fell from {clock} to {replica.clock}")

@@ -1,0 +1,37 @@
+"""FastCast, after Coelho et al.: fault-tolerant Skeen that does not wait for consensus to go on.
+
+A leader tells the other leaders its local timestamp at once, while its group decides it. They go on as if it
+were decided: the maximum is the global timestamp, and they have their groups decide that their clocks pass
+it. When the local timestamp is decided, PROPOSE says so once more. By then the rest is usually done.
+
+    client ──────> leader ═══════ consensus on lts ═══════> leader ──PROPOSE──> leader: deliver
+              δ      └──PROPOSE──> leader ════ consensus on the clock ═════════════^
+                          δ                             2δ
+
+If a leader crashes before its group has decided, the group may decide otherwise. Then the others learn the
+decided timestamp, and decide about the right global timestamp instead.
+"""
+
+from __future__ import annotations
+
+from multicast.skeen.entry import Entry
+from multicast.skeen.ftskeen import FtSkeen
+
+
+class FastCast(FtSkeen):
+    """One process of FastCast."""
+
+    def _spread(self, entry: Entry) -> None:
+        super()._spread(entry)
+        self._note(entry, self.me, entry.local_ts, decided=False)
+        self._send_propose(entry, self._other_leaders(entry))
+        self._advance(entry)
+
+    def _may_speak(self, entry: Entry) -> bool:
+        return True
+
+
+class EagerFastCast(FastCast):
+    """FastCast whose clocks do not wait: they pass what was only speculated."""
+
+    eager = True

@@ -1,0 +1,141 @@
+"""Sabotages of consensus, fault-tolerant Skeen and FastCast. The simulator must catch every one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from multicast.consensus import Consensus
+from multicast.delivered import DeliveredIds
+from multicast.durable import Voted
+from multicast.messages import ClockUpdate, LocalTimestamp, Multicast, Phase2a, Phase2b, Propose, Value
+from multicast.protocol import Ready, Start
+from multicast.skeen import Entry, FastCast, FtSkeen
+from multicast.types import Phase, Process, ReplicaId, Timestamp
+
+
+class DeliversBeforeTheClockIsDecided(FtSkeen):
+    """Nobody waits until the group's clock has passed the global timestamp."""
+
+    def _must_pass(self, entry: Entry, global_ts: Timestamp) -> bool:
+        return False
+
+
+class VotesInStaleBallot(FtSkeen):
+    """A member votes in a ballot below the one it follows."""
+
+    def on_phase_2a(self, sender: Process, message: Phase2a) -> None:
+        cballot = self.cballot
+        if message.ballot < cballot:
+            self.cballot = message.ballot
+        super().on_phase_2a(sender, message)
+        self.cballot = cballot
+
+
+class BreaksItsPromise(FtSkeen):
+    """A member that has promised a higher ballot still votes in the one it followed."""
+
+    def on_phase_2a(self, sender: Process, message: Phase2a) -> None:
+        status = self.status
+        if message.ballot == self.cballot and not self.is_leader and self.campaign is None:
+            self.status = type(status).FOLLOWER
+        super().on_phase_2a(sender, message)
+        self.status = status
+
+
+class _Box(Consensus):
+    def __init__(self, process: FtSkeen) -> None:
+        super().__init__(process.me, process.configuration)
+        self.ready = process.consensus.ready
+
+
+class _Minority(_Box):
+    def on_2b(self, member: ReplicaId, message: Phase2b) -> list[Value]:
+        quorum, self._configuration.quorum = self._configuration.quorum, 1
+        decided = super().on_2b(member, message)
+        self._configuration.quorum = quorum
+        return decided
+
+
+class DecidesWithAMinority(FtSkeen):
+    """One vote is enough."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start)
+        self.consensus = _Minority(self)
+
+
+class _AnyBallot(_Box):
+    def on_2b(self, member: ReplicaId, message: Phase2b) -> list[Value]:
+        return super().on_2b(member, Phase2b(self._ballot, message.instances))
+
+
+class CountsVotesOfAnyBallot(FtSkeen):
+    """Votes given in another ballot are counted in this one."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start)
+        self.consensus = _AnyBallot(self)
+
+
+class SpeaksBeforeItIsDecided(FtSkeen):
+    """PROPOSE leaves before the group has decided, as if it had."""
+
+    def _send_propose(self, entry: Entry, receivers: tuple[Process, ...]) -> None:
+        super()._send_propose(entry, receivers)
+        for at, (to, message) in enumerate(self._ready.send):
+            if isinstance(message, Propose):
+                self._ready.send[at] = (to, dataclasses.replace(message, decided=True))
+
+    def _spread(self, entry: Entry) -> None:
+        super()._spread(entry)
+        self._send_propose(entry, self._other_leaders(entry))
+
+
+class FollowerForgetsItsClock(FtSkeen):
+    """A vote that the clock passes a timestamp leaves no trace."""
+
+    def ready(self) -> Ready:
+        ready = super().ready()
+        ready.persist = [
+            record
+            for record in ready.persist
+            if not (isinstance(record, Voted) and isinstance(record.value, ClockUpdate))
+        ]
+        return ready
+
+
+class ReplacesWhatWasDecided(FtSkeen):
+    """A late proposal of a lower ballot replaces a decision learnt from elsewhere."""
+
+    def _vote_local(self, value: LocalTimestamp) -> None:
+        entry = self.entries.get(value.mid)
+        if entry is not None and entry.phase is Phase.COMMITTED:
+            entry.local_ts = value.local_ts
+        super()._vote_local(value)
+
+
+class CommitsOnSpeculation(FastCast):
+    """The decisions of other groups are not waited for."""
+
+    def on_propose(self, sender: ReplicaId, message: Propose) -> None:
+        super().on_propose(sender, dataclasses.replace(message, decided=True))
+
+
+class KeepsItsSpeculation(FastCast):
+    """What another group proposes later does not replace what was speculated with first."""
+
+    def on_propose(self, sender: ReplicaId, message: Propose) -> None:
+        entry = self.entries.get(message.mid)
+        if entry is not None and message.group in entry.dest:
+            known = entry.proposals[entry.dest.index(message.group)]
+            message = dataclasses.replace(message, local_ts=known or message.local_ts)
+        super().on_propose(sender, message)
+
+
+class OrdersCollectedAgain(FtSkeen):
+    """A repeated message is ordered again once its entry has been collected."""
+
+    def on_multicast(self, sender: Process, message: Multicast) -> None:
+        known, self.delivered_ids = self.delivered_ids, DeliveredIds()
+        super().on_multicast(sender, message)
+        self.delivered_ids = known
