@@ -185,8 +185,9 @@ class Measured:
 
 def group_size(protocol: type[Protocol], wanted: int) -> int:
     """The wanted size of groups, or one if the protocol knows only such groups."""
+    topology = Topology.uniform(1, wanted)
     try:
-        protocol.check_topology(Topology.uniform(1, wanted))
+        protocol.check_topology(topology)
     except InvalidArgument:
         return 1
     return wanted

@@ -211,3 +211,58 @@ def test_the_readmes_example_runs() -> None:
     assert done.stdout.count("to both") == 6
     assert done.stdout.count("to one") == 3
     assert "2 messages answered" in done.stdout
+
+
+def test_delays_as_json() -> None:
+    done = wbkv("bench", "delays", "--json", "--grid", "1")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert list(report) == ["whitebox", "fastcast", "ftskeen", "skeen"]
+    assert report["whitebox"] == {
+        "collision_free": {"leader": 3, "follower": 4},
+        "failure_free": {"leader": 5, "follower": 6},
+    }
+    assert report["skeen"]["failure_free"] == {"leader": 4, "follower": None}
+
+
+def test_delays_for_people() -> None:
+    done = wbkv("bench", "delays", "--grid", "1", "--variants")
+    assert done.returncode == 0, done.stderr
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()[1:] if line}
+    assert rows["ftskeen"][:4] == ["6δ", "7δ", "12δ", "13δ"]
+    assert rows["fastcast-eager"][:4] == ["4δ", "5δ", "6δ", "7δ"]
+
+
+def test_theorem_4() -> None:
+    done = wbkv("bench", "theorem4", "--grid", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    for it in json.loads(done.stdout).values():
+        assert it["holds"]
+        assert it["failure_free"] == it["clock_update"] + it["collision_free"]
+
+
+def test_messages_and_bytes() -> None:
+    done = wbkv("bench", "messages", "--json", "--payload", "500")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["whitebox"]["10"]["messages"] == 610
+    assert report["ftskeen"]["2"]["bytes"] > 6 * 500  # two MULTICASTs, and four followers
+    table = wbkv("bench", "messages").stdout
+    assert "whitebox (groups of 3)  7  26  100  222  392  610" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["delays", "--grid", "0"], "must be at least 1"),
+        (["delays", "--replicas", "4"], "needs an odd number"),
+        (["messages", "--payload", "x"], "'x' is not a number"),
+        (["speed"], "invalid choice: 'speed'"),
+        ([], "required"),
+    ],
+)
+def test_bad_arguments_of_bench(arguments: list[str], complaint: str) -> None:
+    done = wbkv("bench", *arguments)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert not done.stdout

@@ -1,0 +1,192 @@
+"""Bad input to Skeen's family is refused, and changes nothing; and the counters of an entry."""
+
+from __future__ import annotations
+
+import pickle
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multicast.client import Numbers
+from multicast.errors import InvalidArgument, PeerViolation
+from multicast.messages import ClockUpdate, LocalTimestamp, Message, Multicast, Phase2a, Phase2b, Propose
+from multicast.protocol import Start
+from multicast.skeen import Entry, FastCast, FtSkeen, Skeen
+from multicast.topology import Topology
+from multicast.types import (
+    NO_TIMESTAMP,
+    Ballot,
+    ClientId,
+    GroupId,
+    MessageId,
+    Phase,
+    Process,
+    ReplicaId,
+    Status,
+    Timestamp,
+    timestamp,
+)
+
+G0, G1, G2 = GroupId(0), GroupId(1), GroupId(2)
+TOPOLOGY = Topology.uniform(3, 3)
+R0, R1, R2 = TOPOLOGY.members(G0)
+FAR = TOPOLOGY.preferred_leader(G1)
+FAR_BALLOT = Ballot(4, FAR, 0)
+NINE = timestamp(9, G1)
+NOW = 1.0
+
+
+def message(*dest: GroupId, sequence: int = 1) -> Multicast:
+    numbers = Numbers(ClientId(7))
+    numbers.next_sequence = sequence
+    return numbers.next(dest, b"payload")
+
+
+M = message(G0, G1)
+
+
+def leader(protocol: type[FtSkeen] = FtSkeen) -> FtSkeen:
+    """R0 leads, with R1's help, and has M under way: its own timestamp is decided."""
+    replicas = {me: protocol(Start(me, TOPOLOGY, random.Random(0), 0.0)) for me in (R0, R1)}
+    replicas[R0].tick(0.0)
+    pump(replicas)
+    replicas[R0].nominate(0.0)
+    pump(replicas)
+    assert replicas[R0].is_leader
+    replicas[R0].step(ClientId(7), M, NOW)
+    pump(replicas)
+    return replicas[R0]
+
+
+def follower(protocol: type[FtSkeen] = FtSkeen) -> FtSkeen:
+    """R1 follows R0."""
+    replicas = {me: protocol(Start(me, TOPOLOGY, random.Random(0), 0.0)) for me in (R0, R1)}
+    replicas[R0].nominate(0.0)
+    pump(replicas)
+    assert replicas[R1].status is Status.FOLLOWER
+    return replicas[R1]
+
+
+def pump(replicas: dict[ReplicaId, FtSkeen]) -> None:
+    mail: list[tuple[ReplicaId, ReplicaId, Message]] = []
+    while True:
+        for me, replica in replicas.items():
+            ready = replica.ready()
+            for receivers, said in ready.send + ready.promise:
+                mail += [(me, r, said) for r in receivers if isinstance(r, ReplicaId) and r in replicas]
+        if not mail:
+            return
+        sender, receiver, said = mail.pop(0)
+        replicas[receiver].step(sender, said, NOW)
+
+
+def picture(replica: FtSkeen) -> bytes:
+    """Everything in it, but for the clock on the wall, its handlers, and the topology, which caches."""
+    ignored = ("now", "_handlers", "_client_handlers", "topology")
+    state = {k: v for k, v in vars(replica).items() if k not in ignored}
+    return pickle.dumps(state)
+
+
+def refused(replica: FtSkeen, sender: Process, said: Message, *named: str) -> None:
+    before = picture(replica)
+    with pytest.raises((PeerViolation, InvalidArgument)) as caught:
+        replica.step(sender, said, NOW)
+    for word in named:
+        assert word in str(caught.value)
+    assert picture(replica) == before
+
+
+def propose(
+    mid: MessageId = M.mid,
+    dest: tuple[GroupId, ...] = M.dest,
+    group: GroupId = G1,
+    ballot: Ballot = FAR_BALLOT,
+    local_ts: Timestamp = NINE,
+) -> Propose:
+    return Propose(mid, dest, group, ballot, local_ts, decided=True)
+
+
+@pytest.mark.parametrize("protocol", [FtSkeen, FastCast])
+@pytest.mark.parametrize("role", [leader, follower])
+def test_a_bad_propose_is_refused(protocol: type[FtSkeen], role: type) -> None:
+    replica = role(protocol)
+    near = Ballot(1, R2, 0)
+    refused(replica, FAR, propose(group=G2), "group 2")
+    refused(replica, R2, propose(group=G0, ballot=near, local_ts=timestamp(9, G0)), "group 0")
+    refused(replica, FAR, propose(local_ts=NO_TIMESTAMP), str(M.mid))
+    refused(replica, FAR, propose(local_ts=timestamp(9, G2)), str(M.mid))
+    refused(replica, TOPOLOGY.members(G1)[0], propose(), str(FAR_BALLOT))
+    refused(replica, ClientId(7), propose(), "not for it to send")
+
+
+def test_a_propose_about_destinations_that_are_not_the_message_s() -> None:
+    replica = leader()
+    third = TOPOLOGY.preferred_leader(G2)
+    alien = propose(group=G2, ballot=Ballot(1, third, 0), local_ts=timestamp(3, G2))
+    refused(replica, third, alien, str(M.mid), "came from")
+    unknown = message(G1, G2, sequence=5)
+    refused(replica, FAR, propose(unknown.mid, unknown.dest), str(unknown.mid))
+    refused(replica, FAR, propose(message(G0, sequence=6).mid, (G1, G0)), "strictly increasing")
+
+
+def test_a_group_that_decided_twice_is_refused() -> None:
+    replica = leader()
+    replica.step(FAR, propose(local_ts=timestamp(2, G1)), NOW)
+    refused(replica, FAR, propose(local_ts=timestamp(8, G1)), "decided another timestamp")
+    replica.step(FAR, propose(local_ts=timestamp(2, G1)), NOW)
+
+
+@pytest.mark.parametrize("role", [leader, follower])
+def test_a_bad_2a_is_refused(role: type) -> None:
+    replica = role(FtSkeen)
+    ballot = replica.cballot
+
+    def ask(dest: tuple[GroupId, ...], local_ts: Timestamp, by: Ballot = ballot) -> Phase2a:
+        return Phase2a(
+            by, (ClockUpdate(M.mid, timestamp(1, G0)), LocalTimestamp(M.mid, dest, b"", 1, local_ts))
+        )
+
+    other = R1 if replica.me == R0 else R0
+    honest = Ballot(ballot.number, other, 0)
+    refused(replica, R2, ask(M.dest, timestamp(3, G0)), "speaks for ballot")
+    refused(replica, FAR, ask(M.dest, timestamp(3, G0), FAR_BALLOT), "not a member")
+    refused(replica, other, ask((G1, G2), timestamp(3, G0), honest), "proposes")
+    refused(replica, other, ask(M.dest, timestamp(3, G1), honest), "3.1")
+    refused(replica, other, ask(M.dest, NO_TIMESTAMP, honest), "proposes -")
+    refused(replica, other, ask((G1, G0), timestamp(3, G0), honest), "strictly increasing")
+    refused(replica, ClientId(7), ask(M.dest, timestamp(3, G0)), "not for it to send")
+
+
+def test_votes_of_strangers_are_refused() -> None:
+    replica = leader()
+    vote = Phase2b(replica.cballot, ((M.mid, NO_TIMESTAMP),))
+    refused(replica, FAR, vote, "not a member")
+    refused(replica, ClientId(7), vote, "not for it to send")
+
+
+def test_skeen_refuses_larger_groups_when_it_starts() -> None:
+    with pytest.raises(InvalidArgument, match="groups of one process, but group 0 has 3"):
+        Skeen(Start(R0, TOPOLOGY, random.Random(0), 0.0))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([G0, G1, G2]), st.integers(1, 4), st.booleans(), st.booleans()), max_size=30
+    )
+)
+def test_the_counters_of_an_entry_never_drift(steps: list[tuple[GroupId, int, bool, bool]]) -> None:
+    entry = Entry(M.mid, (G0, G1, G2), b"", 1)
+    entry.phase = Phase.ACCEPTED
+    for group, time, decided, leave in steps:
+        if leave:
+            entry.leave_ballot(G0)
+        else:
+            known = entry.proposals[entry.dest.index(group)]
+            was = entry.decided[entry.dest.index(group)]
+            fits = entry.note(group, timestamp(time, group), decided=decided)
+            assert fits == (not (was and decided and known != timestamp(time, group)))
+        assert entry.missing == sum(not ts for ts in entry.proposals)
+        assert entry.undecided == entry.decided.count(False)
+        assert all(ts or not fact for ts, fact in zip(entry.proposals, entry.decided, strict=True))
