@@ -3,7 +3,7 @@
 A frame carries what one node has for another in one turn of its loop, between any of their processes.
 `peer.proto` says what is in it: for each kind of message a packed column of numbers, and tables of what
 repeats. No protobuf object is made for a message: writing one appends a row to plain lists (`_put_*`), and
-reading makes all messages of a kind at once, field by field (`_KINDS`).
+reading turns the rows of a kind into messages (`_take_*`).
 
 Reading trusts nothing. Whatever the bytes are, they become what a node may have sent, or a `WireError`.
 Memory goes by what the bytes contain, never by a number that they claim.
@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, count, islice
-from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -68,7 +67,7 @@ NUMBER_MAX: Final = 2**63 - 1
 
 T = TypeVar("T")
 
-Envelope: TypeAlias = tuple[Process, Process, Sequence[Message | Reply]]
+Envelope: TypeAlias = tuple[Process, Process, Sequence[Any]]
 """Sender, receiver, and what the one says to the other, in order."""
 
 
@@ -103,19 +102,10 @@ def decode(data: bytes) -> list[Envelope]:
     except DecodeError as error:
         raise WireError(f"not a frame: {error}") from None
     reader = _Reader(frame)
-    kinds = frame.kinds
-    of_kind: dict[int, Iterator[Message | Reply]] = {}
-    for kind in set(kinds):
-        rows = _KINDS.get(kind)
-        if rows is None:
-            raise WireError(f"unknown kind of message {kind}")
-        messages = rows.take(reader)
-        if len(messages) != kinds.count(kind):
-            raise WireError(f"{rows.column}: {len(messages)} rows for {kinds.count(kind)} messages")
-        of_kind[kind] = iter(messages)
-    in_order = [next(of_kind[kind]) for kind in kinds]
-    senders, receivers, lengths = _ENVELOPES.take(reader)
-    return list(zip(senders, receivers, _cut(in_order, lengths, list, "messages"), strict=True))
+    try:
+        return reader.envelopes()
+    except IndexError:
+        raise WireError(f"{reader.reading}: an index, a group or a flag is out of range") from None
 
 
 def size_of(message: Message | Reply) -> int:
@@ -141,7 +131,7 @@ class _Writer:
         self.mids: dict[MessageId, int] = defaultdict(count().__next__)
         self.dests: dict[Destinations, int] = defaultdict(count().__next__)
         self.ballots: dict[Ballot, int] = defaultdict(count(1).__next__, {NO_BALLOT: 0})
-        self.payloads: dict[bytes | None, int] = defaultdict(count(1).__next__, {None: 0})
+        self.payloads: dict[bytes, int] = defaultdict(count().__next__)
         self.replicas: dict[ReplicaId, int] = defaultdict(count().__next__)
         self.clients: dict[ClientId, int] = defaultdict(count().__next__)
 
@@ -170,7 +160,7 @@ class _Writer:
         for dest in self.dests:
             dests += len(dest), *dest
         frame.destinations.extend(dests)
-        frame.payloads.extend([payload for payload in self.payloads if payload is not None])
+        frame.payloads.extend(self.payloads)
         frame.clients.extend(clients)
         frame.replicas.extend(chain.from_iterable(replicas))
         return frame.SerializeToString()
@@ -181,7 +171,7 @@ def _put_multicast(w: _Writer, m: Multicast) -> None:
 
 
 def _put_accept(w: _Writer, m: Accept) -> None:
-    payload = w.payloads[m.payload]
+    payload = 0 if m.payload is None else w.payloads[m.payload] + 1
     row = w.mids[m.mid], w.dests[m.dest], m.group, w.ballots[m.ballot], m.local_ts, payload, m.ack_below
     w.columns["accepts"] += row
 
@@ -236,7 +226,7 @@ def _put_phase_2a(w: _Writer, m: Phase2a) -> None:
             values += mids[value.mid], value.global_ts, 0, 0, 0
         else:
             mid, dest, payload, ack_below, local_ts = value
-            values += mids[mid], local_ts, w.payloads[payload], w.dests[dest], ack_below
+            values += mids[mid], local_ts, w.payloads[payload] + 1, w.dests[dest], ack_below
 
 
 def _put_phase_2b(w: _Writer, m: Phase2b) -> None:
@@ -316,225 +306,296 @@ _PUT: Final[dict[type, tuple[int, Callable[[_Writer, Any], None]]]] = {
 }
 
 
-# Reading. Numbers from outside are `Any`, until they have been checked.
+# Reading. Whatever is an index on the wire is used as one, and `decode` catches it if it is out of range;
+# numbers from outside are never negative.
 
 
 class _Reader:
     """A frame that is being read, and its tables."""
 
-    __slots__ = ("ballots", "clients", "dests", "frame", "mids", "payloads", "replicas")
+    __slots__ = ("ballots", "clients", "dests", "frame", "mids", "payloads", "reading", "replicas")
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
-        self.clients: Sequence[Any] = frame.clients[:]
-        self.replicas: list[ReplicaId] = _REPLICAS.take(self)
-        self.ballots: list[Ballot] = [NO_BALLOT, *_BALLOTS.take(self)]
-        self.dests = _destinations(frame.destinations[:])
-        self.payloads: list[bytes | None] = [None, *frame.payloads[:]]
-        clients, sequences = _MIDS.take(self)
-        digests = frame.digests[:]
-        if len(digests) != len(sequences):
-            raise WireError(f"digests: {len(digests)} for {len(sequences)} mids")
-        self.mids = list(map(_new_mid, zip(clients, sequences, digests, strict=True)))
+        self.reading = ""
+        """The table or the kind of message that is being read."""
+        self.clients: list[Any] = frame.clients[:]
+        self.payloads = frame.payloads[:]
+        self.replicas: list[ReplicaId] = []
+        self.ballots = [NO_BALLOT]
+        self.dests: list[Destinations] = []
+        self.mids: list[MessageId] = []
 
+    def envelopes(self) -> list[Envelope]:
+        """All that the frame carries."""
+        self._tables()
+        kinds = self.frame.kinds
+        of_kind: dict[int, Iterator[Message | Reply]] = {}
+        for kind in set(kinds):
+            if kind not in _TAKE:
+                raise WireError(f"unknown kind of message {kind}")
+            self.reading, take = _TAKE[kind]
+            messages = take(self)
+            if len(messages) != kinds.count(kind):
+                raise WireError(f"{self.reading}: {len(messages)} rows for {kinds.count(kind)} messages")
+            of_kind[kind] = iter(messages)
+        in_order = [next(of_kind[kind]) for kind in kinds]
+        self.reading = "envelopes"
+        rows = list(self.rows("envelopes", 3))
+        parts = _cut("messages", in_order, [length for _, _, length in rows])
+        return [
+            (self._process(sender), self._process(receiver), list(part))
+            for (sender, receiver, _), part in zip(rows, parts, strict=True)
+        ]
+
+    def _process(self, number: int) -> Process:
+        """Replicas are even, clients odd."""
+        process: Process = self.clients[number >> 1] if number & 1 else self.replicas[number >> 1]
+        return process
+
+    def _tables(self) -> None:
+        self.reading = "replicas"
+        for group, number, incarnation in self.rows("replicas", 3, 2**64 - 1):
+            if number > NUMBER_MAX:
+                raise WireError(f"replicas: {number} is above {NUMBER_MAX}")
+            self.replicas.append(ReplicaId(_GROUPS[group], number, incarnation))
+        self.reading = "ballots"
+        for number, leader, configuration in self.rows("ballots", 3):
+            self.ballots.append(Ballot(number, self.replicas[leader], configuration))
+        self.reading = "destinations"
+        rest = iter(self.numbers("destinations"))
+        for length in rest:
+            dest = tuple([_GROUPS[group] for group in islice(rest, length)])
+            if len(dest) != length:
+                raise WireError(f"destinations: {len(dest)} follow, not {length}")
+            self.dests.append(dest)
+        self.reading = "mids"
+        numbers, digests = self.numbers("mids"), self.frame.digests[:]
+        if len(numbers) != 2 * len(digests):
+            raise WireError(f"mids: {len(numbers)} numbers for {len(digests)} digests")
+        clients = map(self.clients.__getitem__, numbers[0::2])
+        self.mids = list(map(_new_mid, zip(clients, numbers[1::2], digests, strict=True)))
+
+    def numbers(self, column: str, limit: int = NUMBER_MAX) -> list[Any]:
+        """A column, which has no number above the limit."""
+        numbers: list[Any] = getattr(self.frame, column)[:]
+        if numbers and max(numbers) > limit:
+            raise WireError(f"{column}: {max(numbers)} is above {limit}")
+        return numbers
+
+    def rows(self, column: str, width: int, limit: int = NUMBER_MAX) -> Iterator[tuple[Any, ...]]:
+        """A column, in rows of this width."""
+        numbers = self.numbers(column, limit)
+        if len(numbers) % width:
+            raise WireError(f"{column}: {len(numbers)} numbers are not rows of {width}")
+        return zip(*[iter(numbers)] * width, strict=True)
+
+
+_GROUPS: Final = tuple(map(GroupId, range(GROUPS_MAX)))
+_FLAGS: Final = (False, True)
+_PHASES: Final = tuple(Phase)
 
 _new_mid: Final[Callable[[tuple[Any, ...]], MessageId]] = partial(tuple.__new__, MessageId)
 """As `MessageId._make`, in half the time: no Python code is run."""
 
 
-def _destinations(numbers: Iterable[Any]) -> list[Destinations]:
-    dests = []
-    rest = iter(numbers)
-    for length in rest:
-        if length > GROUPS_MAX:
-            raise WireError(f"destinations: {length}, but there are at most {GROUPS_MAX} groups")
-        dest = tuple(islice(rest, length))
-        if len(dest) != length:
-            raise WireError(f"destinations: {len(dest)} follow, not {length}")
-        if dest and max(dest) >= GROUPS_MAX:
-            raise WireError(f"destinations: {max(dest)} is above {GROUPS_MAX - 1}")
-        dests.append(dest)
-    return dests
-
-
-def _look_up(table: Sequence[Any], indices: Iterable[int]) -> list[Any]:
-    try:
-        return list(map(table.__getitem__, indices))
-    except IndexError:
-        raise WireError(f"an index is outside its table of {len(table)}") from None
-
-
-def _cut(items: Sequence[Any], lengths: Sequence[int], into: Callable[[Any], T], name: str) -> list[T]:
+def _cut(name: str, items: Sequence[T], lengths: Sequence[int]) -> list[tuple[T, ...]]:
     """Pieces of these lengths, which must be all there is."""
     if sum(lengths) != len(items):
         raise WireError(f"{name}: there are {len(items)}, but lengths add up to {sum(lengths)}")
     rest = iter(items)
-    return [into(islice(rest, length)) for length in lengths]
+    return [tuple(islice(rest, length)) for length in lengths]
 
 
-Columns: TypeAlias = Iterator[Sequence[Any]]
-Field: TypeAlias = Callable[[_Reader, Columns], Sequence[Any]]
-"""Takes the next column, or as many as it needs, and gives what the numbers in it stand for."""
+def _take_multicasts(r: _Reader) -> list[Multicast]:
+    return [
+        Multicast(r.mids[mid], r.dests[dest], r.payloads[payload], ack_below)
+        for mid, dest, payload, ack_below in r.rows("multicasts", 4)
+    ]
 
 
-class _Rows:
-    """A column of the frame, with a row of so many numbers for each thing of a kind."""
-
-    __slots__ = ("column", "fields", "make", "slices", "width")
-
-    def __init__(self, column: str, width: int, make: Callable[..., Iterable[Any]], *fields: Field) -> None:
-        self.column = column
-        self.width = width
-        self.slices = [slice(at, None, width) for at in range(width)]
-        self.make = make
-        self.fields = fields
-
-    def take(self, reader: _Reader) -> list[Any]:
-        """All of them: a call for each field, not for each thing."""
-        numbers = getattr(reader.frame, self.column)[:]
-        if len(numbers) % self.width:
-            raise WireError(f"{self.column}: {len(numbers)} numbers are not rows of {self.width}")
-        columns = map(numbers.__getitem__, self.slices)
-        try:
-            return list(self.make(*[field(reader, columns) for field in self.fields]))
-        except WireError as error:
-            raise WireError(f"{self.column}: {error}") from None
+def _take_accepts(r: _Reader) -> list[Accept]:
+    mids, dests, ballots, payloads = r.mids, r.dests, r.ballots, r.payloads
+    return [
+        Accept(
+            mids[mid],
+            dests[dest],
+            _GROUPS[group],
+            ballots[ballot],
+            local_ts,
+            payloads[payload - 1] if payload else None,
+            ack_below,
+        )
+        for mid, dest, group, ballot, local_ts, payload, ack_below in r.rows("accepts", 7)
+    ]
 
 
-def _each(cls: Callable[..., Any]) -> Callable[..., Iterable[Any]]:
-    return partial(map, cls)
+def _take_accept_acks(r: _Reader) -> list[AcceptAck]:
+    rows = list(r.rows("accept_acks", 3))
+    mids = [r.mids[mid] for mid in r.numbers("accept_ack_mids")]
+    ballots = [r.ballots[ballot] for ballot in r.numbers("accept_ack_ballots")]
+    runs = _cut("accept_ack_mids", mids, [length for length, _, _ in rows])
+    vectors = _cut("accept_ack_ballots", ballots, [length for _, _, length in rows])
+    return [
+        AcceptAck(run, _GROUPS[group], vector)
+        for run, (_, group, _), vector in zip(runs, rows, vectors, strict=True)
+    ]
 
 
-def _unmade(*columns: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    return columns
+def _take_delivers(r: _Reader) -> list[Deliver]:
+    rows = list(r.rows("delivers", 3))
+    mids = r.mids
+    decisions = [(mids[mid], local_ts, global_ts) for mid, local_ts, global_ts in r.rows("deliver_runs", 3)]
+    runs = _cut("deliver_runs", decisions, [length for _, _, length in rows])
+    return [
+        Deliver(r.ballots[ballot], previous_ts, run)
+        for (ballot, previous_ts, _), run in zip(rows, runs, strict=True)
+    ]
 
 
-# Fields
+def _take_new_leaders(r: _Reader) -> list[NewLeader]:
+    return [NewLeader(r.ballots[ballot]) for ballot in r.numbers("new_leaders")]
 
 
-def _number64(_: _Reader, columns: Columns) -> Sequence[Any]:
-    return next(columns)
+def _take_new_leader_acks(r: _Reader) -> list[NewLeaderAck]:
+    rows = list(r.rows("new_leader_acks", 8))
+    entries = _cut("new_leader_ack_entries", _entries(r, "new_leader_ack_entries"), [row[-1] for row in rows])
+    return [
+        NewLeaderAck(
+            r.ballots[ballot], r.ballots[cballot], clock, executed, Part(transfer, index, parts), held
+        )
+        for (ballot, cballot, clock, executed, transfer, index, parts, _), held in zip(
+            rows, entries, strict=True
+        )
+    ]
 
 
-def _up_to(limit: int) -> Field:
-    def take(_: _Reader, columns: Columns) -> Sequence[Any]:
-        column = next(columns)
-        if column and max(column) > limit:
-            raise WireError(f"{max(column)} is above {limit}")
-        return column
-
-    return take
-
-
-def _one_of(values: Sequence[Any]) -> Field:
-    return lambda _, columns: _look_up(values, next(columns))
+def _take_new_states(r: _Reader) -> list[NewState]:
+    rows = list(r.rows("new_states", 6))
+    entries = _cut("new_state_entries", _entries(r, "new_state_entries"), [row[-1] for row in rows])
+    return [
+        NewState(r.ballots[ballot], clock, Part(transfer, index, parts), held)
+        for (ballot, clock, transfer, index, parts, _), held in zip(rows, entries, strict=True)
+    ]
 
 
-def _from(table: str) -> Field:
-    table_of = attrgetter(table)
-    return lambda reader, columns: _look_up(table_of(reader), next(columns))
+def _entries(r: _Reader, column: str) -> list[EntryState]:
+    return [
+        EntryState(
+            r.mids[mid], r.dests[dest], r.payloads[payload], ack_below, _PHASES[phase], local_ts, global_ts
+        )
+        for mid, dest, payload, ack_below, phase, local_ts, global_ts in r.rows(column, 7)
+    ]
 
 
-def _tuple_of(rows: _Rows) -> Field:
-    """A tuple: its length in the message's row, its items in rows of their own."""
-    return lambda reader, columns: _cut(rows.take(reader), next(columns), tuple, rows.column)
+def _take_new_state_acks(r: _Reader) -> list[NewStateAck]:
+    return [NewStateAck(r.ballots[ballot]) for ballot in r.numbers("new_state_acks")]
 
 
-_number: Final = _up_to(NUMBER_MAX)
-_ts: Final = _number
-_group: Final = _up_to(GROUPS_MAX - 1)
-_flag: Final = _one_of((False, True))
-_phase: Final = _one_of(tuple(Phase))
-_client: Final = _from("clients")
-_replica: Final = _from("replicas")
-_ballot: Final = _from("ballots")
-_dest: Final = _from("dests")
-_mid: Final = _from("mids")
-_payload_or_none: Final = _from("payloads")
-
-
-def _payload(reader: _Reader, columns: Columns) -> Sequence[Any]:
-    payloads = _payload_or_none(reader, columns)
-    if None in payloads:
-        raise WireError("a payload is missing")
-    return payloads
-
-
-def _process(reader: _Reader, columns: Columns) -> Sequence[Process]:
-    clients, replicas = reader.clients, reader.replicas
-    try:
-        return [clients[n >> 1] if n & 1 else replicas[n >> 1] for n in next(columns)]
-    except IndexError:
-        raise WireError("a process is not in the tables") from None
-
-
-def _part(reader: _Reader, columns: Columns) -> Sequence[Part]:
-    transfers, indices, counts = (_number(reader, columns) for _ in range(3))
-    return list(map(Part, transfers, indices, counts))
-
-
-def _value(reader: _Reader, columns: Columns) -> Sequence[Value]:
-    """Without a payload it is a clock update, whose other fields are 0."""
-    fields = (field(reader, columns) for field in (_mid, _ts, _payload_or_none, _number, _number))
-    values: list[Value] = []
-    for mid, ts, payload, dest, ack_below in zip(*fields, strict=True):
-        if payload is not None:
-            if dest >= len(reader.dests):
-                raise WireError(f"an index is outside its table of {len(reader.dests)}")
-            values.append(LocalTimestamp(mid, reader.dests[dest], payload, ack_below, ts))
+def _take_phase_2as(r: _Reader) -> list[Phase2a]:
+    rows = list(r.rows("phase_2as", 2))
+    found: list[Value] = []
+    for mid, ts, payload, dest, ack_below in r.rows("phase_2a_values", 5):
+        if payload:
+            value = LocalTimestamp(r.mids[mid], r.dests[dest], r.payloads[payload - 1], ack_below, ts)
+            found.append(value)
         elif dest or ack_below:
-            raise WireError("a payload is missing")
+            raise WireError("phase_2a_values: a payload is missing")
         else:
-            values.append(ClockUpdate(mid, ts))
-    return values
+            found.append(ClockUpdate(r.mids[mid], ts))
+    values = _cut("phase_2a_values", found, [length for _, length in rows])
+    return [Phase2a(r.ballots[ballot], each) for (ballot, _), each in zip(rows, values, strict=True)]
 
 
-# Tables, tuples and messages: the width of a row, what it becomes, and its fields, in the order of the class
+def _take_phase_2bs(r: _Reader) -> list[Phase2b]:
+    rows = list(r.rows("phase_2bs", 2))
+    found = [(r.mids[mid], ts) for mid, ts in r.rows("phase_2b_instances", 2)]
+    instances = _cut("phase_2b_instances", found, [length for _, length in rows])
+    return [Phase2b(r.ballots[ballot], each) for (ballot, _), each in zip(rows, instances, strict=True)]
 
 
-_REPLICAS: Final = _Rows("replicas", 3, _each(ReplicaId), _group, _number, _number64)
-_BALLOTS: Final = _Rows("ballots", 3, _each(Ballot), _number, _replica, _number)
-_MIDS: Final = _Rows("mids", 2, _unmade, _client, _number)
-_ENVELOPES: Final = _Rows("envelopes", 3, _unmade, _process, _process, _number)
-
-_ENTRY: Final = (_each(EntryState), _mid, _dest, _payload, _number, _phase, _ts, _ts)
-_promised: Final = _tuple_of(_Rows("new_leader_ack_entries", 7, *_ENTRY))
-_entries: Final = _tuple_of(_Rows("new_state_entries", 7, *_ENTRY))
-_mids: Final = _tuple_of(_Rows("accept_ack_mids", 1, iter, _mid))
-_vector: Final = _tuple_of(_Rows("accept_ack_ballots", 1, iter, _ballot))
-_run: Final = _tuple_of(_Rows("deliver_runs", 3, zip, _mid, _ts, _ts))
-_values: Final = _tuple_of(_Rows("phase_2a_values", 5, iter, _value))
-_instances: Final = _tuple_of(_Rows("phase_2b_instances", 2, zip, _mid, _ts))
-_watermarks: Final = _tuple_of(_Rows("heartbeat_executed", 2, zip, _group, _ts))
-_DELIVERY: Final = (_each(Delivery), _mid, _dest, _payload, _number, _ts, _ts, _ts, _flag)
-_deliveries: Final = _tuple_of(_Rows("deliveries_runs", 8, *_DELIVERY))
+def _take_proposes(r: _Reader) -> list[Propose]:
+    return [
+        Propose(r.mids[mid], r.dests[dest], _GROUPS[group], r.ballots[ballot], local_ts, _FLAGS[decided])
+        for mid, dest, group, ballot, local_ts, decided in r.rows("proposes", 6)
+    ]
 
 
-def _kind(column: str, cls: Callable[..., Any], width: int, *fields: Field) -> _Rows:
-    return _Rows(column, width, _each(cls), *fields)
+def _take_hints(r: _Reader) -> list[Hint]:
+    return [Hint(_GROUPS[group], r.ballots[ballot]) for group, ballot in r.rows("hints", 2)]
 
 
-_KINDS: Final[dict[int, _Rows]] = {
-    Kind.MULTICAST: _kind("multicasts", Multicast, 4, _mid, _dest, _payload, _number),
-    Kind.ACCEPT: _kind("accepts", Accept, 7, _mid, _dest, _group, _ballot, _ts, _payload_or_none, _number),
-    Kind.ACCEPT_ACK: _kind("accept_acks", AcceptAck, 3, _mids, _group, _vector),
-    Kind.DELIVER: _kind("delivers", Deliver, 3, _ballot, _ts, _run),
-    Kind.NEW_LEADER: _kind("new_leaders", NewLeader, 1, _ballot),
-    Kind.NEW_LEADER_ACK: _kind(
-        "new_leader_acks", NewLeaderAck, 8, _ballot, _ballot, _number, _ts, _part, _promised
-    ),
-    Kind.NEW_STATE: _kind("new_states", NewState, 6, _ballot, _number, _part, _entries),
-    Kind.NEW_STATE_ACK: _kind("new_state_acks", NewStateAck, 1, _ballot),
-    Kind.PHASE_2A: _kind("phase_2as", Phase2a, 2, _ballot, _values),
-    Kind.PHASE_2B: _kind("phase_2bs", Phase2b, 2, _ballot, _instances),
-    Kind.PROPOSE: _kind("proposes", Propose, 6, _mid, _dest, _group, _ballot, _ts, _flag),
-    Kind.HINT: _kind("hints", Hint, 2, _group, _ballot),
-    Kind.HEARTBEAT: _kind("heartbeats", Heartbeat, 3, _ballot, _ts, _watermarks),
-    Kind.HEARTBEAT_ACK: _kind("heartbeat_acks", HeartbeatAck, 3, _ballot, _ballot, _ts),
-    Kind.PRE_VOTE: _kind("pre_votes", PreVote, 1, _ballot),
-    Kind.PRE_VOTE_ACK: _kind("pre_vote_acks", PreVoteAck, 1, _ballot),
-    Kind.CATCH_UP: _kind("catch_ups", CatchUp, 1, _ts),
-    Kind.DELIVERIES: _kind("deliveries", Deliveries, 2, _deliveries, _ts),
-    Kind.EXECUTED: _kind("executed", Executed, 3, _group, _ts, _flag),
-    Kind.REPLY: _kind("replies", Reply, 3, _mid, _group, _ts),
+def _take_heartbeats(r: _Reader) -> list[Heartbeat]:
+    rows = list(r.rows("heartbeats", 3))
+    found = [(_GROUPS[group], watermark) for group, watermark in r.rows("heartbeat_executed", 2)]
+    executed = _cut("heartbeat_executed", found, [length for _, _, length in rows])
+    return [
+        Heartbeat(r.ballots[ballot], last_delivered, each)
+        for (ballot, last_delivered, _), each in zip(rows, executed, strict=True)
+    ]
+
+
+def _take_heartbeat_acks(r: _Reader) -> list[HeartbeatAck]:
+    return [
+        HeartbeatAck(r.ballots[ballot], r.ballots[cballot], executed)
+        for ballot, cballot, executed in r.rows("heartbeat_acks", 3)
+    ]
+
+
+def _take_pre_votes(r: _Reader) -> list[PreVote]:
+    return [PreVote(r.ballots[ballot]) for ballot in r.numbers("pre_votes")]
+
+
+def _take_pre_vote_acks(r: _Reader) -> list[PreVoteAck]:
+    return [PreVoteAck(r.ballots[ballot]) for ballot in r.numbers("pre_vote_acks")]
+
+
+def _take_catch_ups(r: _Reader) -> list[CatchUp]:
+    return [CatchUp(after) for after in r.numbers("catch_ups")]
+
+
+def _take_deliveries(r: _Reader) -> list[Deliveries]:
+    rows = list(r.rows("deliveries", 2))
+    found = [
+        Delivery(
+            r.mids[mid], r.dests[dest], r.payloads[payload], ack_below, lts, gts, previous, _FLAGS[mismatch]
+        )
+        for mid, dest, payload, ack_below, lts, gts, previous, mismatch in r.rows("deliveries_runs", 8)
+    ]
+    runs = _cut("deliveries_runs", found, [length for length, _ in rows])
+    return [Deliveries(run, last_delivered) for run, (_, last_delivered) in zip(runs, rows, strict=True)]
+
+
+def _take_executed(r: _Reader) -> list[Executed]:
+    return [
+        Executed(_GROUPS[group], watermark, _FLAGS[reply_wanted])
+        for group, watermark, reply_wanted in r.rows("executed", 3)
+    ]
+
+
+def _take_replies(r: _Reader) -> list[Reply]:
+    return [Reply(r.mids[mid], _GROUPS[group], ts) for mid, group, ts in r.rows("replies", 3)]
+
+
+_TAKE: Final[dict[int, tuple[str, Callable[[_Reader], Sequence[Message | Reply]]]]] = {
+    Kind.MULTICAST: ("multicasts", _take_multicasts),
+    Kind.ACCEPT: ("accepts", _take_accepts),
+    Kind.ACCEPT_ACK: ("accept_acks", _take_accept_acks),
+    Kind.DELIVER: ("delivers", _take_delivers),
+    Kind.NEW_LEADER: ("new_leaders", _take_new_leaders),
+    Kind.NEW_LEADER_ACK: ("new_leader_acks", _take_new_leader_acks),
+    Kind.NEW_STATE: ("new_states", _take_new_states),
+    Kind.NEW_STATE_ACK: ("new_state_acks", _take_new_state_acks),
+    Kind.PHASE_2A: ("phase_2as", _take_phase_2as),
+    Kind.PHASE_2B: ("phase_2bs", _take_phase_2bs),
+    Kind.PROPOSE: ("proposes", _take_proposes),
+    Kind.HINT: ("hints", _take_hints),
+    Kind.HEARTBEAT: ("heartbeats", _take_heartbeats),
+    Kind.HEARTBEAT_ACK: ("heartbeat_acks", _take_heartbeat_acks),
+    Kind.PRE_VOTE: ("pre_votes", _take_pre_votes),
+    Kind.PRE_VOTE_ACK: ("pre_vote_acks", _take_pre_vote_acks),
+    Kind.CATCH_UP: ("catch_ups", _take_catch_ups),
+    Kind.DELIVERIES: ("deliveries", _take_deliveries),
+    Kind.EXECUTED: ("executed", _take_executed),
+    Kind.REPLY: ("replies", _take_replies),
 }

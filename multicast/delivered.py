@@ -18,6 +18,15 @@ class _Client:
         self.low = low
         self.above = above
 
+    def pass_below(self, low: int) -> None:
+        above = self.above
+        if low - self.low <= len(above):
+            for passed in range(self.low, low):
+                above.pop(passed, None)
+        else:
+            self.above = {s: d for s, d in above.items() if s >= low}
+        self.low = low
+
 
 class DeliveredIds:
     """Delivered ids, by client. A number below the client's watermark counts as delivered."""
@@ -56,13 +65,16 @@ class DeliveredIds:
         elif not mismatch:
             above[sequence] = mid.digest
         if ack_below > client.low:
-            if ack_below - client.low <= len(above):
-                for passed in range(client.low, ack_below):
-                    above.pop(passed, None)
-            else:
-                client.above = {s: d for s, d in above.items() if s >= ack_below}
-            client.low = ack_below
+            client.pass_below(ack_below)
         return mismatch
+
+    def pass_below(self, client: ClientId, low: int) -> None:
+        """The client's watermark is at least this."""
+        known = self._clients.get(client)
+        if known is None:
+            self._clients[client] = _Client(low, {})
+        elif low > known.low:
+            known.pass_below(low)
 
     def copy(self) -> DeliveredIds:
         """An independent copy."""

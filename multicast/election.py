@@ -91,6 +91,10 @@ class LeaderSelection:
         """A member acknowledges that this one leads."""
         self._heard_members[member] = now
 
+    def hears_us(self, member: ReplicaId, now: float) -> bool:
+        """Whether the member has acknowledged this leader within a time-out."""
+        return self._heard_members.get(member, -math.inf) > now - self._timing.election_s
+
     def keeps_quorum(self, now: float) -> bool:
         """Whether a leader has been acknowledged by a quorum within a time-out, and by itself.
 

@@ -248,6 +248,13 @@ class PreVoteAck:
 
 
 @dataclass(slots=True)
+class HandOver:
+    """The leader of the ballot is about to stop: please lead instead. It leads on until somebody does."""
+
+    ballot: Ballot
+
+
+@dataclass(slots=True)
 class CatchUp:
     """Please send what the group delivered after this."""
 
@@ -288,6 +295,7 @@ Message: TypeAlias = (
     | HeartbeatAck
     | PreVote
     | PreVoteAck
+    | HandOver
     | CatchUp
     | Deliveries
     | Executed

@@ -147,6 +147,13 @@ class Protocol(abc.ABC):
         """Leader selection wants this replica to lead. Safe at any time, wise only without a leader."""
 
     @abc.abstractmethod
+    def hand_over(self, now: float) -> bool:
+        """Ask another member to lead, if this one does; it leads on until somebody else does.
+
+        False if there is nobody to ask.
+        """
+
+    @abc.abstractmethod
     def unfinished(self) -> list[MessageId]:
         """Messages this replica still holds anything about: nothing, once all destinations are done."""
 

@@ -11,6 +11,7 @@ from multicast.messages import (
     Deliver,
     Deliveries,
     Executed,
+    HandOver,
     Heartbeat,
     HeartbeatAck,
     Hint,
@@ -65,6 +66,7 @@ class Replica(LeaderRecovery[E]):
             HeartbeatAck: self.on_heartbeat_ack,
             PreVote: self.on_pre_vote,
             PreVoteAck: self.on_pre_vote_ack,
+            HandOver: self.on_hand_over,
             CatchUp: self.on_catch_up,
             Deliveries: self.on_deliveries,
             Executed: self.on_executed,
@@ -105,6 +107,24 @@ class Replica(LeaderRecovery[E]):
         """Try to lead, whatever others hear."""
         self.now = now
         self.recover()
+
+    def hand_over(self, now: float) -> bool:
+        """Ask the member that has executed most, of those that hear us, to lead."""
+        self.now = now
+        if self.status is not Status.LEADER:
+            return False
+        hearing = [m for m in self.others if m in self.reports and self.selection.hears_us(m, now)]
+        if not hearing:
+            return False
+        heir = max(hearing, key=lambda member: self.reports[member])
+        self._ready.send.append(((heir,), HandOver(self.cballot)))
+        return True
+
+    def on_hand_over(self, sender: Process, message: HandOver) -> None:
+        """Our leader stops: no need to wait until we miss it."""
+        self._leader_speaks(sender, message.ballot)
+        if self.status is Status.FOLLOWER and message.ballot == self.cballot:
+            self.recover()
 
     def _housekeeping(self) -> None:
         if self.status is Status.LEADER:

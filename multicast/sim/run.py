@@ -94,12 +94,7 @@ class Simulation:
         self._observers = checkers
         for group in self.topology.groups:
             for member in self.topology.members(group):
-                self.hosts[member] = Host(
-                    member, self.topology, scenario.protocol,
-                    loop=self.loop, network=self.network, rng=self._fork(str(member)),
-                    observers=checkers, timing=scenario.timing, disk=scenario.disk,
-                    skew=scenario.skew * (2 * self.rng.random() - 1), turn_s=scenario.turn_s,
-                )  # fmt: skip
+                self.hosts[member] = self._host(member)
         self.clients: dict[ClientId, SimClient] = {}
         for number in range(scenario.workload.clients):
             client = ClientId(number + 1)
@@ -110,6 +105,16 @@ class Simulation:
                 loop=self.loop, network=self.network, rng=self._fork(f"client {client}"),
                 multicasts=self.multicasts, changed=self._nothing, observers=self._observers,
             )  # fmt: skip
+
+    def _host(self, member: ReplicaId) -> Host:
+        """A machine for the replica."""
+        scenario = self.scenario
+        return Host(
+            member, self.topology, scenario.protocol,
+            loop=self.loop, network=self.network, rng=self._fork(str(member)),
+            observers=self._observers, timing=scenario.timing, disk=scenario.disk,
+            skew=scenario.skew * (2 * self.rng.random() - 1), turn_s=scenario.turn_s,
+        )  # fmt: skip
 
     def _fork(self, name: str) -> random.Random:
         return random.Random(f"{self.seed} {name}")

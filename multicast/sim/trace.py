@@ -19,6 +19,7 @@ from multicast.messages import (
     Deliveries,
     Delivery,
     Executed,
+    HandOver,
     Heartbeat,
     HeartbeatAck,
     Hint,
@@ -324,7 +325,9 @@ def describe(message: object) -> str:
             return f"{ballot} {known}, {_pieces(part, entries)}"
         case NewState(ballot, clock, part, entries):
             return f"{ballot} clock {clock}, {_pieces(part, entries)}"
-        case NewLeader(ballot) | NewStateAck(ballot) | PreVote(ballot) | PreVoteAck(ballot):
+        case (
+            NewLeader(ballot) | NewStateAck(ballot) | PreVote(ballot) | PreVoteAck(ballot) | HandOver(ballot)
+        ):
             return str(ballot)
         case Hint(group, ballot):
             return f"g{group} {ballot}"

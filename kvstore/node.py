@@ -1,0 +1,379 @@
+"""One node: a replica of any number of groups, on one log, one state and one network.
+
+The node does no I/O of its own: see `ports`. It works in turns. Whatever has come (frames, durable batches,
+the time) is handled first; then `turn` drains all replicas together: one batch of records for the log, one
+frame for each other node, and what the application has to do. What its own replicas say to each other stays.
+
+The contract of `multicast.protocol`, and where it is kept:
+
+- promises leave when their batch, and all before it, are durable: `_waiting`, `durable`;
+- nothing of a delivery is durable in the state before its records are in the log: `State.commit(..., after)`;
+- a replica may report what it has executed when the state that has it is durable: `committed`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from typing import Protocol as Interface
+
+from kvstore.ports import Clock, Log, Network, NodeId, State
+from kvstore.snapshots import Incoming, Outgoing, SnapshotAck, SnapshotPiece, decode_checkpoint, pieces_of
+from kvstore.wire import Envelope, WireError
+from multicast.client import Reply
+from multicast.durable import Record
+from multicast.errors import InvalidArgument, PeerViolation
+from multicast.messages import Delivery, Message
+from multicast.protocol import Protocol, Ready, Send, Start, Timing
+from multicast.topology import Topology
+from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
+
+logger = logging.getLogger(__name__)
+
+COMMIT_S: Final = 0.5
+"""How often the application's state is committed, if there is anything to commit."""
+
+TRANSFER_S: Final = 5.0
+"""How long a piece of a snapshot may take, before the transfer may begin anew."""
+
+
+class Observer(Interface):
+    """Who watches a node, for checkers."""
+
+    def sent(self, replica: ReplicaId, receivers: Sequence[Process], message: object) -> None:
+        """A replica's message leaves it."""
+
+    def delivered(self, replica: ReplicaId, delivery: Delivery) -> None:
+        """A replica's application got a message."""
+
+    def installed(self, replica: ReplicaId) -> None:
+        """A replica's application was replaced by a snapshot."""
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What a node has done since it started."""
+
+    turns: int = 0
+    batches: int = 0
+    records: int = 0
+    delivered: int = 0
+    refused: int = 0
+    """Messages that no correct process sends, or that came to the wrong node."""
+
+
+@dataclass(slots=True)
+class _Hosted:
+    """A replica of this node, and what is not yet committed of it."""
+
+    replica: Protocol
+    applied: int = 0
+    """Deliveries since the last commit of the state."""
+    deliveries: int = 0
+    position: Timestamp = field(default=Timestamp(0))
+
+
+class Node:
+    """All replicas of one process of the operating system."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        topology: Topology,
+        node_of: Mapping[ReplicaId, NodeId],
+        protocol: type[Protocol],
+        *,
+        clock: Clock,
+        network: Network,
+        log: Log,
+        state: State,
+        rng: random.Random,
+        timing: Timing,
+        observer: Observer | None = None,
+    ) -> None:
+        self.me = me
+        self.topology = topology
+        self._node_of = node_of
+        self._clock = clock
+        self._network = network
+        self._log = log
+        self._state = state
+        self._observer = observer
+        self.statistics = Statistics()
+        self._hosted: dict[ReplicaId, _Hosted] = {}
+        self._waiting: deque[tuple[int, ReplicaId, list[Send]]] = deque()
+        """Promises, and the batch that must be durable before they leave."""
+        self._written = self._durable = 0
+        """Numbers of the last batch handed to the log, and of the last durable one."""
+        self._links: dict[NodeId, dict[tuple[Process, Process], list[Message | Reply]]] = defaultdict(dict)
+        """What leaves at the end of the turn, by node, then by sender and receiver."""
+        self._answers: dict[tuple[Process, Process], list[Message | Reply]] = {}
+        self._local: deque[tuple[Process, ReplicaId, Message]] = deque()
+        """Between replicas of this node, and from a replica to itself."""
+        self._dirty: dict[ReplicaId, None] = {}
+        self._committing = False
+        self._rng = rng
+        self._outgoing: dict[tuple[ReplicaId, ReplicaId], Outgoing] = {}
+        self._incoming: dict[ReplicaId, Incoming] = {}
+        self._pieces: list[tuple[ReplicaId, ReplicaId, SnapshotPiece | SnapshotAck]] = []
+        """Of snapshots, to be sent with this turn."""
+        now = clock.now()
+        self._commit_at = now + COMMIT_S
+        self.wake_at = now
+        """When to call `tick`."""
+        for replica, node in node_of.items():
+            if node == me:
+                start = Start(
+                    replica, topology, random.Random(rng.getrandbits(64)), now, timing,
+                    log.load(replica.group), state.load(replica.group),
+                )  # fmt: skip
+                self._hosted[replica] = _Hosted(protocol(start), position=start.checkpoint.position)
+                self._dirty[replica] = None
+        self._wakes = dict.fromkeys(self._hosted, now)
+
+    # What comes in
+
+    def receive(self, envelopes: Iterable[Envelope]) -> None:
+        """Messages from another node or a client. Who sent them has been checked; what they say has not."""
+        now = self._clock.now()
+        for sender, receiver, messages in envelopes:
+            hosted = self._hosted.get(receiver) if isinstance(receiver, ReplicaId) else None
+            if hosted is None:
+                self._refuse(sender, f"{receiver} is not on node {self.me}")
+                continue
+            self._dirty[hosted.replica.me] = None
+            if len(messages) == 1 and isinstance(messages[0], SnapshotPiece | SnapshotAck):
+                self._transfer(hosted, sender, messages[0], now)
+            else:
+                self._handle(hosted.replica, sender, messages, now)
+
+    def _handle(
+        self, replica: Protocol, sender: Process, messages: Sequence[Message | Reply], now: float
+    ) -> None:
+        """Everything from one sender. What is refused does not keep the rest from being handled."""
+        rest = iter(messages)
+        while True:
+            try:
+                replica.receive(sender, rest, now)  # type: ignore[arg-type]  # a Reply is refused by it
+            except (PeerViolation, InvalidArgument) as error:
+                self._refuse(sender, str(error))
+            else:
+                return
+
+    def _refuse(self, sender: Process, why: str) -> None:
+        self.statistics.refused += 1
+        logger.warning("refused what %s sent: %s", sender, why)
+
+    # Snapshots
+
+    def _transfer(
+        self, hosted: _Hosted, sender: Process, message: SnapshotPiece | SnapshotAck, now: float
+    ) -> None:
+        if not isinstance(sender, ReplicaId) or sender.group != hosted.replica.me.group:
+            self._refuse(sender, "snapshots are for members of the same group")
+        elif isinstance(message, SnapshotAck):
+            self._next_piece(hosted.replica.me, sender, message, now)
+        else:
+            self._take_piece(hosted, sender, message, now)
+
+    def _send_snapshot(self, hosted: _Hosted, target: ReplicaId, now: float) -> None:
+        """The replica needs all: begin, unless that is on its way already."""
+        me = hosted.replica.me
+        known = self._outgoing.get((me, target))
+        if known is not None and now < known.deadline:
+            return
+        transfer = self._rng.getrandbits(62)
+        pieces = pieces_of(transfer, hosted.replica.checkpoint(), self._state.snapshot(me.group))
+        outgoing = Outgoing(transfer, pieces, next(pieces), now + TRANSFER_S)
+        self._outgoing[me, target] = outgoing
+        self._pieces.append((me, target, outgoing.sent))
+
+    def _next_piece(self, me: ReplicaId, target: ReplicaId, ack: SnapshotAck, now: float) -> None:
+        outgoing = self._outgoing.get((me, target))
+        if outgoing is None or (ack.transfer, ack.index) != (outgoing.transfer, outgoing.sent.index):
+            return
+        if outgoing.sent.last:
+            del self._outgoing[me, target]
+            return
+        outgoing.sent, outgoing.deadline = next(outgoing.pieces), now + TRANSFER_S
+        self._pieces.append((me, target, outgoing.sent))
+
+    def _take_piece(self, hosted: _Hosted, source: ReplicaId, piece: SnapshotPiece, now: float) -> None:
+        me = hosted.replica.me
+        incoming = self._incoming.get(me)
+        if piece.index == 0:
+            incoming = self._incoming[me] = Incoming(source, piece.transfer)
+        if incoming is None or incoming.transfer != piece.transfer or not incoming.add(piece):
+            return
+        self._pieces.append((me, source, SnapshotAck(piece.transfer, piece.index)))
+        if piece.last:
+            del self._incoming[me]
+            try:
+                checkpoint = decode_checkpoint(b"".join(incoming.ordering))
+            except WireError as error:
+                self._refuse(source, str(error))
+                return
+            self._drain(now)
+            if hosted.replica.install(checkpoint, now):
+                self._state.install(me.group, incoming.state, checkpoint)
+                hosted.applied += 1
+                hosted.position = checkpoint.position
+                if self._observer is not None:
+                    self._observer.installed(me)
+
+    def durable(self, number: int) -> None:
+        """The log's batches up to this one are durable: their promises leave with the next turn."""
+        self._durable = max(self._durable, number)
+
+    def committed(self, positions: Mapping[GroupId, Timestamp]) -> None:
+        """The state is durable up to these positions."""
+        self._committing = False
+        for hosted in self._hosted.values():
+            position = positions.get(hosted.replica.me.group)
+            if position is not None:
+                hosted.replica.executed(position)
+
+    def tick(self) -> None:
+        """Time has passed."""
+        now = self._clock.now()
+        for replica, hosted in self._hosted.items():
+            if self._wakes[replica] <= now:
+                hosted.replica.tick(now)
+                self._dirty[replica] = None
+
+    def nominate(self, replica: ReplicaId) -> None:
+        """Leader selection, or an operator, wants this replica to lead."""
+        self._hosted[replica].replica.nominate(self._clock.now())
+        self._dirty[replica] = None
+
+    # A turn
+
+    def turn(self) -> None:
+        """Do all that the replicas want done."""
+        self.statistics.turns += 1
+        now = self._clock.now()
+        self._release()
+        while self._dirty or self._local:
+            self._drain(now)
+            self._release()
+        self._commit(now)
+        self._flush()
+        self.wake_at = min(self._commit_at, *self._wakes.values())
+
+    def _drain(self, now: float) -> None:
+        """Until no replica of this node has anything for another: then one batch for the log."""
+        records: dict[GroupId, list[Record]] = {}
+        promises: list[tuple[ReplicaId, list[Send]]] = []
+        while self._dirty or self._local:
+            while self._local:
+                sender, receiver, message = self._local.popleft()
+                self._dirty[receiver] = None
+                self._handle(self._hosted[receiver].replica, sender, (message,), now)
+            me, _ = self._dirty.popitem()
+            hosted = self._hosted[me]
+            ready = hosted.replica.ready()
+            self._wakes[me] = ready.wake_at
+            self._route(me, ready.send)
+            self._apply(hosted, ready, now)
+            if ready.persist:
+                records.setdefault(me.group, []).extend(ready.persist)
+            if ready.promise:
+                promises.append((me, ready.promise))
+        if records:
+            self._written = self._log.write(records)
+            self.statistics.batches += 1
+            self.statistics.records += sum(map(len, records.values()))
+        for me, sends in promises:
+            self._waiting.append((self._written, me, sends))
+
+    def _route(self, me: ReplicaId, sends: Sequence[Send]) -> None:
+        """Put messages where they leave from."""
+        for receivers, message in sends:
+            if self._observer is not None:
+                self._observer.sent(me, receivers, message)
+            for receiver in receivers:
+                if isinstance(receiver, ReplicaId):
+                    if receiver in self._hosted:
+                        self._local.append((me, receiver, message))
+                    else:
+                        link = self._links[self._node_of[receiver]]
+                        link.setdefault((me, receiver), []).append(message)
+                else:
+                    self._answers.setdefault((me, receiver), []).append(message)
+
+    def _apply(self, hosted: _Hosted, ready: Ready, now: float) -> None:
+        replica = hosted.replica
+        me = replica.me
+        group = me.group
+        leads = replica.is_leader
+        for delivery in ready.deliver:
+            self._state.apply(group, delivery)
+            if self._observer is not None:
+                self._observer.delivered(me, delivery)
+            if leads:
+                self._reply(me, delivery.mid.client, Reply(delivery.mid, group, delivery.global_ts))
+        if ready.deliver:
+            hosted.applied += len(ready.deliver)
+            hosted.deliveries += len(ready.deliver)
+            hosted.position = ready.deliver[-1].global_ts
+            self.statistics.delivered += len(ready.deliver)
+        for target in ready.transfers:
+            self._send_snapshot(hosted, target, now)
+        for asker, mid in ready.duplicates:
+            if not isinstance(asker, ReplicaId):
+                self._reply(me, mid.client, Reply(mid, group, self._state.place(group, mid)))
+
+    def _reply(self, me: ReplicaId, client: ClientId, reply: Reply) -> None:
+        if self._observer is not None:
+            self._observer.sent(me, (client,), reply)
+        self._answers.setdefault((me, client), []).append(reply)
+
+    def _release(self) -> None:
+        """Promises leave whose records, and all before them, are durable."""
+        while self._waiting and self._waiting[0][0] <= self._durable:
+            _, me, sends = self._waiting.popleft()
+            self._route(me, sends)
+
+    def _commit(self, now: float) -> None:
+        """Commit the state now and then, behind the log."""
+        if now < self._commit_at:
+            return
+        self._commit_at = now + COMMIT_S
+        if self._committing:
+            return
+        checkpoints = {}
+        for me, hosted in self._hosted.items():
+            if hosted.applied:
+                checkpoint = hosted.replica.checkpoint()
+                checkpoint.entries = ()
+                checkpoints[me.group] = checkpoint
+                hosted.applied = 0
+        if checkpoints:
+            self._committing = True
+            self._state.commit(checkpoints, self._written)
+
+    def _flush(self) -> None:
+        links, self._links = self._links, defaultdict(dict)
+        frames: dict[NodeId, list[Envelope]] = {
+            node: [(s, r, messages) for (s, r), messages in envelopes.items()]
+            for node, envelopes in links.items()
+        }
+        pieces, self._pieces = self._pieces, []
+        for me, target, piece in pieces:
+            frames.setdefault(self._node_of[target], []).append((me, target, [piece]))
+        for node, frame in frames.items():
+            self._network.send(node, frame)
+        if self._answers:
+            answers, self._answers = self._answers, {}
+            self._network.answer([(s, r, messages) for (s, r), messages in answers.items()])
+
+    # Looking
+
+    @property
+    def replicas(self) -> Mapping[ReplicaId, Protocol]:
+        """The replicas of this node."""
+        return {me: hosted.replica for me, hosted in self._hosted.items()}

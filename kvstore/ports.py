@@ -1,0 +1,76 @@
+"""What a node needs of its machine, as small interfaces.
+
+The node itself (`node.py`) does no I/O: it runs on these under asyncio, and under the simulator. None of
+the calls blocks. What they announce later (a batch is durable, a frame has come) reaches the node as a call
+in its own loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NewType, Protocol
+
+from kvstore.wire import Envelope
+from multicast.durable import Checkpoint, Durable, Record
+from multicast.messages import Delivery
+from multicast.types import GroupId, MessageId, Timestamp
+
+NodeId = NewType("NodeId", str)
+
+
+class Clock(Protocol):
+    """Time that never goes back; its zero means nothing."""
+
+    def now(self) -> float:
+        """Seconds."""
+
+
+class Network(Protocol):
+    """Links to the other nodes and to clients. FIFO while a connection lasts; what is sent may be lost."""
+
+    def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
+        """All of one turn's messages to one node, as one frame. A link too far behind is reset."""
+
+    def answer(self, envelopes: Iterable[Envelope]) -> None:
+        """Messages to clients, by the connections they last spoke on; a client that is gone gets none."""
+
+
+class Log(Protocol):
+    """The disk that promises wait for: batches become durable in the order in which they were written."""
+
+    def load(self, group: GroupId) -> Durable:
+        """What the durable records of a group amount to."""
+
+    def write(self, records: Mapping[GroupId, Sequence[Record]]) -> int:
+        """Hand over a batch. It gets a number; when it is durable, the node's `durable(number)` is called."""
+
+
+class State(Protocol):
+    """The application's disk, committed lazily, in one commit for all groups: what deliveries did.
+
+    Nothing of a delivery may become durable before the log's batch that has its records: `commit` is called
+    with the number of that batch, and waits for it.
+    """
+
+    def load(self, group: GroupId) -> Checkpoint:
+        """Position and delivered ids, as last committed."""
+
+    def apply(self, group: GroupId, delivery: Delivery) -> None:
+        """A delivery, in order. Visible to reads at once, durable with the next commit."""
+
+    def place(self, group: GroupId, mid: MessageId) -> Timestamp:
+        """Where the group delivered the message: what a repeated request is answered with."""
+
+    def commit(self, checkpoints: Mapping[GroupId, Checkpoint], after: int) -> None:
+        """Commit everything applied so far, with these positions and delivered ids, once the log's batch
+        `after` is durable. When it is done, the node's `committed(positions)` is called.
+        """
+
+    def snapshot(self, group: GroupId) -> Iterator[bytes]:
+        """The group's whole state, in pieces of bounded size, while the group goes on.
+
+        It is the state at the time of this call, not when the first piece is asked for.
+        """
+
+    def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
+        """Replace the group's state by a snapshot; durable with the next commit, as a whole."""

@@ -1,0 +1,394 @@
+"""The node under the simulator: the production loop on simulated ports.
+
+`NodeSimulation` is the simulator of `multicast.sim` with the same clients, faults and checkers, but its
+replicas live on nodes: replica number i of every group on node i, as in a real cluster. A node's disk loses
+what it has not synced, whole batches at a time; when a node crashes, so do all its replicas.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kvstore import wire
+from kvstore.node import Node
+from kvstore.ports import NodeId
+from kvstore.snapshots import SnapshotAck, SnapshotPiece
+from kvstore.wire import Envelope
+from multicast.durable import Checkpoint, Durable, Record
+from multicast.messages import Delivery, Message
+from multicast.protocol import Protocol
+from multicast.sim.host import Commit, Disk, Host, Observer
+from multicast.sim.network import Loop
+from multicast.sim.run import Simulation
+from multicast.types import NO_TIMESTAMP, GroupId, MessageId, Process, ReplicaId, Timestamp
+
+
+class SimLog:
+    """A log whose batches become durable in order, each after a delay; a crash loses the others."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.groups: dict[GroupId, Durable] = {}
+        self._pending: deque[tuple[int, Mapping[GroupId, Sequence[Record]]]] = deque()
+        self._count = 0
+        self._syncing = False
+
+    def load(self, group: GroupId) -> Durable:
+        """What survived."""
+        return self.groups.setdefault(group, Durable())
+
+    def write(self, records: Mapping[GroupId, Sequence[Record]]) -> int:
+        """Gather a batch; a sync takes all that is gathered when it begins."""
+        self._count += 1
+        self._pending.append((self._count, records))
+        self._sync()
+        return self._count
+
+    def _sync(self) -> None:
+        if not self._syncing and self._pending:
+            self._syncing = True
+            self._machine.later(self._machine.disk_delay(), self._synced, len(self._pending))
+
+    def _synced(self, count: int) -> None:
+        self._syncing = False
+        number = 0
+        for _ in range(count):
+            number, records = self._pending.popleft()
+            for group, batch in records.items():
+                self.groups.setdefault(group, Durable()).apply(batch)
+        self._sync()
+        self._machine.durable(number)
+
+    def crash(self) -> None:
+        """What was not synced is gone."""
+        self._pending.clear()
+        self._syncing = False
+
+
+class SimState:
+    """A plain log per group, as application, committed lazily behind the log."""
+
+    def __init__(self, machine: Machine, pieces: dict[bytes, tuple[Delivery, ...]]) -> None:
+        self._machine = machine
+        self.pieces = pieces
+        """What is in the pieces of all snapshots of this run."""
+        self.logs: dict[GroupId, list[Delivery]] = {}
+        self.commits: dict[GroupId, Commit] = {}
+        self._places: dict[tuple[GroupId, MessageId], Timestamp] = {}
+        self._waiting: tuple[int, dict[GroupId, Commit]] | None = None
+
+    def load(self, group: GroupId) -> Checkpoint:
+        """As last committed."""
+        return self.commits.setdefault(group, Commit()).checkpoint
+
+    def apply(self, group: GroupId, delivery: Delivery) -> None:
+        """One more."""
+        self.logs.setdefault(group, []).append(delivery)
+        self._places[group, delivery.mid] = delivery.global_ts
+
+    def place(self, group: GroupId, mid: MessageId) -> Timestamp:
+        """Where it is in the order."""
+        return self._places.get((group, mid), NO_TIMESTAMP)
+
+    def commit(self, checkpoints: Mapping[GroupId, Checkpoint], after: int) -> None:
+        """All that was applied, once the log has it."""
+        commits = {group: Commit(c, len(self.logs.get(group, ()))) for group, c in checkpoints.items()}
+        self._waiting = (after, commits)
+        self.log_durable(self._machine.durable_number)
+
+    def log_durable(self, number: int) -> None:
+        """The log's batches up to this one are durable."""
+        if self._waiting is not None and self._waiting[0] <= number:
+            commits, self._waiting = self._waiting[1], None
+            self._machine.later(self._machine.disk_delay(), self._committed, commits)
+
+    def _committed(self, commits: dict[GroupId, Commit]) -> None:
+        self.commits.update(commits)
+        self._machine.committed({group: commit.checkpoint.position for group, commit in commits.items()})
+
+    def crash(self) -> None:
+        """Back to what was committed."""
+        self._waiting = None
+        for group, log in self.logs.items():
+            del log[self.commits.setdefault(group, Commit()).length :]
+        self._places = {(group, d.mid): d.global_ts for group, log in self.logs.items() for d in log}
+
+    def snapshot(self, group: GroupId) -> Iterator[bytes]:
+        """The whole log; its pieces are what `install` finds it by."""
+        kept = tuple(self.logs.get(group, ()))
+        tokens = []
+        for start in range(0, len(kept), 10):
+            tokens.append(f"{self._machine.me} {len(self.pieces)}".encode())
+            self.pieces[tokens[-1]] = kept[start : start + 10]
+        return iter(tokens)
+
+    def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
+        """Replace the log."""
+        self.logs[group] = log = [delivery for piece in pieces for delivery in self.pieces[piece]]
+        self._places.update({(group, delivery.mid): delivery.global_ts for delivery in log})
+
+
+class Machine:
+    """One node, its disks and its clock."""
+
+    def __init__(self, simulation: NodeSimulation, me: NodeId, replicas: Sequence[ReplicaId]) -> None:
+        self.me = me
+        self.replicas = replicas
+        self._simulation = simulation
+        self._loop: Loop = simulation.loop
+        self._rng = simulation.fork(me)
+        self._rate = 1.0 + simulation.scenario.skew * (2 * self._rng.random() - 1)
+        self.node: Node | None = None
+        self.log = SimLog(self)
+        self.state = SimState(self, simulation.pieces)
+        self.durable_number = 0
+        self.stalled_until = 0.0
+        self._life = 0
+        self._turning = False
+        self._wake_at = float("inf")
+
+    # The ports
+
+    def now(self) -> float:
+        """The machine's own clock."""
+        return self._loop.now * self._rate
+
+    def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
+        """To another node: through the wire format, and then on the links of the replicas concerned."""
+        pieces = [each for each in envelopes if isinstance(each[2][0], SnapshotPiece | SnapshotAck)]
+        envelopes = [each for each in envelopes if each not in pieces]
+        for sender, receiver, messages in [*wire.decode(wire.encode(envelopes)), *pieces]:
+            for message in messages:
+                self._simulation.network.send(sender, receiver, message)
+
+    def answer(self, envelopes: Iterable[Envelope]) -> None:
+        """To clients."""
+        for sender, receiver, messages in envelopes:
+            for message in messages:
+                self._simulation.network.send(sender, receiver, message)
+
+    def disk_delay(self) -> float:
+        """How long a sync takes."""
+        disk: Disk = self._simulation.scenario.disk
+        return max(0.0, self.stalled_until - self._loop.now) + disk.sample(self._rng)
+
+    def later(self, seconds: float, call: Any, *arguments: object) -> None:
+        """Unless it crashes before."""
+        self._loop.at(self._loop.now + seconds, self._in_this_life, self._life, call, *arguments)
+
+    def _in_this_life(self, life: int, call: Any, *arguments: object) -> None:
+        if life == self._life and self.node is not None:
+            call(*arguments)
+
+    # The loop
+
+    def start(self) -> None:
+        """Start the process from what is durable."""
+        self._life += 1
+        self._turning = False
+        self._wake_at = float("inf")
+        self.durable_number = 0
+        simulation = self._simulation
+        self.node = simulation.node_type(
+            self.me, simulation.topology, simulation.node_of, simulation.observed,
+            clock=self, network=self, log=self.log, state=self.state,
+            rng=random.Random(self._rng.getrandbits(64)), timing=simulation.scenario.timing,
+            observer=simulation,
+        )  # fmt: skip
+        self._life_began()
+
+    def _life_began(self) -> None:
+        for replica in self.replicas:
+            self._simulation.views[replica].restarted()
+        self.turn_soon()
+
+    def crash(self) -> None:
+        """The process dies; what was not durable is lost."""
+        self._life += 1
+        self.node = None
+        self.log = self._after_crash()
+        self.state.crash()
+
+    def _after_crash(self) -> SimLog:
+        log = SimLog(self)
+        log.groups = self.log.groups
+        return log
+
+    def receive(self, envelope: Envelope) -> None:
+        """A message from the network."""
+        if self.node is not None:
+            self.node.receive([envelope])
+            self.turn_soon()
+
+    def durable(self, number: int) -> None:
+        """The log says so."""
+        self.durable_number = number
+        if self.node is not None:
+            self.node.durable(number)
+            self.state.log_durable(number)
+            self.turn_soon()
+
+    def committed(self, positions: Mapping[GroupId, Timestamp]) -> None:
+        """The state says so."""
+        if self.node is not None:
+            self.node.committed(positions)
+            self.turn_soon()
+
+    def turn_soon(self) -> None:
+        """At the end of this turn of the loop."""
+        if not self._turning:
+            self._turning = True
+            self.later(self._simulation.scenario.turn_s * self._rng.random(), self._turn)
+
+    def _turn(self) -> None:
+        self._turning = False
+        assert self.node is not None
+        self.node.turn()
+        wake_at = self.node.wake_at / self._rate
+        if wake_at < self._wake_at:
+            self._wake_at = wake_at
+            self.later(max(0.0, wake_at - self._loop.now) + 1e-6, self._tick)
+
+    def _tick(self) -> None:
+        self._wake_at = float("inf")
+        assert self.node is not None
+        self.node.tick()
+        self.turn_soon()
+
+
+class View(Host):
+    """One replica of a node, as checkers and faults see it."""
+
+    def __init__(self, me: ReplicaId, machine: Machine, observers: Sequence[Observer]) -> None:
+        self.me = me
+        self.machine = machine
+        self._observers = observers
+
+    @property
+    def replica(self) -> Protocol | None:  # type: ignore[override]
+        """The replica, if its node is up."""
+        return None if self.machine.node is None else self.machine.node.replicas[self.me]
+
+    @property
+    def durable(self) -> Durable:  # type: ignore[override]
+        """What its node's log has of it."""
+        return self.machine.log.load(self.me.group)
+
+    @property
+    def commit(self) -> Commit:  # type: ignore[override]
+        """What its node's state has of it."""
+        return self.machine.state.commits.setdefault(self.me.group, Commit())
+
+    @property
+    def log(self) -> list[Delivery]:  # type: ignore[override]
+        """What its application got."""
+        return self.machine.state.logs.setdefault(self.me.group, [])
+
+    @property
+    def stalled_until(self) -> float:
+        """Until when its disk makes nothing durable."""
+        return self.machine.stalled_until
+
+    @stalled_until.setter
+    def stalled_until(self, time: float) -> None:
+        self.machine.stalled_until = time
+
+    def start(self) -> None:
+        """Start its node, unless another replica of it did."""
+        if self.machine.node is None:
+            self.machine.start()
+
+    def restarted(self) -> None:
+        """Its node is up."""
+        for observer in self._observers:
+            observer.restarted(self)
+
+    def crash(self) -> None:
+        """Its node crashes."""
+        self.machine.crash()
+        for replica in self.machine.replicas:
+            for observer in self._observers:
+                observer.crashed(self.machine._simulation.views[replica])  # noqa: SLF001 - its own machine
+
+    def receive(self, sender: Process, message: object) -> None:
+        """A message from the network."""
+        self.machine.receive((sender, self.me, [message]))
+
+    def nominate(self) -> None:
+        """Leader selection picks this replica, if it is up."""
+        if self.machine.node is not None:
+            self.machine.node.nominate(self.me)
+            self.machine.turn_soon()
+
+
+class NodeSimulation(Simulation):
+    """A run in which replicas live on nodes."""
+
+    node_type: type[Node] = Node
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._machines: dict[int, Machine] = {}
+        self.views: dict[ReplicaId, View] = {}
+        self.pieces: dict[bytes, tuple[Delivery, ...]] = {}
+        super().__init__(*arguments, **options)
+        self.observed = self._observe(self.scenario.protocol)
+
+    @property
+    def node_of(self) -> dict[ReplicaId, NodeId]:
+        """Replica number i of every group is on node i."""
+        return {m: NodeId(f"n{m.number}") for g in self.topology.groups for m in self.topology.members(g)}
+
+    def fork(self, name: str) -> random.Random:
+        """Randomness for one part of the run."""
+        return self._fork(name)
+
+    def _host(self, member: ReplicaId) -> Host:
+        machine = self._machines.get(member.number)
+        if machine is None:
+            mine = [m for g in self.topology.groups for m in self.topology.members(g)]
+            mine = [m for m in mine if m.number == member.number]
+            machine = self._machines[member.number] = Machine(self, NodeId(f"n{member.number}"), mine)
+        view = self.views[member] = View(member, machine, self._observers)
+        return view
+
+    def _observe(self, protocol: type[Protocol]) -> type[Protocol]:
+        """The protocol, with its steps shown to the checkers."""
+        simulation = self
+
+        class Observed(protocol):  # type: ignore[misc, valid-type]
+            def receive(self, sender: Process, messages: Iterable[Message], now: float) -> None:
+                view = simulation.views[self.me]
+                for message in messages:
+                    for observer in simulation._observers:
+                        observer.stepping(view, sender, message)
+                    super().receive(sender, (message,), now)
+                    for observer in simulation._observers:
+                        observer.stepped(view, sender, message)
+
+        return Observed
+
+    def sent(self, replica: ReplicaId, receivers: Sequence[Process], message: object) -> None:
+        """A node's replica says something."""
+        for observer in self._observers:
+            observer.sent(self.views[replica], receivers, message)
+
+    def delivered(self, replica: ReplicaId, delivery: Delivery) -> None:
+        """A node's replica has delivered."""
+        for observer in self._observers:
+            observer.delivered(self.views[replica], delivery)
+
+    def installed(self, replica: ReplicaId) -> None:
+        """A node's replica was replaced."""
+        for observer in self._observers:
+            observer.installed(self.views[replica])
+
+    def restart(self, replica: ReplicaId) -> None:
+        """Start a node that is down; all its connections are new."""
+        view = self.views[replica]
+        if not view.up:
+            for member in view.machine.replicas:
+                self.network.supersede(member)
+            view.start()

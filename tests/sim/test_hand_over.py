@@ -1,0 +1,93 @@
+"""A leader that is about to stop hands over: the group goes on without waiting for a time-out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multicast import PROTOCOLS, Protocol
+from multicast.messages import Deliver, HandOver
+from multicast.protocol import Timing
+from multicast.types import Process
+from tests.sim.schedules import G0, G1, Story
+
+MANY = [protocol for name, protocol in PROTOCOLS.items() if name != "skeen"]
+
+
+def hand_over(story: Story) -> bool:
+    leader = story.leader(G0)
+    assert leader is not None
+    replica = story.hosts[leader].replica
+    assert replica is not None
+    asked = replica.hand_over(story.hosts[leader].local(story.loop.now))
+    story.hosts[leader]._drain()
+    return asked
+
+
+@pytest.mark.parametrize("protocol", MANY)
+def test_the_group_has_another_leader_at_once(protocol: type[Protocol]) -> None:
+    story = Story(protocol, 2, 3, Timing())
+    old = story.leader(G0)
+    assert old is not None
+    for _ in range(5):
+        story.multicast(G0, G1)
+    story.wait(0.0035)  # in the middle of things
+    assert hand_over(story)
+    story.wait(0.02)  # twenty delays: far less than any time-out
+    new: Any = story.leader(G0)
+    assert new is not None
+    assert new != old
+    story.down(old)
+    story.hand(story.multicast(G0, G1), new)
+    story.wait(0.02)
+    assert len(story.hosts[new].log) == 6
+    story.finish()
+
+
+@pytest.mark.parametrize("protocol", MANY)
+def test_who_has_executed_most_is_asked(protocol: type[Protocol]) -> None:
+    story = Story(protocol, 1, 3, Timing())
+    behind = story.topology.members(G0)[1]
+    story.lose(lambda source, target, message: isinstance(message, Deliver) and target == behind)
+    for _ in range(5):
+        story.multicast(G0)
+        story.wait(0.03)
+    asked: list[Process] = []
+
+    def watch(source: Process, target: Process, message: Any) -> bool:
+        if isinstance(message, HandOver):
+            asked.append(target)
+        return isinstance(message, Deliver) and target == behind
+
+    story.lose(watch)
+    assert hand_over(story)
+    assert asked == [story.topology.members(G0)[2]]
+
+
+def test_nobody_to_ask() -> None:
+    alone = Story(PROTOCOLS["whitebox"], 1, 1, Timing())
+    assert not hand_over(alone)
+    story = Story(PROTOCOLS["whitebox"], 1, 3, Timing())
+    leader = story.leader(G0)
+    assert leader is not None
+    story.isolate(leader)
+    story.wait(0.5)
+    replica = story.hosts[leader].replica
+    assert replica is not None
+    assert replica.is_leader
+    assert not replica.hand_over(story.loop.now)
+
+
+def test_a_late_request_is_ignored() -> None:
+    """A request of a leader that has been deposed since must not depose its successor."""
+    story = Story(PROTOCOLS["whitebox"], 1, 3, Timing())
+    old, new, third = story.topology.members(G0)
+    replica: Any = story.hosts[old].replica
+    request = HandOver(replica.cballot)
+    story.hosts[new].nominate()
+    story.wait(0.02)
+    assert story.leader(G0) == new
+    story._arrived(old, third, request)
+    story.wait(0.02)
+    assert story.leader(G0) == new

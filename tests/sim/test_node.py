@@ -1,0 +1,108 @@
+"""The production node under the simulator: all faults, all checkers; and sabotages of its own contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from kvstore.node import Node, _Hosted
+from kvstore.simulation import NodeSimulation, SimState
+from kvstore.snapshots import SnapshotPiece
+from multicast import PROTOCOLS
+from multicast.durable import Checkpoint
+from multicast.protocol import Ready, Timing
+from multicast.sim import Outcome, Scenario, Workload
+from multicast.sim.host import Disk
+from multicast.types import GroupId, ReplicaId
+
+MANY = [name for name in PROTOCOLS if name != "skeen"]
+SLOW = Disk(0.001, 0.02, 0.25)
+"""Disks on which there is time to do something too early."""
+
+
+def run(seed: int, node: type[Node] = Node, state: type[SimState] = SimState, **options: object) -> Outcome:
+    simulation = NodeSimulation(Scenario(**options), seed)  # type: ignore[arg-type]
+    simulation.node_type = node
+    for machine in simulation._machines.values():
+        machine.state = state(machine, simulation.pieces)
+    return simulation.run()
+
+
+@pytest.mark.parametrize("protocol", MANY)
+@pytest.mark.parametrize("seed", range(6))
+def test_comes_through_all_faults(protocol: str, seed: int) -> None:
+    assert run(seed, protocol=PROTOCOLS[protocol]).violation is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_comes_through_with_snapshots_all_the_time(seed: int) -> None:
+    outcome = run(seed, timing=Timing(history=0, part_entries=2), disk=SLOW, workload=Workload(messages=120))
+    assert outcome.violation is None
+
+
+@pytest.mark.parametrize(("groups", "replicas"), [(1, 1), (4, 1), (1, 5), (6, 3)])
+def test_any_number_of_groups_on_a_node(groups: int, replicas: int) -> None:
+    assert run(3, groups=groups, replicas=replicas, workload=Workload(messages=80)).violation is None
+
+
+def test_one_seed_is_one_run() -> None:
+    assert run(7).trace == run(7).trace != run(8).trace
+
+
+class PromisesLeaveAtOnce(Node):
+    """Acknowledgements do not wait for the log."""
+
+    def _release(self) -> None:
+        self._durable = self._written
+        super()._release()
+
+
+class ExecutedBeforeItIsDurable(Node):
+    """What was delivered is reported as executed before the state that has it is committed."""
+
+    def _apply(self, hosted: _Hosted, ready: Ready, now: float) -> None:
+        super()._apply(hosted, ready, now)
+        hosted.replica.executed(hosted.position)
+
+
+class ForgetsTheStateOfASnapshot(Node):
+    """A snapshot's ordering side is taken over without the application's."""
+
+    def _take_piece(self, hosted: _Hosted, source: ReplicaId, piece: SnapshotPiece, now: float) -> None:
+        incoming = self._incoming.get(hosted.replica.me)
+        if incoming is not None and piece.last:
+            incoming.state.clear()
+        super()._take_piece(hosted, source, piece, now)
+
+
+class StateAheadOfTheLog(SimState):
+    """The application commits without waiting for the log."""
+
+    def commit(self, checkpoints: Mapping[GroupId, Checkpoint], after: int) -> None:
+        super().commit(checkpoints, 0)
+
+
+@pytest.mark.parametrize("node", [PromisesLeaveAtOnce, ExecutedBeforeItIsDurable, ForgetsTheStateOfASnapshot])
+def test_sabotages_of_the_node_are_caught(node: type[Node]) -> None:
+    for seed in range(40):
+        timing = Timing(history=0) if node is ForgetsTheStateOfASnapshot else Timing()
+        outcome = run(seed, node, timing=timing, disk=SLOW)
+        if outcome.violation is not None:
+            assert outcome.error is None, "a mutant that just breaks down shows nothing"
+            return
+    pytest.fail(f"{node.__name__} came through 40 seeds")
+
+
+def often(seed: int, state: type[SimState]) -> Outcome:
+    """Groups of one, whose states commit often while their logs are slow."""
+    return run(seed, state=state, replicas=1, disk=Disk(0.0, 0.2, 0.25))
+
+
+def test_a_state_ahead_of_its_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The contract's strictest clause: who restarts so takes for collected what other groups still need."""
+    monkeypatch.setattr("kvstore.node.COMMIT_S", 0.03)
+    outcomes = [often(seed, StateAheadOfTheLog) for seed in range(30)]
+    assert any(outcome.violation is not None and outcome.error is None for outcome in outcomes)
+    for seed in range(30):
+        assert often(seed, SimState).violation is None
