@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from typing import Final
 from typing import Protocol as Interface
 
+from kvstore.messages import SnapshotAck, SnapshotPiece
 from kvstore.ports import Clock, Log, Network, NodeId, State
-from kvstore.snapshots import Incoming, Outgoing, SnapshotAck, SnapshotPiece, decode_checkpoint, pieces_of
+from kvstore.snapshots import Incoming, Outgoing, decode_checkpoint, pieces_of
 from kvstore.wire import Envelope, WireError
 from multicast.client import Reply
 from multicast.durable import Record

@@ -15,7 +15,6 @@ from typing import Any
 from kvstore import wire
 from kvstore.node import Node
 from kvstore.ports import NodeId
-from kvstore.snapshots import SnapshotAck, SnapshotPiece
 from kvstore.wire import Envelope
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.messages import Delivery, Message
@@ -158,9 +157,7 @@ class Machine:
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
         """To another node: through the wire format, and then on the links of the replicas concerned."""
-        pieces = [each for each in envelopes if isinstance(each[2][0], SnapshotPiece | SnapshotAck)]
-        envelopes = [each for each in envelopes if each not in pieces]
-        for sender, receiver, messages in [*wire.decode(wire.encode(envelopes)), *pieces]:
+        for sender, receiver, messages in wire.decode(wire.encode(envelopes)):
             for message in messages:
                 self._simulation.network.send(sender, receiver, message)
 

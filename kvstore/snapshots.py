@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kvstore import wire
+from kvstore.messages import SnapshotPiece
 from kvstore.wire import WireError
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
@@ -24,26 +25,6 @@ _HEAD: Final = struct.Struct("<QQ")
 _CLIENT: Final = struct.Struct("<QQI")
 _NUMBER: Final = struct.Struct("<QQ")
 _NOBODY: Final = ReplicaId(GroupId(0), 0, 0)
-
-
-@dataclass(slots=True)
-class SnapshotPiece:
-    """One piece of a snapshot."""
-
-    transfer: int
-    index: int
-    ordering: bool
-    """Whether it is of the checkpoint, or of the application's state."""
-    last: bool
-    data: bytes
-
-
-@dataclass(slots=True)
-class SnapshotAck:
-    """The piece has come: send the next."""
-
-    transfer: int
-    index: int
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from google.protobuf.message import DecodeError
 from wbkv_proto.peer_pb2 import Frame, Kind
 
+from kvstore.messages import SnapshotAck, SnapshotPiece
 from multicast.client import Reply
 from multicast.messages import (
     Accept,
@@ -31,6 +32,7 @@ from multicast.messages import (
     Delivery,
     EntryState,
     Executed,
+    HandOver,
     Heartbeat,
     HeartbeatAck,
     Hint,
@@ -282,6 +284,19 @@ def _put_reply(w: _Writer, m: Reply) -> None:
     w.columns["replies"] += w.mids[m.mid], m.group, m.global_ts
 
 
+def _put_hand_over(w: _Writer, m: HandOver) -> None:
+    w.columns["hand_overs"].append(w.ballots[m.ballot])
+
+
+def _put_snapshot_piece(w: _Writer, m: SnapshotPiece) -> None:
+    row = m.transfer, m.index, int(m.ordering), int(m.last), w.payloads[m.data]
+    w.columns["snapshot_pieces"] += row
+
+
+def _put_snapshot_ack(w: _Writer, m: SnapshotAck) -> None:
+    w.columns["snapshot_acks"] += m.transfer, m.index
+
+
 _PUT: Final[dict[type, tuple[int, Callable[[_Writer, Any], None]]]] = {
     Multicast: (Kind.MULTICAST, _put_multicast),
     Accept: (Kind.ACCEPT, _put_accept),
@@ -303,6 +318,9 @@ _PUT: Final[dict[type, tuple[int, Callable[[_Writer, Any], None]]]] = {
     Deliveries: (Kind.DELIVERIES, _put_deliveries),
     Executed: (Kind.EXECUTED, _put_executed),
     Reply: (Kind.REPLY, _put_reply),
+    HandOver: (Kind.HAND_OVER, _put_hand_over),
+    SnapshotPiece: (Kind.SNAPSHOT_PIECE, _put_snapshot_piece),
+    SnapshotAck: (Kind.SNAPSHOT_ACK, _put_snapshot_ack),
 }
 
 
@@ -577,6 +595,21 @@ def _take_replies(r: _Reader) -> list[Reply]:
     return [Reply(r.mids[mid], _GROUPS[group], ts) for mid, group, ts in r.rows("replies", 3)]
 
 
+def _take_hand_overs(r: _Reader) -> list[HandOver]:
+    return [HandOver(r.ballots[ballot]) for ballot in r.numbers("hand_overs")]
+
+
+def _take_snapshot_pieces(r: _Reader) -> list[SnapshotPiece]:
+    return [
+        SnapshotPiece(transfer, index, _FLAGS[ordering], _FLAGS[last], r.payloads[payload])
+        for transfer, index, ordering, last, payload in r.rows("snapshot_pieces", 5)
+    ]
+
+
+def _take_snapshot_acks(r: _Reader) -> list[SnapshotAck]:
+    return [SnapshotAck(transfer, index) for transfer, index in r.rows("snapshot_acks", 2)]
+
+
 _TAKE: Final[dict[int, tuple[str, Callable[[_Reader], Sequence[Message | Reply]]]]] = {
     Kind.MULTICAST: ("multicasts", _take_multicasts),
     Kind.ACCEPT: ("accepts", _take_accepts),
@@ -598,4 +631,7 @@ _TAKE: Final[dict[int, tuple[str, Callable[[_Reader], Sequence[Message | Reply]]
     Kind.DELIVERIES: ("deliveries", _take_deliveries),
     Kind.EXECUTED: ("executed", _take_executed),
     Kind.REPLY: ("replies", _take_replies),
+    Kind.HAND_OVER: ("hand_overs", _take_hand_overs),
+    Kind.SNAPSHOT_PIECE: ("snapshot_pieces", _take_snapshot_pieces),
+    Kind.SNAPSHOT_ACK: ("snapshot_acks", _take_snapshot_acks),
 }

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from kvstore.messages import SnapshotPiece
 from kvstore.node import Node, _Hosted
 from kvstore.simulation import NodeSimulation, SimState
-from kvstore.snapshots import SnapshotPiece
 from multicast import PROTOCOLS
 from multicast.durable import Checkpoint
 from multicast.protocol import Ready, Timing

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from wbkv_proto.peer_pb2 import Frame, Kind
 
 from kvstore import wire
+from kvstore.messages import SnapshotAck, SnapshotPiece
 from kvstore.wire import Envelope, WireError, decode, encode, size_of
 from multicast.client import Reply
 from multicast.messages import (
@@ -29,6 +30,7 @@ from multicast.messages import (
     Delivery,
     EntryState,
     Executed,
+    HandOver,
     Heartbeat,
     HeartbeatAck,
     Hint,
@@ -62,10 +64,10 @@ from multicast.types import (
 EXAMPLES = settings(deadline=None, derandomize=True)
 FUZZ = settings(deadline=None, derandomize=True, max_examples=300)
 
-Messages: TypeAlias = list[Message | Reply]
+Messages: TypeAlias = list[Any]
 Strategy: TypeAlias = st.SearchStrategy[Any]
 
-KINDS: list[type[Any]] = [*(get_origin(cls) or cls for cls in get_args(Message)), Reply]
+KINDS: list[type[Any]] = [*get_args(Message), Reply, SnapshotPiece, SnapshotAck]
 
 
 # Any message, from the fields its class declares. Numbers are as large as they may be.
@@ -176,7 +178,8 @@ SOME: Messages = [
         Reply(MID, GroupId(1), TS),
     ),
     *(HeartbeatAck(BALLOT, NO_BALLOT, TS), NewLeader(BALLOT), NewStateAck(BALLOT)),
-    *(PreVote(NO_BALLOT), PreVoteAck(OTHER)),
+    *(PreVote(NO_BALLOT), PreVoteAck(OTHER), HandOver(BALLOT)),
+    *(SnapshotPiece(1, 2, ordering=True, last=False, data=b"piece"), SnapshotAck(1, 2)),
 ]
 """At least one of every kind."""
 

@@ -1,0 +1,64 @@
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REASON_UNSPECIFIED: _ClassVar[Reason]
+    WRONG_VERSION: _ClassVar[Reason]
+    WRONG_CLUSTER: _ClassVar[Reason]
+    WRONG_TOPOLOGY: _ClassVar[Reason]
+    UNKNOWN_NODE: _ClassVar[Reason]
+    OWN_ID: _ClassVar[Reason]
+    TOO_MANY_CONNECTIONS: _ClassVar[Reason]
+REASON_UNSPECIFIED: Reason
+WRONG_VERSION: Reason
+WRONG_CLUSTER: Reason
+WRONG_TOPOLOGY: Reason
+UNKNOWN_NODE: Reason
+OWN_ID: Reason
+TOO_MANY_CONNECTIONS: Reason
+
+class Hello(_message.Message):
+    __slots__ = ("version", "cluster", "topology_hash", "node", "client", "connection")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_HASH_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    cluster: str
+    topology_hash: bytes
+    node: str
+    client: int
+    connection: int
+    def __init__(self, version: _Optional[int] = ..., cluster: _Optional[str] = ..., topology_hash: _Optional[bytes] = ..., node: _Optional[str] = ..., client: _Optional[int] = ..., connection: _Optional[int] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("welcome", "refusal")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    refusal: Refusal
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("node", "connection")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    connection: int
+    def __init__(self, node: _Optional[str] = ..., connection: _Optional[int] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("reason", "text")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    reason: Reason
+    text: str
+    def __init__(self, reason: _Optional[_Union[Reason, str]] = ..., text: _Optional[str] = ...) -> None: ...
