@@ -69,6 +69,9 @@ NUMBER_MAX: Final = 2**63 - 1
 
 T = TypeVar("T")
 
+Sent: TypeAlias = Message | Reply | SnapshotPiece | SnapshotAck
+"""Whatever has a wire format."""
+
 Envelope: TypeAlias = tuple[Process, Process, Sequence[Any]]
 """Sender, receiver, and what the one says to the other, in order."""
 
@@ -110,7 +113,7 @@ def decode(data: bytes) -> list[Envelope]:
         raise WireError(f"{reader.reading}: an index, a group or a flag is out of range") from None
 
 
-def size_of(message: Message | Reply) -> int:
+def size_of(message: Sent) -> int:
     """Bytes of a frame that carries this message only, from one replica to another."""
     return len(encode([(_SOMEBODY, _SOMEBODY_ELSE, (message,))]))
 
@@ -348,7 +351,7 @@ class _Reader:
         """All that the frame carries."""
         self._tables()
         kinds = self.frame.kinds
-        of_kind: dict[int, Iterator[Message | Reply]] = {}
+        of_kind: dict[int, Iterator[Sent]] = {}
         for kind in set(kinds):
             if kind not in _TAKE:
                 raise WireError(f"unknown kind of message {kind}")
@@ -610,7 +613,7 @@ def _take_snapshot_acks(r: _Reader) -> list[SnapshotAck]:
     return [SnapshotAck(transfer, index) for transfer, index in r.rows("snapshot_acks", 2)]
 
 
-_TAKE: Final[dict[int, tuple[str, Callable[[_Reader], Sequence[Message | Reply]]]]] = {
+_TAKE: Final[dict[int, tuple[str, Callable[[_Reader], Sequence[Sent]]]]] = {
     Kind.MULTICAST: ("multicasts", _take_multicasts),
     Kind.ACCEPT: ("accepts", _take_accepts),
     Kind.ACCEPT_ACK: ("accept_acks", _take_accept_acks),

@@ -270,7 +270,7 @@ def test_the_size_of_a_message_is_that_of_a_frame_of_its_own() -> None:
 
 def test_what_has_no_wire_format_is_not_encoded() -> None:
     with pytest.raises(TypeError, match="no wire format for Part"):
-        encode([(R0, R1, [Part(1, 0, 1)])])  # type: ignore[list-item]
+        encode([(R0, R1, [Part(1, 0, 1)])])
     with pytest.raises(ValueError, match="out of range"):
         encode([(R0, R1, [CatchUp(Timestamp(-1))])])
 
