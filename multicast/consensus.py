@@ -82,6 +82,10 @@ class Consensus:
             if silent:
                 self.ready.send.append((silent, Phase2a(self._ballot, (known.value,))))
 
+    def asked_about(self) -> list[MessageId]:
+        """Messages about which a proposal of ours is on its way."""
+        return [mid for mid, _ in self._rounds]
+
     def on_2b(self, member: ReplicaId, message: Phase2b) -> list[Value]:
         """Votes arrive. What a quorum has now voted for is decided, and returned once."""
         decided: list[Value] = []

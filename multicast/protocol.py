@@ -23,7 +23,7 @@ import abc
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.errors import InvalidArgument
@@ -156,6 +156,10 @@ class Protocol(abc.ABC):
     @abc.abstractmethod
     def unfinished(self) -> list[MessageId]:
         """Messages this replica still holds anything about: nothing, once all destinations are done."""
+
+    @abc.abstractmethod
+    def status_of(self) -> dict[str, Any]:
+        """For people: status, ballot (its number), leader (a replica or None), clock, entries held."""
 
     @property
     @abc.abstractmethod

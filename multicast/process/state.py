@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections import deque
 from collections.abc import Iterable
-from typing import Generic
+from typing import Any, Generic
 
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
@@ -151,6 +151,16 @@ class State(Protocol, Generic[E]):
         """Nobody can need these messages any more."""
         for mid in mids:
             del self.entries[mid]
+
+    def status_of(self) -> dict[str, Any]:
+        """For people."""
+        return {
+            "status": self.status.value,
+            "ballot": self.ballot.number,
+            "leader": self.ballot.leader if self.ballot.number else None,
+            "clock": self.clock,
+            "entries": len(self.entries),
+        }
 
     def unfinished(self) -> list[MessageId]:
         """Messages this process holds anything about, or that wait for a leader here."""

@@ -236,6 +236,10 @@ class FtSkeen(Replica[Entry]):
             self._pass(value.global_ts)
             entry.passed = max(entry.passed, value.global_ts)
 
+    def unfinished(self) -> list[MessageId]:
+        """Also what the group is still asked about."""
+        return [*super().unfinished(), *self.consensus.asked_about()]
+
     # Leaders come and go
 
     def _lead(self) -> None:

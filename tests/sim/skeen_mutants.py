@@ -10,7 +10,7 @@ from multicast.durable import Voted
 from multicast.messages import ClockUpdate, LocalTimestamp, Multicast, Phase2a, Phase2b, Propose, Value
 from multicast.protocol import Ready, Start
 from multicast.skeen import Entry, FastCast, FtSkeen
-from multicast.types import Phase, Process, ReplicaId, Timestamp
+from multicast.types import Phase, Process, ReplicaId, Timestamp, time_of
 
 
 class DeliversBeforeTheClockIsDecided(FtSkeen):
@@ -102,6 +102,23 @@ class FollowerForgetsItsClock(FtSkeen):
             if not (isinstance(record, Voted) and isinstance(record.value, ClockUpdate))
         ]
         return ready
+
+
+class PromisesTooLowAClock(FtSkeen):
+    """A follower's vote for the clock is on its disk, but its promises do not report it."""
+
+    def on_phase_2a(self, sender: Process, message: Phase2a) -> None:
+        clock = self.clock
+        super().on_phase_2a(sender, message)
+        issued = [time_of(value.local_ts) for value in message.values if isinstance(value, LocalTimestamp)]
+        self.clock = max([clock, *issued])
+
+
+class NeverWithdraws(FastCast):
+    """A question about the clock that was asked on a wrong speculation stays asked for ever."""
+
+    def _withdraw(self, entry: Entry) -> None:
+        pass
 
 
 class ReplacesWhatWasDecided(FtSkeen):

@@ -74,6 +74,28 @@ def clock_of_the_fallen(protocol: type[Protocol]) -> None:
     story.finish()
 
 
+def clock_in_a_promise(protocol: type[Protocol]) -> None:
+    """As `clock_of_the_fallen`, but nobody restarts: the promise of the other voter has to say it."""
+    story = Story(protocol, 2, 3, Timing(retry_s=5.0), NEVER_S)
+    old, _, new = three(story, G0)
+    for _ in range(9):
+        story.multicast(G1)
+    story.wait(0.05)
+    story.lose(lambda s, t, m: t == new or (isinstance(m, Deliver) and s == old))
+    story.multicast(G0, G1)
+    story.wait(0.02)
+    assert len(story.hosts[old].log) == 1
+    story.isolate(old)
+    story.lose(lambda s, t, m: isinstance(m, Propose))
+    story.hosts[new].nominate()
+    story.wait(0.15)
+    story.hand(story.multicast(G0), new)
+    story.wait(0.05)
+    story.lose(None)
+    story.wait(1.0)
+    story.finish()
+
+
 def delivers_alone(protocol: type[Protocol]) -> None:
     """A leader delivers what its ballot began with; nobody else may know that there is such a ballot.
 
@@ -265,5 +287,28 @@ def speculation_fails(protocol: type[Protocol]) -> None:
     story.wait(0.01)
     story.down(first)
     story.lose(None)
+    story.wait(3.0)
+    story.finish()
+
+
+def speculation_fails_unanswered(protocol: type[Protocol]) -> None:
+    """As `speculation_fails`; and nobody votes on the clock that was speculated with."""
+    story = Story(protocol, 2, 3, Timing())
+    first, second, third = three(story, G1)
+    siblings: list[Process] = [second, third]
+
+    def lose(s: Process, t: Process, m: Any) -> bool:
+        asked = isinstance(m, Phase2a) and (t in siblings or any(value.at for value in m.values))
+        return asked and isinstance(m, Phase2a)
+
+    story.lose(lose)
+    for number in range(10):
+        story.mortal.submit([G1], b"only raises the clock %d" % number)
+    story.wait(0.01)
+    story.mortal.die(halfway=False)
+    story.multicast(G0, G1)
+    story.wait(0.01)
+    story.down(first)
+    story.lose(lambda s, t, m: isinstance(m, Phase2a) and any(value.at >= 11 << 10 for value in m.values))
     story.wait(3.0)
     story.finish()

@@ -65,6 +65,8 @@ DIRECTED: Final[list[tuple[Schedule, type[Protocol]]]] = [
     (schedules.decided_above_its_ballot, mutants.ReplacesWhatWasDecided),
     (skeen_schedules.executed_by_one, mutants.of(mutants.ReportsNothingExecuted, FtSkeen)),
     (skeen_schedules.clock_of_the_fallen, skeen_mutants.FollowerForgetsItsClock),
+    (skeen_schedules.clock_in_a_promise, skeen_mutants.PromisesTooLowAClock),
+    (skeen_schedules.speculation_fails_unanswered, skeen_mutants.NeverWithdraws),
     (skeen_schedules.delivers_alone, mutants.of(mutants.AcceptedFromAnyBallot, FtSkeen)),
     (skeen_schedules.two_half_open_ballots, mutants.of(mutants.AcceptedFromAnyBallot, FtSkeen)),
     (skeen_schedules.late_proposal, skeen_mutants.ReplacesWhatWasDecided),

@@ -169,12 +169,23 @@ class Promises(Checker):
         self._revealed: dict[ReplicaId, Ballot] = defaultdict(lambda: NO_BALLOT)
         self._voted: dict[ReplicaId, dict[Instance, Ballot]] = defaultdict(dict)
         self._clock: dict[ReplicaId, int] = defaultdict(int)
+        """Past everything it has voted for."""
+        self._lent: dict[ReplicaId, int] = defaultdict(int)
+        """Past everything it has voted for as a follower. A leader's own votes need not be in its promises:
+        it knows what became of them, or nobody relies on them."""
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
         """Remember what this process has promised to others."""
         if isinstance(message, (NewLeader, NewLeaderAck, NewState, NewStateAck, Phase2b)):
             self._revealed[host.me] = max(self._revealed[host.me], message.ballot)
+        if isinstance(message, NewLeaderAck) and message.clock < self._lent[host.me]:
+            raise Violation(
+                "Clock", f"{host.me} promises a clock of {message.clock}, but voted for {self._lent[host.me]}"
+            )
         if isinstance(message, Phase2b):
+            if message.ballot.leader != host.me:
+                highest = max((time_of(at) for _, at in message.instances), default=0)
+                self._lent[host.me] = max(self._lent[host.me], highest)
             self._voted[host.me].update(dict.fromkeys(message.instances, message.ballot))
             for _, at in message.instances:
                 self._clock[host.me] = max(self._clock[host.me], time_of(at))
