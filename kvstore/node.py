@@ -18,16 +18,17 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from typing import Protocol as Interface
 
+from kvstore.layout import BadSnapshot
 from kvstore.messages import SnapshotAck, SnapshotPiece
 from kvstore.ports import Clock, Log, Network, NodeId, State
 from kvstore.snapshots import Incoming, Outgoing, decode_checkpoint, pieces_of
 from kvstore.wire import Envelope, WireError
 from multicast.client import Reply
 from multicast.durable import Record
-from multicast.errors import InvalidArgument, PeerViolation
+from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.messages import Delivery, Message
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.topology import Topology
@@ -74,7 +75,6 @@ class _Hosted:
     replica: Protocol
     applied: int = 0
     """Deliveries since the last commit of the state."""
-    deliveries: int = 0
     position: Timestamp = field(default=Timestamp(0))
 
 
@@ -213,18 +213,26 @@ class Node:
         self._pieces.append((me, source, SnapshotAck(piece.transfer, piece.index)))
         if piece.last:
             del self._incoming[me]
-            try:
-                checkpoint = decode_checkpoint(b"".join(incoming.ordering))
-            except WireError as error:
-                self._refuse(source, str(error))
-                return
             self._drain(now)
-            if hosted.replica.install(checkpoint, now):
-                self._state.install(me.group, incoming.state, checkpoint)
-                hosted.applied += 1
-                hosted.position = checkpoint.position
-                if self._observer is not None:
-                    self._observer.installed(me)
+            try:
+                self._install(hosted, incoming, now)
+            except (WireError, BadSnapshot) as error:
+                self._refuse(source, str(error))
+
+    def _install(self, hosted: _Hosted, incoming: Incoming, now: float) -> None:
+        """Take the snapshot's place, if it is ahead of ours. A bad one changes nothing."""
+        replica = hosted.replica
+        checkpoint = decode_checkpoint(b"".join(incoming.ordering))
+        if checkpoint.position <= hosted.position or replica.is_leader:
+            return
+        self._state.install(replica.me.group, incoming.state, checkpoint)
+        if not replica.install(checkpoint, now):
+            raise InvariantBroken(f"{replica.me} did not take the snapshot that its state has taken")
+        logger.info("%s took a snapshot of %s, at %d", replica.me, incoming.source, checkpoint.position)
+        hosted.applied += 1
+        hosted.position = checkpoint.position
+        if self._observer is not None:
+            self._observer.installed(replica.me)
 
     def durable(self, number: int) -> None:
         """The log's batches up to this one are durable: their promises leave with the next turn."""
@@ -319,7 +327,6 @@ class Node:
                 self._reply(me, delivery.mid.client, Reply(delivery.mid, group, delivery.global_ts))
         if ready.deliver:
             hosted.applied += len(ready.deliver)
-            hosted.deliveries += len(ready.deliver)
             hosted.position = ready.deliver[-1].global_ts
             self.statistics.delivered += len(ready.deliver)
         for target in ready.transfers:
@@ -344,8 +351,11 @@ class Node:
         if now < self._commit_at:
             return
         self._commit_at = now + COMMIT_S
-        if self._committing:
-            return
+        if not self._committing:
+            self.commit()
+
+    def commit(self) -> None:
+        """Commit what was applied since the last time: now and then, and before the node stops."""
         checkpoints = {}
         for me, hosted in self._hosted.items():
             if hosted.applied:
@@ -372,7 +382,27 @@ class Node:
             answers, self._answers = self._answers, {}
             self._network.answer([(s, r, messages) for (s, r), messages in answers.items()])
 
-    # Looking
+    # Stopping, and looking
+
+    def hand_over(self) -> bool:
+        """Ask others to lead the groups that this node leads. False if there is nobody to ask."""
+        asked = False
+        for me, hosted in self._hosted.items():
+            if hosted.replica.hand_over(self._clock.now()):
+                self._dirty[me] = None
+                asked = True
+        return asked
+
+    def leads(self) -> bool:
+        """Whether this node leads any of its groups."""
+        return any(hosted.replica.is_leader for hosted in self._hosted.values())
+
+    def status(self) -> dict[ReplicaId, dict[str, Any]]:
+        """Each replica, for people."""
+        return {
+            me: {**hosted.replica.status_of(), "delivered": hosted.position}
+            for me, hosted in self._hosted.items()
+        }
 
     @property
     def replicas(self) -> Mapping[ReplicaId, Protocol]:

@@ -382,7 +382,10 @@ class _Reader:
             self.replicas.append(ReplicaId(_GROUPS[group], number, incarnation))
         self.reading = "ballots"
         for number, leader, configuration in self.rows("ballots", 3):
-            self.ballots.append(Ballot(number, self.replicas[leader], configuration))
+            ballot = Ballot(number, self.replicas[leader], configuration)
+            self.ballots.append(_BALLOTS.setdefault(ballot, ballot))
+        if len(_BALLOTS) > BALLOTS_MAX:
+            _BALLOTS.clear()
         self.reading = "destinations"
         rest = iter(self.numbers("destinations"))
         for length in rest:
@@ -411,6 +414,11 @@ class _Reader:
             raise WireError(f"{column}: {len(numbers)} numbers are not rows of {width}")
         return zip(*[iter(numbers)] * width, strict=True)
 
+
+BALLOTS_MAX: Final = 4096
+_BALLOTS: Final[dict[Ballot, Ballot]] = {}
+"""Ballots that came lately. Leaders last, so nearly all messages of all frames share a few objects, and the
+protocol compares ballots by identity first."""
 
 _GROUPS: Final = tuple(map(GroupId, range(GROUPS_MAX)))
 _FLAGS: Final = (False, True)

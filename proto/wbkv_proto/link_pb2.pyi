@@ -14,6 +14,7 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WRONG_TOPOLOGY: _ClassVar[Reason]
     UNKNOWN_NODE: _ClassVar[Reason]
     OWN_ID: _ClassVar[Reason]
+    WRONG_NODE: _ClassVar[Reason]
     TOO_MANY_CONNECTIONS: _ClassVar[Reason]
 REASON_UNSPECIFIED: Reason
 WRONG_VERSION: Reason
@@ -21,23 +22,26 @@ WRONG_CLUSTER: Reason
 WRONG_TOPOLOGY: Reason
 UNKNOWN_NODE: Reason
 OWN_ID: Reason
+WRONG_NODE: Reason
 TOO_MANY_CONNECTIONS: Reason
 
 class Hello(_message.Message):
-    __slots__ = ("version", "cluster", "topology_hash", "node", "client", "connection")
+    __slots__ = ("version", "cluster", "topology_hash", "node", "client", "connection", "to")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_HASH_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
     version: int
     cluster: str
     topology_hash: bytes
     node: str
     client: int
     connection: int
-    def __init__(self, version: _Optional[int] = ..., cluster: _Optional[str] = ..., topology_hash: _Optional[bytes] = ..., node: _Optional[str] = ..., client: _Optional[int] = ..., connection: _Optional[int] = ...) -> None: ...
+    to: str
+    def __init__(self, version: _Optional[int] = ..., cluster: _Optional[str] = ..., topology_hash: _Optional[bytes] = ..., node: _Optional[str] = ..., client: _Optional[int] = ..., connection: _Optional[int] = ..., to: _Optional[str] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("welcome", "refusal")
@@ -48,12 +52,10 @@ class Answer(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("node", "connection")
-    NODE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("connection",)
     CONNECTION_FIELD_NUMBER: _ClassVar[int]
-    node: str
     connection: int
-    def __init__(self, node: _Optional[str] = ..., connection: _Optional[int] = ...) -> None: ...
+    def __init__(self, connection: _Optional[int] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("reason", "text")

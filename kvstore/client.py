@@ -1,0 +1,220 @@
+"""A client of bare multicast: it sends messages to the leaders of their groups, and waits for their places.
+
+`multicast.client.Sender` decides whom to ask and when to ask again; this gives it connections and the time.
+Fault tests and benchmarks use it. Whoever wants a key-value store wants `wbkv` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from wbkv_proto.link_pb2 import Hello
+
+from kvstore.ports import NodeId
+from kvstore.transport import PROTOCOL_VERSION, SWEEPS, Address, Limits, Link
+from kvstore.wire import Envelope, WireError
+from multicast.client import Reply, Sender
+from multicast.errors import InvalidArgument, MulticastError
+from multicast.messages import Hint, Message
+from multicast.topology import Topology
+from multicast.types import ClientId, Destinations, GroupId, MessageId, ReplicaId, Timestamp
+
+OVERHEAD: Final = 64 << 10
+"""What a frame needs beside a payload, at the very most."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """Somebody waits for these places."""
+
+    dest: Destinations
+    answer: asyncio.Future[dict[GroupId, Timestamp]]
+    places: dict[GroupId, Timestamp]
+    timer: asyncio.TimerHandle | None = None
+
+
+class MulticastClient:
+    """A process that multicasts, connected to all nodes. One loop, any number of messages at once."""
+
+    def __init__(
+        self,
+        cluster_id: str,
+        topology_hash: bytes,
+        topology: Topology,
+        directory: Mapping[ReplicaId, tuple[NodeId, Address]],
+        *,
+        client: ClientId | None = None,
+        retry_s: float = 0.5,
+        limits: Limits | None = None,
+    ) -> None:
+        """The client's id must be new: groups take its first message for a repetition, if it is not."""
+        for group in topology.groups:
+            for member in topology.members(group):
+                if member not in directory:
+                    raise InvalidArgument(f"the directory does not say where {member} is")
+        self.client = ClientId(secrets.randbits(64)) if client is None else client
+        self.limits = limits or Limits()
+        self.late = 0
+        """Messages that were finished after their deadline."""
+        self._sender = Sender(self.client, topology, retry_s)
+        self._node_of = {replica: node for replica, (node, _) in directory.items()}
+        hello = Hello(
+            version=PROTOCOL_VERSION, cluster=cluster_id, topology_hash=topology_hash, client=self.client
+        )
+        addresses = dict(directory.values())
+        self._links = {
+            node: Link(node, addresses, hello, self.limits, on_frame=self._receive) for node in addresses
+        }
+        self._calls: dict[MessageId, _Call] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Set while the client is open."""
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._flushing = False
+
+    async def start(self) -> None:
+        """Connect. Returns when every node has been tried once, and raises if none can be spoken to."""
+        self._loop = asyncio.get_running_loop()
+        for link in self._links.values():
+            link.start()
+        self._tick()
+        self._sweep()
+        await asyncio.gather(*(link.tried.wait() for link in self._links.values()))
+        if not any(link.connected for link in self._links.values()):
+            problems = "; ".join(f"{node}: {link.problem}" for node, link in self._links.items())
+            await self.close()
+            raise ConnectionError(f"no node can be spoken to: {problems}")
+
+    async def close(self) -> None:
+        """Hang up. Messages not answered yet may have been ordered, or may be still."""
+        self._loop = None
+        for timer in self._timers.values():
+            timer.cancel()
+        for mid, call in self._calls.items():
+            if call.timer is not None:
+                call.timer.cancel()
+            if not call.answer.done():
+                call.answer.set_exception(ConnectionError(f"{self._unanswered(mid, call)} before the end"))
+        self._calls.clear()
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+
+    async def __aenter__(self) -> MulticastClient:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    def multicast(
+        self, dest: Sequence[GroupId], payload: bytes, timeout_s: float | None = None
+    ) -> asyncio.Future[dict[GroupId, Timestamp]]:
+        """Await it for the message's place in each of its groups.
+
+        `TimeoutError` names the groups that have not answered. The message may be ordered all the same, and
+        goes on being repeated: groups can only forget what every destination has answered.
+        """
+        if self._loop is None:
+            raise ConnectionError("the client is closed, or was never started")
+        if len(payload) > self.limits.frame - OVERHEAD:
+            raise InvalidArgument(f"a payload of {len(payload)} bytes does not fit a frame")
+        message = self._sender.multicast(dest, payload, self._loop.time())
+        call = _Call(message.dest, self._loop.create_future(), {})
+        if timeout_s is not None:
+            call.timer = self._loop.call_later(timeout_s, self._expire, message.mid, timeout_s)
+        self._calls[message.mid] = call
+        self._flush_soon()
+        return call.answer
+
+    def statistics(self) -> dict[str, Any]:
+        """For each node: see `transport.Counts`."""
+        return {
+            node: {**asdict(link.counts), "connected": link.connected, "problem": link.problem}
+            for node, link in self._links.items()
+        }
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that some group has not answered, those past their deadline included."""
+        return len(self._calls)
+
+    def _unanswered(self, mid: MessageId, call: _Call) -> str:
+        missing = [str(group) for group in call.dest if group not in call.places]
+        noun = "group" if len(missing) == 1 else "groups"
+        return f"message {mid.sequence} was not answered by {noun} {', '.join(missing)}"
+
+    def _expire(self, mid: MessageId, timeout_s: float) -> None:
+        call = self._calls[mid]
+        if not call.answer.done():
+            call.answer.set_exception(TimeoutError(f"{self._unanswered(mid, call)} within {timeout_s} s"))
+
+    def _receive(self, envelopes: Sequence[Envelope]) -> None:
+        """What a node says to us."""
+        if self._loop is None:
+            return
+        now = self._loop.time()
+        try:
+            for sender, receiver, answers in envelopes:
+                if receiver != self.client:
+                    raise WireError(f"{sender} means {receiver}, not us")
+                for answer in answers:
+                    self._hear(answer, now)
+        except MulticastError as error:
+            raise WireError(str(error)) from error
+        finally:
+            self._finish()
+            if self._sender.sends:
+                self._flush_soon()
+
+    def _hear(self, answer: object, now: float) -> None:
+        if isinstance(answer, Reply):
+            call = self._calls.get(answer.mid)
+            if call is not None and answer.group in call.dest:
+                call.places.setdefault(answer.group, answer.global_ts)
+        elif not isinstance(answer, Hint):
+            raise WireError(f"a client does not understand {type(answer).__name__}")
+        self._sender.step(answer, now)
+
+    def _finish(self) -> None:
+        """Give out what every group has answered."""
+        for mid in self._sender.finished:
+            call = self._calls.pop(mid)
+            if call.timer is not None:
+                call.timer.cancel()
+            if call.answer.done():
+                self.late += 1
+            else:
+                call.answer.set_result(call.places)
+        self._sender.finished.clear()
+
+    def _flush_soon(self) -> None:
+        if not self._flushing and self._loop is not None:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """All of this turn's messages, as one frame for each node."""
+        self._flushing = False
+        frames: dict[NodeId, dict[ReplicaId, list[Message | Reply]]] = {}
+        for receivers, message in self._sender.drain():
+            for receiver in receivers:
+                if isinstance(receiver, ReplicaId):
+                    frame = frames.setdefault(self._node_of[receiver], {})
+                    frame.setdefault(receiver, []).append(message)
+        for node, by_receiver in frames.items():
+            self._links[node].send([(self.client, replica, m) for replica, m in by_receiver.items()])
+
+    def _tick(self) -> None:
+        """Ask again. Now and then, for asking the sender when would cost more than there is to gain."""
+        if self._loop is not None:
+            self._sender.tick(self._loop.time())
+            self._flush_soon()
+            self._timers["tick"] = self._loop.call_later(self._sender.retry_s / 4, self._tick)
+
+    def _sweep(self) -> None:
+        if self._loop is not None:
+            self._timers["sweep"] = self._loop.call_later(self.limits.idle_s / SWEEPS, self._sweep)
+            for link in self._links.values():
+                link.sweep()

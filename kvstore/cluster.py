@@ -1,0 +1,606 @@
+"""Clusters of real processes on this machine: made, started, watched and stopped.
+
+All that a cluster has is in one folder: `cluster.toml`, a folder `nX` with the disk of each node, its output
+`nX.log` and its socket `nX.sock`. Whoever runs the cluster holds a lock on `cluster.lock`, which the kernel
+gives back however that process ends. Its nodes end with it, however it ends: see `_LAUNCH`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import random
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from kvstore.config import Config, ConfigError, Durability
+from kvstore.layout import StorageError
+from kvstore.ports import NodeId
+from kvstore.status import ClusterStatus, ask_all
+from multicast.protocol import Timing
+
+logger = logging.getLogger(__name__)
+
+CONFIG, LOCK, PID = "cluster.toml", "cluster.lock", "cluster.pid"
+
+NODES, PARTITIONS, REPLICAS = 3, 3, 3
+"""Of a new cluster, unless said otherwise."""
+
+SERVE: Final = (sys.executable, "-P", "-m", "kvstore.commands.serve")
+"""`wbkv serve`, without loading the other subcommands."""
+
+READY_S: Final = 60.0
+GRACE_S: Final = 10.0
+"""How long a node may take to hand over and end before it is killed."""
+BACK_OFF_S, BACK_OFF_MAX_S = 0.5, 10.0
+TAIL_LINES: Final = 10
+
+_LAUNCH: Final = """
+import ctypes, os, signal, sys
+parent_death_signal = 1
+ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("whoever started this has ended already")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""What a child runs first, so that it dies with its parent. (A `preexec_fn` is not safe beside threads.)"""
+
+
+class ClusterError(Exception):
+    """What was asked for cannot be done as things are. The message says what stands against it."""
+
+
+def _create_disk(config: Config, node: NodeId) -> None:
+    from kvstore.server import create_disk  # only who makes a cluster needs all that a node needs
+
+    create_disk(config, node)
+
+
+class LocalCluster:
+    """The cluster of one folder. Making this object creates the cluster if the folder is empty.
+
+    As a context manager it starts the cluster, waits until it is ready, and stops it. Nodes that end by
+    themselves after that are started again, with `restart`. Nodes that were stopped or killed by `stop` and
+    `kill` stay away until `start`.
+    """
+
+    def __init__(
+        self,
+        data: Path | str,
+        nodes: int | None = None,
+        partitions: int | None = None,
+        *,
+        replicas: int | None = None,
+        port: int | None = None,
+        protocol: str | None = None,
+        durability: Durability | None = None,
+        timing: Timing | None = None,
+        delays_ms: Mapping[str, float] | None = None,
+        restart: bool = True,
+        command: Sequence[str] = SERVE,
+        make_disk: Callable[[Config, NodeId], None] = _create_disk,
+        grace_s: float = GRACE_S,
+        report: Callable[[str], None] = logger.warning,
+    ) -> None:
+        """What is None is as the folder has it, or as usual. `port` is the first node's; the rest count up.
+
+        `command` is started with `--config FILE --node NAME`. `report` gets what happens to nodes; it is
+        called from other threads. Raises `ConfigError` or `ClusterError`.
+        """
+        self.data = Path(data).absolute()
+        self.grace_s = grace_s
+        self._report = report
+        self._lock = _lock(self.data)
+        try:
+            file = self.data / CONFIG
+            if file.exists():
+                found = Config.load(file)
+                wanted: dict[str, object] = {"nodes": nodes, "partitions": partitions, "replicas": replicas}
+                wanted |= {"protocol": protocol, "durability": durability}
+                wanted |= {"timing": timing, "delays_ms": delays_ms}
+                _compare(file, found, wanted)
+                self.config = found if port is None else found.moved(_ports(port, len(found.nodes)))
+                check_ports(self.config)
+                if self.config != found:
+                    self.config.dump(file)
+            else:
+                _check_empty(self.data)
+                nodes = NODES if nodes is None else nodes
+                self.config = Config.local(
+                    nodes,
+                    PARTITIONS if partitions is None else partitions,
+                    usual_replicas(nodes, protocol) if replicas is None else replicas,
+                    self.data,
+                    ports=free_ports(nodes) if port is None else _ports(port, nodes),
+                    protocol=protocol or "whitebox",
+                    durability=durability or "fsync",
+                    timing=timing,
+                    delays_ms=delays_ms,
+                )
+                check_ports(self.config)
+                self._create(file, make_disk)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._settled = threading.Event()
+        """From here on, nodes that end are started again."""
+        self._children = {
+            node: _Child(
+                node,
+                [*command, "--config", str(file), "--node", node],
+                self.log(node),
+                lambda: restart and self._settled.is_set(),
+                report,
+            )
+            for node in self.config.nodes
+        }
+
+    def _create(self, file: Path, make_disk: Callable[[Config, NodeId], None]) -> None:
+        """The configuration comes last: with it, a node that has no disk has lost it."""
+        try:
+            for node in self.config.nodes:
+                make_disk(self.config, node)
+            self.config.dump(file)
+        except BaseException as error:
+            for node in self.config.nodes:
+                shutil.rmtree(self.config.data(node), ignore_errors=True)
+            if isinstance(error, StorageError):
+                raise ClusterError(f"cannot make the disks: {error}") from error
+            raise
+
+    def log(self, node: NodeId) -> Path:
+        """Where the node's output goes."""
+        return self.data / f"{node}.log"
+
+    def __enter__(self) -> LocalCluster:
+        try:
+            self.start()
+            self.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop all nodes, and let others have the folder."""
+        try:
+            self.stop()
+        finally:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Give up the folder without stopping anything: for the parent of a supervisor, which has it too."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def start(self, *nodes: NodeId) -> None:
+        """Start these nodes, or all. They are ready later: see `wait_ready`."""
+        for node in nodes or self._children:
+            self._children[node].start()
+
+    def stop(self, *nodes: NodeId) -> None:
+        """Let these nodes, or all, hand over and end; kill those that do not. Returns when they have."""
+        stopping = [self._children[node] for node in nodes or self._children]
+        for child in stopping:
+            child.stop(signal.SIGTERM)
+        deadline = time.monotonic() + self.grace_s
+        stuck = [child.name for child in stopping if not child.wait(deadline - time.monotonic())]
+        if stuck:
+            self._report(f"{', '.join(stuck)} did not stop within {self.grace_s:g} s: killed")
+            self.kill(*stuck)
+
+    def kill(self, *nodes: NodeId) -> None:
+        """End these nodes, or all, at once, as a crash would. Returns when they have ended."""
+        killed = [self._children[node] for node in nodes or self._children]
+        for child in killed:
+            child.stop(signal.SIGKILL)
+        for child in killed:
+            if not child.wait(GRACE_S):
+                raise ClusterError(f"{child.name} (process {child.pid}) does not even end by SIGKILL")
+
+    def send_signal(self, node: NodeId, number: signal.Signals) -> None:
+        """Send a signal to a node, to stop and continue it. If it ends by it, that is a crash."""
+        self._children[node].send_signal(number)
+
+    def pid(self, node: NodeId) -> int | None:
+        """The node's process, while there is one."""
+        return self._children[node].pid
+
+    def status(self) -> ClusterStatus:
+        """What the nodes say; see `status.ClusterStatus`."""
+        return ask_all(self.config)
+
+    def wait_ready(self, timeout_s: float = READY_S, pause: Callable[[float], bool] | None = None) -> bool:
+        """Wait until every node answers and every group has a leader; else raise `ClusterError`, with logs.
+
+        `pause` waits for some seconds, and says whether to give up: then this is False.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            late = time.monotonic() > deadline
+            for child in self._children.values():
+                if child.over:
+                    raise ClusterError(child.obituary())
+            found = self.status()
+            silent = [NodeId(node["id"]) for node in found["nodes"] if not node["up"]]
+            headless = [str(group["id"]) for group in found["groups"] if group["leader"] is None]
+            if not silent and not headless:
+                self._settled.set()
+                return True
+            if late and silent:
+                node = self._children[silent[0]]
+                raise ClusterError(f"{node.name} does not answer after {timeout_s:g} s{node.tail()}")
+            if late:
+                raise ClusterError(f"no leader after {timeout_s:g} s in group {', '.join(headless)}")
+            if (pause or _sleep)(0.05):
+                return False
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+def usual_replicas(nodes: int, protocol: str | None) -> int:
+    """Members of a group, if nobody says otherwise."""
+    return REPLICAS if nodes >= REPLICAS and protocol != "skeen" else 1
+
+
+# One node's process
+
+
+class _Child:
+    """A node's process, started, watched and started again by a thread of its own.
+
+    The thread ends after the process, never before: it is the end of the thread which started a process, not
+    the end of that thread's process, that makes the kernel send the parent-death signal.
+    """
+
+    def __init__(
+        self,
+        name: NodeId,
+        command: Sequence[str],
+        log: Path,
+        keep: Callable[[], bool],
+        report: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self._command = command
+        self._log = log
+        self._keep = keep
+        self._report = report
+        self._changing = threading.Lock()
+        """Held to start, signal and reap: a signal must never go to a process id that is free again."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._began_at = 0
+        """Where in the log the present process's output begins."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while there is one."""
+        with self._changing:
+            return self._process.pid if self._process and self._process.returncode is None else None
+
+    @property
+    def over(self) -> bool:
+        """It has ended, and will not be started again by itself."""
+        return self._thread is not None and not self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start it. Raises what stands against that."""
+        if self._thread is not None and self._thread.is_alive():
+            raise ClusterError(f"{self.name} has been started already")
+        self._stopping = threading.Event()
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._watch, args=(started,), name=self.name, daemon=True)
+        self._thread.start()
+        started.result()
+
+    def _watch(self, started: Future[None]) -> None:
+        delay_s = 0.0
+        while True:
+            began = time.monotonic()
+            try:
+                with self._changing:
+                    if self._stopping.is_set():
+                        break
+                    process = self._process = self._spawn()
+            except (OSError, ValueError) as error:
+                what = f"cannot start {self.name}: {error}"
+                if not started.done():
+                    started.set_exception(ClusterError(what))
+                    break
+            else:
+                if not started.done():
+                    started.set_result(None)
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+                with self._changing:
+                    self._signal(signal.SIGKILL)  # to whatever it has started itself
+                    process.wait()
+                what = self.obituary()
+            if self._stopping.is_set() or not self._keep():
+                break
+            delay_s = back_off(delay_s, time.monotonic() - began)
+            self._report(f"{what}\nstarting {self.name} again in {delay_s:g} s")
+            if self._stopping.wait(delay_s):
+                break
+        if not started.done():
+            started.set_result(None)  # it was stopped at once
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        launch: list[str] = []
+        if sys.platform == "linux":
+            launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())]
+        with self._log.open("ab") as log:
+            self._began_at = log.tell()
+            return subprocess.Popen(  # noqa: S603 - our own command
+                [*launch, *self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,  # Ctrl-C is for whoever runs the cluster
+            )
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the process and all that it has started."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, if there is a process."""
+        with self._changing:
+            self._signal(number)
+
+    def stop(self, number: signal.Signals) -> None:
+        """Make it end by this signal, and not come back."""
+        with self._changing:
+            self._stopping.set()
+            self._signal(number)
+            self._signal(signal.SIGCONT)  # it may have been stopped
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it has ended for good."""
+        if self._thread is not None:
+            self._thread.join(max(timeout_s, 0.0))
+        return self._thread is None or not self._thread.is_alive()
+
+    def obituary(self) -> str:
+        """How it ended, with its last words."""
+        code = self._process.returncode if self._process is not None else 0
+        if code >= 0:
+            return f"{self.name} ended with status {code}{self.tail()}"
+        return f"{self.name} was killed by signal {-code} ({signal.strsignal(-code)}){self.tail()}"
+
+    def tail(self) -> str:
+        """The last lines of the log, for the end of a message."""
+        try:
+            with self._log.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(self._began_at, size - 8192))
+                lines = log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+        except OSError as error:
+            return f"; its log cannot be read: {error}"
+        if not lines:
+            return f"; it wrote nothing to {self._log}"
+        return "\n".join([f"; the end of {self._log}:", *(f"  {line}" for line in lines)])
+
+
+def back_off(delay_s: float, lived_s: float) -> float:
+    """How long to wait before the next start: longer each time, unless the process lived for a while."""
+    if lived_s > BACK_OFF_MAX_S or not delay_s:
+        return BACK_OFF_S
+    return min(2 * delay_s, BACK_OFF_MAX_S)
+
+
+# The folder
+
+
+def _lock(data: Path) -> int:
+    """The exclusive right to run the cluster of a folder, which must be empty if it has none."""
+    if data.exists() and not data.is_dir():
+        raise ConfigError(f"{data} is not a folder")
+    if data.exists() and not (data / LOCK).exists() and not (data / CONFIG).exists():
+        _check_empty(data)  # before we put anything there ourselves
+    data.mkdir(parents=True, exist_ok=True)
+    lock = os.open(data / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        found = supervisor(data)
+        by = f" (process {found})" if found else ""
+        raise ClusterError(f"a cluster is up in {data} already{by}") from None
+    return lock
+
+
+def _check_empty(data: Path) -> None:
+    present = set(os.listdir(data)) - {LOCK}
+    if present:
+        raise ConfigError(f"{data} is not empty, and not a cluster: it has {min(present)} but no {CONFIG}")
+
+
+def _compare(file: Path, config: Config, wanted: Mapping[str, object]) -> None:
+    """A cluster that exists is what it is: refuse to start it as another."""
+    sizes = sorted({len(members) for members in config.groups.values()})
+    found: Mapping[str, object] = {
+        "nodes": len(config.nodes),
+        "partitions": len(config.groups),
+        "replicas": sizes[0] if len(sizes) == 1 else sizes,
+        "protocol": config.protocol,
+        "durability": config.durability,
+        "timing": config.timing,
+        "delays_ms": config.delays_ms,
+    }
+    for name, value in wanted.items():
+        if value is not None and value != found[name]:
+            raise ConfigError(f"{file} is of a cluster with {name} {found[name]}, not {value}")
+
+
+def _ports(base: int, count: int) -> Sequence[int]:
+    return range(base, base + count)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, at random, below those that the kernel gives to outgoing connections.
+
+    From that range, a peer that dials a node which is down may be given the very port it dials: then it is
+    connected to itself, and the node cannot come back.
+    """
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        first = 32_768
+    found: list[int] = []
+    with contextlib.ExitStack() as held:
+        choices = range(10_000, first if first > 20_000 else 65_536)
+        for port in random.sample(choices, len(choices)):
+            if len(found) >= count:
+                return found
+            with contextlib.suppress(OSError):
+                held.enter_context(_bound("127.0.0.1", port))
+                found.append(port)
+    raise ClusterError(f"there are no {count} free ports on 127.0.0.1")
+
+
+def check_ports(config: Config) -> None:
+    """Raise `ClusterError` if a node could not listen on its address."""
+    for node, (host, port) in config.addresses.items():
+        try:
+            _bound(host, port).close()
+        except OSError as error:
+            why = f"port {port} is taken" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+            raise ClusterError(f"{node} cannot listen on {host}:{port}: {why}") from None
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        # As the node will: connections of an earlier life do not count, listeners do.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        found.listen(1)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+# A supervisor that runs elsewhere
+
+
+@contextlib.contextmanager
+def pid_file(data: Path) -> Iterator[None]:
+    """Say that this process runs the cluster, and may be asked to stop it by a SIGTERM."""
+    file = data / PID
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps({"pid": os.getpid(), "started": started_at(os.getpid())}))
+    new.replace(file)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def supervisor(data: Path) -> int | None:
+    """The process that runs the cluster of this folder, if there is one: its pid file may be stale."""
+    try:
+        said = json.loads((data / PID).read_text())
+        pid, started = int(said["pid"]), str(said["started"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return pid if started_at(pid) == started else None
+
+
+def started_at(pid: int) -> str | None:
+    """When a process began, in ticks of this boot: unique, with its id. None if it has ended."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # The second field is the command's name, in brackets, and may be anything.
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else f"{boot}/{rest[18]}"
+
+
+def down(data: Path | str, timeout_s: float = 3 * GRACE_S) -> int:
+    """Stop the cluster that another process runs, and wait until it has ended. Returns that process's id.
+
+    If it does not end in time, it is killed, and its nodes with it.
+    """
+    data = Path(data).absolute()
+    check_cluster(data)
+    pid = supervisor(data)
+    if pid is None:
+        if _is_locked(data):
+            raise ClusterError(f"the cluster in {data} is run by something else than `wbkv up`: stop that")
+        raise ClusterError(f"no cluster is up in {data}")
+    with contextlib.suppress(ProcessLookupError), _process(pid) as process:
+        if supervisor(data) != pid:
+            return pid  # it ended, and its id may be another's by now
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        signal.pidfd_send_signal(process, signal.SIGCONT)  # it may have been stopped
+        if not _has_ended(process, timeout_s):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            if not _has_ended(process, GRACE_S):
+                raise ClusterError(f"process {pid}, which runs the cluster in {data}, does not end")
+    return pid
+
+
+@contextlib.contextmanager
+def _process(pid: int) -> Iterator[int]:
+    """A descriptor that is of this process for ever, as its id is not."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _has_ended(process: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+def check_cluster(data: Path) -> None:
+    """Raise `ConfigError` if there is no cluster in the folder."""
+    if not (data / CONFIG).exists():
+        raise ConfigError(f"{data} holds no cluster: there is no {CONFIG}")
+
+
+def _is_locked(data: Path) -> bool:
+    try:
+        lock = os.open(data / LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False

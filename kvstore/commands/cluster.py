@@ -1,0 +1,301 @@
+"""`wbkv up`, `wbkv down` and `wbkv status`: a cluster of real processes on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+from kvstore.cluster import (
+    CONFIG,
+    NODES,
+    PARTITIONS,
+    READY_S,
+    REPLICAS,
+    ClusterError,
+    LocalCluster,
+    check_cluster,
+    down,
+    pid_file,
+)
+from kvstore.commands.sim import positive
+from kvstore.config import DURABILITY, Config
+from kvstore.status import ClusterStatus, ask_all
+from multicast import PROTOCOLS, VARIANTS
+
+SUPERVISOR_LOG = "cluster.log"
+STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """Being told to stop, as something to wait for; from creation on, a signal no longer ends the process.
+
+    A pipe, written by the C handler: a Python handler only runs when the main thread wakes up, and the kernel
+    may have given the signal to another thread.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._before = {number: signal.signal(number, lambda *_: None) for number in STOP}
+        self._before_write = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether to stop, waiting for so long to be told, or for ever."""
+        return bool(select.select([self._read], [], [], seconds)[0])
+
+    def __enter__(self) -> Signals:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.set_wakeup_fd(self._before_write)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._read)
+        os.close(self._write)
+
+
+class UpCommand:
+    """Start a cluster, here or in the background."""
+
+    help = "run a cluster of real processes on this machine"
+
+    def __init__(self, cluster: Callable[..., LocalCluster] = LocalCluster, ready_s: float = READY_S) -> None:
+        self._cluster = cluster
+        self._ready_s = ready_s
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.epilog = (
+            "An empty or missing folder becomes a new cluster; one that has a cluster is started again, and "
+            "the other options can be left out. Status 0: it was up, and was stopped (with --detach: it is "
+            "up). 1: it did not come up. 2: bad arguments. 130: interrupted before it was up."
+        )
+        add = parser.add_argument
+        add("--data", type=Path, required=True, metavar="DIR", help="where everything is kept")
+        add("--nodes", type=positive, help=f"number of processes ({NODES})")
+        add("--partitions", type=positive, help=f"number of groups ({PARTITIONS})")
+        add(
+            "--replicas",
+            type=positive,
+            help=f"members of a group, odd ({REPLICAS}; 1 if fewer nodes, or skeen)",
+        )
+        add("--port", type=positive, metavar="BASE", help="of the first node; others follow (free ones)")
+        add("--protocol", choices=sorted(PROTOCOLS | VARIANTS), help="what orders transactions (whitebox)")
+        add("--durability", choices=DURABILITY, help="what an acknowledgement waits for (fsync)")
+        add("--detach", action="store_true", help="return when the cluster is up, and let it run")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it."""
+        try:
+            with Signals() as signals:
+                cluster = self._cluster(
+                    arguments.data,
+                    arguments.nodes,
+                    arguments.partitions,
+                    replicas=arguments.replicas,
+                    port=arguments.port,
+                    protocol=arguments.protocol,
+                    durability=arguments.durability,
+                    report=lambda text: _say(text, sys.stderr),
+                )
+                if arguments.detach:
+                    return self._detached(cluster, signals)
+                return self._supervise(cluster, signals, lambda: print(_where(cluster, "Ctrl-C"), flush=True))
+        except ClusterError as error:
+            return _complain("up", error)
+
+    def _supervise(self, cluster: LocalCluster, signals: Signals, ready: Callable[[], None]) -> int:
+        """Run it until told to stop."""
+        with contextlib.closing(cluster), pid_file(cluster.data):
+            try:
+                cluster.start()
+                up = cluster.wait_ready(self._ready_s, signals.wait)
+                if up:
+                    ready()
+                    signals.wait()
+                _say("stopping", sys.stderr)
+            finally:
+                cluster.stop()
+        _say("stopped", sys.stderr)
+        return 0 if up else 128 + signal.SIGINT
+
+    def _detached(self, cluster: LocalCluster, signals: Signals) -> int:
+        """Run it in a process of its own, and wait until that says that it is up, or why not."""
+        reading, writing = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP)  # until each of us has a pipe of its own
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            os._exit(self._background(cluster, writing))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
+        os.close(writing)
+        cluster.let_go()
+        while not select.select([reading], [], [], 0.1)[0]:
+            if signals.wait(0):
+                os.kill(pid, signal.SIGTERM)
+                os.waitpid(pid, 0)
+                _say("stopped", sys.stderr)
+                return 128 + signal.SIGINT
+        with open(reading, encoding="utf-8") as pipe:
+            said = pipe.read()
+        if not said:
+            raise ClusterError(f"the supervisor ended; see {cluster.data / SUPERVISOR_LOG}")
+        problem = json.loads(said)
+        if problem is not None:
+            os.waitpid(pid, 0)
+            raise ClusterError(problem)
+        print(_where(cluster, f"wbkv down --data {shlex.quote(str(cluster.data))}"))
+        return 0
+
+    def _background(self, cluster: LocalCluster, writing: int) -> int:
+        """The life of the process that stays."""
+        os.setsid()
+        log = os.open(cluster.data / SUPERVISOR_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+
+        def tell(problem: str | None) -> None:
+            with contextlib.suppress(BrokenPipeError), pipe:
+                json.dump(problem, pipe)
+
+        pipe = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - it is closed when all is said
+        try:
+            with Signals() as signals:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
+                return self._supervise(cluster, signals, lambda: tell(None))
+        except ClusterError as error:
+            if not pipe.closed:
+                tell(str(error))
+            return _complain("up", error)
+
+
+class DownCommand:
+    """Stop a cluster that runs in the background, or in another terminal."""
+
+    help = "stop the cluster that `wbkv up` runs"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.epilog = "Status 0: it has stopped. 1: none was up. 2: there is no cluster in the folder."
+        parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the cluster's folder")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it."""
+        try:
+            pid = down(arguments.data)
+        except ClusterError as error:
+            return _complain("down", error)
+        print(f"stopped the cluster in {arguments.data} (process {pid})")
+        return 0
+
+
+class StatusCommand:
+    """Ask every node how it is."""
+
+    help = "show the nodes and groups of a cluster"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.epilog = (
+            "Status 0: at least one node answers. 1: none does. 2: there is no cluster in the folder."
+        )
+        parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the cluster's folder")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it."""
+        check_cluster(arguments.data)
+        config = Config.load(arguments.data / CONFIG)
+        found = ask_all(config)
+        up = any(node["up"] for node in found["nodes"])
+        if arguments.json:
+            print(json.dumps(found))
+        elif up:
+            print("\n".join(_tables(config, found)))
+        return 0 if up else _complain("status", f"no node of the cluster in {arguments.data} is up")
+
+
+def _where(cluster: LocalCluster, stop: str) -> str:
+    """Where everything is, and what to do next."""
+    config, found = cluster.config, cluster.status()
+    sizes = sorted({len(members) for members in config.groups.values()})
+    lines = [
+        f"cluster {config.id} is up: {len(config.nodes)} nodes, {len(config.groups)} partitions of "
+        f"{' or '.join(map(str, sizes))} ({config.protocol}, {config.durability})"
+    ]
+    for node in found["nodes"]:
+        leads = [str(group["id"]) for group in found["groups"] if group["leader"] == node["id"]]
+        said = f"leads {', '.join(leads)}" if leads else "leads nothing"
+        lines.append(f"  {node['id']}  {node['address']}  process {node['pid']}  {said}")
+    data = shlex.quote(str(cluster.data))
+    lines += [
+        f"configuration: {cluster.data / CONFIG}",
+        f"output:        {cluster.data}/*.log",
+        f"look:          wbkv status --data {data}",
+        f"stop:          {stop}",
+    ]
+    return "\n".join(lines)
+
+
+def _tables(config: Config, found: ClusterStatus) -> Iterable[str]:
+    """The status as people read it."""
+    up = sum(node["up"] for node in found["nodes"])
+    yield f"cluster {config.id}: {up} of {len(found['nodes'])} nodes up"
+    yield ""
+    yield from _aligned(
+        ["NODE", "ADDRESS", "PROCESS", "UP"],
+        [
+            [node["id"], node["address"], node["pid"], "yes" if node["up"] else "NO"]
+            for node in found["nodes"]
+        ],
+    )
+    yield ""
+    yield from _aligned(
+        ["GROUP", "LEADER", "BALLOT", "NODE", "STATUS", "CLOCK", "DELIVERED", "LAG", "ENTRIES", "BYTES"],
+        [
+            [
+                *([group["id"], group["leader"], group["ballot"]] if first == 0 else [""] * 3),
+                replica["node"],
+                replica["status"] if replica["up"] else "DOWN",
+                *(replica["clock"], replica["delivered"], replica["lag"]),
+                *(replica["entries"], replica["store_bytes"]),
+            ]
+            for group in found["groups"]
+            for first, replica in enumerate(group["replicas"])
+        ],
+    )
+
+
+def _aligned(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterable[str]:
+    texts = [head, *(["-" if cell is None else str(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    return ("  ".join(map(str.ljust, row, widths)).rstrip() for row in texts)
+
+
+def _say(text: str, stream: TextIO) -> None:
+    # Whoever read this may be gone; that is no reason to leave the nodes alone.
+    with contextlib.suppress(OSError):
+        print(text, file=stream, flush=True)
+
+
+def _complain(name: str, error: object) -> int:
+    _say(f"wbkv {name}: {error}", sys.stderr)
+    return 1
+
+
+up_command, down_command, status_command = UpCommand(), DownCommand(), StatusCommand()

@@ -1,0 +1,259 @@
+"""A node as a process: the loop, the disk, the network and the signals around `Node`.
+
+Everything that happens (a frame, a durable batch, a timer) is handed to the node at once, and a turn follows
+in the same round of the event loop: so all that came together is handled together, in one batch and one frame
+for each peer. The loop never waits for a disk: commits are made by the disk's own threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import signal
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kvstore import storage
+from kvstore.config import Config
+from kvstore.layout import Identity
+from kvstore.node import Node
+from kvstore.ports import NodeId
+from kvstore.status import serve_status
+from kvstore.transport import Transport
+from kvstore.wire import Envelope
+from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
+
+logger = logging.getLogger(__name__)
+
+UNHANDLED_MAX: Final = 64 << 20
+"""Bytes of frames that may have come in one round of the loop before no more are read."""
+
+TEST_HOOKS: Final = "WBKV_TEST_HOOKS"
+"""An environment variable: if it is set, the node lets tests cut its links, through a socket on its disk."""
+
+CONTROL: Final = "control.sock"
+
+HAND_OVER_S: Final = 2.0
+"""How long a node that stops waits for others to lead its groups."""
+
+
+def create_disk(config: Config, me: NodeId) -> None:
+    """Make a node's first disk, with the incarnation that the configuration gives it."""
+    incarnation = config.nodes[me].incarnation
+    storage.create(config.data(me), Identity(config.id, me, incarnation, config.durability))
+
+
+class Server:
+    """One node in its event loop."""
+
+    def __init__(self, config: Config, me: NodeId) -> None:
+        self._config = config
+        self.me = me
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        self._failure: Exception | None = None
+        self._turning = False
+        self._unhandled = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_at = float("inf")
+        self._disk = storage.open(
+            config.data(me), config.id, me,
+            on_durable=self._from_thread(self._durable),
+            on_committed=self._from_thread(self._committed),
+            on_failure=self._from_thread(self._failed),
+        )  # fmt: skip
+        try:
+            _check(self._disk, config, me)
+            placement = config.placement
+            self.transport = Transport(
+                me, config.id, config.hash, config.addresses,
+                on_frame=self._frame, on_client=self._client,
+                lives_on=lambda node, process: _lives_on(placement, node, process),
+                listen=config.addresses[me], delays=config.delays_s,
+            )  # fmt: skip
+            self.node = Node(
+                me, config.topology, placement, config.protocol_type,
+                clock=self, network=self.transport, log=self._disk.log, state=self._disk.state,
+                rng=random.Random(secrets.randbits(128)), timing=config.timing,
+            )  # fmt: skip
+        except BaseException:
+            self._disk.close()
+            raise
+
+    def now(self) -> float:
+        """`ports.Clock`."""
+        return self._loop.time()
+
+    def _from_thread(self, call: Any) -> Any:
+        """The call, made in the loop, from wherever it is asked for; never, once the loop has gone."""
+
+        def pass_on(*arguments: object) -> None:
+            try:
+                self._loop.call_soon_threadsafe(call, *arguments)
+            except RuntimeError:
+                logger.debug("too late for %s", call)
+
+        return pass_on
+
+    # What happens
+
+    def _frame(self, node: NodeId, envelopes: list[Envelope], size: int) -> None:
+        self.node.receive(envelopes)
+        self._handled(size)
+
+    def _client(self, client: ClientId, envelopes: list[Envelope], size: int) -> None:
+        self.node.receive(envelopes)
+        self._handled(size)
+
+    def _handled(self, size: int) -> None:
+        self._unhandled += size
+        if self._unhandled > UNHANDLED_MAX:
+            self.transport.pause(paused=True)
+        self._turn_soon()
+
+    def _durable(self, number: int) -> None:
+        self.node.durable(number)
+        self._disk.state.log_durable(number)
+        self._turn_soon()
+
+    def _committed(self, positions: Mapping[GroupId, Timestamp]) -> None:
+        self.node.committed(positions)
+        self._turn_soon()
+
+    def _failed(self, error: Exception) -> None:
+        """A disk that fails is not trusted again: the node stops, and says why."""
+        if self._failure is None:
+            self._failure = error
+            self._stopped.set()
+
+    def _tick(self) -> None:
+        self._wake_at = float("inf")
+        self.node.tick()
+        self._turn_soon()
+
+    # Turns
+
+    def _turn_soon(self) -> None:
+        if not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turning = False
+        if self._failure is not None:
+            return
+        try:
+            self.node.turn()
+            self._disk.log.pump()
+            if self._disk.state.pump():
+                self._turn_soon()
+        except Exception as error:  # a node that is wrong about itself must stop, and say so
+            logger.exception("this node's own state is wrong, or its disk has failed")
+            self._failed(error)
+            return
+        if self._unhandled > UNHANDLED_MAX:
+            self.transport.pause(paused=False)
+        self._unhandled = 0
+        if self.node.wake_at < self._wake_at:
+            self._wake_at = self.node.wake_at
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(self._wake_at, self._tick)
+
+    # Life
+
+    async def run(self) -> int:
+        """Serve until told to stop, or until the disk fails."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stopped.set)
+        status = control = None
+        try:
+            host, port = await self.transport.start()
+            status = await serve_status(self._config.status_socket(self.me), self.status)
+            if os.environ.get(TEST_HOOKS):
+                control = await asyncio.start_unix_server(self._control, self._config.data(self.me) / CONTROL)
+            logger.info("%s serves %d groups on %s:%d", self.me, len(self.node.replicas), host, port)
+            self._turn_soon()
+            await self._stopped.wait()
+            if self._failure is None:
+                await self._hand_over()
+                self._turn()
+                self.node.commit()
+        finally:
+            self._turning = True  # no turn from now on
+            if status is not None:
+                status.close()
+                self._config.status_socket(self.me).unlink(missing_ok=True)
+            if control is not None:
+                control.close()
+            if self._timer is not None:
+                self._timer.cancel()
+            await self.transport.close()
+            await asyncio.to_thread(self._disk.close)
+        if self._failure is not None:
+            logger.critical("stopped: %s", self._failure)
+            return 1
+        logger.info("%s has stopped", self.me)
+        return 0
+
+    async def _control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Faults on request, for tests: `to NODE` and `from NODE` cut a direction, `heal` ends all cuts."""
+        words = (await reader.readline()).decode().split()
+        if words == ["heal"]:
+            self.transport.heal()
+        elif len(words) == 2 and words[0] in ("to", "from"):
+            self.transport.cut(NodeId(words[1]), incoming=words[0] == "from")
+        writer.write(b"done\n")
+        await writer.drain()
+        writer.close()
+
+    async def _hand_over(self) -> None:
+        """Let others lead first, so that nobody waits for a time-out."""
+        deadline = self.now() + HAND_OVER_S
+        asked = self.node.hand_over()
+        while asked and self.node.leads() and self.now() < deadline and self._failure is None:
+            self._turn_soon()
+            await asyncio.sleep(0.01)
+
+    def _size(self) -> int:
+        """Bytes that the disk takes."""
+        files = [self._disk.path / name / "data.mdb" for name in ("log", "state")]
+        return sum(file.stat().st_blocks * 512 for file in files)
+
+    def status(self) -> dict[str, Any]:
+        """What `wbkv status` shows."""
+        host, port = self._config.addresses[self.me]
+        size = self._size()
+        groups = {}
+        for me, about in self.node.status().items():
+            leader = about.pop("leader")
+            name = self._config.placement.get(leader) if isinstance(leader, ReplicaId) else None
+            groups[str(me.group)] = {**about, "leader": name, "store_bytes": size}
+        return {
+            "id": self.me,
+            "pid": os.getpid(),
+            "address": f"{host}:{port}",
+            "groups": groups,
+            "transport": self.transport.statistics(),
+        }
+
+
+def _check(disk: storage.Disk, config: Config, me: NodeId) -> None:
+    """A disk that is not the one the configuration knows must not act as if it were."""
+    found, expected = disk.identity.incarnation, config.nodes[me].incarnation
+    if found != expected:
+        raise storage.StorageError(
+            f"{disk.path} is incarnation {found:x} of {me}, but the configuration has {expected:x}"
+        )
+
+
+def _lives_on(placement: Mapping[ReplicaId, NodeId], node: NodeId, process: Process) -> bool:
+    return isinstance(process, ReplicaId) and placement.get(process) == node
+
+
+async def serve(config: Config, me: NodeId) -> int:
+    """Run a node until it is told to stop. The exit status."""
+    return await Server(config, me).run()

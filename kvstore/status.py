@@ -1,0 +1,231 @@
+"""How a node says how it is, and what the answers of all nodes come to.
+
+Each node has a unix socket beside its disk. Whoever connects gets one line of JSON, a `NodeAnswer`, and the
+connection is closed. It needs no address, no client and no quorum, so it also works when nothing else does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, NotRequired, TypedDict, cast
+
+from kvstore.config import Config
+from kvstore.ports import NodeId
+from multicast.types import GroupId
+
+ASK_S: Final = 2.0
+"""How long a node may take to answer before it counts as down."""
+
+_ANSWER_MAX: Final = 1 << 22
+_PATH_MAX: Final = 107
+"""Bytes of a unix socket's path, without the closing zero."""
+
+
+class ReplicaAnswer(TypedDict):
+    """What a node says of its replica of one group."""
+
+    status: str
+    ballot: int
+    leader: str | None
+    """The node that leads the group, as far as this replica knows."""
+    clock: int
+    delivered: int
+    """Position of the last delivery: a global timestamp."""
+    entries: int
+    store_bytes: int
+    deliveries: NotRequired[int]
+    """How many messages the group has delivered so far, here: lag is counted in these."""
+
+
+class NodeAnswer(TypedDict):
+    """What a node says of itself."""
+
+    id: str
+    pid: int
+    address: str
+    groups: Mapping[str, ReplicaAnswer]
+
+
+class NodeStatus(TypedDict):
+    """A node, for people and scripts."""
+
+    id: str
+    pid: int | None
+    address: str
+    up: bool
+
+
+class ReplicaStatus(TypedDict):
+    """A replica, for people and scripts. All but `node` and `up` are null if it does not answer."""
+
+    node: str
+    status: str | None
+    clock: int | None
+    delivered: int | None
+    lag: int | None
+    entries: int | None
+    store_bytes: int | None
+    up: bool
+
+
+class GroupStatus(TypedDict):
+    """A group: `leader` is a node, or null while nobody leads."""
+
+    id: int
+    leader: str | None
+    ballot: int | None
+    replicas: list[ReplicaStatus]
+
+
+class ClusterStatus(TypedDict):
+    """What `wbkv status --json` prints."""
+
+    nodes: list[NodeStatus]
+    groups: list[GroupStatus]
+
+
+class _Answer(asyncio.Protocol):
+    """One connection: it is told, and closed."""
+
+    def __init__(self, status: Callable[[], Mapping[str, Any]]) -> None:
+        self._status = status
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        try:
+            cast(asyncio.Transport, transport).write(json.dumps(self._status()).encode() + b"\n")
+        finally:
+            transport.close()
+
+
+async def serve_status(path: Path, status: Callable[[], Mapping[str, Any]]) -> asyncio.Server:
+    """Answer everyone who connects with what `status` returns at that moment. Close the server to end it.
+
+    `status` is called in the loop, so it must not block. A socket left behind by a crash is replaced: who may
+    be the node at all is decided by the lock of its disk.
+    """
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        path.unlink(missing_ok=True)
+        with _short(path) as address:
+            listening.bind(address)
+            path.chmod(0o600)
+            loop = asyncio.get_running_loop()
+            return await loop.create_unix_server(lambda: _Answer(status), sock=listening)
+    except BaseException:
+        listening.close()
+        raise
+
+
+def ask(path: Path, timeout_s: float = ASK_S) -> dict[str, Any] | None:
+    """What the node with this socket says of itself; None if it does not answer."""
+    deadline = time.monotonic() + timeout_s
+    said = bytearray()
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            with _short(path) as address:
+                connection.settimeout(timeout_s)
+                connection.connect(address)
+            while piece := connection.recv(1 << 16):
+                said += piece
+                connection.settimeout(max(deadline - time.monotonic(), 1e-3))
+                if len(said) > _ANSWER_MAX or time.monotonic() > deadline:
+                    return None
+        except OSError:
+            return None  # No socket, nobody behind it, or nobody awake: the node is down.
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        return None  # It was stopped in the middle of a word.
+    return answer if isinstance(answer, dict) else None
+
+
+def ask_all(config: Config, timeout_s: float = ASK_S) -> ClusterStatus:
+    """The status of the whole cluster, from all nodes at once."""
+    with ThreadPoolExecutor(min(len(config.nodes), 32)) as pool:
+        found = pool.map(lambda node: ask(config.status_socket(node), timeout_s), config.nodes)
+        return merge(config, dict(zip(config.nodes, found, strict=True)))
+
+
+def merge(config: Config, answers: Mapping[NodeId, Mapping[str, Any] | None]) -> ClusterStatus:
+    """What the nodes' answers come to; a node without one is down."""
+    up = {node: answer for node, answer in answers.items() if answer is not None}
+    replicas = {
+        node: {GroupId(int(group)): said for group, said in answer.get("groups", {}).items()}
+        for node, answer in up.items()
+    }
+    return {
+        "nodes": [
+            {
+                "id": name,
+                "pid": up[name].get("pid") if name in up else None,
+                "address": node.address,
+                "up": name in up,
+            }
+            for name, node in config.nodes.items()
+        ],
+        "groups": [
+            _group(group, members, {node: said[group] for node, said in replicas.items() if group in said})
+            for group, members in sorted(config.groups.items())
+        ],
+    }
+
+
+def _group(
+    group: GroupId, members: Iterable[NodeId], found: Mapping[NodeId, Mapping[str, Any]]
+) -> GroupStatus:
+    # A leader that was paused may not know yet that it no longer is one.
+    leading = [node for node in found if found[node].get("status") == "leader"]
+    leader = max(leading, key=lambda node: _number(found[node], "ballot") or 0, default=None)
+    ballots = [_number(found[node], "ballot") for node in ([leader] if leader is not None else found)]
+    counted = all("deliveries" in replica for replica in found.values())
+    measure = "deliveries" if counted else "delivered"
+    ahead = max((_number(replica, measure) or 0 for replica in found.values()), default=0)
+    # Members that came later are not in the configuration; they are where they answer.
+    nodes = dict.fromkeys([*members, *found])
+    return {
+        "id": group,
+        "leader": leader,
+        "ballot": max((ballot for ballot in ballots if ballot is not None), default=None),
+        "replicas": [_replica(node, found.get(node), measure, ahead) for node in nodes],
+    }
+
+
+def _replica(node: NodeId, found: Mapping[str, Any] | None, measure: str, ahead: int) -> ReplicaStatus:
+    said = found or {}
+    position = _number(said, measure)
+    return {
+        "node": node,
+        "status": said.get("status"),
+        "clock": _number(said, "clock"),
+        "delivered": _number(said, "delivered"),
+        "lag": None if position is None else ahead - position,
+        "entries": _number(said, "entries"),
+        "store_bytes": _number(said, "store_bytes"),
+        "up": found is not None,
+    }
+
+
+def _number(said: Mapping[str, Any], key: str) -> int | None:
+    value = said.get(key)
+    return value if isinstance(value, int) else None
+
+
+@contextlib.contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A path that a unix socket takes. Data folders may lie deeper than the 107 bytes that one can have."""
+    if len(os.fsencode(path)) <= _PATH_MAX:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

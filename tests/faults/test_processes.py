@@ -1,0 +1,97 @@
+"""Faults of real processes, under load: whatever is answered stays, in one order, at all replicas."""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from kvstore.cluster import LocalCluster
+from kvstore.ports import NodeId
+from multicast.protocol import Timing
+from tests.faults.harness import Load, control, under_load
+
+
+def leader_of(cluster: LocalCluster, group: int) -> NodeId | None:
+    found = next(each for each in cluster.status()["groups"] if each["id"] == group)["leader"]
+    return None if found is None else NodeId(found)
+
+
+def kill_and_restart(cluster: LocalCluster, load: Load, *nodes: NodeId, work: int = 30) -> None:
+    cluster.kill(*nodes)
+    if len(nodes) == 1:
+        load.wait_for(work)
+    cluster.start(*nodes)
+    load.wait_for(work)
+
+
+def test_random_nodes_are_killed(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    with under_load(tmp_path / "cluster") as (cluster, load):
+        for _ in range(4):
+            kill_and_restart(cluster, load, rng.choice(list(cluster.config.nodes)))
+
+
+def test_every_leader_is_killed_in_turn(tmp_path: Path) -> None:
+    with under_load(tmp_path / "cluster") as (cluster, load):
+        for group in cluster.config.topology.groups:
+            leader = leader_of(cluster, group)
+            assert leader is not None
+            kill_and_restart(cluster, load, leader)
+
+
+def test_all_nodes_are_killed_at_once(tmp_path: Path) -> None:
+    with under_load(tmp_path / "cluster") as (cluster, load):
+        for _ in range(2):
+            kill_and_restart(cluster, load, *cluster.config.nodes)
+
+
+@pytest.mark.parametrize("pause_work", [60])
+def test_a_paused_leader_does_no_harm_when_it_wakes(tmp_path: Path, pause_work: int) -> None:
+    """It sleeps until others lead and have gone on; then it believes, for a moment, that it still leads."""
+    with under_load(tmp_path / "cluster") as (cluster, load):
+        leader = leader_of(cluster, 0)
+        assert leader is not None
+        cluster.send_signal(leader, signal.SIGSTOP)
+        load.wait_for(pause_work)
+        cluster.send_signal(leader, signal.SIGCONT)
+        load.wait_for(pause_work)
+
+
+def test_a_node_that_is_told_to_stop_hands_over(tmp_path: Path) -> None:
+    with under_load(tmp_path / "cluster") as (cluster, load):
+        leader = leader_of(cluster, 0)
+        assert leader is not None
+        cluster.stop(leader)
+        load.wait_for(30)
+        assert leader_of(cluster, 0) not in (None, leader)
+        cluster.start(leader)
+        load.wait_for(30)
+
+
+def test_links_are_cut_and_healed(tmp_path: Path) -> None:
+    """A leader that nobody hears, one that hears nobody, and one that is cut off altogether."""
+    with under_load(tmp_path / "cluster") as (cluster, load):
+        for ways in (["to"], ["from"], ["to", "from"]):
+            leader = leader_of(cluster, 0)
+            assert leader is not None
+            others = [node for node in cluster.config.nodes if node != leader]
+            for way in ways:
+                for other in others:
+                    control(cluster, leader, f"{way} {other}")
+            load.wait_for(40)
+            control(cluster, leader, "heal")
+            load.wait_for(40)
+
+
+def test_a_node_that_was_away_for_long_gets_a_snapshot(tmp_path: Path) -> None:
+    """What it missed is more than the others retain; they go on serving meanwhile."""
+    with under_load(tmp_path / "cluster", timing=Timing(history=8)) as (cluster, load):
+        away = next(node for node in cluster.config.nodes if node != leader_of(cluster, 0))
+        cluster.kill(away)
+        load.wait_for(300)
+        cluster.start(away)
+        load.wait_for(100)
+    assert "took a snapshot" in cluster.log(away).read_text()

@@ -1,0 +1,504 @@
+"""Configurations: what is written is read again, and every mistake is named with its file, line and key."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvstore.config import DELAY_MAX_MS, DURABILITY, INCARNATION_MAX, Config, ConfigError, NodeConfig
+from kvstore.ports import NodeId
+from multicast import PROTOCOLS, VARIANTS
+from multicast.errors import InvalidArgument
+from multicast.protocol import Timing
+from multicast.types import GroupId, ReplicaId
+from multicast.whitebox import WhiteBox
+
+PLAIN = """\
+# A cluster of three.
+[cluster]
+id = "c1"
+
+[timing]
+election_s = 0.8
+
+[nodes.n1]
+address = "127.0.0.1:7101"
+data = "n1"
+incarnation = "a1"
+region = "eu"
+
+[nodes.n2]
+address = "127.0.0.1:7102"
+data = "/var/lib/wbkv/n2"
+incarnation = "b2"
+region = "us-east"
+
+[nodes.n3]
+address = "[::1]:7103"
+data = "disks/n3"
+incarnation = "7fffffffffffffff"
+
+[groups.0]
+members = ["n1", "n2", "n3"]
+
+[groups.7]
+members = ["n3"]
+
+[delays]
+"eu-us-east" = 40
+n1-n3 = 2.5
+"""
+N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
+
+
+def load(folder: Path, text: str) -> Config:
+    file = folder / "cluster.toml"
+    file.write_text(text)
+    return Config.load(file)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Config:
+    return load(tmp_path, PLAIN)
+
+
+# What a configuration gives
+
+
+def test_what_the_file_leaves_out_is_as_usual(plain: Config) -> None:
+    assert (plain.id, plain.protocol, plain.durability) == ("c1", "whitebox", "fsync")
+    assert plain.protocol_type is WhiteBox
+    assert plain.timing == Timing(election_s=0.8)
+
+
+def test_nodes_have_addresses_disks_and_sockets(plain: Config, tmp_path: Path) -> None:
+    assert plain.addresses == {N1: ("127.0.0.1", 7101), N2: ("127.0.0.1", 7102), N3: ("::1", 7103)}
+    assert plain.data(N1) == tmp_path / "n1"
+    assert plain.data(N2) == Path("/var/lib/wbkv/n2")
+    assert plain.status_socket(N1) == tmp_path / "n1.sock"
+    assert plain.status_socket(N3) == tmp_path / "disks" / "n3.sock"
+
+
+def test_paths_do_not_change_with_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cluster.toml").write_text(PLAIN)
+    monkeypatch.chdir(tmp_path)
+    config = Config.load("cluster.toml")
+    monkeypatch.chdir("/")
+    assert config.data(N1) == tmp_path / "n1"
+
+
+def test_replicas_are_numbered_as_listed_and_have_their_nodes_incarnations(plain: Config) -> None:
+    g0, g7 = GroupId(0), GroupId(7)
+    first = (ReplicaId(g0, 0, 0xA1), ReplicaId(g0, 1, 0xB2), ReplicaId(g0, 2, INCARNATION_MAX))
+    assert plain.topology.members(g0) == first
+    assert plain.topology.members(g7) == (ReplicaId(g7, 0, INCARNATION_MAX),)
+    assert [plain.node_of(replica) for replica in first] == [N1, N2, N3]
+    assert plain.placement == {**dict(zip(first, (N1, N2, N3), strict=True)), ReplicaId(g7, 0, 2**63 - 1): N3}
+
+
+@pytest.mark.parametrize("stranger", [(0, 0, 0xA2), (0, 3, 0xA1), (1, 0, 0xA1)])
+def test_a_replica_of_another_disk_is_on_no_node(plain: Config, stranger: tuple[int, int, int]) -> None:
+    group, number, incarnation = stranger
+    with pytest.raises(InvalidArgument, match="is not in this cluster"):
+        plain.node_of(ReplicaId(GroupId(group), number, incarnation))
+
+
+def test_unknown_nodes_are_named(plain: Config) -> None:
+    assert plain.node("n1") == N1
+    with pytest.raises(ConfigError, match=r'unknown node "n11"; did you mean "n1"\?'):
+        plain.node("n11")
+    with pytest.raises(ConfigError, match=r'unknown node "x"; there is n1, n2, n3$'):
+        plain.node("x")
+
+
+AGREED = [
+    ('id = "c1"', 'id = "c2"'),
+    ('id = "c1"', 'id = "c1"\nprotocol = "ftskeen"'),
+    ('incarnation = "a1"', 'incarnation = "a2"'),
+    ('members = ["n1", "n2", "n3"]', 'members = ["n2", "n1", "n3"]'),
+    ('members = ["n3"]', 'members = ["n2"]'),
+    ("[groups.7]", "[groups.8]"),
+]
+OWN = [
+    ('id = "c1"', 'id = "c1"\ndurability = "os"'),
+    ("election_s = 0.8", "election_s = 0.9"),
+    ('data = "n1"', 'data = "elsewhere"'),
+    ("127.0.0.1:7101", "127.0.0.1:7111"),
+    ("n1-n3 = 2.5", "n1-n3 = 3"),
+    ("[groups.0]", '[nodes.spare]\naddress = "h:1"\ndata = "s"\nincarnation = "c"\n[groups.0]'),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), AGREED)
+def test_the_hash_is_of_what_nodes_must_agree_on(
+    plain: Config, tmp_path: Path, before: str, after: str
+) -> None:
+    assert before in PLAIN
+    assert load(tmp_path, PLAIN.replace(before, after)).hash != plain.hash
+
+
+@pytest.mark.parametrize(("before", "after"), OWN)
+def test_the_hash_is_of_nothing_else(plain: Config, tmp_path: Path, before: str, after: str) -> None:
+    assert before in PLAIN
+    changed = load(tmp_path, PLAIN.replace(before, after))
+    assert changed != plain
+    assert changed.hash == plain.hash
+
+
+def test_the_hash_does_not_go_by_the_order_in_the_file(plain: Config) -> None:
+    groups, nodes = dict(reversed([*plain.groups.items()])), dict(reversed([*plain.nodes.items()]))
+    turned = dataclasses.replace(plain, groups=groups, nodes=nodes)
+    assert turned.hash == plain.hash
+
+
+# Delays
+
+
+def test_delays_hold_both_ways_and_between_all_nodes_of_the_regions(plain: Config) -> None:
+    assert plain.delays_s == {(N1, N2): 0.04, (N2, N1): 0.04, (N1, N3): 0.0025, (N3, N1): 0.0025}
+
+
+def delays(folder: Path, lines: str) -> dict[str, float]:
+    text = PLAIN.partition("[delays]")[0] + "[delays]\n" + lines
+    found = load(folder, text.replace('"7fffffffffffffff"', '"7fffffffffffffff"\nregion = "eu"')).delays_s
+    return {f"{a}{b}": round(delay_s * 1000, 6) for (a, b), delay_s in found.items()}
+
+
+def test_a_direction_can_have_a_delay_of_its_own(tmp_path: Path) -> None:
+    found = delays(tmp_path, "eu-us-east = 40\nus-east-eu = 50")
+    assert found == {"n1n2": 40, "n3n2": 40, "n2n1": 50, "n2n3": 50}
+
+
+def test_nodes_count_more_than_regions(tmp_path: Path) -> None:
+    found = delays(tmp_path, "eu-us-east = 40\nn2-n1 = 0\nn2-eu = 7\neu-eu = 1")
+    assert found == {"n1n2": 0, "n2n1": 0, "n2n3": 7, "n3n2": 7, "n1n3": 1, "n3n1": 1}
+
+
+def test_no_delays_are_none(tmp_path: Path) -> None:
+    assert load(tmp_path, PLAIN.partition("[delays]")[0]).delays_s == {}
+
+
+# Mistakes
+
+
+def at(line: int, what: str) -> str:
+    return f", line {line}: {what}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        # The file
+        ('id = "c1"', 'id = "c1', ": not TOML: Illegal character '\\n' (at line 3, column 9)"),
+        ("[timing]", "[cluster]", ": not TOML: Cannot declare ('cluster',) twice (at line 5, column 9)"),
+        # Keys
+        ("[timing]", "[timings]", at(5, 'timings: unknown key; did you mean "timing"?')),
+        ("[timing]", "[quux]", at(5, "quux: unknown key; there is cluster, timing, nodes, groups, delays")),
+        ('data = "n1"', 'dada = "n1"', at(10, 'nodes.n1.dada: unknown key; did you mean "data"?')),
+        ("election_s", "elections_s", at(6, 'timing.elections_s: unknown key; did you mean "election_s"?')),
+        ("members = [", "member = [", at(26, 'groups.0.member: unknown key; did you mean "members"?')),
+        ('id = "c1"', 'id = "c1"\nport = 1', at(4, "cluster.port: unknown key; there is id, protocol")),
+        # Missing
+        ("[cluster]\nid = ", "[clusters]\nid = ", at(2, 'clusters: unknown key; did you mean "cluster"?')),
+        ('id = "c1"', "", at(2, "cluster.id: missing")),
+        ('data = "n1"\n', "", at(8, "nodes.n1.data: missing")),
+        ('members = ["n3"]', "", at(28, "groups.7.members: missing")),
+        # Types
+        ('id = "c1"', "id = 3", at(3, "cluster.id: must be a string, not 3")),
+        ('id = "c1"', "id = true", at(3, "cluster.id: must be a string, not true")),
+        ('data = "n1"', 'data = ["n1"]', at(10, "nodes.n1.data: must be a string, not ['n1']")),
+        ('members = ["n3"]', 'members = "n3"', at(29, 'groups.7.members: must be a list of nodes, not "n3"')),
+        ('members = ["n3"]', "members = [3]", at(29, "groups.7.members: must be a list of nodes, not [3]")),
+        ("[groups.7]\nmembers =", "[groups]\n7 =", at(29, "groups.7: must be a table, not ['n3']")),
+        ("= 0.8", '= "0.8"', at(6, 'timing.election_s: must be a number, not "0.8"')),
+        ("= 0.8", "= true", at(6, "timing.election_s: must be a number, not true")),
+        ("= 0.8", "= inf", at(6, "timing.election_s: must be a number, not inf")),
+        ("= 0.8", "= nan", at(6, "timing.election_s: must be a number, not nan")),
+        ("= 0.8", f"= {2**63}", at(6, f"timing.election_s: must be a number, not {2**63}")),
+        ("election_s = 0.8", "history = 0.5", at(6, "timing.history: must be a whole number, not 0.5")),
+        # Values
+        ('"c1"', '"c 1"', at(3, 'cluster.id: "c 1" is no name')),
+        ('"c1"', '""', at(3, 'cluster.id: "" is no name')),
+        (
+            'id = "c1"',
+            'id = "c1"\nprotocol = "whitbox"',
+            at(
+                4,
+                'cluster.protocol: "whitbox" is none of whitebox, fastcast, ftskeen, skeen, fastcast-eager, ',
+            ),
+        ),
+        ('"c1"', '"c1"\nprotocol = "whitbox"', '; did you mean "whitebox"?'),
+        ('"c1"', '"c1"\ndurability = "disk"', at(4, 'cluster.durability: "disk" is none of fsync, os')),
+        (
+            '"c1"',
+            '"c1"\nprotocol = "skeen"',
+            at(4, 'cluster.protocol: "skeen": Skeen\'s protocol needs groups of one process'),
+        ),
+        (
+            "= 0.8",
+            "= 0.1",
+            at(6, "timing.election_s: election_s (0.1) must be at least twice heartbeat_s (0.1)"),
+        ),
+        ("election_s = 0.8", "heartbeat_s = 1", at(5, "timing: election_s (0.4) must be at least twice")),
+        ("election_s = 0.8", "retry_s = -1", at(6, "timing.retry_s: retry_s must be positive, not -1")),
+        ("[nodes.n1]", '[nodes."n/1"]', at(8, 'nodes."n/1": "n/1" is no name')),
+        ("[nodes.n1]", '[nodes.".n1"]', at(8, 'nodes.".n1": ".n1" is no name')),
+        ("127.0.0.1:7101", "127.0.0.1", at(9, 'nodes.n1.address: "127.0.0.1" is not HOST:PORT')),
+        ("127.0.0.1:7101", ":7101", at(9, 'nodes.n1.address: ":7101" is not HOST:PORT')),
+        ("127.0.0.1:7101", "127.0.0.1:0", at(9, 'nodes.n1.address: "127.0.0.1:0" is not HOST:PORT')),
+        ("127.0.0.1:7101", "127.0.0.1:65536", at(9, 'nodes.n1.address: "127.0.0.1:65536" is not')),
+        ("[::1]", "::1", at(21, 'nodes.n3.address: "::1:7103" is not HOST:PORT')),
+        ("127.0.0.1:7102", "127.0.0.1:7101", at(15, 'nodes.n2.address: "127.0.0.1:7101" is n1\'s already')),
+        ('"disks/n3"', '"x/../n1"', at(22, 'nodes.n3.data: "x/../n1" is n1\'s already')),
+        ('"disks/n3"', '""', at(22, 'nodes.n3.data: "" is no folder')),
+        ('"disks/n3"', '"a\\u0000b"', at(22, 'nodes.n3.data: "a\\u0000b" is no folder')),
+        ('"b2"', '"00a1"', at(17, 'nodes.n2.incarnation: "00000000000000a1" is n1\'s already')),
+        ('"b2"', '"0"', at(17, "nodes.n2.incarnation: 0 is not in 1..7fffffffffffffff")),
+        ('"b2"', f'"{2**63:x}"', at(17, "nodes.n2.incarnation: 8000000000000000 is not in 1..")),
+        ('"b2"', '"0xb2"', at(17, 'nodes.n2.incarnation: "0xb2" is not a hexadecimal number')),
+        ('"eu"', '"e u"', at(12, 'nodes.n1.region: "e u" is no name')),
+        ('"eu"', '"n2"', at(12, 'nodes.n1.region: "n2" is a node\'s name already')),
+        ("[groups.7]", "[groups.1024]", at(28, "groups.1024: group ids are 0..1023")),
+        ("[groups.7]", "[groups.07]", at(28, 'groups.07: "07" is not a group id')),
+        ("[groups.7]", "[groups.-7]", at(28, 'groups.-7: "-7" is not a group id')),
+        ('["n3"]', '["n4"]', at(29, 'groups.7.members: unknown node "n4"; there is n1, n2, n3')),
+        ('["n3"]', "[]", at(29, "groups.7.members: group 7 has 0 members; it needs an odd number")),
+        ('["n3"]', '["n1", "n2"]', at(29, "groups.7.members: group 7 has 2 members; it needs an odd number")),
+        ('["n3"]', '["n1", "n2", "n1"]', at(29, 'groups.7.members: "n1" is listed twice')),
+        ("n1-n3 =", "n1-n4 =", at(33, "delays.n1-n4: not FROM-TO, two of eu, n1, n2, n3, us-east")),
+        ("n1-n3 =", "n1 =", at(33, "delays.n1: not FROM-TO")),
+        ("n1-n3 =", "n1-n1 =", at(33, "delays.n1-n1: a node has no link to itself")),
+        ("= 2.5", "= -1", at(33, "delays.n1-n3: -1 ms is not in 0..60000")),
+        ("= 2.5", "= 60001", at(33, "delays.n1-n3: 60001 ms is not in 0..60000")),
+        ("= 2.5", "= nan", at(33, "delays.n1-n3: must be a number, not nan")),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, before: str, after: str, complaint: str) -> None:
+    assert before in PLAIN
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, PLAIN.replace(before, after, 1))
+    message = str(refused.value)
+    assert message.startswith(str(tmp_path / "cluster.toml"))
+    assert complaint in message
+    assert "\n" not in message
+
+
+def test_names_with_dashes_must_not_make_a_delay_ambiguous(tmp_path: Path) -> None:
+    text = PLAIN.replace('"us-east"', '"b-c"').replace('"eu"', '"a"').partition("[delays]")[0]
+    text = text.replace('"7fffffffffffffff"', '"7fffffffffffffff"\nregion = "a-b"').replace(
+        "[nodes.n2]", "[nodes.c]"
+    )
+    with pytest.raises(ConfigError, match=r"delays.a-b-c: could be a to b-c or a-b to c$"):
+        load(tmp_path, text.replace('"n2"', '"c"') + "[delays]\na-b-c = 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "cluster.toml: cluster: missing"),
+        ('[cluster]\nid = "c"\n[groups.0]\nmembers = []', "cluster.toml: nodes: missing"),
+        (
+            '[cluster]\nid = "c"\n[nodes]\n[groups]',
+            "cluster.toml, line 3: nodes: a cluster needs at least one node",
+        ),
+        (
+            PLAIN.partition("[groups.0]")[0] + "[groups]",
+            "line 25: groups: a cluster needs at least one group",
+        ),
+    ],
+)
+def test_what_a_cluster_cannot_do_without(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        load(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("style", "line"),
+    [
+        ('[nodes]\nn1 = { address = "h:1", data = "d", incarnation = "x" }', 2),
+        ('[nodes]\n# incarnation = "x"\nn1.address = "h:1"\nn1.data = "d"\nn1.incarnation = "x"', 5),
+        ('[ nodes . \'n1\' ]\naddress = "h:1"\ndata = "d"\n"incarnation" = \'x\'', 4),
+        ('nodes.n1.address = "h:1"\nnodes.n1.data = "d"\nnodes.n1.incarnation = "x"', 3),
+    ],
+)
+def test_lines_are_found_in_other_styles_too(tmp_path: Path, style: str, line: int) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, style + '\n[cluster]\nid = "c"\n[groups.0]\nmembers = ["n1"]')
+    assert f', line {line}: nodes.n1.incarnation: "x" is not' in str(refused.value)
+
+
+def test_no_line_is_better_than_a_wrong_one(tmp_path: Path) -> None:
+    text = PLAIN.replace('data = "n1"', 'data = """\nn1"""').replace("127.0.0.1:7101", "nowhere")
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, text)
+    assert str(refused.value).startswith(f"{tmp_path / 'cluster.toml'}: nodes.n1.address: ")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml: No such file or directory$"):
+        Config.load(tmp_path / "absent.toml")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        Config.load(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b"id = '\xe9'")
+    with pytest.raises(ConfigError, match=r"latin\.toml: not UTF-8: .* at byte 6"):
+        Config.load(tmp_path / "latin.toml")
+
+
+def test_a_configuration_made_in_code_is_checked_too(plain: Config) -> None:
+    with pytest.raises(ConfigError, match=r"timing\.retry_s: inf is too much"):
+        dataclasses.replace(plain, timing=Timing(retry_s=float("inf")))
+    with pytest.raises(ConfigError, match=r'groups\.0\.members: unknown node "n3"'):
+        dataclasses.replace(plain, nodes={name: node for name, node in plain.nodes.items() if name != N3})
+    nodes = {**plain.nodes, N1: dataclasses.replace(plain.nodes[N1], incarnation=-1)}
+    with pytest.raises(ConfigError, match=r"nodes\.n1\.incarnation: -1 is not in"):
+        dataclasses.replace(plain, nodes=nodes)
+
+
+# Local clusters
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 5])
+def test_with_a_replica_everywhere_all_groups_list_the_nodes_in_one_order(nodes: int, tmp_path: Path) -> None:
+    config = Config.local(nodes, 7, nodes, tmp_path)
+    names = tuple(f"n{number}" for number in range(1, nodes + 1))
+    assert set(config.groups.values()) == {names}
+    leaders = [config.node_of(config.topology.preferred_leader(group)) for group in config.topology.groups]
+    assert leaders == list(itertools.islice(itertools.cycle(names), 7))
+
+
+@pytest.mark.parametrize(("nodes", "replicas"), list(itertools.product(range(1, 9), (1, 3, 5))))
+def test_leaders_and_replicas_are_spread_evenly(nodes: int, replicas: int, tmp_path: Path) -> None:
+    if replicas > nodes:
+        with pytest.raises(
+            ConfigError, match=f"{replicas} replicas of a group need as many nodes, not {nodes}"
+        ):
+            Config.local(nodes, 2 * nodes, replicas, tmp_path)
+        return
+    config = Config.local(nodes, 2 * nodes, replicas, tmp_path)
+    leaders = (config.node_of(config.topology.preferred_leader(group)) for group in config.topology.groups)
+    assert Counter(leaders) == dict.fromkeys(config.nodes, 2)
+    assert Counter(config.placement.values()) == dict.fromkeys(config.nodes, 2 * replicas)
+
+
+def test_a_local_cluster_is_new(tmp_path: Path) -> None:
+    one, two = (Config.local(3, 3, 3, tmp_path, ports=[5, 6, 7], durability="os") for _ in range(2))
+    assert one.id != two.id
+    assert one.durability == "os"
+    assert {node.incarnation for node in one.nodes.values()}.isdisjoint(
+        node.incarnation for node in two.nodes.values()
+    )
+    assert [node.address for node in one.nodes.values()] == ["127.0.0.1:5", "127.0.0.1:6", "127.0.0.1:7"]
+    assert one.data(N2) == tmp_path / "n2"
+    assert one.status_socket(N2) == tmp_path / "n2.sock"
+
+
+@pytest.mark.parametrize("wrong", ["nodes", "partitions", "replicas"])
+def test_a_local_cluster_needs_one_of_each(wrong: str, tmp_path: Path) -> None:
+    sizes = {"nodes": 3, "partitions": 3, "replicas": 3, wrong: 0}
+    with pytest.raises(ConfigError, match=f"{wrong} must be at least 1, not 0"):
+        Config.local(sizes["nodes"], sizes["partitions"], sizes["replicas"], tmp_path)
+
+
+def test_a_cluster_can_move_to_other_ports(plain: Config) -> None:
+    moved = plain.moved([1, 2, 3])
+    assert moved.addresses == {N1: ("127.0.0.1", 1), N2: ("127.0.0.1", 2), N3: ("::1", 3)}
+    assert moved.hash == plain.hash
+
+
+# Round trips
+
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,8}", fullmatch=True)
+SECONDS = st.floats(1e-6, 1e6)
+COUNTS = st.integers(1, 2**62)
+HOSTS = st.sampled_from(["127.0.0.1", "[::1]", "db-1.example.org", "localhost"])
+PATHS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1).filter(
+    str.strip
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> Config:
+    names = [NodeId(name) for name in draw(st.lists(NAMES, min_size=1, max_size=5, unique=True))]
+    incarnations = draw(
+        st.lists(st.integers(1, INCARNATION_MAX), min_size=len(names), max_size=len(names), unique=True)
+    )
+    regions = NAMES.filter(lambda name: name not in names)
+    nodes = {
+        name: NodeConfig(
+            f"{draw(HOSTS)}:{10 + number}",
+            f"{number}/{draw(PATHS)}",
+            incarnation,
+            draw(st.none() | regions),
+        )
+        for number, (name, incarnation) in enumerate(zip(names, incarnations, strict=True))
+    }
+    protocol = draw(st.sampled_from(sorted(PROTOCOLS | VARIANTS)))
+    sizes = [1] if protocol == "skeen" else range(1, len(names) + 1, 2)
+    groups = {}
+    for group in draw(st.lists(st.integers(0, 1023), min_size=1, max_size=4, unique=True)):
+        size = draw(st.sampled_from(sizes))
+        groups[GroupId(group)] = tuple(draw(st.permutations(names))[:size])
+    timing: dict[str, Any] = draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "retry_s": SECONDS,
+                "orphan_s": SECONDS | st.integers(1, 9),
+                "part_bytes": COUNTS,
+                "history": COUNTS | st.just(0),
+            },
+        )
+    )
+    if draw(st.booleans()):
+        timing["heartbeat_s"] = draw(SECONDS)
+        timing["election_s"] = timing["heartbeat_s"] * 3
+    delays_ms = {}
+    if len(names) > 1:
+        for pair in draw(st.lists(st.permutations(names), max_size=3)):
+            delays_ms[f"{pair[0]}-{pair[1]}"] = draw(st.integers(0, 9) | st.floats(0, DELAY_MAX_MS))
+    made: dict[str, Any] = {
+        "id": draw(NAMES),
+        "nodes": nodes,
+        "groups": groups,
+        "protocol": protocol,
+        "durability": draw(st.sampled_from(DURABILITY)),
+        "timing": Timing(**timing),
+    }
+    try:
+        return Config(**made, delays_ms=delays_ms)
+    except ConfigError as error:
+        # Drawn names can make a delay ambiguous, and drawn paths two disks one.
+        if error.keys[0] == "delays":
+            return Config(**made)
+        raise
+
+
+@settings(deadline=None)
+@given(configs())
+def test_what_is_written_is_read_again(config: Config) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "cluster.toml"
+        config.dump(file)
+        assert [found.name for found in Path(folder).iterdir()] == ["cluster.toml"]
+        again = Config.load(file)
+    assert again == config
+    assert again.hash == config.hash
+    assert again.delays_s == config.delays_s
+    assert again.topology.groups == config.topology.groups
+    assert again.placement == config.placement
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(plain: Config, tmp_path: Path) -> None:
+    nodes = {**plain.nodes, N1: dataclasses.replace(plain.nodes[N1], data="\ud800")}
+    with pytest.raises(UnicodeEncodeError):
+        dataclasses.replace(plain, nodes=nodes).dump(tmp_path / "cluster.toml")
+    assert Config.load(tmp_path / "cluster.toml") == plain

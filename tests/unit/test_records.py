@@ -1,0 +1,513 @@
+"""Records on disk: they come back as they were, fold as they should, and damaged bytes are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wbkv_proto.log_pb2 import Batch, RecordKind, SnapshotHead
+
+from kvstore import layout, records
+from kvstore.layout import BadSnapshot, StorageError
+from kvstore.records import NUMBER_MAX, Fold, decode, encode
+from multicast.durable import Accepted, Dropped, Durable, Joined, Learned, Promised, Record, Voted
+from multicast.errors import InvariantBroken
+from multicast.messages import Accept, ClockUpdate, Delivery, EntryState, LocalTimestamp
+from multicast.types import (
+    GROUPS_MAX,
+    NO_BALLOT,
+    NO_TIMESTAMP,
+    Ballot,
+    ClientId,
+    GroupId,
+    MessageId,
+    Phase,
+    ReplicaId,
+    Timestamp,
+)
+
+EXAMPLES = settings(deadline=None, derandomize=True)
+FUZZ = settings(deadline=None, derandomize=True, max_examples=300)
+
+Strategy: TypeAlias = st.SearchStrategy[Any]
+
+KINDS: list[type[Any]] = list(get_args(Record))
+
+
+# Any record, from the fields its class declares. Numbers are as large as they may be.
+
+GROUPS = st.integers(0, GROUPS_MAX - 1).map(GroupId)
+NUMBERS = st.integers(0, 3) | st.integers(0, NUMBER_MAX)
+NUMBERS_64 = st.integers(0, 3) | st.integers(0, 2**64 - 1)
+REPLICAS = st.builds(ReplicaId, GROUPS, NUMBERS, NUMBERS_64)
+LEAVES: dict[Any, Strategy] = {
+    GroupId: GROUPS,
+    ClientId: NUMBERS_64,
+    Timestamp: NUMBERS,
+    int: NUMBERS,
+    bool: st.booleans(),
+    bytes: st.binary(max_size=40),
+    types.NoneType: st.none(),
+    Phase: st.sampled_from(Phase),
+    ReplicaId: REPLICAS,
+    Ballot: st.just(NO_BALLOT) | st.builds(Ballot, NUMBERS, REPLICAS, NUMBERS),
+    MessageId: st.builds(MessageId, NUMBERS_64, NUMBERS, NUMBERS_64),
+}
+
+
+def values_of(hint: Any) -> Strategy:
+    if hint in LEAVES:
+        return LEAVES[hint]
+    arguments = get_args(hint)
+    if get_origin(hint) is tuple:
+        return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
+    if get_origin(hint) in (Union, types.UnionType):
+        return st.one_of(*map(values_of, arguments))
+    fields = get_type_hints(hint)
+    return st.builds(hint, **{name: values_of(field) for name, field in fields.items()})
+
+
+ANY_OF = {cls: values_of(cls) for cls in KINDS}
+
+
+# Records about few messages, so that they meet: what a replica may emit, and some more.
+
+G0, G1 = GroupId(0), GroupId(1)
+R0, R1 = ReplicaId(G0, 0, 0), ReplicaId(G1, 1, 2**64 - 1)
+MIDS = [MessageId(ClientId(client), 1, digest) for client in (1, 2**64 - 1) for digest in (0, 2**64 - 1)]
+SMALL: dict[Any, Strategy] = {
+    MessageId: st.sampled_from(MIDS),
+    bytes: st.sampled_from([b"", b"a", b"b"]),
+    GroupId: st.sampled_from([G0, G1]),
+    Ballot: st.sampled_from([NO_BALLOT, Ballot(1, R0, 0), Ballot(2, R1, 1)]),
+    Timestamp: st.integers(0, 5 << 10),
+    int: st.integers(0, 2),
+    ClientId: st.just(1),
+    types.NoneType: st.nothing(),
+}
+
+
+def meeting(cls: type[Any]) -> Strategy:
+    with pytest.MonkeyPatch.context() as patch:
+        for hint, strategy in SMALL.items():
+            patch.setitem(LEAVES, hint, strategy)
+        return values_of(cls)
+
+
+HISTORIES = st.lists(st.lists(st.one_of(*map(meeting, KINDS)), max_size=8), max_size=8)
+
+
+def same(one: object, other: object) -> bool:
+    """Named tuples equal plain ones, and True equals 1; what they print does not."""
+    return one == other and repr(one) == repr(other)
+
+
+def again(found: Sequence[Record], known: Fold | None = None) -> list[Record]:
+    words = {} if known is None else known.words
+    return decode(encode(found, words), words, "here")
+
+
+def folded(*batches: Sequence[Record]) -> Fold:
+    fold = Fold()
+    for batch in batches:
+        fold.apply(batch)
+    return fold
+
+
+# Some records
+
+BALLOT, OTHER = Ballot(1, R0, 0), Ballot(2, R1, 3)
+DEST = (G0, G1)
+MID, MID2 = MIDS[3], MIDS[0]
+TS = Timestamp(5 << 10)
+ENTRY = EntryState(MID, DEST, b"payload", 1, Phase.COMMITTED, TS, TS)
+ACCEPTED = Accepted(Accept(MID, DEST, G0, BALLOT, TS, b"payload", 1), 5)
+DELIVERY = Delivery(MID, DEST, b"payload", 1, TS, TS, Timestamp(7), mismatch=True)
+VOTED = Voted(LocalTimestamp(MID, DEST, b"payload", 1, TS))
+CLOCK = Voted(ClockUpdate(MID2, TS))
+JOINED = Joined(OTHER, 5, (ENTRY, ENTRY._replace(mid=MID2)))
+DROPPED = Dropped((MID, MID2))
+SOME: list[Record] = [
+    Promised(BALLOT), JOINED, ACCEPTED, VOTED, CLOCK, DELIVERY, dataclasses.replace(DELIVERY, mid=MID2),
+    Learned(ENTRY), DROPPED,
+]  # fmt: skip
+"""At least one of every kind, and a delivery with and one without its payload."""
+
+
+# What comes back
+
+
+@pytest.mark.parametrize("cls", KINDS)
+@EXAMPLES
+@given(st.data())
+def test_every_kind_of_record_comes_back_as_it_was(cls: type[Any], data: st.DataObject) -> None:
+    batch = data.draw(st.lists(ANY_OF[cls], max_size=3))
+    assert same(again(batch), batch)
+
+
+@EXAMPLES
+@given(st.lists(st.one_of(*ANY_OF.values()), max_size=8))
+def test_records_of_all_kinds_keep_their_order(batch: list[Record]) -> None:
+    assert same(again(batch), batch)
+
+
+@FUZZ
+@given(HISTORIES)
+def test_batches_come_back_and_fold_as_they_were(history: list[list[Record]]) -> None:
+    """The writer's fold and the reader's go along with the batches, as they do in a log."""
+    writing, reading, durable = Fold(), Fold(), Durable()
+    for batch in history:
+        data = encode(batch, writing.words)
+        writing.apply(batch)
+        durable.apply(batch)
+        found = decode(data, reading.words, "here")
+        assert same(found, batch)
+        reading.apply(found)
+        for fold in (writing, reading):
+            assert same(fold.durable(), durable)
+            assert list(fold.durable().entries) == list(durable.entries)
+
+
+@FUZZ
+@given(HISTORIES)
+def test_what_is_kept_amounts_to_all(history: list[list[Record]]) -> None:
+    fold = folded(*history)
+    kept = fold.records()
+    assert same(folded(again(kept)).durable(), fold.durable())
+    assert len(kept) == 2 + len(fold.durable().entries), "nothing superfluous is kept"
+
+
+def test_a_batch_may_be_empty() -> None:
+    assert again([]) == []
+
+
+def test_every_kind_of_record_and_every_column_has_a_use() -> None:
+    assert {type(record) for record in SOME} == set(KINDS)
+    batch = Batch.FromString(encode(SOME, {}))
+    used = {field.name for field, _ in batch.ListFields()}
+    assert used == {field.name for field in Batch.DESCRIPTOR.fields}
+    assert set(batch.kinds) == set(records._TAKE) == set(RecordKind.values()) - {0}
+    assert again(SOME) == SOME
+
+
+def test_what_is_no_record_is_not_encoded() -> None:
+    with pytest.raises(TypeError, match="Accept is no record"):
+        encode([ACCEPTED.proposal], {})  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="Accept is no record"):
+        Fold().apply([ACCEPTED.proposal])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="out of range"):
+        encode([dataclasses.replace(DELIVERY, local_ts=Timestamp(-1))], {})
+
+
+# What need not be written
+
+
+@pytest.mark.parametrize("known", [ACCEPTED, VOTED, Learned(ENTRY), DELIVERY], ids=lambda r: type(r).__name__)
+def test_a_payload_that_the_log_has_is_not_written_again(known: Record) -> None:
+    fold = folded([known])
+    data = encode([DELIVERY], fold.words)
+    assert b"payload" not in data
+    assert decode(data, fold.words, "here") == [DELIVERY]
+
+
+@pytest.mark.parametrize("known", [ACCEPTED, VOTED], ids=lambda r: type(r).__name__)
+def test_a_payload_is_written_once_in_a_batch(known: Record) -> None:
+    data = encode([known, DELIVERY], {})
+    assert data.count(b"payload") == 1
+    assert decode(data, {}, "here") == [known, DELIVERY]
+
+
+@pytest.mark.parametrize("change", [{"payload": b"other"}, {"dest": (G0,)}, {"ack_below": 2}], ids=str)
+def test_a_delivery_that_differs_from_what_the_log_has_is_written_whole(change: dict[str, Any]) -> None:
+    delivery = dataclasses.replace(DELIVERY, **change)
+    fold = folded([ACCEPTED])
+    assert again([delivery], fold) == [delivery]
+    assert again([ACCEPTED, delivery]) == [ACCEPTED, delivery]
+
+
+def test_what_follows_a_delivery_in_its_batch_does_not_change_it() -> None:
+    fold = folded([ACCEPTED])
+    later = Accepted(dataclasses.replace(ACCEPTED.proposal, ack_below=9), 9)
+    batches: list[list[Record]]
+    batches = [[DELIVERY, later], [later, DELIVERY], [DROPPED, DELIVERY], [JOINED, DELIVERY, later]]
+    for batch in batches:
+        assert again(batch, fold) == batch
+
+
+# What makes no sense
+
+
+def test_a_message_is_not_accepted_without_its_payload() -> None:
+    bare = Accepted(dataclasses.replace(ACCEPTED.proposal, payload=None), 9)
+    for fold in (Fold(), folded([ACCEPTED]), folded([VOTED]), folded([DELIVERY, DROPPED])):
+        with pytest.raises(InvariantBroken, match="was accepted without its payload"):
+            fold.apply(again([bare]))
+    fold = folded([DELIVERY], again([bare]))
+    assert fold.durable().entries[MID].phase is Phase.COMMITTED
+    assert fold.durable().clock == 9
+
+
+def put(column: str, at: int, number: int) -> Callable[[Batch], None]:
+    """Another number at this place."""
+
+    def change(batch: Batch) -> None:
+        getattr(batch, column)[at] = number
+
+    return change
+
+
+def add(column: str, *numbers: int) -> Callable[[Batch], None]:
+    return lambda batch: getattr(batch, column).extend(numbers)
+
+
+def drop(column: str) -> Callable[[Batch], None]:
+    def change(batch: Batch) -> None:
+        del getattr(batch, column)[-1]
+
+    return change
+
+
+def kinds(of: bytes) -> Callable[[Batch], None]:
+    return lambda batch: setattr(batch, "kinds", of)
+
+
+TOO_LARGE = NUMBER_MAX + 1
+RANGE = "an index, a group, a phase or a flag is out of range"
+LEARNED = Learned(ENTRY)
+
+BAD: list[tuple[Record, Callable[[Batch], None], str]] = [
+    (ACCEPTED, kinds(b"\x00"), "kinds: there is no kind of record 0"),
+    (ACCEPTED, kinds(b"\x63"), "kinds: there is no kind of record 99"),
+    (ACCEPTED, kinds(b"\x03\x03"), "accepted: 1 rows for 2 records"),
+    (ACCEPTED, kinds(b"\x08"), "dropped: 0 rows for 1 records"),
+    (ACCEPTED, put("replicas", 0, GROUPS_MAX), f"replicas: {RANGE}"),
+    (ACCEPTED, put("replicas", 1, TOO_LARGE), f"replicas: {TOO_LARGE} is above {NUMBER_MAX}"),
+    (ACCEPTED, drop("replicas"), "replicas: 2 numbers are not rows of 3"),
+    (ACCEPTED, put("ballots", 0, TOO_LARGE), f"ballots: {TOO_LARGE} is above {NUMBER_MAX}"),
+    (ACCEPTED, put("ballots", 1, 1), f"ballots: {RANGE}"),
+    (ACCEPTED, put("destinations", 0, 3), "destinations: 2 follow, not 3"),
+    (ACCEPTED, put("destinations", 0, NUMBER_MAX), f"destinations: 2 follow, not {NUMBER_MAX}"),
+    (ACCEPTED, put("destinations", 0, 2**64 - 1), f"destinations: {2**64 - 1} is above"),
+    (ACCEPTED, put("destinations", 2, GROUPS_MAX), f"destinations: {RANGE}"),
+    (ACCEPTED, drop("accepted"), "accepted: 9 numbers are not rows of 10"),
+    (ACCEPTED, add("accepted", *range(10)), "accepted: .* out of range"),
+    (ACCEPTED, put("accepted", 0, 1), f"accepted: {RANGE}"),
+    (ACCEPTED, put("accepted", 1, TOO_LARGE), f"accepted: {TOO_LARGE} is above {NUMBER_MAX}"),
+    (ACCEPTED, put("accepted", 3, 1), f"accepted: {RANGE}"),
+    (ACCEPTED, put("accepted", 4, GROUPS_MAX), f"accepted: {RANGE}"),
+    (ACCEPTED, put("accepted", 5, 2), f"accepted: {RANGE}"),
+    (ACCEPTED, put("accepted", 6, TOO_LARGE), f"accepted: {TOO_LARGE} is above {NUMBER_MAX}"),
+    (ACCEPTED, put("accepted", 7, 2), f"accepted: {RANGE}"),
+    (VOTED, put("voted", 4, 2), f"voted: {RANGE}"),
+    (VOTED, put("voted", 4, 0), "voted: a payload is missing"),
+    (DELIVERY, put("delivered", 4, 1), f"delivered: {RANGE}"),
+    (DELIVERY, put("delivered", 9, 2), f"delivered: {RANGE}"),
+    (LEARNED, put("learned", 6, 4), f"learned: {RANGE}"),
+    (DROPPED, put("dropped", 0, 3), "dropped: there are 2, but lengths add up to 3"),
+    (DROPPED, put("dropped", 0, NUMBER_MAX), f"dropped: there are 2, but lengths add up to {NUMBER_MAX}"),
+    (DROPPED, put("dropped_mids", 0, 2), f"dropped: {RANGE}"),
+    (DROPPED, put("dropped_mids", 1, TOO_LARGE), f"dropped: {TOO_LARGE} is above {NUMBER_MAX}"),
+    (JOINED, put("joined", 2, 1), "joined: there are 2, but lengths add up to 1"),
+    (JOINED, put("joined_entries", 4, 9), f"joined: {RANGE}"),
+    (Promised(BALLOT), put("promised", 0, 2), f"promised: {RANGE}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("record", "change", "message"), BAD)
+def test_wrong_numbers_are_refused_by_name(
+    record: Record, change: Callable[[Batch], None], message: str
+) -> None:
+    batch = Batch.FromString(encode([record], {}))
+    change(batch)
+    with pytest.raises(StorageError, match=f"^row 7: {message}"):
+        decode(batch.SerializeToString(), {}, "row 7")
+
+
+def test_a_delivery_of_an_unknown_message_is_refused() -> None:
+    data = encode([DELIVERY], folded([ACCEPTED]).words)
+    with pytest.raises(StorageError, match=f"row 7: decided: nothing is known of the message {MID}"):
+        decode(data, {}, "row 7")
+    flag = Batch.FromString(data)
+    flag.decided[6] = 2
+    with pytest.raises(StorageError, match=f"row 7: decided: {RANGE}"):
+        decode(flag.SerializeToString(), folded([ACCEPTED]).words, "row 7")
+
+
+# What nobody thought of
+
+
+def decodes_or_is_refused(data: bytes) -> None:
+    known = folded([ACCEPTED]).words
+    try:
+        found = decode(data, known, "row 7")
+    except StorageError as error:
+        assert str(error).startswith("row 7: ")  # noqa: PT017 - the point is that nothing else is raised
+    else:
+        assert same(decode(encode(found, known), known, "here"), found)
+
+
+@FUZZ
+@given(st.binary(max_size=200))
+def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
+    decodes_or_is_refused(data)
+
+
+@FUZZ
+@given(st.lists(st.one_of(*ANY_OF.values()), max_size=6) | st.just(SOME), st.data())
+def test_damaged_bytes_decode_or_are_refused(batch: list[Record], data: st.DataObject) -> None:
+    damaged = bytearray(encode(batch, {}))
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(damaged)))
+        end = data.draw(st.integers(start, min(len(damaged), start + 4)))
+        damaged[start:end] = data.draw(st.binary(max_size=4))
+    decodes_or_is_refused(bytes(damaged))
+
+
+COLUMNS = [field.name for field in Batch.DESCRIPTOR.fields if field.name not in ("kinds", "payloads")]
+
+
+@FUZZ
+@given(st.lists(st.one_of(*ANY_OF.values()), max_size=6) | st.just(SOME), st.data())
+def test_damaged_columns_decode_or_are_refused(found: list[Record], data: st.DataObject) -> None:
+    """Valid protobuf with wrong numbers in it: what damaged bytes seldom are."""
+    batch = Batch.FromString(encode(found, {}))
+    for _ in range(data.draw(st.integers(1, 3))):
+        name = data.draw(st.sampled_from([c for c in COLUMNS if getattr(batch, c)] or COLUMNS))
+        column = getattr(batch, name)
+        start = data.draw(st.integers(0, len(column)))
+        end = data.draw(st.integers(start, min(len(column), start + 3)))
+        column[start:end] = data.draw(st.lists(NUMBERS_64, min_size=end - start, max_size=3))
+    if data.draw(st.booleans()):
+        batch.kinds = bytes(data.draw(st.permutations(batch.kinds))) + data.draw(st.binary(max_size=1))
+    decodes_or_is_refused(batch.SerializeToString())
+
+
+# Keys and values of the state
+
+ANY_TS = NUMBERS_64.map(Timestamp)
+
+
+@EXAMPLES
+@given(st.lists(st.tuples(GROUPS, LEAVES[MessageId]), max_size=20))
+def test_keys_are_in_the_order_of_what_they_stand_for(rows: list[tuple[GroupId, MessageId]]) -> None:
+    by_key = sorted(rows, key=lambda row: layout.place_key(*row))
+    assert by_key == sorted(rows)
+    for group, mid in rows:
+        assert layout.group_of_key(layout.place_key(group, mid), "here") == group
+        assert layout.mid_of_key(layout.place_key(group, mid), "here") == mid
+        number = mid.client
+        for key in (
+            layout.row_key(group, number),
+            layout.delivery_key(group, Timestamp(number)),
+            layout.client_key(group, number),
+        ):
+            assert layout.number_of_key(key, "here") == number
+
+
+@EXAMPLES
+@given(values_of(Delivery))
+def test_a_delivery_comes_back_from_its_value(delivery: Delivery) -> None:
+    found = layout.unseal_delivery(layout.seal_delivery(delivery), delivery.global_ts, "here")
+    assert same(found, delivery)
+
+
+@FUZZ
+@given(values_of(Delivery), st.data())
+def test_any_damage_to_a_value_is_found(delivery: Delivery, data: st.DataObject) -> None:
+    value = layout.seal_delivery(delivery)
+    at = data.draw(st.integers(0, len(value) - 1))
+    flipped = bytes([value[at] ^ data.draw(st.integers(1, 255))])
+    for damaged in (value[:at], value[:at] + flipped + value[at + 1 :]):
+        with pytest.raises(StorageError, match=f"^there: the checksum of {len(damaged)} bytes is wrong"):
+            layout.unseal_delivery(damaged, delivery.global_ts, "there")
+
+
+@FUZZ
+@given(st.binary(max_size=100))
+def test_a_sealed_value_of_the_wrong_shape_is_refused(data: bytes) -> None:
+    """As a value under another key's database would be."""
+    try:
+        layout.unseal_delivery(layout.seal(data), TS, "there")
+    except StorageError as error:
+        assert str(error).startswith("there: ")  # noqa: PT017 - the point is that nothing else is raised
+    if len(data) != 8:
+        with pytest.raises(StorageError, match=r"^there: "):
+            layout.unseal_number(layout.seal(data), "there")
+    if len(data) < 8:
+        with pytest.raises(StorageError, match=r"^there: "):
+            layout.unseal_base(layout.seal(data), "there")
+
+
+def run(count: int) -> list[tuple[Timestamp, bytes]]:
+    """Deliveries that follow each other."""
+    rows = []
+    previous = NO_TIMESTAMP
+    for number in range(1, count + 1):
+        delivery = dataclasses.replace(DELIVERY, global_ts=Timestamp(number << 10), previous_ts=previous)
+        rows.append((delivery.global_ts, layout.seal_delivery(delivery)))
+        previous = delivery.global_ts
+    return rows
+
+
+IDS: layout.Ids = [
+    (ClientId(1), 0, [(1, 2, Timestamp(1 << 10)), (1, 3, Timestamp(2 << 10))]),
+    (ClientId(2**64 - 1), 7, []),
+]
+
+
+def snapshot(rows: Sequence[tuple[Timestamp, bytes]], position: Timestamp) -> bytes:
+    head = layout.snapshot_head(position, IDS)
+    return head + b"".join(layout.snapshot_row(ts, value) for ts, value in rows)
+
+
+@EXAMPLES
+@given(st.integers(0, 4), st.lists(st.integers(0, 600), max_size=5))
+def test_a_snapshot_comes_back_however_it_is_cut(count: int, cuts: list[int]) -> None:
+    rows = run(count)
+    position = rows[-1][0] if rows else NO_TIMESTAMP
+    data = snapshot(rows, position)
+    borders = [0, *sorted(cuts), len(data)]
+    pieces = [data[a:b] for a, b in pairwise(borders)]
+    assert layout.read_snapshot(pieces, "here") == (position, IDS, rows)
+
+
+@FUZZ
+@given(st.data())
+def test_a_damaged_snapshot_is_refused(data: st.DataObject) -> None:
+    rows = run(3)
+    whole = snapshot(rows, rows[-1][0])
+    at = data.draw(st.integers(0, len(whole) - 1))
+    flipped = bytes([whole[at] ^ data.draw(st.integers(1, 255))])
+    for damaged in (whole[:at], whole[:at] + flipped + whole[at + 1 :], whole + b"x"):
+        with pytest.raises(BadSnapshot, match="there"):
+            layout.read_snapshot([damaged], "there")
+
+
+def test_a_snapshot_lacks_no_delivery_and_repeats_none() -> None:
+    rows = run(3)
+    position = rows[-1][0]
+    for wrong in (rows[1:], rows[:-1], [rows[0], rows[2]], [*rows, rows[-1]], rows[::-1], []):
+        with pytest.raises(BadSnapshot, match="there"):
+            layout.read_snapshot([snapshot(wrong, position)], "there")
+
+
+@FUZZ
+@given(st.lists(NUMBERS_64, max_size=6), st.lists(NUMBERS_64, max_size=4), st.lists(NUMBERS_64, max_size=3))
+def test_a_head_of_any_numbers_is_read_or_refused(
+    clients: list[int], places: list[int], digests: list[int]
+) -> None:
+    head = SnapshotHead(clients=clients, places=places, digests=digests).SerializeToString()
+    sealed = layout.seal(head)
+    data = len(sealed).to_bytes(4, "big") + sealed
+    try:
+        _, ids, _ = layout.read_snapshot([data], "there")
+    except BadSnapshot as error:
+        assert "there" in str(error)  # noqa: PT017 - the point is that nothing else is raised
+    else:
+        assert layout.snapshot_head(NO_TIMESTAMP, ids) == data
