@@ -430,11 +430,9 @@ class Link:
         """One connection, from beginning to end."""
         host, port = self._addresses[self.node]
         connection: _Outbound | None = None
-        sock: socket.socket | None = None
         try:
             async with asyncio.timeout(self.limits.handshake_s):
-                sock = await _reach(host, port)
-                connection = await self._adopt(sock)
+                connection = await self._adopt(await _reach(host, port))
                 self.problem = await connection.answered
             if not self.problem:
                 self._connection = connection
@@ -453,9 +451,6 @@ class Link:
             if connection is not None:
                 connection.abort()
                 await connection.lost
-            if sock is not None:
-                # It is closed. If that was early, uvloop has not told it, and it would close somebody else's.
-                sock.detach()
 
     async def _adopt(self, sock: socket.socket) -> _Outbound:
         """The loop takes the socket over, and is not disturbed: uvloop would neither use nor close it."""
@@ -480,19 +475,17 @@ async def _reach(host: str, port: int) -> socket.socket:
         try:
             sock.settimeout(0)
             await loop.sock_connect(sock, address)
-        except OSError as error:
-            sock.close()
-            problem = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
             if sock.getsockname() != sock.getpeername():
                 return sock
             # Nobody listens, and TCP has connected the port to itself. Its owner will want it back: at once.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            sock.close()
             problem = ConnectionRefusedError(f"nobody listens on {host}:{port}")
+        except OSError as error:
+            problem = error
+        except BaseException:
+            sock.close()
+            raise
+        sock.close()
     raise problem
 
 

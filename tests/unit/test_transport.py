@@ -870,17 +870,29 @@ def test_a_wrong_answer_to_hello_is_no_welcome(run: Run, answer: bytes) -> None:
     run(main())
 
 
-def test_an_answer_before_the_question_costs_only_its_connection(run: Run) -> None:
-    """Without care, uvloop leaves the socket open to Python, which later closes somebody else's."""
+def test_an_answer_before_the_question_costs_only_its_connection(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something may have come before the loop has the socket."""
 
     async def main() -> None:
-        async def rude(wire: Wire) -> None:
-            wire.write(b"\xff" * 10)
-            await wire.ended()
+        server = socket.create_server(("127.0.0.1", 0))
+        rude: list[socket.socket] = []
 
-        async with nodes(N1, absent=[N2]) as (a,), listener(rude) as address:
-            a.peers[N2] = address
-            await until(lambda: a.count("bad_frames", N2) > 20)
+        async def reach(*address: object) -> socket.socket:
+            sock = socket.create_connection(server.getsockname())
+            rude.append(server.accept()[0])
+            rude[-1].sendall(b"\xff" * 10)
+            sock.settimeout(0)
+            return sock
+
+        monkeypatch.setattr("kvstore.transport._reach", reach)
+        link = Link(N2, {N2: ("", 0)}, hello(N1), QUICK)
+        link.start()
+        await until(lambda: link.counts.bad_frames > 5)
+        await link.close()
+        for sock in (server, *rude):
+            sock.close()
 
     run(main())
 
