@@ -137,6 +137,9 @@ class Replica(LeaderRecovery[E]):
             self._retry_overdue()
         else:
             self._resend()
+            if self.pre_vote_for is not None and self.campaign is None:
+                # Others may have come up since: whoever is to lead first should not miss its turn.
+                self._ready.send.append((self.others, PreVote(self.pre_vote_for)))
             if self.retained and self.now >= self.exchange_at:
                 # The leader may have collected long ago what we still hold, and asks no more.
                 self.exchange_at = self.now + 10 * self.timing.heartbeat_s
@@ -147,6 +150,10 @@ class Replica(LeaderRecovery[E]):
     def _lead(self) -> None:
         self.defied = {}
         super()._lead()
+
+    def _leave_ballot(self) -> None:
+        self.pre_vote_for = None
+        super()._leave_ballot()
 
     def _step_down(self) -> None:
         """A leader without a quorum stops; its ballot is dead, and it will stand in a higher one."""
@@ -202,6 +209,7 @@ class Replica(LeaderRecovery[E]):
             if ballot > self.ballot and (self.status is Status.LEADER or self.campaign is not None):
                 self._leave_ballot()
             self.selection.heard_leader(self.now)
+            self.pre_vote_for = None
             if message.last_delivered > self.last_delivered and ballot == self.cballot:
                 self._catch_up(leader)
         ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts)
