@@ -429,10 +429,12 @@ class Link:
     async def _connect(self) -> None:
         """One connection, from beginning to end."""
         host, port = self._addresses[self.node]
+        sock: socket.socket | None = None
         connection: _Outbound | None = None
         try:
             async with asyncio.timeout(self.limits.handshake_s):
-                connection = await self._adopt(await _reach(host, port))
+                sock = await _reach(host, port)
+                connection = await self._adopt(sock)
                 self.problem = await connection.answered
             if not self.problem:
                 self._connection = connection
@@ -451,6 +453,10 @@ class Link:
             if connection is not None:
                 connection.abort()
                 await connection.lost
+            if sock is not None:
+                # The loop has closed it. If the other side was quick to reset it, uvloop has not told it so,
+                # and it would close whatever gets its number next.
+                sock.detach()
 
     async def _adopt(self, sock: socket.socket) -> _Outbound:
         """The loop takes the socket over, and is not disturbed: uvloop would neither use nor close it."""

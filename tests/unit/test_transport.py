@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import socket
+import struct
 import sys
 import tracemalloc
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -870,28 +871,39 @@ def test_a_wrong_answer_to_hello_is_no_welcome(run: Run, answer: bytes) -> None:
     run(main())
 
 
-def test_an_answer_before_the_question_costs_only_its_connection(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ending", ["reset", "closed", "garbage"])
+def test_a_connection_that_fails_at_once_is_no_trouble(
+    run: Run, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Something may have come before the loop has the socket."""
+    """Before the loop has the socket, that is. Python must not take the socket for open afterwards."""
 
     async def main() -> None:
         server = socket.create_server(("127.0.0.1", 0))
-        rude: list[socket.socket] = []
+        reached: list[socket.socket] = []
+        others: list[socket.socket] = []
 
         async def reach(*address: object) -> socket.socket:
-            sock = socket.create_connection(server.getsockname())
-            rude.append(server.accept()[0])
-            rude[-1].sendall(b"\xff" * 10)
-            sock.settimeout(0)
-            return sock
+            reached.append(socket.create_connection(server.getsockname()))
+            other, _ = server.accept()
+            if ending == "garbage":
+                other.sendall(b"\xff" * 10)
+                others.append(other)
+            elif ending == "reset":
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if ending != "garbage":
+                other.close()
+            reached[-1].settimeout(0)
+            return reached[-1]
 
         monkeypatch.setattr("kvstore.transport._reach", reach)
         link = Link(N2, {N2: ("", 0)}, hello(N1), QUICK)
         link.start()
-        await until(lambda: link.counts.bad_frames > 5)
+        await until(lambda: len(reached) > 5)
         await link.close()
-        for sock in (server, *rude):
+        assert [sock.fileno() for sock in reached] == [-1] * len(reached)
+        assert "hung up" in link.problem
+        assert link.counts.bad_frames >= (5 if ending == "garbage" else 0)
+        for sock in (server, *others):
             sock.close()
 
     run(main())
