@@ -94,7 +94,7 @@ class Counts:
     dropped: int = 0
     """Frames not sent, for want of a connection, of room or by a cut; or cut off when they came."""
     resets: int = 0
-    """Connections dropped because the other side did not read fast enough."""
+    """Connections dropped because the other side did not read fast enough, or a message fits no frame."""
     timeouts: int = 0
     """Connections dropped because the other side was silent."""
     bad_frames: int = 0
@@ -227,9 +227,11 @@ class _Connection(asyncio.Protocol):
         elif halves := _halves(envelopes):
             for half in halves:
                 self.say(half)
-        else:
+        else:  # It is lost, so the connection ends: nothing may be missing within one.
             self.counts.dropped += 1
-            self.once.warn(self.name, "too large", f"a message of {len(data)} bytes fits no frame: dropped")
+            self.counts.resets += 1
+            self.once.warn(self.name, "too large", f"reset: a message of {len(data)} bytes fits no frame")
+            self.abort()
 
     def put(self, data: bytes) -> None:
         """Send a frame, unless the other side is too far behind: that ends the connection."""
@@ -316,9 +318,9 @@ def _halves(envelopes: Sequence[Envelope]) -> list[Sequence[Envelope]]:
         return [envelopes[:middle], envelopes[middle:]]
     [(sender, receiver, messages)] = envelopes
     middle = len(messages) // 2
-    return (
-        [[(sender, receiver, messages[:middle])], [(sender, receiver, messages[middle:])]] if middle else []
-    )
+    if not middle:
+        return []
+    return [[(sender, receiver, messages[:middle])], [(sender, receiver, messages[middle:])]]
 
 
 # The side that dials
@@ -554,7 +556,7 @@ class _Outbound(_Connection):
 
 
 @dataclass(frozen=True, slots=True)
-class Handlers:
+class _Handlers:
     """What a node does with frames, and what it knows. None of these may raise."""
 
     on_frame: Callable[[NodeId, list[Envelope], int], None]
@@ -568,7 +570,7 @@ class _Door:
     """Who may come in, and what they may say."""
 
     def __init__(
-        self, hello: Hello, counts: Mapping[NodeId, Counts], limits: Limits, handlers: Handlers
+        self, hello: Hello, counts: Mapping[NodeId, Counts], limits: Limits, handlers: _Handlers
     ) -> None:
         self.hello = hello
         """What we say ourselves: others must agree."""
@@ -815,7 +817,7 @@ class Transport:
             for node in peers
             if node != me
         }
-        handlers = Handlers(on_frame, on_client, lives_on, lambda node: self._links[node].wake())
+        handlers = _Handlers(on_frame, on_client, lives_on, lambda node: self._links[node].wake())
         counts = {node: link.counts for node, link in self._links.items()}
         self._door = _Door(hello, counts, self.limits, handlers)
 

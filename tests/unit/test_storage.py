@@ -237,6 +237,8 @@ def test_commits_take_all_that_was_gathered_meanwhile(rig: Rig, monkeypatch: pyt
         rig.log.pump()
     assert rig.events.empty(), "nothing is durable before the disk says so"
     assert rig.log.load(G0) == Durable(), "what is on its way is not durable"
+    with rig.log._env.read() as one, rig.log._env.read() as other:
+        assert one is other, "no reader begins while the first page may be half written"
     gate.tickets.release()
     rig.take()
     assert rig.durable == [1]
@@ -1128,7 +1130,59 @@ def test_any_history_leaves_the_state_it_should(delivered: list[Delivery], steps
         rig.disk.close()
 
 
+def test_commits_asked_for_while_others_run_do_not_mix(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    _, delivered = traffic(4)
+    for count, delivery in enumerate(delivered[:3], 1):
+        rig.state.apply(G0, delivery)
+        rig.commit()
+        rig.pump()
+        if count > 1:
+            gate.tickets.release()
+            rig.take()
+            rig.pump()
+        assert rig.state.deliveries(G0, NO_TIMESTAMP, 9) == delivered[:count]
+    rig.state.apply(G0, delivered[3])
+    gate.tickets.release()
+    rig.settle()
+    assert rig.committed == [{G0: d.global_ts} for d in delivered[:3]]
+    check_state(rig.state, delivered, 3)
+
+
+def test_the_order_of_two_messages_under_one_number_is_kept(rig: Rig) -> None:
+    first, second = traffic(2)[1]
+    second = dataclasses.replace(second, mid=first.mid._replace(digest=first.mid.digest - 1))
+    for delivery in (first, second):
+        rig.state.apply(G0, delivery)
+    rig.commit()
+    rig.settle()
+    rig.disk.close()
+    again = Rig(rig.path)
+    check_state(again.state, [first, second], 2)
+    again.disk.close()
+
+
 # Snapshots
+
+
+def others(count: int) -> list[Delivery]:
+    """Deliveries that have nothing in common with `traffic`."""
+    found: list[Delivery] = []
+    for delivery in traffic(count)[1]:
+        mid = delivery.mid._replace(client=ClientId(delivery.mid.client % 1000))
+        at = Timestamp(delivery.global_ts + 1)
+        previous = found[-1].global_ts if found else NO_TIMESTAMP
+        found.append(dataclasses.replace(delivery, mid=mid, global_ts=at, previous_ts=previous))
+    return found
+
+
+def snapshot_of(delivered: Sequence[Delivery]) -> tuple[list[bytes], Checkpoint]:
+    places = storage._Places()
+    for delivery in delivered:
+        places.add(delivery.mid, delivery.ack_below, delivery.global_ts)
+    position = delivered[-1].global_ts
+    rows = [layout.snapshot_row(d.global_ts, layout.seal_delivery(d)) for d in delivered]
+    return [layout.snapshot_head(position, places.ids()), *rows], Checkpoint(position, table(delivered))
 
 
 def test_a_snapshot_is_of_the_time_it_was_taken(rig: Rig, tmp_path: Path) -> None:
@@ -1200,20 +1254,12 @@ def test_an_installed_snapshot_replaces_all_or_nothing(
         rig.state.apply(G1, delivery)
     rig.commit(G0, G1)
     rig.settle()
-    new = [dataclasses.replace(d, payload=b"new", ack_below=0) for d in traffic(25)[1]]
-    rows = [(d.global_ts, layout.seal_delivery(d)) for d in new]
-    ids = storage._Places()
-    for d in new:
-        ids.add(d.mid, d.ack_below, d.global_ts)
-    data = layout.snapshot_head(new[-1].global_ts, ids.ids()) + b"".join(
-        layout.snapshot_row(*row) for row in rows
-    )
-    checkpoint = Checkpoint(new[-1].global_ts, table(new))
+    new = others(25)
     rig.state.apply(G0, traffic(1, 11)[1][0])
-    rig.state.install(G0, [data], checkpoint)
+    rig.state.install(G0, *snapshot_of(new))
     assert rig.state.deliveries(G0, NO_TIMESTAMP, 100) == new
-    assert rig.state.place(G0, new[0].mid) == new[0].global_ts
-    more = traffic(1, 26)[1][0]
+    assert rig.state.place(G0, new[-1].mid) == new[-1].global_ts
+    more = dataclasses.replace(traffic(1, 26)[1][0], previous_ts=new[-1].global_ts)
     rig.state.apply(G0, more)
     rig.commit()
     crashes = 0
@@ -1234,6 +1280,22 @@ def test_an_installed_snapshot_replaces_all_or_nothing(
         assert state.deliveries(G1, NO_TIMESTAMP, 100) == old, "the other group is as it was"
         assert state.load(G1) == Checkpoint(old[-1].global_ts, table(old))
     found.disk.close()
+
+
+def test_a_snapshot_replaces_what_was_not_yet_committed(rig: Rig) -> None:
+    for delivery in traffic(12)[1]:
+        rig.state.apply(G0, delivery)
+        rig.commit(after=1)
+    new = others(9)
+    rig.state.install(G0, *snapshot_of(new))
+    rig.commit(after=2)
+    rig.state.log_durable(2)
+    rig.settle()
+    assert rig.committed == [{G0: new[-1].global_ts}], "all in one"
+    rig.disk.close()
+    again = Rig(rig.path)
+    check_state(again.state, new, 9)
+    again.disk.close()
 
 
 def test_a_commit_under_way_does_not_mix_with_a_snapshot(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
