@@ -495,6 +495,10 @@ def test_a_snapshot_lacks_no_delivery_and_repeats_none() -> None:
     for wrong in (rows[1:], rows[:-1], [rows[0], rows[2]], [*rows, rows[-1]], rows[::-1], []):
         with pytest.raises(BadSnapshot, match="there"):
             layout.read_snapshot([snapshot(wrong, position)], "there")
+    back = dataclasses.replace(DELIVERY, previous_ts=position)
+    rows.append((Timestamp(1), layout.seal_delivery(back)))
+    with pytest.raises(BadSnapshot, match=f"there: 1 comes after {position}"):
+        layout.read_snapshot([snapshot(rows, Timestamp(1))], "there")
 
 
 @FUZZ
