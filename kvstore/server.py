@@ -56,6 +56,8 @@ class Server:
         self._stopped = asyncio.Event()
         self._failure: Exception | None = None
         self._turning = False
+        self._closing = False
+        """From here on there are no turns: the disk is being closed in another thread."""
         self._unhandled = 0
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = float("inf")
@@ -143,7 +145,7 @@ class Server:
 
     def _turn(self) -> None:
         self._turning = False
-        if self._failure is not None:
+        if self._closing or self._failure is not None:
             return
         try:
             self.node.turn()
@@ -183,7 +185,7 @@ class Server:
                 self._turn()
                 self.node.commit()
         finally:
-            self._turning = True  # no turn from now on
+            self._closing = True
             if status is not None:
                 status.close()
                 self._config.status_socket(self.me).unlink(missing_ok=True)
