@@ -42,8 +42,9 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_type_hint
 from kvstore.ports import NodeId
 from multicast import PROTOCOLS, VARIANTS
 from multicast.errors import InvalidArgument
+from multicast.membership import Configuration
 from multicast.protocol import Protocol, Timing
-from multicast.topology import Configuration, Topology
+from multicast.topology import Topology
 from multicast.types import GROUPS_MAX, GroupId, ReplicaId
 
 Durability: TypeAlias = Literal["fsync", "os"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from typing import Protocol as Interface
@@ -29,7 +29,8 @@ from kvstore.wire import Envelope, WireError
 from multicast.client import Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
-from multicast.messages import Delivery, Message
+from multicast.membership import MEMBERSHIP, Membership
+from multicast.messages import TO_ANYONE, Delivery, Message
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.topology import Topology
 from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
@@ -55,6 +56,9 @@ class Observer(Interface):
     def installed(self, replica: ReplicaId) -> None:
         """A replica's application was replaced by a snapshot."""
 
+    def learned(self, replica: ReplicaId, membership: Membership) -> None:
+        """A replica knows who is in a group."""
+
 
 @dataclass(slots=True)
 class Statistics:
@@ -65,7 +69,9 @@ class Statistics:
     records: int = 0
     delivered: int = 0
     refused: int = 0
-    """Messages that no correct process sends, or that came to the wrong node."""
+    """Messages that no correct process sends."""
+    strays: int = 0
+    """Messages for a replica that is not here, or from here to one that is nowhere."""
 
 
 @dataclass(slots=True)
@@ -85,9 +91,11 @@ class Node:
         self,
         me: NodeId,
         topology: Topology,
-        node_of: Mapping[ReplicaId, NodeId],
+        replicas: Iterable[ReplicaId],
         protocol: type[Protocol],
         *,
+        node_of: Callable[[ReplicaId], NodeId | None],
+        place: str = "",
         clock: Clock,
         network: Network,
         log: Log,
@@ -95,17 +103,26 @@ class Node:
         rng: random.Random,
         timing: Timing,
         observer: Observer | None = None,
+        on_learned: Callable[[Membership], None] = lambda _: None,
     ) -> None:
+        """`replicas` are those of this node's disk. `node_of` says where others are, as far as known; `place`
+        is what to tell those who do not know where this node is.
+        """
         self.me = me
         self.topology = topology
+        self._protocol = protocol
+        self._timing = timing
         self._node_of = node_of
+        self._place = place
         self._clock = clock
         self._network = network
         self._log = log
         self._state = state
         self._observer = observer
+        self._on_learned = on_learned
         self.statistics = Statistics()
         self._hosted: dict[ReplicaId, _Hosted] = {}
+        self._by_group: dict[GroupId, _Hosted] = {}
         self._waiting: deque[tuple[int, ReplicaId, list[Send]]] = deque()
         """Promises, and the batch that must be durable before they leave."""
         self._written = self._durable = 0
@@ -126,15 +143,26 @@ class Node:
         self._commit_at = now + COMMIT_S
         self.wake_at = now
         """When to call `tick`."""
-        for replica, node in node_of.items():
-            if node == me:
-                start = Start(
-                    replica, topology, random.Random(rng.getrandbits(64)), now, timing,
-                    log.load(replica.group), state.load(replica.group),
-                )  # fmt: skip
-                self._hosted[replica] = _Hosted(protocol(start), position=start.checkpoint.position)
-                self._dirty[replica] = None
-        self._wakes = dict.fromkeys(self._hosted, now)
+        self._wakes: dict[ReplicaId, float] = {}
+        for replica in replicas:
+            self.host(replica)
+
+    def host(self, replica: ReplicaId, *, evict: bool = False) -> None:
+        """Start a replica from what the disk has of its group: nothing, if it is to become a member.
+
+        `evict`: it takes the place of the member with its number, even if that one is well.
+        """
+        group, now = replica.group, self._clock.now()
+        if group in self._by_group:
+            raise InvalidArgument(f"node {self.me} has a replica of group {group} already")
+        start = Start(
+            replica, self.topology, random.Random(self._rng.getrandbits(64)), now, self._timing,
+            self._log.load(group), self._state.load(group), self._place, evict,
+        )  # fmt: skip
+        hosted = _Hosted(self._protocol(start), position=start.checkpoint.position)
+        self._hosted[replica] = self._by_group[group] = hosted
+        self._dirty[replica] = None
+        self._wakes[replica] = now
 
     # What comes in
 
@@ -144,13 +172,22 @@ class Node:
         for sender, receiver, messages in envelopes:
             hosted = self._hosted.get(receiver) if isinstance(receiver, ReplicaId) else None
             if hosted is None:
-                self._refuse(sender, f"{receiver} is not on node {self.me}")
-                continue
+                hosted = self._stand_in(receiver, messages)
+                if hosted is None:
+                    self.statistics.strays += 1
+                    logger.debug("%s is not on node %s: %s asked for it", receiver, self.me, sender)
+                    continue
             self._dirty[hosted.replica.me] = None
             if len(messages) == 1 and isinstance(messages[0], SnapshotPiece | SnapshotAck):
                 self._transfer(hosted, sender, messages[0], now)
             else:
                 self._handle(hosted.replica, sender, messages, now)
+
+    def _stand_in(self, receiver: Process, messages: Sequence[Message | Reply]) -> _Hosted | None:
+        """Who was here before, on another disk, is gone; but some things are said to whoever is there."""
+        if not isinstance(receiver, ReplicaId) or not all(isinstance(m, TO_ANYONE) for m in messages):
+            return None
+        return self._by_group.get(receiver.group)
 
     def _handle(
         self, replica: Protocol, sender: Process, messages: Sequence[Message | Reply], now: float
@@ -286,6 +323,10 @@ class Node:
             hosted = self._hosted[me]
             ready = hosted.replica.ready()
             self._wakes[me] = ready.wake_at
+            for membership in ready.learned:
+                self._on_learned(membership)
+                if self._observer is not None:
+                    self._observer.learned(me, membership)
             self._route(me, ready.send)
             self._apply(hosted, ready, now)
             if ready.persist:
@@ -308,9 +349,10 @@ class Node:
                 if isinstance(receiver, ReplicaId):
                     if receiver in self._hosted:
                         self._local.append((me, receiver, message))
+                    elif (node := self._node_of(receiver)) is None:
+                        self.statistics.strays += 1
                     else:
-                        link = self._links[self._node_of[receiver]]
-                        link.setdefault((me, receiver), []).append(message)
+                        self._links[node].setdefault((me, receiver), []).append(message)
                 else:
                     self._answers.setdefault((me, receiver), []).append(message)
 
@@ -323,7 +365,7 @@ class Node:
             self._state.apply(group, delivery)
             if self._observer is not None:
                 self._observer.delivered(me, delivery)
-            if leads:
+            if leads and delivery.mid.client != MEMBERSHIP:
                 self._reply(me, delivery.mid.client, Reply(delivery.mid, group, delivery.global_ts))
         if ready.deliver:
             hosted.applied += len(ready.deliver)
@@ -375,7 +417,8 @@ class Node:
         }
         pieces, self._pieces = self._pieces, []
         for me, target, piece in pieces:
-            frames.setdefault(self._node_of[target], []).append((me, target, [piece]))
+            if (node := self._node_of(target)) is not None:
+                frames.setdefault(node, []).append((me, target, [piece]))
         for node, frame in frames.items():
             self._network.send(node, frame)
         if self._answers:

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from google.protobuf.message import DecodeError
 from wbkv_proto.log_pb2 import (
     ACCEPTED,
+    CONFIGURED,
     DECIDED,
     DELIVERED,
     DROPPED,
@@ -32,8 +33,19 @@ from wbkv_proto.log_pb2 import (
 )
 
 from kvstore.layout import StorageError
-from multicast.durable import Accepted, Dropped, Durable, Joined, Learned, Promised, Record, Voted
-from multicast.errors import InvariantBroken
+from multicast.durable import (
+    Accepted,
+    Configured,
+    Dropped,
+    Durable,
+    Joined,
+    Learned,
+    Promised,
+    Record,
+    Voted,
+)
+from multicast.errors import InvalidArgument, InvariantBroken
+from multicast.membership import Membership
 from multicast.messages import Accept, ClockUpdate, Delivery, EntryState, LocalTimestamp, Value
 from multicast.types import (
     GROUPS_MAX,
@@ -59,17 +71,19 @@ Word: TypeAlias = Accept | LocalTimestamp | Delivery | EntryState
 
 
 class Fold:
-    """Which of a log's records still matter: the last word on each message, and the rest in three numbers.
+    """Which of a log's records still matter: the last word on each message and each group's members, and the
+    rest in three numbers.
 
     It amounts to the `Durable` of the same records, but makes no entries: most messages are dropped before
     anybody asks for them.
     """
 
-    __slots__ = ("ballot", "cballot", "clock", "words")
+    __slots__ = ("ballot", "cballot", "clock", "memberships", "words")
 
     def __init__(self) -> None:
         self.ballot = self.cballot = NO_BALLOT
         self.clock = 0
+        self.memberships: dict[GroupId, Membership] = {}
         self.words: dict[MessageId, Word] = {}
 
     def apply(self, records: Iterable[Record]) -> None:
@@ -107,6 +121,8 @@ class Fold:
                 words[entry.mid] = entry
             case Promised(ballot):
                 self.ballot = ballot
+            case Configured(membership):
+                self.memberships[membership.group] = membership
             case Joined(ballot, clock, entries):
                 self.ballot = self.cballot = ballot
                 self.clock = max(self.clock, clock)
@@ -116,7 +132,8 @@ class Fold:
 
     def records(self) -> list[Record]:
         """Records that amount to the same, with nothing superfluous."""
-        kept: list[Record] = [Joined(self.cballot, self.clock, ()), Promised(self.ballot)]
+        kept: list[Record] = [Configured(membership) for membership in self.memberships.values()]
+        kept += Joined(self.cballot, self.clock, ()), Promised(self.ballot)
         for word in self.words.values():
             if isinstance(word, Delivery):
                 kept.append(word)
@@ -288,7 +305,13 @@ def _put_joined(w: _Writer, record: Joined) -> int:
     return JOINED
 
 
+def _put_configured(w: _Writer, record: Configured) -> int:
+    w.columns["configured"].append(w.payload(record.membership.encode()) - 1)
+    return CONFIGURED
+
+
 _PUT: Final[dict[type, Callable[[_Writer, Any], int]]] = {
+    Configured: _put_configured,
     Voted: _put_voted,
     Dropped: _put_dropped,
     Learned: _put_learned,
@@ -503,7 +526,15 @@ def _take_joined(r: _Reader) -> list[Joined]:
     ]
 
 
+def _take_configured(r: _Reader) -> list[Configured]:
+    try:
+        return [Configured(Membership.decode(r.payloads[payload])) for payload in r.numbers("configured")]
+    except InvalidArgument as error:
+        raise r.wrong(str(error)) from None
+
+
 _TAKE: Final[dict[int, tuple[str, Callable[[_Reader], Sequence[Record | _Decided]]]]] = {
+    CONFIGURED: ("configured", _take_configured),
     ACCEPTED: ("accepted", _take_accepted),
     DECIDED: ("decided", _take_decided),
     DELIVERED: ("delivered", _take_delivered),

@@ -77,7 +77,8 @@ class Server:
                 listen=config.addresses[me], delays=config.delays_s,
             )  # fmt: skip
             self.node = Node(
-                me, config.topology, placement, config.protocol_type,
+                me, config.topology, [r for r, node in placement.items() if node == me],
+                config.protocol_type, node_of=placement.get,
                 clock=self, network=self.transport, log=self._disk.log, state=self._disk.state,
                 rng=random.Random(secrets.randbits(128)), timing=config.timing,
             )  # fmt: skip

@@ -17,6 +17,7 @@ from kvstore.node import Node
 from kvstore.ports import NodeId
 from kvstore.wire import Envelope
 from multicast.durable import Checkpoint, Durable, Record
+from multicast.membership import Membership
 from multicast.messages import Delivery, Message
 from multicast.protocol import Protocol
 from multicast.sim.host import Commit, Disk, Host, Observer
@@ -133,9 +134,9 @@ class SimState:
 class Machine:
     """One node, its disks and its clock."""
 
-    def __init__(self, simulation: NodeSimulation, me: NodeId, replicas: Sequence[ReplicaId]) -> None:
+    def __init__(self, simulation: NodeSimulation, me: NodeId) -> None:
         self.me = me
-        self.replicas = replicas
+        self.replicas: list[ReplicaId] = []
         self._simulation = simulation
         self._loop: Loop = simulation.loop
         self._rng = simulation.fork(me)
@@ -190,7 +191,7 @@ class Machine:
         self.durable_number = 0
         simulation = self._simulation
         self.node = simulation.node_type(
-            self.me, simulation.topology, simulation.node_of, simulation.observed,
+            self.me, simulation.first, self.replicas, simulation.observed, node_of=simulation.node_of,
             clock=self, network=self, log=self.log, state=self.state,
             rng=random.Random(self._rng.getrandbits(64)), timing=simulation.scenario.timing,
             observer=simulation,
@@ -263,6 +264,7 @@ class View(Host):
         self.me = me
         self.machine = machine
         self._observers = observers
+        self.gone = False
 
     @property
     def replica(self) -> Protocol | None:  # type: ignore[override]
@@ -310,10 +312,6 @@ class View(Host):
             for observer in self._observers:
                 observer.crashed(self.machine._simulation.views[replica])  # noqa: SLF001 - its own machine
 
-    def receive(self, sender: Process, message: object) -> None:
-        """A message from the network."""
-        self.machine.receive((sender, self.me, [message]))
-
     def nominate(self) -> None:
         """Leader selection picks this replica, if it is up."""
         if self.machine.node is not None:
@@ -333,10 +331,9 @@ class NodeSimulation(Simulation):
         super().__init__(*arguments, **options)
         self.observed = self._observe(self.scenario.protocol)
 
-    @property
-    def node_of(self) -> dict[ReplicaId, NodeId]:
+    def node_of(self, replica: ReplicaId) -> NodeId:
         """Replica number i of every group is on node i."""
-        return {m: NodeId(f"n{m.number}") for g in self.topology.groups for m in self.topology.members(g)}
+        return NodeId(f"n{replica.number}")
 
     def fork(self, name: str) -> random.Random:
         """Randomness for one part of the run."""
@@ -345,11 +342,24 @@ class NodeSimulation(Simulation):
     def _host(self, member: ReplicaId) -> Host:
         machine = self._machines.get(member.number)
         if machine is None:
-            mine = [m for g in self.topology.groups for m in self.topology.members(g)]
-            mine = [m for m in mine if m.number == member.number]
-            machine = self._machines[member.number] = Machine(self, NodeId(f"n{member.number}"), mine)
+            machine = self._machines[member.number] = Machine(self, self.node_of(member))
+        machine.replicas.append(member)
         view = self.views[member] = View(member, machine, self._observers)
         return view
+
+    def wipe(self, replica: ReplicaId, down_s: float) -> None:
+        """A node's disk is gone, and with it all its replicas."""
+        machine = self.views[replica].machine
+        if all(map(self.survives_without, machine.replicas)):
+            if machine.node is not None:
+                self.views[replica].crash()
+            del self._machines[replica.number]
+            for lost in machine.replicas:
+                self.replace(lost, down_s)
+
+    def _receive(self, source: Process, target: ReplicaId, message: object) -> None:
+        """What was sent to a lost replica reaches the node that it was on."""
+        self._machines[target.number].receive((source, target, [message]))
 
     def _observe(self, protocol: type[Protocol]) -> type[Protocol]:
         """The protocol, with its steps shown to the checkers."""
@@ -377,6 +387,11 @@ class NodeSimulation(Simulation):
         for observer in self._observers:
             observer.delivered(self.views[replica], delivery)
 
+    def learned(self, replica: ReplicaId, membership: Membership) -> None:
+        """A node's replica knows who is in a group."""
+        for observer in self._observers:
+            observer.learned(self.views[replica], membership)
+
     def installed(self, replica: ReplicaId) -> None:
         """A node's replica was replaced."""
         for observer in self._observers:
@@ -385,7 +400,7 @@ class NodeSimulation(Simulation):
     def restart(self, replica: ReplicaId) -> None:
         """Start a node that is down; all its connections are new."""
         view = self.views[replica]
-        if not view.up:
+        if not (view.up or view.gone):
             for member in view.machine.replicas:
                 self.network.supersede(member)
             view.start()

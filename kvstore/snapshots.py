@@ -17,11 +17,13 @@ from kvstore.messages import SnapshotPiece
 from kvstore.wire import WireError
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
+from multicast.errors import InvalidArgument
+from multicast.membership import Membership
 from multicast.messages import NewState, Part
 from multicast.types import NO_BALLOT, ClientId, GroupId, MessageId, ReplicaId, Timestamp
 
 PIECE_BYTES: Final = 1 << 20
-_HEAD: Final = struct.Struct("<QQ")
+_HEAD: Final = struct.Struct("<QQQ")
 _CLIENT: Final = struct.Struct("<QQI")
 _NUMBER: Final = struct.Struct("<QQ")
 _NOBODY: Final = ReplicaId(GroupId(0), 0, 0)
@@ -75,7 +77,8 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """The checkpoint as bytes."""
     state = NewState(NO_BALLOT, 0, Part(0, 0, 1), checkpoint.entries)
     entries = wire.encode([(_NOBODY, _NOBODY, [state])])
-    parts = [_HEAD.pack(checkpoint.position, len(entries)), entries]
+    membership = b"" if checkpoint.membership is None else checkpoint.membership.encode()
+    parts = [_HEAD.pack(checkpoint.position, len(membership), len(entries)), membership, entries]
     for client, low, above in checkpoint.delivered.rows():
         numbers = [(sequence, digest) for sequence, digests in above for digest in digests]
         parts.append(_CLIENT.pack(client, low, len(numbers)))
@@ -86,11 +89,13 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 def decode_checkpoint(data: bytes) -> Checkpoint:
     """What `encode_checkpoint` was given. Raises `WireError` for anything else."""
     try:
-        position, length = _HEAD.unpack_from(data)
-        at = _HEAD.size + length
+        position, members, length = _HEAD.unpack_from(data)
+        begin = _HEAD.size + members
+        at = begin + length
         if at > len(data):
-            raise WireError(f"a checkpoint of {len(data)} bytes announces {length} of entries")
-        envelopes = wire.decode(data[_HEAD.size : at])
+            raise WireError(f"a checkpoint of {len(data)} bytes announces {members} and {length} of them")
+        membership = Membership.decode(data[_HEAD.size : begin]) if members else None
+        envelopes = wire.decode(data[begin:at])
         if len(envelopes) != 1 or len(envelopes[0][2]) != 1 or not isinstance(envelopes[0][2][0], NewState):
             raise WireError("a checkpoint without entries")
         delivered = DeliveredIds()
@@ -106,4 +111,6 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
             delivered.pass_below(ClientId(client), low)
     except struct.error as error:
         raise WireError(f"a checkpoint that ends too early: {error}") from None
-    return Checkpoint(Timestamp(position), delivered, envelopes[0][2][0].entries)
+    except InvalidArgument as error:
+        raise WireError(f"a checkpoint: {error}") from None
+    return Checkpoint(Timestamp(position), delivered, envelopes[0][2][0].entries, membership)

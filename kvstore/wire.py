@@ -22,6 +22,8 @@ from wbkv_proto.peer_pb2 import Frame, Kind
 
 from kvstore.messages import SnapshotAck, SnapshotPiece
 from multicast.client import Reply
+from multicast.errors import InvalidArgument
+from multicast.membership import Membership
 from multicast.messages import (
     Accept,
     AcceptAck,
@@ -36,7 +38,10 @@ from multicast.messages import (
     Heartbeat,
     HeartbeatAck,
     Hint,
+    Join,
     LocalTimestamp,
+    Members,
+    MembersWanted,
     Message,
     Multicast,
     NewLeader,
@@ -300,6 +305,18 @@ def _put_snapshot_ack(w: _Writer, m: SnapshotAck) -> None:
     w.columns["snapshot_acks"] += m.transfer, m.index
 
 
+def _put_join(w: _Writer, m: Join) -> None:
+    w.columns["joins"] += w.payloads[m.place.encode()], int(m.evict)
+
+
+def _put_members_wanted(w: _Writer, m: MembersWanted) -> None:
+    w.columns["members_wanted"].append(m.group)
+
+
+def _put_members(w: _Writer, m: Members) -> None:
+    w.columns["members"].append(w.payloads[m.membership.encode()])
+
+
 _PUT: Final[dict[type, tuple[int, Callable[[_Writer, Any], None]]]] = {
     Multicast: (Kind.MULTICAST, _put_multicast),
     Accept: (Kind.ACCEPT, _put_accept),
@@ -324,6 +341,9 @@ _PUT: Final[dict[type, tuple[int, Callable[[_Writer, Any], None]]]] = {
     HandOver: (Kind.HAND_OVER, _put_hand_over),
     SnapshotPiece: (Kind.SNAPSHOT_PIECE, _put_snapshot_piece),
     SnapshotAck: (Kind.SNAPSHOT_ACK, _put_snapshot_ack),
+    Join: (Kind.JOIN, _put_join),
+    MembersWanted: (Kind.MEMBERS_WANTED, _put_members_wanted),
+    Members: (Kind.MEMBERS, _put_members),
 }
 
 
@@ -621,6 +641,24 @@ def _take_snapshot_acks(r: _Reader) -> list[SnapshotAck]:
     return [SnapshotAck(transfer, index) for transfer, index in r.rows("snapshot_acks", 2)]
 
 
+def _take_joins(r: _Reader) -> list[Join]:
+    try:
+        return [Join(r.payloads[place].decode(), _FLAGS[evict]) for place, evict in r.rows("joins", 2)]
+    except UnicodeDecodeError as error:
+        raise WireError(f"joins: {error}") from None
+
+
+def _take_members_wanted(r: _Reader) -> list[MembersWanted]:
+    return [MembersWanted(_GROUPS[group]) for group in r.numbers("members_wanted")]
+
+
+def _take_members(r: _Reader) -> list[Members]:
+    try:
+        return [Members(Membership.decode(r.payloads[payload])) for payload in r.numbers("members")]
+    except InvalidArgument as error:
+        raise WireError(f"members: {error}") from None
+
+
 _TAKE: Final[dict[int, tuple[str, Callable[[_Reader], Sequence[Sent]]]]] = {
     Kind.MULTICAST: ("multicasts", _take_multicasts),
     Kind.ACCEPT: ("accepts", _take_accepts),
@@ -645,4 +683,7 @@ _TAKE: Final[dict[int, tuple[str, Callable[[_Reader], Sequence[Sent]]]]] = {
     Kind.HAND_OVER: ("hand_overs", _take_hand_overs),
     Kind.SNAPSHOT_PIECE: ("snapshot_pieces", _take_snapshot_pieces),
     Kind.SNAPSHOT_ACK: ("snapshot_acks", _take_snapshot_acks),
+    Kind.JOIN: ("joins", _take_joins),
+    Kind.MEMBERS_WANTED: ("members_wanted", _take_members_wanted),
+    Kind.MEMBERS: ("members", _take_members),
 }

@@ -7,7 +7,8 @@ when to call again. `multicast.protocol` states that contract in full.
 
 Where to look:
 
-`types`, `messages`, `topology`   the nouns, what processes say, who is in which group
+`types`, `messages`               the nouns, and what processes say
+`membership`, `topology`          who is in a group over time, and what one process knows of all groups
 `protocol`, `durable`             the contract with hosts, and what they keep on disk
 `process`                         what a process does under any of the protocols
 `whitebox`                        the white-box protocol of Gotsman, Lefort and Chockler
@@ -23,10 +24,11 @@ from typing import Final
 from multicast.client import Reply, Sender
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.errors import InvalidArgument, InvariantBroken, MulticastError, PeerViolation
+from multicast.membership import Configuration, Membership
 from multicast.messages import Delivery, Message, Multicast
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.skeen import EagerFastCast, EagerFtSkeen, FastCast, FtSkeen, Skeen
-from multicast.topology import Configuration, Topology
+from multicast.topology import Topology
 from multicast.types import Ballot, ClientId, GroupId, MessageId, Phase, Process, ReplicaId, Status, Timestamp
 from multicast.whitebox import WhiteBox
 
@@ -55,6 +57,7 @@ __all__ = [
     "GroupId",
     "InvalidArgument",
     "InvariantBroken",
+    "Membership",
     "Message",
     "MessageId",
     "Multicast",

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from multicast.errors import InvalidArgument
-from multicast.messages import Hint, Multicast
+from multicast.errors import InvalidArgument, UnknownConfiguration
+from multicast.membership import Membership
+from multicast.messages import Hint, Members, MembersWanted, Multicast
 from multicast.protocol import Send
 from multicast.topology import Topology
 from multicast.types import (
@@ -82,12 +83,15 @@ class Sender:
     sends: list[Send] = field(default_factory=list)
     finished: list[MessageId] = field(default_factory=list)
     """Messages answered by every destination since the caller last looked."""
+    learned: list[Membership] = field(default_factory=list)
+    """Who is in a group, learnt since the caller last looked: it must know where to send."""
     leaders: dict[GroupId, Ballot] = field(default_factory=dict)
     pending: dict[MessageId, _Pending] = field(default_factory=dict)
     numbers: Numbers = field(init=False)
 
     def __post_init__(self) -> None:
         self.numbers = Numbers(self.client)
+        self.topology = self.topology.copy()
 
     def multicast(self, dest: Sequence[GroupId], payload: bytes, now: float) -> Multicast:
         """Send a new message to the leaders of its destination groups."""
@@ -99,17 +103,32 @@ class Sender:
             self.sends.append(((self._leader(group),), message))
         return message
 
-    def step(self, answer: Reply | Hint, now: float) -> None:
-        """A group answers, or somebody says who leads it."""
+    def step(self, answer: Reply | Hint | Members, now: float) -> None:
+        """A group answers, or somebody says who leads it, or who is in it."""
         if isinstance(answer, Reply):
             self._answered(answer)
         elif isinstance(answer, Hint):
-            if answer.ballot > self.leaders.get(answer.group, NO_BALLOT):
-                self.topology.check_ballot(answer.group, answer.ballot)
-                self.leaders[answer.group] = answer.ballot
-                self._send_again(answer.group, now)
+            self._hinted(answer, now)
+        elif isinstance(answer, Members):
+            membership = answer.membership
+            if self.topology.learn(membership):
+                self.learned.append(membership)
+                known = self.leaders.get(membership.group)
+                if known is not None and known.leader not in membership.current.bit:
+                    del self.leaders[membership.group]
+                self._send_again(membership.group, now)
         else:
             raise InvalidArgument(f"a client does not understand {type(answer).__name__}")
+
+    def _hinted(self, hint: Hint, now: float) -> None:
+        if hint.ballot > self.leaders.get(hint.group, NO_BALLOT):
+            try:
+                self.topology.check_ballot(hint.group, hint.ballot)
+            except UnknownConfiguration:
+                self.sends.append((self.topology.members(hint.group), MembersWanted(hint.group)))
+                return
+            self.leaders[hint.group] = hint.ballot
+            self._send_again(hint.group, now)
 
     def _answered(self, reply: Reply) -> None:
         pending = self.pending.get(reply.mid)

@@ -18,9 +18,9 @@ what lower ballots had proposed in vain. (A log of slots does the same by fillin
 from __future__ import annotations
 
 from multicast.durable import Voted
+from multicast.membership import Configuration
 from multicast.messages import Instance, Phase2a, Phase2b, Value
 from multicast.protocol import Ready
-from multicast.topology import Configuration
 from multicast.types import NO_BALLOT, Ballot, MessageId, ReplicaId, Timestamp
 
 
@@ -38,8 +38,10 @@ class Consensus:
     """One member: it votes, and while it leads a ballot, it proposes."""
 
     def __init__(self, me: ReplicaId, configuration: Configuration) -> None:
+        self._me = me
         self._configuration = configuration
-        self._others = tuple(m for m in configuration.members if m != me)
+        """Of the ballot this member leads, or led last."""
+        self._others: tuple[ReplicaId, ...] = ()
         self.ready = Ready()
         """Where votes and messages go; the process puts its own here."""
         self._ballot = NO_BALLOT
@@ -52,9 +54,11 @@ class Consensus:
         self._acked_ballot = NO_BALLOT
         """Votes not yet answered with, and the ballot they were given in."""
 
-    def lead(self, ballot: Ballot) -> None:
+    def lead(self, ballot: Ballot, configuration: Configuration) -> None:
         """The ballot is open, and this member leads it."""
         self._ballot = ballot
+        self._configuration = configuration
+        self._others = tuple(m for m in configuration.members if m != self._me)
 
     def leave(self) -> None:
         """This member leads no more. What it proposed may or may not be decided."""
@@ -91,7 +95,7 @@ class Consensus:
         decided: list[Value] = []
         if message.ballot != self._ballot:
             return decided
-        bit, quorum = self._configuration.bit[member], self._configuration.quorum
+        bit, quorum = self._configuration.bit.get(member, 0), self._configuration.quorum
         rounds = self._rounds
         for instance in message.instances:
             known = rounds.get(instance)

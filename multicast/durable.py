@@ -13,8 +13,18 @@ from typing import TypeAlias
 
 from multicast.delivered import DeliveredIds
 from multicast.errors import InvariantBroken
+from multicast.membership import Membership
 from multicast.messages import Accept, Delivery, EntryState, LocalTimestamp, Value
-from multicast.types import NO_BALLOT, NO_TIMESTAMP, Ballot, MessageId, Phase, Timestamp, time_of
+from multicast.types import (
+    NO_BALLOT,
+    NO_TIMESTAMP,
+    Ballot,
+    GroupId,
+    MessageId,
+    Phase,
+    Timestamp,
+    time_of,
+)
 
 
 @dataclass(slots=True)
@@ -62,7 +72,14 @@ class Dropped:
     mids: tuple[MessageId, ...]
 
 
-Record: TypeAlias = Promised | Joined | Accepted | Voted | Delivery | Learned | Dropped
+@dataclass(slots=True)
+class Configured:
+    """This replica has learnt who is in a group, its own or another."""
+
+    membership: Membership
+
+
+Record: TypeAlias = Promised | Joined | Accepted | Voted | Delivery | Learned | Dropped | Configured
 """A `Delivery` says that the message's timestamps are decided; if it was accepted here, its payload is
 on disk already."""
 
@@ -75,6 +92,8 @@ class Durable:
     cballot: Ballot = NO_BALLOT
     clock: int = 0
     entries: dict[MessageId, EntryState] = field(default_factory=dict)
+    memberships: dict[GroupId, Membership] = field(default_factory=dict)
+    """The newest known of the groups that have changed theirs."""
 
     def apply(self, records: Iterable[Record]) -> None:
         """Fold some more records, in the order in which they were emitted."""
@@ -110,6 +129,8 @@ class Durable:
                         entries.pop(mid, None)
                 case Promised(ballot):
                     self.ballot = ballot
+                case Configured(membership):
+                    self.memberships[membership.group] = membership
                 case Joined(ballot, clock, new):
                     self.ballot = self.cballot = ballot
                     self.clock = max(self.clock, clock)
@@ -134,9 +155,12 @@ class Checkpoint:
 
     An application saves it with its own state, in one commit, and gives it back on restart. It also
     travels with a snapshot to a replica that is too far behind for single deliveries; then `entries`
-    are the delivered messages that other groups may still ask for.
+    are the delivered messages that other groups may still ask for, and `membership` is what the deliveries
+    that it leaves out may have changed.
     """
 
     position: Timestamp = NO_TIMESTAMP
     delivered: DeliveredIds = field(default_factory=DeliveredIds)
     entries: tuple[EntryState, ...] = ()
+    membership: Membership | None = None
+    """Of the group, at this position or later."""

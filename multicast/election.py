@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 import random
 
+from multicast.membership import Configuration, Membership
 from multicast.protocol import Timing
-from multicast.topology import Configuration
 from multicast.types import ReplicaId
 
 
@@ -22,6 +22,7 @@ class LeaderSelection:
     __slots__ = (
         "_attempts",
         "_configuration",
+        "_electorate",
         "_heard_leader_at",
         "_heard_members",
         "_me",
@@ -31,16 +32,17 @@ class LeaderSelection:
         "stand_at",
     )
 
-    def __init__(
-        self, me: ReplicaId, configuration: Configuration, timing: Timing, rng: random.Random
-    ) -> None:
+    def __init__(self, me: ReplicaId, membership: Membership, timing: Timing, rng: random.Random) -> None:
         self._me = me
-        self._configuration = configuration
+        self._electorate = membership
+        """Whose pre-votes count."""
+        self._configuration: Configuration = membership.current
+        """Whose members a leader must hear of."""
         self._timing = timing
         self._rng = rng
         self._heard_leader_at = -math.inf
         self._heard_members: dict[ReplicaId, float] = {}
-        self._pre_votes = 0
+        self._pre_votes: set[ReplicaId] = set()
         self._attempts = 0
         """Times we stood since a leader was last heard."""
         self.stand_at = math.inf
@@ -48,7 +50,7 @@ class LeaderSelection:
 
     def expect_leader(self, now: float, *, at_once: bool = False) -> None:
         """From now on, a leader should be heard within a randomised time-out."""
-        self._pre_votes = 0
+        self._pre_votes = set()
         wait = self._timing.election_s * (1 + self._rng.random()) * self._patience()
         self.stand_at = now if at_once else now + wait
 
@@ -70,20 +72,22 @@ class LeaderSelection:
         """Whether another member may stand: no leader has been heard for the shortest time-out."""
         return now - self._heard_leader_at >= self._timing.election_s
 
-    def begin_pre_vote(self, now: float) -> bool:
-        """Stand, first of all with our own vote. True if that is a quorum already."""
+    def begin_pre_vote(self, electorate: Membership, now: float) -> bool:
+        """Stand, first of all with our own vote. True if that is enough already."""
+        self._electorate = electorate
         self.expect_leader(now)
         self._attempts += 1
         return self.pre_vote(self._me)
 
     def pre_vote(self, member: ReplicaId) -> bool:
-        """A member would join us. True, once, when it makes a quorum."""
-        had = self._configuration.is_quorum(self._pre_votes)
-        self._pre_votes |= self._configuration.bit[member]
-        return not had and self._configuration.is_quorum(self._pre_votes)
+        """A member would join us. True, once, when that makes it enough."""
+        had = self._electorate.agrees(self._pre_votes)
+        self._pre_votes.add(member)
+        return not had and self._electorate.agrees(self._pre_votes)
 
-    def lead(self, now: float) -> None:
+    def lead(self, configuration: Configuration, now: float) -> None:
         """This member now leads; others get one time-out to say that they hear it."""
+        self._configuration = configuration
         self._heard_members = dict.fromkeys(self._configuration.members, now)
         self.stand_at = math.inf
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from multicast.types import GroupId
+
 
 class MulticastError(Exception):
     """Base of every error this package raises."""
@@ -13,6 +15,14 @@ class InvalidArgument(MulticastError, ValueError):
 
 class PeerViolation(MulticastError):
     """A message that no correct process sends, or from nobody we know. Nothing has changed."""
+
+
+class UnknownConfiguration(PeerViolation):
+    """A ballot of a configuration we have not heard of. Whoever speaks of it knows it: ask."""
+
+    def __init__(self, group: int, number: int) -> None:
+        super().__init__(f"unknown configuration {number} of group {group}")
+        self.group = GroupId(group)
 
 
 class InvariantBroken(MulticastError):

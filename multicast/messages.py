@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
+from multicast.membership import Membership
 from multicast.types import NO_TIMESTAMP, Ballot, Destinations, GroupId, MessageId, Phase, Timestamp
 
 
@@ -255,6 +256,30 @@ class HandOver:
 
 
 @dataclass(slots=True)
+class Join:
+    """A replica that is no member, for its disk is new, would take the place of the one with its number."""
+
+    place: str
+    """Where it is to be found."""
+    evict: bool
+    """Whether an operator wants it so, even if the other one is well."""
+
+
+@dataclass(slots=True)
+class MembersWanted:
+    """Please say who is in the group."""
+
+    group: GroupId
+
+
+@dataclass(slots=True)
+class Members:
+    """Who is in a group, as far as the sender knows: a fact, if perhaps an old one."""
+
+    membership: Membership
+
+
+@dataclass(slots=True)
 class CatchUp:
     """Please send what the group delivered after this."""
 
@@ -296,10 +321,17 @@ Message: TypeAlias = (
     | PreVote
     | PreVoteAck
     | HandOver
+    | Join
+    | MembersWanted
+    | Members
     | CatchUp
     | Deliveries
     | Executed
 )
+
+
+TO_ANYONE: Final = (Multicast, Join, MembersWanted)
+"""What is said to whoever is there: a machine may hand it to another replica of the group than was meant."""
 
 
 def about(message: object) -> Sequence[MessageId]:

@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.errors import InvalidArgument
+from multicast.membership import Membership
 from multicast.messages import Delivery, Message
 from multicast.topology import Topology
 from multicast.types import MessageId, Process, ReplicaId, Timestamp
@@ -50,11 +51,19 @@ class Ready:
 
     Take it after `deliver` of the same `Ready`. A replica may be named again while one is on its way.
     """
+    learned: list[Membership] = field(default_factory=list)
+    """Who is in a group, its own or another, as of now: hosts must know where to send."""
     wake_at: float = 0.0
 
     def __bool__(self) -> bool:
         return bool(
-            self.persist or self.send or self.promise or self.deliver or self.duplicates or self.transfers
+            self.persist
+            or self.send
+            or self.promise
+            or self.deliver
+            or self.duplicates
+            or self.transfers
+            or self.learned
         )
 
 
@@ -92,13 +101,19 @@ class Start:
     """What a replica starts from: who it is, where, and what its disk has kept."""
 
     me: ReplicaId
+    """If no configuration has it, it asks to take the place of the member with its number."""
     topology: Topology
+    """Of the first configurations."""
     rng: random.Random
     """Must not repeat in one life of a replica what it gave in an earlier one."""
     now: float
     timing: Timing = field(default_factory=Timing)
     durable: Durable = field(default_factory=Durable)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    place: str = ""
+    """Where this replica is to be found, for those who do not know it yet."""
+    evict: bool = False
+    """Whether it is to take a member's place although that one is well."""
 
 
 class Protocol(abc.ABC):

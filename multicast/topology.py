@@ -1,56 +1,36 @@
-"""Which groups exist, who is in them, and what a quorum of each is."""
+"""Which groups exist, and who is in them as far as one process knows."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
 
-from multicast.errors import InvalidArgument, PeerViolation
-from multicast.types import GROUPS_MAX, Ballot, Destinations, GroupId, ReplicaId
-
-
-class Configuration:
-    """The members of one group during some ballots, and what makes a quorum of them."""
-
-    __slots__ = ("bit", "group", "members", "number", "quorum")
-
-    def __init__(self, group: GroupId, number: int, members: Iterable[ReplicaId]) -> None:
-        self.group = group
-        self.number = number
-        self.members = tuple(members)
-        self.quorum = len(self.members) // 2 + 1
-        self.bit = {member: 1 << index for index, member in enumerate(self.members)}
-        """Members as bits, so that a set of acknowledgements is one integer."""
-        if not 0 <= group < GROUPS_MAX:
-            raise InvalidArgument(f"group id {group} is not in 0..{GROUPS_MAX - 1}")
-        if len(self.members) % 2 == 0:
-            raise InvalidArgument(f"group {group} has {len(self.members)} members; it needs an odd number")
-        if len(self.bit) != len(self.members):
-            raise InvalidArgument(f"group {group} lists a member twice: {_names(self.members)}")
-        if len({member.number for member in self.members}) != len(self.members):
-            raise InvalidArgument(f"group {group} has two replicas of one number: {_names(self.members)}")
-        for member in self.members:
-            if member.group != group:
-                raise InvalidArgument(f"{member} is listed in group {group}")
-
-    def is_quorum(self, votes: int) -> bool:
-        """Whether these members, as bits, are a quorum."""
-        return votes.bit_count() >= self.quorum
+from multicast.errors import InvalidArgument, PeerViolation, UnknownConfiguration
+from multicast.membership import Configuration, Membership
+from multicast.types import Ballot, Destinations, GroupId, ReplicaId
 
 
 class Topology:
-    """All groups. Immutable; group ids are never reused."""
+    """All groups, which are fixed, and what is known of their members, which grows.
 
-    def __init__(self, groups: Mapping[GroupId, Iterable[ReplicaId]]) -> None:
+    Group ids are never reused.
+    """
+
+    def __init__(
+        self, groups: Mapping[GroupId, Iterable[ReplicaId]], places: Mapping[ReplicaId, str] | None = None
+    ) -> None:
         if not groups:
             raise InvalidArgument("a topology needs at least one group")
-        self.configurations = {
-            group: Configuration(group, 0, members) for group, members in sorted(groups.items())
-        }
-        self.groups: Destinations = tuple(self.configurations)
-        self.quorums = {group: c.quorum for group, c in self.configurations.items()}
-        self.bits = {m: bit for c in self.configurations.values() for m, bit in c.bit.items()}
-        """Every replica, as a bit among the members of its group."""
+        self.memberships: dict[GroupId, Membership] = {}
+        """The newest of each group that is known here."""
+        self._configurations: dict[tuple[GroupId, int], Configuration] = {}
+        self.replicas: set[ReplicaId] = set()
+        """All members that were ever known."""
+        for group, members in sorted(groups.items()):
+            listed = tuple(members)
+            where = [] if places is None else [places[member] for member in listed]
+            self._add(Membership(Configuration(group, 0, listed, where)))
+        self.groups: Destinations = tuple(self.memberships)
         self._checked: set[Destinations] = set()
 
     @classmethod
@@ -67,21 +47,58 @@ class Topology:
             }
         )
 
+    def copy(self) -> Topology:
+        """The same, for a process that learns by itself."""
+        other = Topology({group: found.current.members for group, found in self.memberships.items()})
+        other.memberships.update(self.memberships)
+        other._configurations = dict(self._configurations)
+        other.replicas = set(self.replicas)
+        return other
+
     def __contains__(self, replica: object) -> bool:
-        return replica in self.bits
+        return replica in self.replicas
+
+    def learn(self, membership: Membership) -> bool:
+        """Somebody says what a group's membership is, or was. Whether that is news."""
+        known = self.membership(membership.group)
+        if membership.version <= known.version:
+            return False
+        self._add(membership)
+        return True
+
+    def _add(self, membership: Membership) -> None:
+        self.memberships[membership.group] = membership
+        for configuration in (membership.previous, membership.current):
+            if configuration is not None:
+                self._configurations[configuration.group, configuration.number] = configuration
+                self.replicas.update(configuration.members)
+
+    def membership(self, group: GroupId) -> Membership:
+        """The newest that is known."""
+        found = self.memberships.get(group)
+        if found is None:
+            raise InvalidArgument(f"unknown group {group}; this topology has {_list(self.groups)}")
+        return found
+
+    def known(self, group: GroupId, number: int) -> Configuration | None:
+        """The members of the group in ballots of this configuration, if we have heard of it."""
+        return self._configurations.get((group, number))
+
+    def configurations(self, group: GroupId) -> list[Configuration]:
+        """All of the group that we have heard of."""
+        return [found for (of, _), found in self._configurations.items() if of == group]
 
     def configuration(self, group: GroupId, number: int) -> Configuration:
         """The members of the group in ballots of this configuration."""
-        found = self.configurations.get(group)
+        found = self.known(group, number)
         if found is None:
-            raise InvalidArgument(f"unknown group {group}; this topology has {_list(self.groups)}")
-        if number != found.number:
-            raise PeerViolation(f"unknown configuration {number} of group {group}")
+            self.membership(group)
+            raise UnknownConfiguration(group, number)
         return found
 
     def members(self, group: GroupId) -> tuple[ReplicaId, ...]:
-        """The members of the group."""
-        return self.configuration(group, 0).members
+        """The members of the group, as far as known: during a change, those of both configurations."""
+        return self.membership(group).everyone
 
     def check_ballot(self, group: GroupId, ballot: Ballot) -> None:
         """Raise unless a member of the group may lead this ballot."""
@@ -90,7 +107,7 @@ class Topology:
 
     def preferred_leader(self, group: GroupId) -> ReplicaId:
         """Who tries to lead first, so that leaders spread over replica numbers."""
-        members = self.members(group)
+        members = self.membership(group).current.members
         return members[group % len(members)]
 
     def check_destinations(self, dest: Destinations) -> None:
@@ -100,16 +117,12 @@ class Topology:
         if not dest:
             raise InvalidArgument("a message needs at least one destination group")
         for group in dest:
-            if group not in self.configurations:
+            if group not in self.memberships:
                 raise InvalidArgument(f"unknown group {group}; this topology has {_list(self.groups)}")
         if any(a >= b for a, b in itertools.pairwise(dest)):
             raise InvalidArgument(f"destinations must be strictly increasing: {_list(dest)}")
         if len(self._checked) < 4096:
             self._checked.add(dest)
-
-
-def _names(members: Iterable[ReplicaId]) -> str:
-    return ", ".join(map(str, members))
 
 
 def _list(groups: Iterable[GroupId]) -> str:

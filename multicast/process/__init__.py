@@ -8,6 +8,7 @@ protocols compares nothing else. Each module adds one idea to a process:
 `collection`  forgetting what everyone has executed
 `requests`    MULTICAST from clients and other groups, and multicasting again what takes too long
 `recovery`    NEWLEADER ... NEWSTATE_ACK: how a process comes to lead
+`membership`  how a replica on a new disk becomes a member
 `replica`     time: heartbeats, elections, time-outs; and the dispatch of messages
 """
 

@@ -36,8 +36,8 @@ class Collection(DeliveryPath[E]):
         reports = sorted(
             (self.reports.get(m, NO_TIMESTAMP) for m in self.configuration.members), reverse=True
         )
-        executed = reports[self.configuration.quorum - 1]
-        self._learn_fact(self.group, min(executed, self.last_delivered))
+        self.executed_by_quorum = reports[self.configuration.quorum - 1]
+        self._learn_fact(self.group, min(self.executed_by_quorum, self.last_delivered))
 
     def _exchange_watermarks(self) -> None:
         """Ask the groups we wait for, and tell them our own group's watermark."""

@@ -13,6 +13,7 @@ from collections import deque
 from multicast.durable import Checkpoint, Learned
 from multicast.errors import InvariantBroken, PeerViolation
 from multicast.history import History
+from multicast.membership import MEMBERSHIP
 from multicast.messages import CatchUp, Decision, Deliver, Deliveries, Delivery
 from multicast.process.entry import E
 from multicast.process.state import State
@@ -80,6 +81,8 @@ class DeliveryPath(State[E]):
         bucket.append(entry)
         self._ready.persist.append(delivery)
         self._ready.deliver.append(delivery)
+        if mid.client == MEMBERSHIP and not mismatch:
+            self._learn(self.membership.after(payload))
 
     def _catch_up(self, source: ReplicaId) -> None:
         """Ask a replica for what follows our last delivery, once per time-out."""
@@ -129,6 +132,8 @@ class DeliveryPath(State[E]):
         self._ready.deliver.clear()  # the snapshot contains whatever was not yet drained
         self.last_delivered = checkpoint.position
         self.delivered_ids = checkpoint.delivered.copy()
+        if checkpoint.membership is not None:
+            self._learn(checkpoint.membership)
         self.history = History(self.last_delivered, self.timing.history)
         self.clock = max(self.clock, time_of(self.last_delivered))
         taken = {state.mid for state in checkpoint.entries}
@@ -161,7 +166,7 @@ class DeliveryPath(State[E]):
         """Deliveries arrived from elsewhere; recovery may be waiting for them."""
 
     def _member(self, sender: Process) -> ReplicaId:
-        """The sender, if it is a member of our own group."""
-        if isinstance(sender, ReplicaId) and sender in self.configuration.bit:
+        """The sender, if it is or was a member of our own group: whoever counts votes asks for more."""
+        if isinstance(sender, ReplicaId) and sender.group == self.group and sender in self.topology:
             return sender
         raise PeerViolation(f"{sender} is not a member of group {self.group}")

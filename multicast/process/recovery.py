@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 
 from multicast.durable import Joined, Promised
 from multicast.errors import PeerViolation
-from multicast.messages import EntryState, Hint, NewLeader, NewLeaderAck, NewState, NewStateAck, Part
+from multicast.membership import Membership
+from multicast.messages import EntryState, Hint, Members, NewLeader, NewLeaderAck, NewState, NewStateAck, Part
 from multicast.process.entry import E
 from multicast.process.requests import Requests
 from multicast.protocol import Start
-from multicast.types import Ballot, MessageId, Phase, Process, ReplicaId, Status, Timestamp
+from multicast.types import NO_TIMESTAMP, Ballot, MessageId, Phase, Process, ReplicaId, Status, Timestamp
 
 ACCEPTED = Phase.ACCEPTED
 COMMITTED = Phase.COMMITTED
@@ -67,12 +68,14 @@ class Campaign:
     """A candidate's attempt to open a ballot."""
 
     ballot: Ballot
+    electorate: Membership
+    """Who must promise: quorums of its current configuration and, if it is not settled, of the previous."""
     resend_at: float
     promises: dict[ReplicaId, Promise] = field(default_factory=dict)
     merged: bool = False
     """Whether the promises have been made use of: the ballot has its initial state."""
-    acknowledged: int = 0
-    """Members that hold the initial state, as bits."""
+    acknowledged: set[ReplicaId] = field(default_factory=set)
+    """Who holds the initial state."""
 
     def promised(self) -> list[ReplicaId]:
         """Who has answered NEWLEADER in full, in a fixed order."""
@@ -89,18 +92,30 @@ class LeaderRecovery(Requests[E]):
         """The pieces of a NEW_STATE that have come so far."""
         self.joining: dict[ReplicaId, float] = {}
         """At a leader: until when a member that was away is left alone with its NEW_STATE."""
+        self.opened_at = NO_TIMESTAMP
+        """At a leader: what it had delivered when its ballot began. No more had been collected before."""
 
     def recover(self) -> None:
-        """Line 36: open a ballot above every one we know of."""
+        """Line 36: open a ballot above every one we know of, in the newest configuration we know of."""
+        membership = self.membership
+        if self.me not in membership.current.bit:
+            return
         self._leave_ballot()
-        self.ballot = Ballot(self.highest_number + 1, self.me, self.configuration.number)
+        self.ballot = Ballot(self.highest_number + 1, self.me, membership.current.number)
         self.note_ballot(self.group, self.ballot)
-        self.campaign = Campaign(self.ballot, self.now + self.timing.retry_s)
+        self.campaign = Campaign(self.ballot, membership, self.now + self.timing.retry_s)
         self.selection.promised(self.now)
         self._ready.persist.append(Promised(self.ballot))
-        if self.others:
-            self._ready.promise.append((self.others, NewLeader(self.ballot)))
+        self._send_new_leader(membership.everyone)
         self._acknowledge_new_leader(self.me)
+
+    def _send_new_leader(self, members: Iterable[ReplicaId]) -> None:
+        """Line 37. Whoever may not have heard of the configuration is told."""
+        receivers = tuple(member for member in members if member != self.me)
+        if receivers:
+            if not self.membership.settled:
+                self._ready.promise.append((receivers, Members(self.membership)))
+            self._ready.promise.append((receivers, NewLeader(self.ballot)))
 
     def _leave_ballot(self) -> None:
         """Stop normal operation. What was only proposed is forgotten; its senders will repeat it."""
@@ -121,12 +136,20 @@ class LeaderRecovery(Requests[E]):
         if ballot < self.ballot or ballot == self.cballot:
             self._ready.send.append(((candidate,), Hint(self.group, self.ballot)))
             return
+        if self._is_outdated(ballot) or self.me not in self.membership.everyone:
+            # Ballots of older configurations are over, and whoever is no member has nothing to promise.
+            self._ready.send.append(((candidate,), Members(self.membership)))
+            return
         if ballot > self.ballot:
             self._leave_ballot()
             self.ballot = ballot
             self.selection.promised(self.now)
             self._ready.persist.append(Promised(ballot))
         self._acknowledge_new_leader(candidate)
+
+    def _is_outdated(self, ballot: Ballot) -> bool:
+        """Whether the ballot is of an older configuration than the newest we know of."""
+        return ballot.configuration < self.membership.current.number
 
     def _acknowledge_new_leader(self, candidate: ReplicaId) -> None:
         self._flush()
@@ -155,6 +178,8 @@ class LeaderRecovery(Requests[E]):
         campaign = self.campaign
         if campaign is None or message.ballot != campaign.ballot or campaign.merged:
             return
+        if member not in campaign.electorate.everyone:
+            return
         promise = campaign.promises.get(member)
         if promise is None:
             promise = Promise(message.cballot, message.clock, message.executed, Pieces())
@@ -172,7 +197,7 @@ class LeaderRecovery(Requests[E]):
         if campaign is None or campaign.merged:
             return
         promised = campaign.promised()
-        if self.me not in promised or len(promised) < self.configuration.quorum:
+        if self.me not in promised or not campaign.electorate.agrees(promised):
             return
         furthest = max(promised, key=lambda m: campaign.promises[m].executed)
         if campaign.promises[furthest].executed > self.last_delivered:
@@ -220,6 +245,7 @@ class LeaderRecovery(Requests[E]):
         """
         self.status = Status.RECOVERING
         self.ballot = self.cballot = ballot
+        self._configure()
         self.clock = max(self.clock, clock)
         old, self.entries = self.entries, {}
         self.orphans.clear()
@@ -256,10 +282,14 @@ class LeaderRecovery(Requests[E]):
         """Lines 58-63. A repeat is acknowledged, but not applied: it would erase what came after it."""
         ballot = message.ballot
         leader = self._leader_speaks(sender, ballot)
+        if self.me not in self.topology.configuration(self.group, ballot.configuration).bit:
+            return
         if ballot < self.ballot:
             self._ready.send.append(((leader,), Hint(self.group, self.ballot)))
         elif ballot == self.cballot:
             self._ready.promise.append(((leader,), NewStateAck(ballot)))
+        elif self._is_outdated(ballot):
+            self._ready.send.append(((leader,), Members(self.membership)))
         else:
             if self.incoming is None or self.incoming[0] != ballot:
                 self.incoming = (ballot, Pieces())
@@ -279,9 +309,9 @@ class LeaderRecovery(Requests[E]):
         campaign = self.campaign
         if campaign is None or not campaign.merged or message.ballot != campaign.ballot:
             return
-        campaign.acknowledged |= self.configuration.bit[member]
+        campaign.acknowledged.add(member)
         self.selection.expect_leader(self.now)
-        if campaign.acknowledged & self.my_bit and self.configuration.is_quorum(campaign.acknowledged):
+        if self.me in campaign.acknowledged and self.configuration.has_quorum(campaign.acknowledged):
             self._lead()
 
     def _lead(self) -> None:
@@ -289,8 +319,10 @@ class LeaderRecovery(Requests[E]):
         self.status = Status.LEADER
         self.campaign = None
         self.joining = {}
-        self.selection.lead(self.now)
+        self.selection.lead(self.configuration, self.now)
         self.reports = {}
+        self.executed_by_quorum = NO_TIMESTAMP
+        self.opened_at = self.last_delivered
         unfinished = []
         for entry in self.entries.values():
             if entry.phase is ACCEPTED:
@@ -313,12 +345,10 @@ class LeaderRecovery(Requests[E]):
             return
         campaign.resend_at = self.now + self.timing.retry_s
         if campaign.merged:
-            bit = self.configuration.bit
-            self._send_new_state(tuple(m for m in self.others if not campaign.acknowledged & bit[m]))
+            self._send_new_state(tuple(m for m in self.others if m not in campaign.acknowledged))
             return
-        silent = tuple(m for m in self.others if m not in campaign.promised())
-        if silent:
-            self._ready.promise.append((silent, NewLeader(campaign.ballot)))
+        promised = campaign.promised()
+        self._send_new_leader(m for m in campaign.electorate.everyone if m not in promised)
         self._try_merge()
 
     def _leader_speaks(self, sender: Process, ballot: Ballot) -> ReplicaId:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from multicast.errors import PeerViolation
+from multicast.errors import PeerViolation, UnknownConfiguration
 from multicast.messages import (
     CatchUp,
     Deliver,
@@ -15,6 +15,9 @@ from multicast.messages import (
     Heartbeat,
     HeartbeatAck,
     Hint,
+    Join,
+    Members,
+    MembersWanted,
     Message,
     Multicast,
     NewLeader,
@@ -25,7 +28,7 @@ from multicast.messages import (
     PreVoteAck,
 )
 from multicast.process.entry import E
-from multicast.process.recovery import LeaderRecovery
+from multicast.process.membership import Admission
 from multicast.protocol import Ready, Start
 from multicast.types import Ballot, Process, ReplicaId, Status
 
@@ -42,7 +45,7 @@ class _Handlers(dict[type, Callable[[Any, Any], None]]):
         raise _NotForIt(kind)
 
 
-class Replica(LeaderRecovery[E]):
+class Replica(Admission[E]):
     """One process of its group. A protocol adds the handlers of its own messages."""
 
     def __init__(self, start: Start) -> None:
@@ -53,7 +56,9 @@ class Replica(LeaderRecovery[E]):
         """At a follower: when to ask other groups for watermarks, if anything still waits for them."""
         self.defied: dict[ReplicaId, float] = {}
         """At a leader: members that have promised a higher ballot, and since when."""
-        self._client_handlers = _Handlers({Multicast: self.on_multicast})
+        self._client_handlers = _Handlers(
+            {Multicast: self.on_multicast, MembersWanted: self.on_members_wanted}
+        )
         self._handlers = _Handlers({
             Multicast: self.on_multicast,
             Deliver: self.on_deliver,
@@ -67,6 +72,9 @@ class Replica(LeaderRecovery[E]):
             PreVote: self.on_pre_vote,
             PreVoteAck: self.on_pre_vote_ack,
             HandOver: self.on_hand_over,
+            Join: self.on_join,
+            Members: self.on_members,
+            MembersWanted: self.on_members_wanted,
             CatchUp: self.on_catch_up,
             Deliveries: self.on_deliveries,
             Executed: self.on_executed,
@@ -74,15 +82,20 @@ class Replica(LeaderRecovery[E]):
 
     def receive(self, sender: Process, messages: Iterable[Message], now: float) -> None:
         """Handle messages that came together."""
+        self.now = now
         handlers = self._handlers
-        if sender not in self.bits:
+        if sender not in self.topology.replicas:
             handlers = self._client_handlers
             if type(sender) is ReplicaId:
-                raise PeerViolation(f"a message came from {sender}, which is not in the topology")
-        self.now = now
+                self.receive_stranger(sender, messages)
+                return
         try:
             for message in messages:
-                handlers[type(message)](sender, message)
+                try:
+                    handlers[type(message)](sender, message)
+                except UnknownConfiguration as error:
+                    # It is as if the message had been lost, but that we know whom to ask.
+                    self.ask_members(error.group, sender)
         except _NotForIt as error:
             who = f"{'' if handlers is self._handlers else 'client '}{sender}"
             raise PeerViolation(f"{who} sent {error.kind.__name__}, which is not for it to send") from None
@@ -113,7 +126,10 @@ class Replica(LeaderRecovery[E]):
         self.now = now
         if self.status is not Status.LEADER:
             return False
-        hearing = [m for m in self.others if m in self.reports and self.selection.hears_us(m, now)]
+        hearing = [
+            m for m in self.others
+            if m in self.reports and m in self.membership.current.bit and self.selection.hears_us(m, now)
+        ]  # fmt: skip
         if not hearing:
             return False
         heir = max(hearing, key=lambda member: self.reports[member])
@@ -135,11 +151,14 @@ class Replica(LeaderRecovery[E]):
             self._exchange_watermarks()
             self._heartbeat()
             self._retry_overdue()
+            self._follow_changes()
+        elif self.is_outsider:
+            self._ask_to_join()
         else:
             self._resend()
             if self.pre_vote_for is not None and self.campaign is None:
                 # Others may have come up since: whoever is to lead first should not miss its turn.
-                self._ready.send.append((self.others, PreVote(self.pre_vote_for)))
+                self._send_pre_vote()
             if self.retained and self.now >= self.exchange_at:
                 # The leader may have collected long ago what we still hold, and asks no more.
                 self.exchange_at = self.now + 10 * self.timing.heartbeat_s
@@ -162,19 +181,30 @@ class Replica(LeaderRecovery[E]):
 
     def _stand(self) -> None:
         """No leader has been heard: ask whether others would join us, before spending a ballot."""
-        self.pre_vote_for = Ballot(self.highest_number + 1, self.me, self.configuration.number)
-        alone = self.selection.begin_pre_vote(self.now)
-        if alone:
+        membership = self.membership
+        if self.me not in membership.current.bit:
+            self.selection.expect_leader(self.now)
+            return
+        self.pre_vote_for = Ballot(self.highest_number + 1, self.me, membership.current.number)
+        if self.selection.begin_pre_vote(membership, self.now):
             self.recover()
         else:
-            self._ready.send.append((self.others, PreVote(self.pre_vote_for)))
+            self._send_pre_vote()
+
+    def _send_pre_vote(self) -> None:
+        if self.pre_vote_for is not None:
+            others = tuple(m for m in self.membership.everyone if m != self.me)
+            self._ready.send.append((others, PreVote(self.pre_vote_for)))
 
     def on_pre_vote(self, sender: Process, message: PreVote) -> None:
         """Grant it if we hear no leader either; a member with an old ballot is told the newer one."""
         member = self._member(sender)
         if message.ballot.leader != member:
             raise PeerViolation(f"{sender} asks for pre-votes for ballot {message.ballot}")
-        if message.ballot <= self.ballot:
+        self.topology.check_ballot(self.group, message.ballot)
+        if self._is_outdated(message.ballot) or self.is_outsider:
+            self._ready.send.append(((member,), Members(self.membership)))
+        elif message.ballot <= self.ballot:
             self._ready.send.append(((member,), Hint(self.group, self.ballot)))
         elif self.status is not Status.LEADER and self.selection.grants(self.now):
             self._ready.send.append(((member,), PreVoteAck(message.ballot)))

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from typing import Any, Generic
 
 from multicast.delivered import DeliveredIds
-from multicast.durable import Checkpoint
+from multicast.durable import Checkpoint, Configured
 from multicast.election import LeaderSelection
 from multicast.errors import InvalidArgument
 from multicast.history import History
+from multicast.membership import Membership
 from multicast.messages import EntryState, Multicast
 from multicast.process.entry import E
 from multicast.protocol import Protocol, Ready, Start
@@ -37,23 +38,27 @@ class State(Protocol, Generic[E]):
 
     def __init__(self, start: Start) -> None:
         me, topology, now = start.me, start.topology, start.now
-        if me not in topology:
-            raise InvalidArgument(f"{me} is not in the topology")
         self.check_topology(topology)
         durable, checkpoint = start.durable, start.checkpoint
         self.me = me
         self.group = me.group
-        self.topology = topology
+        self.place, self.evict = start.place, start.evict
         self.timing = start.timing
-        self.configuration = topology.configuration(me.group, 0)
-        self.others = tuple(m for m in self.configuration.members if m != me)
-        self.my_bit = self.configuration.bit[me]
-        self.bits = topology.bits
-        self.quorums = topology.quorums
+        self.topology = topology = topology.copy()
+        """What we know of all groups' members, which grows."""
+        for membership in durable.memberships.values():
+            topology.learn(membership)
+        if me.number not in [member.number for member in topology.members(me.group)]:
+            raise InvalidArgument(f"{me} can be no member of group {me.group}")
 
         self.clock = durable.clock
         self.ballot = durable.ballot
         self.cballot = durable.cballot
+        self.configuration = self.membership.current
+        """Of cballot: acknowledgements are counted by it."""
+        self.others: tuple[ReplicaId, ...] = ()
+        self.my_bit = 0
+        self._configure()
         self.entries: dict[MessageId, E] = {}
         self.last_delivered = checkpoint.position
         """The paper's max_delivered_gts."""
@@ -82,17 +87,23 @@ class State(Protocol, Generic[E]):
         """E(h): up to where a quorum of group h has durably executed, as far as known."""
         self.reports: dict[ReplicaId, Timestamp] = {}
         """At a leader: what each member has durably executed."""
+        self.executed_by_quorum = NO_TIMESTAMP
+        """At a leader: what a quorum has reported in its ballot."""
         self.asked_facts: dict[GroupId, Timestamp] = {}
         """At a leader: what it knew of a group's watermark when it last asked for it."""
 
-        self.selection = LeaderSelection(me, self.configuration, self.timing, start.rng)
+        self.selection = LeaderSelection(me, self.membership, self.timing, start.rng)
         self.now = now
         self._ready = Ready()
         # Pieces sent in different lives must never be taken for one state.
         self._transfer = start.rng.getrandbits(62)
 
         # Departure 1: a promise in flight, or a ballot this process led, ends with the crash.
-        followed = self.cballot == self.ballot != NO_BALLOT and self.ballot.leader != me
+        followed = (
+            self.cballot == self.ballot != NO_BALLOT
+            and self.ballot.leader != me
+            and self.configuration.number == self.cballot.configuration
+        )
         self.status = Status.FOLLOWER if followed else Status.RECOVERING
         self.highest_number = self.ballot.number
         self.clock = max(self.clock, time_of(self.last_delivered))
@@ -104,7 +115,28 @@ class State(Protocol, Generic[E]):
         self._rebuild_retained()
         fresh = self.ballot == NO_BALLOT
         first = topology.preferred_leader(me.group) == me
-        self.selection.expect_leader(now, at_once=not self.others or (fresh and first))
+        alone = self.membership.everyone == (me,)
+        self.selection.expect_leader(now, at_once=alone or (fresh and first))
+
+    @property
+    def membership(self) -> Membership:
+        """The newest of the own group that we know of: whoever opens a ballot needs its consent."""
+        return self.topology.memberships[self.group]
+
+    def _configure(self) -> None:
+        """The members that cballot is about."""
+        found = self.topology.known(self.group, self.cballot.configuration)
+        self.configuration = found or self.membership.current
+        self.others = tuple(m for m in self.configuration.members if m != self.me)
+        self.my_bit = self.configuration.bit.get(self.me, 0)
+
+    def _learn(self, membership: Membership) -> bool:
+        """Remember who is in a group. Whether that is news."""
+        news = self.topology.learn(membership)
+        if news:
+            self._ready.persist.append(Configured(membership))
+            self._ready.learned.append(membership)
+        return news
 
     @abc.abstractmethod
     def new_entry(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> E:
@@ -155,9 +187,11 @@ class State(Protocol, Generic[E]):
     def status_of(self) -> dict[str, Any]:
         """For people."""
         return {
-            "status": self.status.value,
+            "status": self.status.value if self.me in self.membership.current.bit else "outsider",
             "ballot": self.ballot.number,
             "leader": self.ballot.leader if self.ballot.number else None,
+            "configuration": self.membership.current.number,
+            "settled": self.membership.settled,
             "clock": self.clock,
             "entries": len(self.entries),
         }
@@ -169,7 +203,7 @@ class State(Protocol, Generic[E]):
     def checkpoint(self) -> Checkpoint:
         """The ordering side of a snapshot taken now, at the last delivery."""
         retained = [entry.state() for entry in self.entries.values() if entry.delivered]
-        return Checkpoint(self.last_delivered, self.delivered_ids.copy(), tuple(retained))
+        return Checkpoint(self.last_delivered, self.delivered_ids.copy(), tuple(retained), self.membership)
 
     def executed(self, watermark: Timestamp) -> None:
         """Everything up to here is durably executed by the application."""

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from multicast.client import Reply
-from multicast.messages import Delivery, Message, Multicast, about
+from multicast.membership import MEMBERSHIP, Membership
+from multicast.messages import Accept, Delivery, LocalTimestamp, Message, Multicast, Phase2a, about
 from multicast.sim.faults import Fault
 from multicast.sim.host import Host
 from multicast.topology import Topology
@@ -55,6 +56,9 @@ class Checker:
     def installed(self, host: Host) -> None:
         """A replica's application was replaced by a snapshot."""
 
+    def learned(self, host: Host, membership: Membership) -> None:
+        """A replica knows who is in a group."""
+
     def crashed(self, host: Host) -> None:
         """A replica is down."""
 
@@ -80,6 +84,31 @@ class Multicasts:
     def add(self, message: Multicast) -> None:
         """A client is about to send this for the first time."""
         self.known[message.mid] = message
+
+
+class Memberships(Checker):
+    """A group's membership changes step by step, each decided once; other checkers count by what it finds."""
+
+    def __init__(self, topology: Topology, multicasts: Multicasts) -> None:
+        self._topology = topology
+        self._multicasts = multicasts
+        self._facts: dict[tuple[GroupId, int], Membership] = {}
+
+    def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
+        """A step is multicast by the leader that proposes it."""
+        values = message.values if isinstance(message, Phase2a) else (message,)
+        for value in values:
+            if isinstance(value, Accept | LocalTimestamp) and value.mid.client == MEMBERSHIP:
+                if value.dest != (host.me.group,) or value.payload is None:
+                    raise Violation("Membership", f"{host.me} proposes {value.mid} to groups {value.dest}")
+                self._multicasts.add(Multicast(value.mid, value.dest, value.payload, value.ack_below))
+
+    def learned(self, host: Host, membership: Membership) -> None:
+        """What one replica takes for a fact, all must."""
+        fact = self._facts.setdefault((membership.group, membership.version), membership)
+        if fact != membership:
+            raise Violation("Membership", f"{host.me} takes {membership} for a fact, others {fact}")
+        self._topology.learn(membership)
 
 
 class Order(Checker):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from multicast.client import Reply, Sender
-from multicast.messages import Hint, Message
+from multicast.messages import Hint, Members, Message
 from multicast.sim.checkers import Multicasts
 from multicast.sim.host import Observer
 from multicast.sim.network import Loop, Network
@@ -111,7 +111,7 @@ class SimClient:
         """A reply or a hint."""
         if not self.alive:
             return
-        assert isinstance(message, (Reply, Hint))
+        assert isinstance(message, (Reply, Hint, Members))
         for observer in self._observers:
             observer.received(self.sender.client, sender, message)
         self.sender.step(message, self._loop.now)

@@ -11,12 +11,20 @@ from multicast.errors import InvalidArgument
 from multicast.topology import Topology
 from multicast.types import ClientId, GroupId, Process, ReplicaId
 
-FAULTS: Final = ("none", "crash", "partition", "loss", "all")
+FAULTS: Final = ("none", "crash", "partition", "loss", "wipe", "all")
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
     """A replica loses what is not durable, and restarts after a while."""
+
+    replica: ReplicaId
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wipe:
+    """A replica crashes and its disk is gone, with all that it promised. It comes back on a new one."""
 
     replica: ReplicaId
     down_s: float
@@ -74,7 +82,7 @@ class Nominate:
     replica: ReplicaId
 
 
-Fault: TypeAlias = Nominate | Crash | Outage | Cut | Heal | Reset | Stall | ClientDeath
+Fault: TypeAlias = Nominate | Crash | Wipe | Outage | Cut | Heal | Reset | Stall | ClientDeath
 
 
 def schedule(
@@ -90,6 +98,8 @@ def schedule(
         draw.partitions()
     if kind in ("loss", "all"):
         draw.losses()
+    if kind in ("wipe", "all"):
+        draw.wipes()
     return sorted(draw.found, key=lambda item: item[0])
 
 
@@ -119,6 +129,12 @@ class _Draw:
             self.add(Outage(rng.choice(topology.groups), rng.uniform(0.05, 1.0)))
         if self.clients > 1:
             self.add(ClientDeath(0, halfway=True))
+        self.nominations()
+
+    def wipes(self) -> None:
+        # More than a minority at a time is beyond what any protocol survives: the run leaves out those.
+        for _ in range(len(self.replicas)):
+            self.add(Wipe(self.rng.choice(self.replicas), self.rng.uniform(0.0, 0.5)))
         self.nominations()
 
     def nominations(self) -> None:

@@ -16,6 +16,7 @@ from typing import Protocol as Interface
 
 from multicast.client import Reply
 from multicast.durable import Checkpoint, Durable, Record
+from multicast.membership import MEMBERSHIP, Membership
 from multicast.messages import Delivery, Message
 from multicast.protocol import Protocol, Send, Start, Timing
 from multicast.sim.faults import Fault
@@ -66,6 +67,9 @@ class Observer(Interface):
 
     def installed(self, host: Host) -> None:
         """A replica's application was replaced by a snapshot."""
+
+    def learned(self, host: Host, membership: Membership) -> None:
+        """A replica knows who is in a group, its own or another."""
 
     def crashed(self, host: Host) -> None:
         """A replica is down, its volatile state gone."""
@@ -132,6 +136,10 @@ class Host:
         self.log: list[Delivery] = []
         self.places: dict[MessageId, Timestamp] = {}
         self.stalled_until = 0.0
+        self.gone = False
+        """Its disk is lost: nobody will ever be this replica again."""
+        self.evict = False
+        """An operator wants it to take the place of a member that is well."""
         self.violation: Exception | None = None
         self._batches: deque[Batch] = deque()
         self._life = 0
@@ -155,7 +163,7 @@ class Host:
         self._wake_at = float("inf")
         start = Start(
             self.me, self._topology, self._rng, self.local(self._loop.now),
-            self._timing, self.durable, self.commit.checkpoint,
+            self._timing, self.durable, self.commit.checkpoint, evict=self.evict,
         )  # fmt: skip
         self.replica = self._protocol(start)
         del self.log[self.commit.length :]
@@ -230,6 +238,9 @@ class Host:
         assert replica is not None
         while True:
             ready = replica.ready()
+            for membership in ready.learned:
+                for observer in self._observers:
+                    observer.learned(self, membership)
             for receivers, message in ready.send:
                 self._send(receivers, message)
             for delivery in ready.deliver:
@@ -266,7 +277,7 @@ class Host:
         for observer in self._observers:
             observer.delivered(self, delivery)
         assert self.replica is not None
-        if self.replica.is_leader:
+        if self.replica.is_leader and delivery.mid.client != MEMBERSHIP:
             self._reply(delivery.mid)
 
     def _reply(self, mid: MessageId) -> None:

@@ -10,10 +10,13 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from multicast.errors import MulticastError
+from multicast.membership import Membership
+from multicast.messages import TO_ANYONE
 from multicast.protocol import Protocol, Timing
-from multicast.sim.checkers import Checker, Genuine, Multicasts, Order, Violation
+from multicast.sim.checkers import Checker, Genuine, Memberships, Multicasts, Order, Violation
 from multicast.sim.clients import SimClient, Workload
 from multicast.sim.faults import (
     ClientDeath,
@@ -25,6 +28,7 @@ from multicast.sim.faults import (
     Outage,
     Reset,
     Stall,
+    Wipe,
     schedule,
 )
 from multicast.sim.host import Disk, Host
@@ -33,6 +37,8 @@ from multicast.sim.network import Delays, Loop, Network
 from multicast.topology import Topology
 from multicast.types import ClientId, Process, ReplicaId
 from multicast.whitebox import WhiteBox
+
+P = TypeVar("P", bound=Process)
 
 HEAL_S = 120.0
 """Virtual seconds after healing within which everything must have come to its end."""
@@ -79,14 +85,18 @@ class Simulation:
         self.seed = seed
         self.rng = random.Random(f"wbkv {seed}")
         self.loop = Loop()
-        self.topology = Topology.uniform(scenario.groups, scenario.replicas)
+        self.first = Topology.uniform(scenario.groups, scenario.replicas)
+        """What every process knows from the beginning."""
+        self.topology = self.first.copy()
+        """What is true by now: it grows as processes learn."""
         scenario.protocol.check_topology(self.topology)
         self.network = Network(self.loop, self._fork("network"), scenario.delays, self._arrived)
         self.multicasts = Multicasts()
         self.hosts: dict[ReplicaId, Host] = {}
+        self._successors: dict[Process, ReplicaId] = {}
         self.order = Order(self.topology, self.multicasts)
         self.trace = 0
-        checkers: list[Checker] = [self.order]
+        checkers: list[Checker] = [Memberships(self.topology, self.multicasts), self.order]
         if scenario.checkers:
             checkers.append(Genuine(self.multicasts))
             checkers += invariants_of(scenario.protocol, self.topology, self.multicasts, self.hosts)
@@ -101,7 +111,7 @@ class Simulation:
             share = scenario.workload.messages // scenario.workload.clients
             share += number < scenario.workload.messages % scenario.workload.clients
             self.clients[client] = SimClient(
-                client, self.topology, scenario.workload, share,
+                client, self.first, scenario.workload, share,
                 loop=self.loop, network=self.network, rng=self._fork(f"client {client}"),
                 multicasts=self.multicasts, changed=self._nothing, observers=self._observers,
             )  # fmt: skip
@@ -110,7 +120,7 @@ class Simulation:
         """A machine for the replica."""
         scenario = self.scenario
         return Host(
-            member, self.topology, scenario.protocol,
+            member, self.first, scenario.protocol,
             loop=self.loop, network=self.network, rng=self._fork(str(member)),
             observers=self._observers, timing=scenario.timing, disk=scenario.disk,
             skew=scenario.skew * (2 * self.rng.random() - 1), turn_s=scenario.turn_s,
@@ -127,9 +137,15 @@ class Simulation:
         kind = type(message).__name__
         self.trace = zlib.crc32(f"{self.loop.now!r} {source!s} {target!s} {kind}".encode(), self.trace)
         if isinstance(target, ReplicaId):
-            self.hosts[target].receive(source, message)
+            self._receive(source, target, message)
         else:
             self.clients[target].receive(source, message)
+
+    def _receive(self, source: Process, target: ReplicaId, message: object) -> None:
+        """What is said to whoever is there also reaches the machine's new replica."""
+        if self.hosts[target].gone and isinstance(message, TO_ANYONE):
+            target = self.now_at(target._replace(incarnation=0))
+        self.hosts[target].receive(source, message)
 
     # Faults
 
@@ -139,7 +155,9 @@ class Simulation:
             observer.injected(fault)
         match fault:
             case Crash(replica, down_s):
-                self.crash(replica, down_s)
+                self.crash(self.now_at(replica), down_s)
+            case Wipe(replica, down_s):
+                self.wipe(self.now_at(replica), down_s)
             case Outage(group, down_s):
                 for member in self.topology.members(group):
                     self.crash(member, down_s)
@@ -147,17 +165,51 @@ class Simulation:
                 for source in sources:
                     for target in targets:
                         if source != target:
-                            self.network.cut(source, target)
+                            self.network.cut(self.now_at(source), self.now_at(target))
             case Heal():
                 self.network.heal()
             case Reset(source, target):
-                self.network.reset(source, target)
+                self.network.reset(self.now_at(source), self.now_at(target))
             case Nominate(replica):
-                self.hosts[replica].nominate()
+                self.hosts[self.now_at(replica)].nominate()
             case Stall(replica, for_s):
-                self.hosts[replica].stalled_until = self.loop.now + for_s
+                self.hosts[self.now_at(replica)].stalled_until = self.loop.now + for_s
             case ClientDeath(client, halfway):
                 self.clients[ClientId(client + 1)].die(halfway=halfway)
+
+    def now_at(self, process: P) -> P:
+        """Who is now where this replica was at first: on a new disk, it is another."""
+        return self._successors.get(process, process)  # type: ignore[return-value]
+
+    def wipe(self, replica: ReplicaId, down_s: float) -> None:
+        """A disk is gone, unless its group would not survive that. The machine comes back with a new one."""
+        if self.survives_without(replica):
+            host = self.hosts[replica]
+            if host.up:
+                host.crash()
+            self.replace(replica, down_s)
+
+    def replace(self, lost: ReplicaId, down_s: float) -> None:
+        """Nobody will be this replica again; another one starts in its place."""
+        self.hosts[lost].gone = True
+        self.loop.at(self.loop.now + down_s, self.restart, self.successor(lost))
+
+    def successor(self, replica: ReplicaId, *, evict: bool = False) -> ReplicaId:
+        """A replica on a new disk that is to take this one's place. It does not run yet."""
+        new = replica._replace(incarnation=replica.incarnation + 1)
+        self._successors[replica._replace(incarnation=0)] = new
+        self.hosts[new] = self._host(new)
+        self.hosts[new].evict = evict
+        return new
+
+    def survives_without(self, replica: ReplicaId) -> bool:
+        """Whether the replica may be lost: no other loss of its group is still to be made good."""
+        membership = self.topology.membership(replica.group)
+        members = membership.current.members
+        return (
+            membership.settled and len(members) > 2 and replica in membership.current.bit
+            and not any(self.hosts[member].gone for member in members)
+        )  # fmt: skip
 
     def crash(self, replica: ReplicaId, down_s: float) -> None:
         """Crash a replica that is up; it restarts by itself."""
@@ -169,7 +221,7 @@ class Simulation:
     def restart(self, replica: ReplicaId) -> None:
         """Start a replica that is down; its connections are new."""
         host = self.hosts[replica]
-        if not host.up:
+        if not (host.up or host.gone):
             self.network.supersede(replica)
             host.start()
 
@@ -198,13 +250,26 @@ class Simulation:
         """Whether all clients are done, and every replica has delivered all its group ever will."""
         if not all(client.idle for client in self.clients.values()):
             return False
-        for host in self.hosts.values():
+        for host in self.living():
             replica = host.replica
             if replica is None or len(host.log) < len(self.order.sequences[host.me.group]):
                 return False
             if replica.unfinished():
                 return False
-        return True
+        return all(self._is_whole(self.topology.membership(group)) for group in self.topology.groups)
+
+    def living(self) -> list[Host]:
+        """All replicas whose disks are not lost, and whose place nobody has taken."""
+        members = {
+            m for group in self.topology.groups for m in self.topology.membership(group).current.members
+        }
+        retired = self.topology.replicas - members
+        return [host for me, host in self.hosts.items() if not host.gone and me not in retired]
+
+    def _is_whole(self, membership: Membership) -> bool:
+        """Whether every lost member has been replaced."""
+        members = membership.current.members
+        return membership.settled and not any(self.hosts[member].gone for member in members)
 
     def run(self) -> Outcome:
         """Both phases, and what is left to check at the end."""
@@ -242,13 +307,16 @@ class Simulation:
             if not client.idle:
                 mids = ", ".join(map(str, list(client.sender.pending)[:5]))
                 return f"client {client.sender.client} waits for {mids}"
-        for host in self.hosts.values():
+        for host in self.living():
             sequence = self.order.sequences[host.me.group]
             if len(host.log) < len(sequence):
                 return f"{host.me} has not delivered {sequence[len(host.log)]}"
             if host.replica is not None and (held := host.replica.unfinished()):
                 mids = ", ".join(map(str, held[:5]))
                 return f"{host.me} still holds {mids}, after everything was delivered and acknowledged"
+        for group in self.topology.groups:
+            if not self._is_whole(self.topology.membership(group)):
+                return f"a lost disk of group {group} was not replaced: {self.topology.membership(group)}"
         return "replicas are down"
 
     def _check_end(self) -> None:

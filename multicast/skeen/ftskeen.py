@@ -100,6 +100,7 @@ class FtSkeen(Replica[Entry]):
             raise PeerViolation(f"PROPOSE of {message.mid} for group {group} came from {sender}")
         if message.ballot.leader != sender:
             raise PeerViolation(f"PROPOSE of {message.mid} in ballot {message.ballot} came from {sender}")
+        self.topology.check_ballot(group, message.ballot)
         entry = self.entries.get(message.mid)
         if entry is not None and group not in entry.dest:
             raise PeerViolation(f"PROPOSE of {message.mid} to groups {entry.dest} came from {sender}")
@@ -244,7 +245,7 @@ class FtSkeen(Replica[Entry]):
 
     def _lead(self) -> None:
         """A quorum holds the ballot's initial state: the local timestamps in it are decided."""
-        self.consensus.lead(self.cballot)
+        self.consensus.lead(self.cballot, self.configuration)
         for entry in self.entries.values():
             if entry.phase is ACCEPTED:
                 self._note(entry, self.me, entry.local_ts, decided=True)

@@ -23,10 +23,11 @@ NO_PROPOSAL: Final = Accept(MessageId(ClientId(0), 0, 0), (), GroupId(-1), NO_BA
 class Votes:
     """ACCEPT_ACKs for one ballot vector, at a leader: members as bits, by destination group."""
 
-    __slots__ = ("global_ts", "members", "vector")
+    __slots__ = ("global_ts", "members", "quorums", "vector")
 
-    def __init__(self, vector: Vector, dest: Destinations) -> None:
+    def __init__(self, vector: Vector, dest: Destinations, quorums: dict[GroupId, int]) -> None:
         self.vector = vector
+        self.quorums = quorums
         self.members = dict.fromkeys(dest, 0)
         self.global_ts = NO_TIMESTAMP
         """The maximum of the vector's proposals, once this leader has accepted them itself."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from multicast.durable import Accepted
 from multicast.errors import PeerViolation
+from multicast.membership import Membership
 from multicast.messages import Accept, AcceptAck
 from multicast.process import Replica
 from multicast.protocol import Start
@@ -43,6 +44,8 @@ class WhiteBox(Replica[Entry]):
         self.acked_vector: Vector = ()
         self.acked_leaders: tuple[ReplicaId, ...] = ()
         """Messages accepted and not yet acknowledged, all in the same ballots, and whom to answer."""
+        self.counted: tuple[Vector, dict[GroupId, int]] = ((), {})
+        """The last Bal that was counted for, and its quorums."""
         super().__init__(start)
         self._handlers[Accept] = self.on_accept
         self._handlers[AcceptAck] = self.on_accept_ack
@@ -87,6 +90,10 @@ class WhiteBox(Replica[Entry]):
             self.foreign[dest] = found
         return found
 
+    def _learn(self, membership: Membership) -> bool:
+        self.foreign.clear()
+        return super()._learn(membership)
+
     def on_accept(self, sender: ReplicaId, message: Accept) -> None:
         """Lines 10-11: gather the proposals of all destination groups, the newest ballot of each."""
         mid, group, ballot = message.mid, message.group, message.ballot
@@ -95,6 +102,8 @@ class WhiteBox(Replica[Entry]):
         own = group == self.group
         if own and (self.status is not FOLLOWER or ballot != self.cballot):
             return
+        if ballot.configuration:
+            self.topology.configuration(group, ballot.configuration)
         entry = self.entries.get(mid)
         if entry is None:
             entry = self._first_heard(mid, message.dest, group)
@@ -183,23 +192,35 @@ class WhiteBox(Replica[Entry]):
 
     def _votes(self, entry: Entry, vector: Vector) -> Votes:
         """The acknowledgements of these proposals."""
-        if entry.votes is None:
-            entry.votes = []
-        for votes in entry.votes:
+        for votes in entry.votes or ():
             if votes.vector == vector:
                 return votes
-        entry.votes.append(votes := Votes(vector, entry.dest))
+        votes = Votes(vector, entry.dest, self._quorums(vector))
+        if entry.votes is None:
+            entry.votes = []
+        entry.votes.append(votes)
         return votes
+
+    def _quorums(self, vector: Vector) -> dict[GroupId, int]:
+        """How many acknowledgements each group needs, by the configuration that its ballot names."""
+        if self.counted[0] is not vector:
+            configurations = [
+                self.topology.configuration(ballot.leader.group, ballot.configuration) for ballot in vector
+            ]
+            self.counted = (vector, {c.group: c.quorum for c in configurations})
+        return self.counted[1]
 
     def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
         """Lines 18-24: a quorum of every destination, with us in it, accepted the same proposals."""
         group, vector = message.group, message.ballots
-        if sender.group != group or group not in [ballot.leader.group for ballot in vector]:
+        numbers = [ballot.configuration for ballot in vector if ballot.leader.group == group]
+        if sender.group != group or len(numbers) != 1:
             which = ", ".join(map(str, message.mids[:3]))
             raise PeerViolation(f"ACCEPT_ACK of {which} for group {group} came from {sender}")
         if self.status is not LEADER:
             return
-        bit, quorum = self.bits[sender], self.quorums[group]
+        configuration = self.topology.configuration(group, numbers[0])
+        bit, quorum = configuration.bit.get(sender, 0), configuration.quorum
         for mid in message.mids:
             entry = self.entries.get(mid)
             if entry is None or entry.phase is COMMITTED:
@@ -223,7 +244,7 @@ class WhiteBox(Replica[Entry]):
         if not votes.global_ts or not votes.members[self.group] & self.my_bit:
             return False
         for group, members in votes.members.items():  # noqa: SIM110 - a generator costs as much again
-            if members.bit_count() < self.quorums[group]:
+            if members.bit_count() < votes.quorums[group]:
                 return False
         return True
 

@@ -18,6 +18,7 @@ class RecordKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DECIDED: _ClassVar[RecordKind]
     LEARNED: _ClassVar[RecordKind]
     DROPPED: _ClassVar[RecordKind]
+    CONFIGURED: _ClassVar[RecordKind]
 RECORD_KIND_UNSPECIFIED: RecordKind
 PROMISED: RecordKind
 JOINED: RecordKind
@@ -27,9 +28,10 @@ DELIVERED: RecordKind
 DECIDED: RecordKind
 LEARNED: RecordKind
 DROPPED: RecordKind
+CONFIGURED: RecordKind
 
 class Batch(_message.Message):
-    __slots__ = ("kinds", "clients", "replicas", "ballots", "destinations", "payloads", "accepted", "decided", "delivered", "voted", "dropped", "dropped_mids", "learned", "promised", "joined", "joined_entries")
+    __slots__ = ("kinds", "clients", "replicas", "ballots", "destinations", "payloads", "accepted", "decided", "delivered", "voted", "dropped", "dropped_mids", "learned", "promised", "joined", "joined_entries", "configured")
     KINDS_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +48,7 @@ class Batch(_message.Message):
     PROMISED_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     JOINED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURED_FIELD_NUMBER: _ClassVar[int]
     kinds: bytes
     clients: _containers.RepeatedScalarFieldContainer[int]
     replicas: _containers.RepeatedScalarFieldContainer[int]
@@ -62,7 +65,8 @@ class Batch(_message.Message):
     promised: _containers.RepeatedScalarFieldContainer[int]
     joined: _containers.RepeatedScalarFieldContainer[int]
     joined_entries: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kinds: _Optional[bytes] = ..., clients: _Optional[_Iterable[int]] = ..., replicas: _Optional[_Iterable[int]] = ..., ballots: _Optional[_Iterable[int]] = ..., destinations: _Optional[_Iterable[int]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., accepted: _Optional[_Iterable[int]] = ..., decided: _Optional[_Iterable[int]] = ..., delivered: _Optional[_Iterable[int]] = ..., voted: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[int]] = ..., dropped_mids: _Optional[_Iterable[int]] = ..., learned: _Optional[_Iterable[int]] = ..., promised: _Optional[_Iterable[int]] = ..., joined: _Optional[_Iterable[int]] = ..., joined_entries: _Optional[_Iterable[int]] = ...) -> None: ...
+    configured: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kinds: _Optional[bytes] = ..., clients: _Optional[_Iterable[int]] = ..., replicas: _Optional[_Iterable[int]] = ..., ballots: _Optional[_Iterable[int]] = ..., destinations: _Optional[_Iterable[int]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., accepted: _Optional[_Iterable[int]] = ..., decided: _Optional[_Iterable[int]] = ..., delivered: _Optional[_Iterable[int]] = ..., voted: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[int]] = ..., dropped_mids: _Optional[_Iterable[int]] = ..., learned: _Optional[_Iterable[int]] = ..., promised: _Optional[_Iterable[int]] = ..., joined: _Optional[_Iterable[int]] = ..., joined_entries: _Optional[_Iterable[int]] = ..., configured: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SnapshotHead(_message.Message):
     __slots__ = ("position", "clients", "places", "digests")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 from multicast.delivered import DeliveredIds
-from multicast.durable import Checkpoint
+from multicast.durable import Checkpoint, Dropped
+from multicast.membership import Membership
 from multicast.messages import (
     Accept,
     AcceptAck,
@@ -26,7 +27,6 @@ from multicast.process import Replica
 from multicast.process.recovery import Promise
 from multicast.protocol import Protocol, Ready, Start
 from multicast.queue import DeliveryQueue
-from multicast.topology import Configuration
 from multicast.types import (
     NO_BALLOT,
     NO_TIMESTAMP,
@@ -233,15 +233,18 @@ class DeliveryIgnoresAccepted(WhiteBox):
         self.queue = _IgnoresAccepted()
 
 
+class _AnyOne(Membership):
+    def agrees(self, replicas: Collection[ReplicaId]) -> bool:
+        return True
+
+
 class MergesAMinority(Shared):
     """Line 43, and departure 10: the candidate does not wait for a quorum of promises."""
 
     def _try_merge(self) -> None:
-        configuration = self.configuration
-        self.configuration = Configuration(configuration.group, configuration.number, configuration.members)
-        self.configuration.quorum = 1
+        if self.campaign is not None:
+            self.campaign.electorate = _AnyOne(self.campaign.electorate.current)
         super()._try_merge()
-        self.configuration = configuration
 
 
 class KeepsOldMaximum(WhiteBox):
@@ -315,3 +318,95 @@ class ReportsNothingExecuted(Shared):
             for state in super().held()
             if not self.entries[state.mid].delivered or state.global_ts > self.executed_ts
         ]
+
+
+# Membership
+
+
+class OpensABallotWithOneQuorum(Shared):
+    """Departure 8: in a change, a candidate does not ask the previous configuration."""
+
+    def recover(self) -> None:
+        super().recover()
+        if self.campaign is not None:
+            self.campaign.electorate = self.campaign.electorate.settle()
+
+    def _stand(self) -> None:
+        known = self.membership
+        self.topology.memberships[self.group] = known.settle()
+        super()._stand()
+        self.topology.memberships[self.group] = known
+
+
+class PromisesToAnOldConfiguration(Shared):
+    """Departure 8: ballots of an older configuration are not refused."""
+
+    def _is_outdated(self, ballot: Ballot) -> bool:
+        return False
+
+
+class SettlesAtOnce(Shared):
+    """Departure 8: a change is settled before a quorum of it has executed what may have been collected."""
+
+    def _is_executed(self) -> bool:
+        return True
+
+
+class _Hasty(Membership):
+    """Takes every later step for the next one."""
+
+    def __init__(self, known: Membership) -> None:
+        super().__init__(known.current, known.previous)
+
+    def after(self, step: bytes) -> Membership:
+        found = Membership.decode(step)
+        return _Hasty(found) if found.version > self.version else self
+
+
+class ChangesTwiceAtOnce(Shared):
+    """Departure 8: the next change does not wait until the last one is settled."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start)
+        self.topology.memberships[self.group] = _Hasty(self.membership)
+
+    def _may_change(self) -> bool:
+        return self.status is Status.LEADER
+
+    def _follow_changes(self) -> None:
+        """Nothing: the changes come faster than the leader looks for them."""
+
+    def _learn(self, membership: Membership) -> bool:
+        return super()._learn(_Hasty(membership) if membership.group == self.group else membership)
+
+
+class SnapshotOverwritesWhatWasAccepted(Shared):
+    """Departure 4: a snapshot replaces also what it does not know of."""
+
+    def install(self, checkpoint: Checkpoint, now: float) -> bool:
+        taken = super().install(checkpoint, now)
+        if taken:
+            undelivered = [e.mid for e in self.entries.values() if e.phase is Phase.ACCEPTED]
+            self._forget(undelivered)
+            self._ready.persist.append(Dropped(tuple(undelivered)))
+        return taken
+
+
+class CountsByTheFirstConfiguration(WhiteBox):
+    """Departure 8: acknowledgements are counted by the configuration that a group began with."""
+
+    def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
+        if sender in self.topology.configuration(sender.group, 0).bit:
+            super().on_accept_ack(sender, message)
+
+
+class ActsBeforeItIsAMember(Shared):
+    """Departure 7: a replica on a new disk takes the place of the lost one by itself."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start)
+        known = self.membership.current
+        old = next(member for member in known.members if member.number == self.me.number)
+        if old != self.me:
+            self.topology.learn(self.membership.replace(old, self.me, ""))
+            self.topology.learn(self.membership.settle())

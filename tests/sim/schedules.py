@@ -22,7 +22,7 @@ from multicast.messages import (
     Phase2a,
 )
 from multicast.protocol import Protocol, Timing
-from multicast.sim.checkers import Violation
+from multicast.sim.checkers import Checker, Violation
 from multicast.sim.clients import Workload
 from multicast.sim.host import Disk
 from multicast.sim.network import Delays
@@ -93,6 +93,10 @@ class Story(Simulation):
             if other != replica:
                 self.network.cut(replica, other)
                 self.network.cut(other, replica)
+
+    def ignore(self, *checkers: type[Checker]) -> None:
+        """Do without some checkers."""
+        self._observers[:] = [o for o in self._observers if not isinstance(o, checkers)]
 
     def finish(self) -> None:
         """Heal, and demand that everything comes to its end."""

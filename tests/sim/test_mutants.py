@@ -11,6 +11,7 @@ from multicast.protocol import Protocol, Timing
 from multicast.sim import Scenario, Workload, simulate
 from multicast.skeen import FastCast, FtSkeen
 from multicast.whitebox import WhiteBox
+from tests.sim import membership_schedules as membership
 from tests.sim import mutants, schedules, skeen_mutants, skeen_schedules
 
 SEEDS: Final = range(64)
@@ -32,6 +33,7 @@ SHARED: Final[list[type[Any]]] = [
     mutants.MergesAMinority,
     mutants.NeverRetries,
     mutants.ReportsNothingExecuted,
+    mutants.SnapshotOverwritesWhatWasAccepted,
 ]
 """Sabotages of what the protocols share: caught in each of them."""
 
@@ -44,6 +46,8 @@ RANDOM: Final[list[type[Protocol]]] = [
     mutants.OwnAcknowledgementNotRequired,
     mutants.OrdersCollectedAgain,
     mutants.DeliveryIgnoresAccepted,
+    mutants.CountsByTheFirstConfiguration,
+    mutants.of(mutants.ActsBeforeItIsAMember, WhiteBox),
     skeen_mutants.DeliversBeforeTheClockIsDecided,
     skeen_mutants.BreaksItsPromise,
     skeen_mutants.DecidesWithAMinority,
@@ -73,6 +77,16 @@ DIRECTED: Final[list[tuple[Schedule, type[Protocol]]]] = [
     (skeen_schedules.votes_for_the_deposed, skeen_mutants.VotesInStaleBallot),
     (skeen_schedules.votes_of_another_ballot, skeen_mutants.CountsVotesOfAnyBallot),
     (skeen_schedules.speculation_fails, skeen_mutants.KeepsItsSpeculation),
+    *(
+        (schedule, mutants.of(mutant, protocol))
+        for schedule, mutant in [
+            (membership.known_by_the_lost, mutants.OpensABallotWithOneQuorum),
+            (membership.old_members_meet, mutants.PromisesToAnOldConfiguration),
+            (membership.nothing_but_the_collected, mutants.SettlesAtOnce),
+            (membership.two_changes, mutants.ChangesTwiceAtOnce),
+        ]
+        for protocol in (WhiteBox, FtSkeen)
+    ),
 ]
 
 WHOLE: Final[list[type[Protocol]]] = [WhiteBox, FtSkeen, FastCast]
@@ -80,16 +94,21 @@ WHOLE: Final[list[type[Protocol]]] = [WhiteBox, FtSkeen, FastCast]
 
 
 def scenario(protocol: type[Protocol], seed: int) -> Scenario:
-    """Runs of four kinds: plain; little history and small pieces; groups of five; a heavier load."""
-    match seed % 4:
+    """Runs of five kinds: plain; little history and small pieces; groups of five; a heavier load; many lost
+    disks.
+    """
+    match seed % 5:
         case 0:
             return Scenario(protocol)
         case 1:
             return Scenario(protocol, timing=Timing(history=4, part_entries=2))
         case 2:
             return Scenario(protocol, groups=2, replicas=5)
-        case _:
+        case 3:
             return Scenario(protocol, groups=2, workload=Workload(think_s=0.02, messages=300))
+        case _:
+            workload = Workload(think_s=0.5)
+            return Scenario(protocol, 2, faults="wipe", timing=Timing(history=8), workload=workload)
 
 
 def name(value: object) -> str:
@@ -131,6 +150,21 @@ def test_schedule_catches(schedule: Schedule, mutant: type[Protocol]) -> None:
 )
 def test_the_protocols_come_through_the_same_schedules(schedule: Schedule, protocol: type[Protocol]) -> None:
     assert schedules.play(schedule, protocol) is None
+
+
+@pytest.mark.parametrize("protocol", WHOLE, ids=name)
+@pytest.mark.parametrize(
+    "schedule",
+    [membership.replaced, membership.evicted, membership.not_needed, membership.back_on_a_new_disk],
+    ids=name,
+)
+def test_members_come_and_go(schedule: Schedule, protocol: type[Protocol]) -> None:
+    assert schedules.play(schedule, protocol) is None
+
+
+@pytest.mark.parametrize("protocol", WHOLE, ids=name)
+def test_no_protocol_survives_a_replica_that_forgets_who_it_was(protocol: type[Protocol]) -> None:
+    assert schedules.play(membership.back_under_its_old_identity, protocol) is not None
 
 
 def test_every_mutant_is_on_trial() -> None:

@@ -118,7 +118,8 @@ def test_other_seed_other_trace() -> None:
 def test_nothing_is_left_behind() -> None:
     simulation = Simulation(Scenario(), 3)
     assert simulation.run().violation is None
-    for host in simulation.hosts.values():
+    simulation.run_until(lambda: False, simulation.loop.now + 0.5)
+    for host in simulation.living():
         replica = host.replica
         assert replica is not None
         held = vars(replica)

@@ -7,6 +7,7 @@ process with a MULTICAST waiting. Before and after, every variable of the replic
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import random
 from collections import deque
@@ -19,6 +20,7 @@ from sortedcontainers import SortedList
 
 from multicast.durable import Checkpoint
 from multicast.errors import InvalidArgument, MulticastError, PeerViolation
+from multicast.membership import Configuration, Membership
 from multicast.messages import (
     Accept,
     AcceptAck,
@@ -32,6 +34,9 @@ from multicast.messages import (
     Heartbeat,
     HeartbeatAck,
     Hint,
+    Join,
+    Members,
+    MembersWanted,
     Message,
     Multicast,
     NewLeader,
@@ -74,6 +79,7 @@ CLIENT = ClientId(7)
 WHOLE = Part(1, 0, 1)
 NOW = 1.0
 
+CONFIGURATION = Configuration(G0, 0, [R0, R1, R2])
 BALLOT = Ballot(1, R0, 0)
 OTHER_BALLOT = Ballot(3, OTHER_LEADER, 0)
 
@@ -102,12 +108,13 @@ def attributes(value: object) -> Iterable[tuple[str, Any]]:
     return [(name, getattr(value, name)) for name in names]
 
 
-CONSTANT = {"topology", "configuration", "timing", "bits", "quorums", "_handlers", "now"}
+CONSTANT = {"topology", "configuration", "timing", "_handlers", "now"}
 
 
 def snapshot(replica: WhiteBox) -> dict[str, Any]:
     """All variables of a replica, but the time and what never changes."""
-    return {name: freeze(value) for name, value in attributes(replica) if name not in CONSTANT}
+    found = {name: freeze(value) for name, value in attributes(replica) if name not in CONSTANT}
+    return {**found, "memberships": freeze(replica.topology.memberships)}
 
 
 def test_the_snapshot_sees_everything_that_matters() -> None:
@@ -320,6 +327,8 @@ SAMPLES: list[Message] = [
     PreVote(Ballot(5, R1, 0)),
     PreVoteAck(BALLOT),
     HandOver(Ballot(5, R1, 0)),
+    Join("somewhere", evict=False),
+    Members(Membership(Configuration(G0, 1, [R0, R1, REBORN._replace(number=2)]), CONFIGURATION)),
     CatchUp(NO_TIMESTAMP),
     Deliveries((), timestamp(9, G0)),
     Executed(G1, timestamp(9, G1), reply_wanted=True),
@@ -331,7 +340,7 @@ def name_of(message: Message) -> str:
 
 
 def test_every_message_has_a_sample() -> None:
-    assert {type(m) for m in SAMPLES} | {Multicast} == {
+    assert {type(m) for m in SAMPLES} | {Multicast, MembersWanted} == {
         get_origin(kind) or kind for kind in get_args(Message)
     }
 
@@ -344,11 +353,47 @@ def test_a_client_may_only_multicast(role: str, message: Message) -> None:
 
 @pytest.mark.parametrize("role", ALL)
 @pytest.mark.parametrize("sender", [STRANGER, REBORN, ReplicaId(G9, 0, 0)], ids=str)
-@pytest.mark.parametrize("message", [*SAMPLES, FRESH], ids=name_of)
+@pytest.mark.parametrize("message", [m for m in [*SAMPLES, FRESH] if not isinstance(m, Members)], ids=name_of)
 def test_whoever_is_not_in_the_topology_is_not_listened_to(
     role: str, sender: ReplicaId, message: Message
 ) -> None:
-    refused(role, sender, message, PeerViolation, [str(sender)])
+    if sender.group == G9 or (isinstance(message, Join) and sender == STRANGER):
+        refused(role, sender, message, PeerViolation, [str(sender)])
+    else:
+        ignored(role, sender, message)
+
+
+def ignored(role: str, sender: ReplicaId, message: Message) -> None:
+    """Nothing comes of it, but that the sender is asked who it is, or told who we are."""
+    replica = ROLES[role]()
+    drain(replica)
+    before = snapshot(replica)
+    replica.step(sender, message, NOW)
+    ready = replica.ready()
+    assert {receivers for receivers, _ in ready.send} == {(sender,)}
+    assert {type(answer) for _, answer in ready.send} <= {Members, MembersWanted}
+    assert not [*ready.persist, *ready.promise, *ready.deliver, *ready.transfers, *ready.learned]
+    after = snapshot(replica)
+    for name in ("asked_members", "_ready"):
+        del before[name], after[name]
+    assert after == before
+
+
+@pytest.mark.parametrize("role", ALL)
+@pytest.mark.parametrize(
+    "message",
+    [
+        NewLeader(Ballot(5, R1, 8)),
+        NewState(Ballot(5, R1, 8), 0, WHOLE, ()),
+        Heartbeat(Ballot(5, R1, 8), NO_TIMESTAMP, ()),
+        PreVote(Ballot(5, R1, 8)),
+        HandOver(Ballot(5, R1, 8)),
+        Hint(G0, Ballot(5, R1, 8)),
+    ],
+    ids=name_of,
+)
+def test_who_speaks_of_an_unheard_configuration_is_asked_about_it(role: str, message: Message) -> None:
+    ignored(role, R1, message)
 
 
 @pytest.mark.parametrize("role", ALL)
@@ -357,12 +402,11 @@ def test_something_that_is_no_message_is_refused(role: str) -> None:
 
 
 HIGHER = Ballot(5, R1, 0)
-UNHEARD = Ballot(5, R1, 8)
 VECTOR = (BALLOT, OTHER_BALLOT)
 ACCEPT = foreign_accept(FRESH)
 DELIVER = Deliver(BALLOT, timestamp(1, G0), ((IN_FLIGHT.mid, timestamp(2, G0), timestamp(2, G0)),))
 EXECUTED = Executed(G1, timestamp(9, G1), reply_wanted=True)
-INTERNAL = [m for m in SAMPLES if not isinstance(m, (Accept, AcceptAck, Executed))]
+INTERNAL = [m for m in SAMPLES if not isinstance(m, (Accept, AcceptAck, Executed, Members))]
 
 
 @pytest.mark.parametrize("role", ALL)
@@ -387,9 +431,6 @@ def test_another_group_has_no_say_inside_this_one(role: str, message: Message) -
         case("NEWLEADER by another member", R2, NewLeader(HIGHER), "g0r2", "b5@g0r1"),
         case("NEW_STATE by another member", R2, NewState(HIGHER, 0, WHOLE, ()), "g0r2", "b5@g0r1"),
         case("HEARTBEAT by another member", R2, Heartbeat(HIGHER, NO_TIMESTAMP, ()), "g0r2", "b5@g0r1"),
-        case("NEWLEADER, unknown configuration", R1, NewLeader(UNHEARD), "configuration 8"),
-        case("NEW_STATE, unknown configuration", R1, NewState(UNHEARD, 0, WHOLE, ()), "configuration 8"),
-        case("HEARTBEAT, unknown configuration", R1, Heartbeat(UNHEARD, NO_TIMESTAMP, ()), "configuration 8"),
         case("hint to nobody", R1, Hint(G0, Ballot(5, STRANGER, 0)), "b5@g0r7"),
         case("hint to another group's leader", R1, Hint(G0, Ballot(5, OTHER_LEADER, 0)), "b5@g1r1"),
         case("EXECUTED for another group", R1, EXECUTED, "g0r1", "group 1"),
@@ -407,7 +448,7 @@ def test_an_accept_by_a_group_that_is_no_destination_of_a_known_message_is_refus
     stray = ReplicaId(G9, 0, 0)
     topology = Topology({G0: [R0, R1, R2], G1: [OTHER, OTHER_LEADER, ReplicaId(G1, 2, 0)], G9: [stray]})
     replica = ROLES[role]()
-    replica.topology, replica.bits, replica.quorums = topology, topology.bits, topology.quorums
+    replica.topology = topology
     before = snapshot(replica)
     lie = Accept(IN_FLIGHT.mid, (G0, G9), G9, Ballot(3, stray, 0), timestamp(40, G9), None, 0)
     with pytest.raises(PeerViolation, match="7:2"):
@@ -484,10 +525,27 @@ def test_a_leader_installs_no_snapshot() -> None:
     assert snapshot(replica) == before
 
 
-@pytest.mark.parametrize("me", [STRANGER, REBORN, ReplicaId(G9, 0, 0)], ids=str)
-def test_a_replica_that_is_not_in_the_topology_does_not_start(me: ReplicaId) -> None:
-    with pytest.raises(InvalidArgument, match=str(me)):
-        start(me)
+def test_a_replica_that_can_be_no_member_does_not_start() -> None:
+    with pytest.raises(InvalidArgument, match="g0r7"):
+        start(STRANGER)
+    with pytest.raises(InvalidArgument, match="unknown group 9"):
+        start(ReplicaId(G9, 0, 0))
+
+
+def test_a_replica_on_a_new_disk_acts_in_no_ballot() -> None:
+    """It asks to join, and says nothing else, whatever it is told."""
+    replica = start(REBORN)
+    for now in (0.0, 1.0, 5.0):
+        replica.tick(now)
+        replica.nominate(now)
+    for message in (NewLeader(HIGHER), NewState(HIGHER, 0, WHOLE, ()), PreVote(HIGHER), own_accept(FRESH, 9)):
+        for sender in (R0, R1):
+            with contextlib.suppress(PeerViolation):
+                replica.step(sender, message, NOW)
+    ready = replica.ready()
+    assert {type(said) for _, said in ready.send} == {Join, Members}
+    assert not ready.persist
+    assert not ready.promise
 
 
 def test_a_malformed_topology_starts_nobody() -> None:

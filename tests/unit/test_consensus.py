@@ -50,7 +50,7 @@ def drain(box: Consensus) -> Ready:
 
 def leader() -> Consensus:
     box = member(A)
-    box.lead(FIRST)
+    box.lead(FIRST, CONFIGURATION)
     return box
 
 
@@ -152,7 +152,7 @@ def test_what_is_withdrawn_is_neither_decided_nor_repeated() -> None:
 def test_a_group_of_one_asks_nobody() -> None:
     configuration = Topology.uniform(1, 1).configuration(G, 0)
     box = Consensus(configuration.members[0], configuration)
-    box.lead(Ballot(1, configuration.members[0], 0))
+    box.lead(Ballot(1, configuration.members[0], 0), configuration)
     box.propose(local(1, 1))
     box.repeat(mid(1), NO_TIMESTAMP)
     ready = drain(box)

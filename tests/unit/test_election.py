@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multicast.election import LeaderSelection
+from multicast.membership import Configuration, Membership
 from multicast.messages import (
     Heartbeat,
     HeartbeatAck,
@@ -27,7 +28,7 @@ from multicast.protocol import Start, Timing
 from multicast.sim.clients import Workload
 from multicast.sim.faults import Cut
 from multicast.sim.run import Scenario, Simulation
-from multicast.topology import Configuration, Topology
+from multicast.topology import Topology
 from multicast.types import NO_BALLOT, NO_TIMESTAMP, Ballot, GroupId, Process, ReplicaId, Status
 from multicast.whitebox import WhiteBox
 
@@ -40,7 +41,11 @@ WHOLE = Part(1, 0, 1)
 
 
 def selection(size: int = 3, me: int = 0, seed: int = 0) -> LeaderSelection:
-    return LeaderSelection(R[me], Configuration(G0, 0, R[:size]), TIMING, random.Random(seed))
+    return LeaderSelection(R[me], members(size), TIMING, random.Random(seed))
+
+
+def members(size: int) -> Membership:
+    return Membership(Configuration(G0, 0, R[:size]))
 
 
 @EXAMPLES
@@ -91,30 +96,30 @@ def test_a_leader_that_was_replaced_is_forgotten() -> None:
 @pytest.mark.parametrize(("size", "needed"), [(1, 1), (3, 2), (5, 3)])
 def test_pre_votes_make_a_quorum_once(size: int, needed: int) -> None:
     chosen = selection(size)
-    verdicts = [chosen.begin_pre_vote(0.0)]
+    verdicts = [chosen.begin_pre_vote(members(size), 0.0)]
     verdicts += [chosen.pre_vote(member) for member in R[1:size]]
     assert verdicts == [number == needed for number in range(1, size + 1)]
 
 
 def test_one_member_has_one_pre_vote() -> None:
     chosen = selection(5)
-    assert not chosen.begin_pre_vote(0.0)
+    assert not chosen.begin_pre_vote(members(5), 0.0)
     assert not any(chosen.pre_vote(R[1]) for _ in range(5))
     assert chosen.pre_vote(R[2])
 
 
 def test_a_new_pre_vote_starts_from_nothing() -> None:
     chosen = selection(5)
-    chosen.begin_pre_vote(0.0)
+    chosen.begin_pre_vote(members(5), 0.0)
     chosen.pre_vote(R[1])
-    chosen.begin_pre_vote(1.0)
+    chosen.begin_pre_vote(members(5), 1.0)
     assert not chosen.pre_vote(R[2])
     assert chosen.pre_vote(R[1])
 
 
 def test_a_leader_keeps_its_quorum_while_a_quorum_answers() -> None:
     chosen = selection(5)
-    chosen.lead(0.0)
+    chosen.lead(members(5).current, 0.0)
     assert chosen.stand_at == math.inf
     limit = 2 * TIMING.election_s
     assert chosen.keeps_quorum(0.99 * limit)
@@ -130,7 +135,7 @@ def test_a_leader_keeps_its_quorum_while_a_quorum_answers() -> None:
 def test_a_leader_must_answer_itself() -> None:
     """Its own answers wait for its disk: whoever's disk hangs should not lead."""
     chosen = selection(3)
-    chosen.lead(0.0)
+    chosen.lead(members(3).current, 0.0)
     limit = 2 * TIMING.election_s
     for other in R[1:3]:
         chosen.heard_member(other, limit)
@@ -141,7 +146,7 @@ def test_a_leader_must_answer_itself() -> None:
 
 def test_alone_a_leader_is_its_own_quorum() -> None:
     chosen = selection(1)
-    chosen.lead(0.0)
+    chosen.lead(members(1).current, 0.0)
     chosen.heard_member(R[0], 1e9)
     assert chosen.keeps_quorum(1e9)
 
@@ -149,8 +154,8 @@ def test_alone_a_leader_is_its_own_quorum() -> None:
 def test_vain_attempts_make_a_leader_patient() -> None:
     chosen = selection(3)
     for attempt in range(3):
-        chosen.begin_pre_vote(float(attempt))
-    chosen.lead(10.0)
+        chosen.begin_pre_vote(members(3), float(attempt))
+    chosen.lead(members(3).current, 10.0)
     assert chosen.keeps_quorum(10.0 + 7.9 * TIMING.election_s)
     assert not chosen.keeps_quorum(10.0 + 8.1 * TIMING.election_s)
 

@@ -16,8 +16,9 @@ from wbkv_proto.log_pb2 import Batch, RecordKind, SnapshotHead
 from kvstore import layout, records
 from kvstore.layout import BadSnapshot, StorageError
 from kvstore.records import NUMBER_MAX, Fold, decode, encode
-from multicast.durable import Accepted, Dropped, Durable, Joined, Learned, Promised, Record, Voted
+from multicast.durable import Accepted, Configured, Dropped, Durable, Joined, Learned, Promised, Record, Voted
 from multicast.errors import InvariantBroken
+from multicast.membership import Configuration, Membership
 from multicast.messages import Accept, ClockUpdate, Delivery, EntryState, LocalTimestamp
 from multicast.types import (
     GROUPS_MAX,
@@ -31,6 +32,7 @@ from multicast.types import (
     ReplicaId,
     Timestamp,
 )
+from tests.unit.memberships import memberships
 
 EXAMPLES = settings(deadline=None, derandomize=True)
 FUZZ = settings(deadline=None, derandomize=True, max_examples=300)
@@ -58,6 +60,8 @@ LEAVES: dict[Any, Strategy] = {
     ReplicaId: REPLICAS,
     Ballot: st.just(NO_BALLOT) | st.builds(Ballot, NUMBERS, REPLICAS, NUMBERS),
     MessageId: st.builds(MessageId, NUMBERS_64, NUMBERS, NUMBERS_64),
+    Membership: memberships(),
+    str: st.text(max_size=40),
 }
 
 
@@ -90,6 +94,7 @@ SMALL: dict[Any, Strategy] = {
     int: st.integers(0, 2),
     ClientId: st.just(1),
     types.NoneType: st.nothing(),
+    Membership: memberships(st.sampled_from([G0, G1])),
 }
 
 
@@ -135,7 +140,7 @@ JOINED = Joined(OTHER, 5, (ENTRY, ENTRY._replace(mid=MID2)))
 DROPPED = Dropped((MID, MID2))
 SOME: list[Record] = [
     Promised(BALLOT), JOINED, ACCEPTED, VOTED, CLOCK, DELIVERY, dataclasses.replace(DELIVERY, mid=MID2),
-    Learned(ENTRY), DROPPED,
+    Learned(ENTRY), DROPPED, Configured(Membership(Configuration(G0, 1, [R0], ["here"]))),
 ]  # fmt: skip
 """At least one of every kind, and a delivery with and one without its payload."""
 
@@ -180,7 +185,7 @@ def test_what_is_kept_amounts_to_all(history: list[list[Record]]) -> None:
     fold = folded(*history)
     kept = fold.records()
     assert same(folded(again(kept)).durable(), fold.durable())
-    assert len(kept) == 2 + len(fold.durable().entries), "nothing superfluous is kept"
+    assert len(kept) == 2 + len(fold.memberships) + len(fold.durable().entries), "nothing superfluous is kept"
 
 
 def test_a_batch_may_be_empty() -> None:

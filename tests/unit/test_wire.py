@@ -20,6 +20,7 @@ from kvstore import wire
 from kvstore.messages import SnapshotAck, SnapshotPiece
 from kvstore.wire import Envelope, WireError, decode, encode, size_of
 from multicast.client import Reply
+from multicast.membership import Configuration, Membership
 from multicast.messages import (
     Accept,
     AcceptAck,
@@ -34,7 +35,10 @@ from multicast.messages import (
     Heartbeat,
     HeartbeatAck,
     Hint,
+    Join,
     LocalTimestamp,
+    Members,
+    MembersWanted,
     Message,
     Multicast,
     NewLeader,
@@ -60,6 +64,7 @@ from multicast.types import (
     ReplicaId,
     Timestamp,
 )
+from tests.unit.memberships import memberships
 
 EXAMPLES = settings(deadline=None, derandomize=True)
 FUZZ = settings(deadline=None, derandomize=True, max_examples=300)
@@ -89,6 +94,8 @@ LEAVES: dict[Any, Strategy] = {
     ReplicaId: REPLICAS,
     Ballot: st.just(NO_BALLOT) | st.builds(Ballot, NUMBERS, REPLICAS, NUMBERS),
     MessageId: st.builds(MessageId, NUMBERS_64, NUMBERS, NUMBERS_64),
+    Membership: memberships(),
+    str: st.text(max_size=40),
 }
 
 
@@ -131,7 +138,7 @@ def well_formed(value: Any, hint: Any) -> bool:
         return type(value) is tuple and all(map(well_formed, value, arguments))
     if get_origin(hint) in (Union, types.UnionType):
         return any(well_formed(value, argument) for argument in arguments)
-    if type(value) is not hint or hint in (bytes, bool, types.NoneType, Phase):
+    if type(value) is not hint or hint in (bytes, bool, str, types.NoneType, Phase, Membership):
         return type(value) is hint
     fields = get_type_hints(hint) | WIDE.get(hint, {})
     return all(well_formed(getattr(value, name), field) for name, field in fields.items())
@@ -166,6 +173,7 @@ PHASE_2A = Phase2a(BALLOT, VALUES)
 PHASE_2B = Phase2b(BALLOT, ((MID, TS), (MID2, Timestamp(0))))
 PROPOSE = Propose(MID, DEST, GroupId(1), OTHER, TS, decided=True)
 EXECUTED = Executed(GroupId(1), TS, reply_wanted=True)
+MEMBERSHIP = Membership(Configuration(GroupId(0), 3, [ReplicaId(GroupId(0), 1, 7)], ["here"]))
 SOME: Messages = [
     *(ACCEPT, ACK, DELIVER, HEARTBEAT, MULTICAST, DELIVERIES, NEW_STATE, NEW_LEADER_ACK),
     *(
@@ -179,6 +187,7 @@ SOME: Messages = [
     ),
     *(HeartbeatAck(BALLOT, NO_BALLOT, TS), NewLeader(BALLOT), NewStateAck(BALLOT)),
     *(PreVote(NO_BALLOT), PreVoteAck(OTHER), HandOver(BALLOT)),
+    *(Join("somewhere", evict=True), MembersWanted(GroupId(1)), Members(MEMBERSHIP)),
     *(SnapshotPiece(1, 2, ordering=True, last=False, data=b"piece"), SnapshotAck(1, 2)),
 ]
 """At least one of every kind."""

@@ -53,7 +53,7 @@ class Decisions(Checker):
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._proposed: dict[tuple[Ballot, Instance], Value] = {}
-        self._votes: dict[tuple[Ballot, Instance], int] = defaultdict(int)
+        self._votes: dict[tuple[Ballot, Instance], set[ReplicaId]] = defaultdict(set)
         self._decided: dict[_Question, Value] = {}
         self._owner: dict[tuple[GroupId, Timestamp], MessageId] = {}
         self._passed: dict[tuple[GroupId, MessageId], Timestamp] = defaultdict(lambda: NO_TIMESTAMP)
@@ -109,9 +109,8 @@ class Decisions(Checker):
         if value is None:
             return
         self._proposed[key] = value
-        configuration = self._topology.configuration(host.me.group, ballot.configuration)
-        self._votes[key] |= configuration.bit[host.me]
-        if configuration.is_quorum(self._votes[key]):
+        self._votes[key].add(host.me)
+        if self._topology.configuration(host.me.group, ballot.configuration).has_quorum(self._votes[key]):
             self._decide(host.me.group, value)
 
     def _on_disk(self, host: Host, instance: Instance) -> Value | None:

@@ -69,7 +69,7 @@ class Agreement(Checker):
         self._hosts = hosts
         self._proposals: dict[tuple[MessageId, GroupId, Ballot], Timestamp] = {}
         self._issued: dict[tuple[Ballot, Timestamp], MessageId] = {}
-        self._acks: dict[tuple[MessageId, Vector], dict[GroupId, int]] = {}
+        self._acks: dict[tuple[MessageId, Vector], dict[GroupId, set[ReplicaId]]] = {}
         self._complete: dict[MessageId, set[Vector]] = defaultdict(set)
         self._quorums: dict[GroupId, dict[MessageId, Quorum]] = defaultdict(dict)
         self._projections: dict[GroupId, list[Projection]] = defaultdict(list)
@@ -78,7 +78,7 @@ class Agreement(Checker):
         self._global: dict[MessageId, Timestamp] = {}
         """Of messages that have been delivered somewhere: their decided timestamps."""
         self._cballots: dict[ReplicaId, Ballot] = {}
-        self._synced: dict[Ballot, int] = defaultdict(int)
+        self._synced: dict[Ballot, set[ReplicaId]] = defaultdict(set)
         self._led: dict[ReplicaId, bool] = {}
 
     # What processes say
@@ -91,7 +91,7 @@ class Agreement(Checker):
             for mid in message.mids:
                 self._accept_ack(host, mid, message.group, message.ballots)
         elif isinstance(message, NewStateAck):
-            self._synced[message.ballot] |= self._topology.bits[host.me]
+            self._synced[message.ballot].add(host.me)
         elif isinstance(message, Deliver):
             for mid, local_ts, global_ts in message.run:
                 self._deliver(host, mid, local_ts, global_ts)
@@ -128,19 +128,22 @@ class Agreement(Checker):
         gts = max(proposals.values())
         if own.leader == host.me and (mid, own) not in self._pending:
             self._pending[mid, own] = Projection(own, gts, self._below(host, gts))
-        acks = self._acks.setdefault((mid, vector), dict.fromkeys(dest, 0))
-        before = acks[group]
-        acks[group] |= self._topology.bits[host.me]
-        quorum = self._topology.configurations[group].is_quorum
-        if acks[group] == before or not quorum(acks[group]):
+        acks = self._acks.setdefault((mid, vector), {other: set() for other in dest})
+        if host.me in acks[group]:
+            return
+        acks[group].add(host.me)
+        if not self._is_quorum(group, own, acks[group]):
             return
         self._quorum_formed(group, Quorum(mid, own, proposals[group], gts))
-        if acks[group] & self._topology.bits[own.leader]:
+        if own.leader in acks[group]:
             projections = self._projections[group]
             projections.append(self._pending[mid, own])
             del projections[:-32]
-        if all(self._topology.configurations[g].is_quorum(acks[g]) for g in dest):
+        if all(self._is_quorum(g, b, acks[g]) for g, b in zip(dest, vector, strict=True)):
             self._complete[mid].add(vector)
+
+    def _is_quorum(self, group: GroupId, ballot: Ballot, replicas: set[ReplicaId]) -> bool:
+        return self._topology.configuration(group, ballot.configuration).has_quorum(replicas)
 
     def _below(self, host: Host, gts: Timestamp) -> dict[MessageId, Timestamp]:
         replica: Any = host.replica
@@ -162,9 +165,8 @@ class Agreement(Checker):
             if known.ballot <= quorum.ballot:
                 return
         self._quorums[group][quorum.mid] = quorum
-        for member in self._topology.members(group):
-            host = self._hosts[member]
-            if host.up:
+        for member, host in self._hosts.items():
+            if member.group == group and host.up:
                 self._persists(host, quorum)
 
     def _deliver(self, host: Host, mid: MessageId, lts: Timestamp, gts: Timestamp) -> None:
@@ -186,8 +188,8 @@ class Agreement(Checker):
         at = dest.index(group)
         for vector in self._complete[mid]:
             proposals = [self._proposals[mid, g, b] for g, b in zip(dest, vector, strict=True)]
-            leader = self._topology.bits[vector[at].leader]
-            if proposals[at] == lts and max(proposals) == gts and self._acks[mid, vector][group] & leader:
+            leader = vector[at].leader
+            if proposals[at] == lts and max(proposals) == gts and leader in self._acks[mid, vector][group]:
                 return True
         return False
 
@@ -221,8 +223,7 @@ class Agreement(Checker):
     def _leads(self, host: Host) -> None:
         """Lines 64-65, the premise of Invariant 18: normal operation starts with a quorum in sync."""
         replica: Any = host.replica
-        configuration = self._topology.configurations[host.me.group]
-        if not configuration.is_quorum(self._synced[replica.cballot]):
+        if not self._is_quorum(host.me.group, replica.cballot, self._synced[replica.cballot]):
             raise Violation(
                 "Invariant 18", f"{host.me} leads {replica.cballot} before a quorum has its state"
             )
@@ -306,9 +307,8 @@ class Agreement(Checker):
         if gts is None:
             return False
         for group in self._multicasts.known[mid].dest:
-            done = [m for m in self._topology.members(group)
-                    if self._hosts[m].commit.checkpoint.position >= gts]  # fmt: skip
-            if len(done) < self._topology.quorums[group]:
+            done = [me for me, host in self._hosts.items() if host.commit.checkpoint.position >= gts]
+            if not any(c.has_quorum(done) for c in self._topology.configurations(group)):
                 return False
         return True
 

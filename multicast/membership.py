@@ -1,0 +1,202 @@
+"""Who is in a group, over time: configurations, and the steps from one to the next.
+
+A group starts in configuration 0. A change goes in two steps, and both are messages that the group orders for
+itself, so that all its replicas see the same steps in the same order:
+
+1. the next configuration is *current*, while the one before it, the *previous*, still counts: whoever opens a
+   ballot needs promises from a quorum of both;
+2. the change is *settled*: only the current configuration counts. That is so once a quorum of it has durably
+   executed everything that the previous one may have forgotten.
+
+Versions count these steps, and a step counts only right after the one before it: so there is one change at a
+time. What a version says is a fact, decided once: whoever learns it, in whatever way, may rely on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+from multicast.errors import InvalidArgument
+from multicast.types import GROUPS_MAX, ClientId, GroupId, MessageId, ReplicaId, digest_of
+
+MEMBERSHIP: Final = ClientId(0)
+"""Who multicasts the steps: no client has this id."""
+
+MEMBERS_MAX: Final = 99
+PLACE_MAX: Final = 255
+_NUMBER_MAX: Final = 2**63 - 1
+_INCARNATION_MAX: Final = 2**64 - 1
+
+
+class Configuration:
+    """The members of one group during some ballots, and what makes a quorum of them."""
+
+    __slots__ = ("bit", "group", "members", "number", "places", "quorum")
+
+    def __init__(
+        self, group: GroupId, number: int, members: Iterable[ReplicaId], places: Iterable[str] = ()
+    ) -> None:
+        self.group = group
+        self.number = number
+        self.members = tuple(members)
+        self.places = tuple(places) or ("",) * len(self.members)
+        """Where each member is to be found: for hosts, which alone know what it means."""
+        self.quorum = len(self.members) // 2 + 1
+        self.bit = {member: 1 << index for index, member in enumerate(self.members)}
+        """Members as bits, so that a set of acknowledgements is one integer."""
+        if not 0 <= group < GROUPS_MAX:
+            raise InvalidArgument(f"group id {group} is not in 0..{GROUPS_MAX - 1}")
+        if len(self.members) % 2 == 0:
+            raise InvalidArgument(f"group {group} has {len(self.members)} members; it needs an odd number")
+        if len(self.bit) != len(self.members):
+            raise InvalidArgument(f"group {group} lists a member twice: {_names(self.members)}")
+        if len({member.number for member in self.members}) != len(self.members):
+            raise InvalidArgument(f"group {group} has two replicas of one number: {_names(self.members)}")
+        for member in self.members:
+            if member.group != group:
+                raise InvalidArgument(f"{member} is listed in group {group}")
+        if len(self.places) != len(self.members):
+            raise InvalidArgument(f"group {group} has {len(self.members)} members in {self.places}")
+
+    def is_quorum(self, votes: int) -> bool:
+        """Whether these members, as bits, are a quorum."""
+        return votes.bit_count() >= self.quorum
+
+    def has_quorum(self, replicas: Collection[ReplicaId]) -> bool:
+        """Whether a quorum is among these replicas."""
+        return sum(member in replicas for member in self.members) >= self.quorum
+
+    def replace(self, old: ReplicaId, new: ReplicaId, place: str) -> Configuration:
+        """The next configuration, with another replica in the place of one of these."""
+        found = [
+            (new, place) if member == old else (member, where)
+            for member, where in zip(self.members, self.places, strict=True)
+        ]
+        return Configuration(self.group, self.number + 1, [m for m, _ in found], [p for _, p in found])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Configuration) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"Configuration({self.group}, {self.number}, [{_names(self.members)}])"
+
+    def _key(self) -> tuple[object, ...]:
+        return self.group, self.number, self.members, self.places
+
+
+class Membership:
+    """The newest configuration of a group, and the one before it for as long as that counts too."""
+
+    __slots__ = ("current", "everyone", "previous", "version")
+
+    def __init__(self, current: Configuration, previous: Configuration | None = None) -> None:
+        if previous is not None and (previous.group, previous.number) != (current.group, current.number - 1):
+            raise InvalidArgument(f"{previous} does not come before {current}")
+        self.current = current
+        self.previous = previous
+        self.version = 2 * current.number + (previous is None)
+        old = () if previous is None else previous.members
+        self.everyone = (*current.members, *(m for m in old if m not in current.bit))
+        """Whoever counts."""
+
+    @property
+    def group(self) -> GroupId:
+        """Whose members these are."""
+        return self.current.group
+
+    @property
+    def settled(self) -> bool:
+        """Whether only the current configuration counts."""
+        return self.previous is None
+
+    def agrees(self, replicas: Collection[ReplicaId]) -> bool:
+        """Whether these replicas may open a ballot of the current configuration."""
+        return self.current.has_quorum(replicas) and (
+            self.previous is None or self.previous.has_quorum(replicas)
+        )
+
+    def settle(self) -> Membership:
+        """The change has come to its end."""
+        return Membership(self.current)
+
+    def replace(self, old: ReplicaId, new: ReplicaId, place: str) -> Membership:
+        """The change that puts another replica in the place of a member."""
+        return Membership(self.current.replace(old, new, place), self.current)
+
+    @property
+    def mid(self) -> MessageId:
+        """Of the step that leads here, whose payload is `encode`: the same, whoever of the group sends it."""
+        return MessageId(MEMBERSHIP, self.version, digest_of((self.group,), self.encode()))
+
+    def after(self, step: bytes) -> Membership:
+        """What the membership is when this step is delivered: the same, unless it is the very next one."""
+        try:
+            found = Membership.decode(step)
+        except InvalidArgument:
+            return self
+        base = found.current if found.previous is None else found.previous
+        return found if found.version == self.version + 1 and base == self.current else self
+
+    def encode(self) -> bytes:
+        """As bytes: for messages, disks and snapshots."""
+        return json.dumps([self.group, _row(self.current), _row(self.previous)]).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> Membership:
+        """What was encoded. Raises `InvalidArgument` for anything else."""
+        try:
+            group, current, previous = json.loads(data)
+            found = _configuration(group, current)
+            return Membership(found, None if previous is None else _configuration(group, previous))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise InvalidArgument(f"not a membership: {error!s:.200}") from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Membership) and (self.current, self.previous) == (
+            other.current,
+            other.previous,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.current, self.previous))
+
+    def __repr__(self) -> str:
+        return f"Membership({self.current}, {self.previous})"
+
+
+def _row(configuration: Configuration | None) -> list[Any] | None:
+    if configuration is None:
+        return None
+    members = zip(configuration.members, configuration.places, strict=True)
+    return [configuration.number, [[m.number, m.incarnation, place] for m, place in members]]
+
+
+def _configuration(group: Any, row: Any) -> Configuration:
+    number, members = row
+    if len(members) > MEMBERS_MAX:
+        raise InvalidArgument(f"{len(members)} members")
+    replicas, places = [], []
+    for member, incarnation, place in members:
+        if not isinstance(place, str) or len(place) > PLACE_MAX:
+            raise InvalidArgument(f"a member at {place!r:.80}")
+        _check(member, _NUMBER_MAX)
+        _check(incarnation, _INCARNATION_MAX)
+        replicas.append(ReplicaId(group, member, incarnation))
+        places.append(place)
+    _check(group, GROUPS_MAX - 1)
+    _check(number, _NUMBER_MAX)
+    return Configuration(group, number, replicas, places)
+
+
+def _check(number: object, most: int) -> None:
+    if type(number) is not int or not 0 <= number <= most:
+        raise InvalidArgument(f"{number!r:.80} is not in 0..{most}")
+
+
+def _names(members: Iterable[ReplicaId]) -> str:
+    return ", ".join(map(str, members))

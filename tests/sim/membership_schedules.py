@@ -1,0 +1,257 @@
+"""Directed schedules of lost disks and changes of membership. See `schedules`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multicast.durable import Durable
+from multicast.messages import (
+    Accept,
+    CatchUp,
+    Deliver,
+    Deliveries,
+    Heartbeat,
+    Members,
+    NewLeader,
+    NewState,
+    Phase2a,
+    PreVote,
+)
+from multicast.protocol import Protocol, Timing
+from multicast.sim.host import Commit
+from multicast.sim.invariants.skeen import Promises
+from multicast.sim.invariants.whitebox import Monotone
+from multicast.types import Process, ReplicaId
+from tests.sim.schedules import G0, Story
+
+PROPOSALS = (Accept, Phase2a)
+DELIVERIES = (Deliver, Deliveries)
+
+
+def story_of(protocol: type[Protocol], replicas: int = 3) -> tuple[Story, list[ReplicaId]]:
+    """One group, led by its first member."""
+    story = Story(protocol, 1, replicas, Timing(retry_s=5.0))
+    members = list(story.topology.members(G0))
+    assert story.leader(G0) == members[0]
+    return story, members
+
+
+def speaks(message: object, kinds: tuple[type, ...]) -> bool:
+    """Whether it is one of these, and not about members."""
+    return isinstance(message, kinds)
+
+
+def replaced(protocol: type[Protocol]) -> None:
+    """A follower's disk is lost; then another one's, then the leader's. All are made good."""
+    story = Story(protocol, 1, 3, Timing())
+    members = story.topology.members(G0)
+    for lost in (members[1], members[2], members[0]):
+        for _ in range(3):
+            story.multicast(G0)
+        story.wait(0.3)
+        story.wipe(lost, 0.2)
+        story.multicast(G0)
+        story.wait(4.0)
+        assert story.topology.membership(G0).settled
+        assert lost not in story.topology.members(G0)
+    assert story.topology.membership(G0).current.number == 3
+    story.finish()
+
+
+def evicted(protocol: type[Protocol]) -> None:
+    """An operator replaces members that are well: a follower, and the leader, which hands over."""
+    story = Story(protocol, 1, 3, Timing())
+    members = story.topology.members(G0)
+    for old in (members[2], members[0]):
+        story.restart(story.successor(old, evict=True))
+        for _ in range(3):
+            story.multicast(G0)
+        story.wait(3.0)
+        assert story.topology.membership(G0).settled
+        assert old not in story.topology.members(G0)
+        assert story.leader(G0) != old
+        story.multicast(G0)
+    story.finish()
+
+
+def not_needed(protocol: type[Protocol]) -> None:
+    """A replica turns up under the number of one that is well: it stays outside."""
+    story, members = story_of(protocol)
+    story.multicast(G0)
+    outsider = story.successor(members[2])
+    story.restart(outsider)
+    story.wait(5.0)
+    assert story.topology.members(G0) == tuple(members)
+    story.hosts[outsider].gone = True
+    story.down(outsider)
+    story.finish()
+
+
+def wiped(protocol: type[Protocol], *, under_its_old_identity: bool) -> None:
+    """M is accepted by three of five; one of them comes back empty, and helps those who do not know m."""
+    story, (leader, one, forgetful, *others) = story_of(protocol, 5)
+    story.lose(
+        lambda source, target, message: target in others and speaks(message, (*PROPOSALS, *DELIVERIES))
+    )
+    story.multicast(G0)
+    story.wait(0.02)
+    assert len(story.hosts[leader].log) == 1
+    story.lose(None)
+    story.down(leader)
+    story.down(one)
+    # What is lost must be noticed by who misses it, not by a checker that knows what was promised.
+    story.ignore(Monotone, Promises)
+    host = story.hosts[forgetful]
+    host.crash()
+    if under_its_old_identity:
+        host.durable, host.commit = Durable(), Commit()
+        story.restart(forgetful)
+    else:
+        story.replace(forgetful, 0.0)
+    for _ in range(3):
+        story.hosts[others[0]].nominate()
+        story.wait(0.3)
+    story.multicast(G0)
+    story.wait(1.0)
+    story.finish()
+
+
+def back_on_a_new_disk(protocol: type[Protocol]) -> None:
+    """As it must be: the one that lost its disk is somebody else, and the group waits."""
+    wiped(protocol, under_its_old_identity=False)
+
+
+def back_under_its_old_identity(protocol: type[Protocol]) -> None:
+    """As it must not be, whatever the protocol."""
+    wiped(protocol, under_its_old_identity=True)
+
+
+def known_by_the_lost(protocol: type[Protocol]) -> None:
+    """M is accepted by the leader and by a replica whose disk is lost then; the third learns of its
+    successor, but not of m; the leader crashes.
+    """
+    story, (leader, ignorant, lost) = story_of(protocol)
+    kept_back = (*PROPOSALS, *DELIVERIES, Heartbeat)
+
+    def ignorance(source: Process, target: Process, message: Any) -> bool:
+        return target == ignorant and speaks(message, kept_back)
+
+    story.lose(ignorance)
+    story.multicast(G0)
+    story.wait(0.05)
+    assert len(story.hosts[leader].log) == 1
+    story.down(lost)
+    story.replace(lost, 0.0)
+    new = story.now_at(lost)
+    # The change needs a quorum of the old members: for a moment, the third hears of it, and accepts it.
+    story.lose(lambda source, target, message: target == ignorant and speaks(message, DELIVERIES))
+    story.run_until(lambda: story.topology.membership(G0).version > 1, story.loop.now + 3.0)
+    assert story.topology.membership(G0).version == 2
+    story.lose(lambda source, target, message: speaks(message, (NewLeader, NewState, CatchUp, Deliver)))
+    story.run_until(lambda: all(version(story, who) > 1 for who in (ignorant, new)), story.loop.now + 3.0)
+    story.down(leader)
+    story.lose(None)
+    story.hosts[ignorant].nominate()
+    story.wait(1.0)
+    story.hosts[ignorant].nominate()
+    story.wait(3.0)
+    story.finish()
+
+
+def version(story: Story, who: ReplicaId) -> int:
+    """How much a replica knows of its group's membership."""
+    replica: Any = story.hosts[who].replica
+    return 0 if replica is None else int(replica.membership.version)
+
+
+def old_members_meet(protocol: type[Protocol]) -> None:
+    """M is accepted in the new configuration, by the leader and the new member; then the evicted member,
+    which has heard of nothing, asks the third for its vote.
+    """
+    story, (leader, third, evicted_one) = story_of(protocol)
+    new = story.successor(evicted_one, evict=True)
+
+    def deaf(source: Process, target: Process, message: Any) -> bool:
+        return evicted_one in (source, target)
+
+    story.lose(deaf)
+    story.restart(new)
+    story.run_until(lambda: version(story, third) > 2 and bool(story.leader(G0)), story.loop.now + 3.0)
+    story.wait(0.5)
+    assert story.leader(G0) == leader
+    story.lose(
+        lambda source, target, message: (
+            deaf(source, target, message)
+            or (target == third and speaks(message, (*PROPOSALS, *DELIVERIES, Heartbeat)))
+        )
+    )
+    story.multicast(G0)
+    story.wait(0.05)
+    story.down(leader)
+    assert len(story.hosts[leader].log) > 2
+    # Those two alone, with a ballot above all others.
+    replica: Any = story.hosts[evicted_one].replica
+    replica.highest_number = 50
+    story.lose(lambda source, target, message: new in (source, target) or speaks(message, (Members,)))
+    story.hosts[evicted_one].nominate()
+    story.wait(0.5)
+    story.multicast(G0)
+    story.wait(0.5)
+    story.finish()
+
+
+def nothing_but_the_collected(protocol: type[Protocol]) -> None:
+    """M is executed by two and collected; one of them is replaced, and the other crashes as soon as the
+    change is settled.
+    """
+    story, (leader, away, lost) = story_of(protocol)
+    story.lose(lambda source, target, message: target == away and not speaks(message, (PreVote,)))
+    story.multicast(G0)
+    story.wait(0.6)
+    replica: Any = story.hosts[leader].replica
+    assert not replica.entries, "it is collected"
+    new = story.successor(lost, evict=True)
+    # The one that was away comes back, but neither it nor the new member learns of any delivery.
+    story.lose(lambda source, target, message: target in (away, new) and speaks(message, DELIVERIES))
+    story.restart(new)
+    story.run_until(lambda: version(story, leader) == 3, story.loop.now + 3.0)
+    for who in (away, new):
+        story.network.send(leader, who, Members(replica.membership))
+    story.wait(0.01)
+    story.down(leader)
+    story.isolate(lost)
+    story.hosts[away].nominate()
+    story.wait(1.0)
+    story.lose(None)
+    story.multicast(G0)
+    story.wait(1.0)
+    story.finish()
+
+
+def two_changes(protocol: type[Protocol]) -> None:
+    """M is accepted by the leader and a member that is then replaced, and so is the third."""
+    story, (leader, third, accepting) = story_of(protocol)
+    ignorance = (*PROPOSALS, *DELIVERIES, Heartbeat, NewState, NewLeader)
+
+    def rule(source: Process, target: Process, message: Any) -> bool:
+        return target not in (leader, accepting) and speaks(message, ignorance)
+
+    story.lose(rule)
+    story.multicast(G0)
+    story.wait(0.05)
+    assert len(story.hosts[leader].log) == 1
+    first = story.successor(accepting, evict=True)
+    second = story.successor(third, evict=True)
+    story.restart(first)
+    story.wait(0.5)
+    story.restart(second)
+    story.wait(0.5)
+    story.down(leader)
+    story.down(accepting)
+    story.lose(None)
+    for who in (first, second, first):
+        story.hosts[who].nominate()
+        story.wait(0.4)
+    story.multicast(G0)
+    story.wait(1.0)
+    story.finish()
