@@ -23,7 +23,10 @@ from multicast.messages import (
     Heartbeat,
     HeartbeatAck,
     Hint,
+    Join,
     LocalTimestamp,
+    Members,
+    MembersWanted,
     Message,
     Multicast,
     NewLeader,
@@ -178,10 +181,13 @@ class Recorder(Checker):
     def received(self, receiver: Process, sender: Process, message: object) -> None:
         """The message has arrived: find its arrow, or draw one if nobody saw it leave."""
         now = self._now()
-        in_flight = self._in_flight[sender, receiver]
-        # Arrows keep their messages alive, so that no two messages in flight share an identity.
-        found = next((i for i, arrow in enumerate(in_flight) if arrow.message is message), None)
-        if found is None:
+        for target in _on_the_machine_of(receiver):
+            in_flight = self._in_flight[sender, target]
+            # Arrows keep their messages alive, so that no two messages in flight share an identity.
+            found = next((i for i, arrow in enumerate(in_flight) if arrow.message is message), None)
+            if found is not None:
+                break
+        else:
             self.flow.events.append(Arrow(None, now, sender, receiver, message))
             return
         for _ in range(found):  # links are FIFO: what was sent before it will not arrive any more
@@ -271,6 +277,13 @@ class Recorder(Checker):
         self._mark(host.me, LEAD if leads else FOLLOW, str(getattr(replica, "cballot", "")))
 
 
+def _on_the_machine_of(process: Process) -> list[Process]:
+    """A replica, and those that were on its machine before it, on disks that were lost."""
+    if not isinstance(process, ReplicaId):
+        return [process]
+    return [process._replace(incarnation=number) for number in range(process.incarnation, -1, -1)]
+
+
 def name_of(message: object) -> str:
     """The paper's name of a message, where the paper has it; of a vote, what it is about too."""
     match message:
@@ -331,6 +344,13 @@ def describe(message: object) -> str:
             return str(ballot)
         case Hint(group, ballot):
             return f"g{group} {ballot}"
+        case Join(_, evict):
+            return "by an operator's will" if evict else ""
+        case MembersWanted(group):
+            return f"g{group}"
+        case Members(membership):
+            state = "settled" if membership.settled else "changing"
+            return f"g{membership.group} configuration {membership.current.number}, {state}"
         case Heartbeat(ballot, last_delivered):
             return f"{ballot} delivered {ts(last_delivered)}"
         case HeartbeatAck(ballot, cballot, executed):
