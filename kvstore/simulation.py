@@ -402,5 +402,5 @@ class NodeSimulation(Simulation):
         view = self.views[replica]
         if not (view.up or view.gone):
             for member in view.machine.replicas:
-                self.network.supersede(member)
+                self.reconnect(member)
             view.start()

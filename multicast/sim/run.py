@@ -222,8 +222,13 @@ class Simulation:
         """Start a replica that is down; its connections are new."""
         host = self.hosts[replica]
         if not (host.up or host.gone):
-            self.network.supersede(replica)
+            self.reconnect(replica)
             host.start()
+
+    def reconnect(self, replica: ReplicaId) -> None:
+        """All connections of the replica's machine are new, also those to who was on it before."""
+        for incarnation in range(replica.incarnation + 1):
+            self.network.supersede(replica._replace(incarnation=incarnation))
 
     def heal(self) -> None:
         """End all faults."""

@@ -217,11 +217,12 @@ class Recorder(Checker):
 
     def restarted(self, host: Host) -> None:
         """A replica is up again. Its first start, at the beginning of a run, is not worth a mark."""
-        if host.me in self._down:
-            self._down.remove(host.me)
+        here = _on_the_machine_of(host.me)
+        if not self._down.isdisjoint(here):
+            self._down.difference_update(here)
             self._mark(host.me, RESTART, f"with {_count(host.log, 'delivery', 'deliveries')}")
             for link, in_flight in self._in_flight.items():
-                if host.me in link:  # all its connections are new
+                if not set(here).isdisjoint(link):  # all its connections are new
                     in_flight.clear()
 
     def injected(self, fault: Fault) -> None:
