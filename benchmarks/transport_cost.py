@@ -21,8 +21,9 @@ from typing import Any
 
 import uvloop
 
+from kvstore.places import Address
 from kvstore.ports import NodeId
-from kvstore.transport import Address, Transport
+from kvstore.transport import Transport
 from kvstore.wire import Envelope
 from multicast.messages import Accept, AcceptAck, Message
 from multicast.types import Ballot, ClientId, GroupId, MessageId, Process, ReplicaId, timestamp

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from wbkv_proto.link_pb2 import Hello
 
+from kvstore.places import Address
 from kvstore.ports import NodeId
-from kvstore.transport import PROTOCOL_VERSION, SWEEPS, Address, Limits, Link
+from kvstore.transport import PROTOCOL_VERSION, SWEEPS, Limits, Link
 from kvstore.wire import Envelope, WireError
 from multicast.client import Reply, Sender
 from multicast.errors import InvalidArgument, MulticastError

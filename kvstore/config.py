@@ -21,7 +21,8 @@
     "eu-us" = 40                 # holds both ways, unless "us-eu" is there too
 
 A node's `incarnation` is that of its first disk, written when the cluster is created. A node that finds
-another disk than this, or none, is not the member that the groups began with.
+another disk than this, or none, is not the member that the groups began with, and asks to take its place. A
+node that is in no group has none: it may take the place of another node's replicas later.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_type_hints
 
+from kvstore.places import NAME, split_address
 from kvstore.ports import NodeId
 from multicast import PROTOCOLS, VARIANTS
 from multicast.errors import InvalidArgument
@@ -57,9 +59,6 @@ PORT: Final = 7101
 """Of the first node of a local cluster, if nobody says otherwise."""
 
 _PROTOCOLS: Final[Mapping[str, type[Protocol]]] = PROTOCOLS | VARIANTS
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-"""Nodes are also file names; so no slash, and no dot in front."""
-_ADDRESS: Final = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 _TIMING: Final = get_type_hints(Timing)
 
 
@@ -78,7 +77,8 @@ class NodeConfig:
 
     address: str
     data: str
-    incarnation: int
+    incarnation: int | None = None
+    """Of its first disk, if it is one of the first members of a group."""
     region: str | None = None
 
     @property
@@ -215,9 +215,15 @@ class Config:
 
     def _members(self, group: GroupId) -> list[ReplicaId]:
         return [
-            ReplicaId(group, number, self.nodes[node].incarnation)
+            ReplicaId(group, number, self.incarnations[node])
             for number, node in enumerate(self.groups[group])
         ]
+
+    @cached_property
+    def incarnations(self) -> Mapping[NodeId, int]:
+        """Those of the first disks."""
+        found = {name: node.incarnation for name, node in self.nodes.items()}
+        return {name: incarnation for name, incarnation in found.items() if incarnation is not None}
 
     @cached_property
     def addresses(self) -> Mapping[NodeId, tuple[str, int]]:
@@ -233,7 +239,7 @@ class Config:
     def hash(self) -> bytes:
         """Of everything the nodes must agree on. Time-outs, addresses and paths may differ between them."""
         members = [
-            [group, [[node, self.nodes[node].incarnation] for node in nodes]]
+            [group, [[node, self.incarnations[node]] for node in nodes]]
             for group, nodes in sorted(self.groups.items())
         ]
         agreed = json.dumps([self.id, self.protocol, members])
@@ -306,15 +312,13 @@ def _check_nodes(config: Config) -> None:
     for name, node in config.nodes.items():
         keys = ("nodes", name)
         _check_name(name, keys)
-        address = _ADDRESS.fullmatch(node.address)
-        if address is None or not 1 <= int(address["port"]) <= 65_535:
+        if split_address(node.address) is None:
             raise ConfigError(f"{_show(node.address)} is not HOST:PORT", (*keys, "address"))
         if not node.data.strip() or "\0" in node.data:
             raise ConfigError(f"{_show(node.data)} is no folder", (*keys, "data"))
-        if not 1 <= node.incarnation <= INCARNATION_MAX:
-            raise ConfigError(
-                f"{node.incarnation:x} is not in 1..{INCARNATION_MAX:x}", (*keys, "incarnation")
-            )
+        incarnation = node.incarnation
+        if incarnation is not None and not 1 <= incarnation <= INCARNATION_MAX:
+            raise ConfigError(f"{incarnation:x} is not in 1..{INCARNATION_MAX:x}", (*keys, "incarnation"))
         if node.region is not None:
             _check_name(node.region, (*keys, "region"))
             if node.region in config.nodes:
@@ -322,9 +326,9 @@ def _check_nodes(config: Config) -> None:
         for key, value, shown in (
             ("address", (node.host, node.port), node.address),
             ("data", config.data(name), node.data),
-            ("incarnation", node.incarnation, f"{node.incarnation:016x}"),
+            ("incarnation", incarnation, f"{incarnation or 0:016x}"),
         ):
-            if seen.setdefault(value, name) != name:
+            if value is not None and seen.setdefault(value, name) != name:
                 raise ConfigError(f"{_show(shown)} is {seen[value]}'s already", (*keys, key))
 
 
@@ -340,6 +344,10 @@ def _check_groups(config: Config) -> None:
                 raise ConfigError(f"unknown node {_show(member)}{_instead(member, config.nodes)}", keys)
             if list(members).count(member) > 1:
                 raise ConfigError(f"{_show(member)} is listed twice", keys)
+            if member not in config.incarnations:
+                raise ConfigError(
+                    "missing: it is a first member of a group", ("nodes", member, "incarnation")
+                )
         try:
             Configuration(group, 0, config._members(group))  # noqa: SLF001 - the same module
         except InvalidArgument as error:
@@ -351,7 +359,7 @@ def _check_groups(config: Config) -> None:
 
 
 def _check_name(name: str, keys: Sequence[str]) -> None:
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ConfigError(f"{_show(name)} is no name: use letters, digits, '_', '-' and '.'", keys)
 
 
@@ -433,11 +441,12 @@ def _read(document: dict[str, Any], directory: Path) -> Config:
 
 def _read_node(nodes: _Table, name: str) -> NodeConfig:
     node = nodes.table(name, [item.name for item in fields(NodeConfig)])
-    incarnation = node.text("incarnation")
-    if not re.fullmatch("[0-9A-Fa-f]{1,16}", incarnation):
+    incarnation = node.text("incarnation", "") or None
+    if incarnation is not None and not re.fullmatch("[0-9A-Fa-f]{1,16}", incarnation):
         raise ConfigError(f"{_show(incarnation)} is not a hexadecimal number", (*node.keys, "incarnation"))
     region = node.text("region") if "region" in node.values else None
-    return NodeConfig(node.text("address"), node.text("data"), int(incarnation, 16), region)
+    number = None if incarnation is None else int(incarnation, 16)
+    return NodeConfig(node.text("address"), node.text("data"), number, region)
 
 
 def _read_group(groups: _Table, name: str) -> tuple[GroupId, tuple[NodeId, ...]]:
@@ -504,7 +513,8 @@ def _write(config: Config) -> str:
         lines += ["", "[timing]", *(f"{name} = {_show(getattr(config.timing, name))}" for name in changed)]
     for name, node in config.nodes.items():
         lines += ["", f"[nodes.{_key(name)}]", f"address = {_show(node.address)}"]
-        lines += [f"data = {_show(node.data)}", f'incarnation = "{node.incarnation:016x}"']
+        lines.append(f"data = {_show(node.data)}")
+        lines += [] if node.incarnation is None else [f'incarnation = "{node.incarnation:016x}"']
         lines += [] if node.region is None else [f"region = {_show(node.region)}"]
     for group, members in sorted(config.groups.items()):
         lines += ["", f"[groups.{group}]", f"members = [{', '.join(map(_show, members))}]"]

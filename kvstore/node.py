@@ -147,17 +147,17 @@ class Node:
         for replica in replicas:
             self.host(replica)
 
-    def host(self, replica: ReplicaId, *, evict: bool = False) -> None:
+    def host(self, replica: ReplicaId, evicts: ReplicaId | None = None) -> None:
         """Start a replica from what the disk has of its group: nothing, if it is to become a member.
 
-        `evict`: it takes the place of the member with its number, even if that one is well.
+        It takes the place of the member with its number if that is gone, or if it `evicts` just that one.
         """
         group, now = replica.group, self._clock.now()
         if group in self._by_group:
             raise InvalidArgument(f"node {self.me} has a replica of group {group} already")
         start = Start(
             replica, self.topology, random.Random(self._rng.getrandbits(64)), now, self._timing,
-            self._log.load(group), self._state.load(group), self._place, evict,
+            self._log.load(group), self._state.load(group), self._place, evicts,
         )  # fmt: skip
         hosted = _Hosted(self._protocol(start), position=start.checkpoint.position)
         self._hosted[replica] = self._by_group[group] = hosted
@@ -308,7 +308,7 @@ class Node:
             self._release()
         self._commit(now)
         self._flush()
-        self.wake_at = min(self._commit_at, *self._wakes.values())
+        self.wake_at = min([self._commit_at, *self._wakes.values()])
 
     def _drain(self, now: float) -> None:
         """Until no replica of this node has anything for another: then one batch for the log."""
@@ -349,7 +349,7 @@ class Node:
                 if isinstance(receiver, ReplicaId):
                     if receiver in self._hosted:
                         self._local.append((me, receiver, message))
-                    elif (node := self._node_of(receiver)) is None:
+                    elif (node := self._node_of(receiver)) in (None, self.me):
                         self.statistics.strays += 1
                     else:
                         self._links[node].setdefault((me, receiver), []).append(message)
@@ -417,7 +417,8 @@ class Node:
         }
         pieces, self._pieces = self._pieces, []
         for me, target, piece in pieces:
-            if (node := self._node_of(target)) is not None:
+            node = self._node_of(target)
+            if node is not None and node != self.me:
                 frames.setdefault(node, []).append((me, target, [piece]))
         for node, frame in frames.items():
             self._network.send(node, frame)

@@ -13,17 +13,20 @@ import os
 import random
 import secrets
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kvstore import storage
-from kvstore.config import Config
+from kvstore.config import INCARNATION_MAX, Config
 from kvstore.layout import Identity
 from kvstore.node import Node
+from kvstore.places import Directory, place_of
 from kvstore.ports import NodeId
 from kvstore.status import serve_status
 from kvstore.transport import Transport
 from kvstore.wire import Envelope
+from multicast.errors import InvalidArgument
+from multicast.membership import Membership
 from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
 
 logger = logging.getLogger(__name__)
@@ -40,10 +43,29 @@ HAND_OVER_S: Final = 2.0
 """How long a node that stops waits for others to lead its groups."""
 
 
-def create_disk(config: Config, me: NodeId) -> None:
-    """Make a node's first disk, with the incarnation that the configuration gives it."""
-    incarnation = config.nodes[me].incarnation
+def create_disk(config: Config, me: NodeId, incarnation: int | None = None) -> None:
+    """Make a disk for a node: its first one, with the incarnation of the configuration, or another.
+
+    Nobody else may ever have had that incarnation: whoever has lost a disk comes back with a new one.
+    """
+    if incarnation is None:
+        incarnation = config.incarnations.get(me) or _new_incarnation()
     storage.create(config.data(me), Identity(config.id, me, incarnation, config.durability))
+
+
+def replace_lost_disk(config: Config, me: NodeId, why: str) -> None:
+    """Make a new disk, with a new incarnation. What was there is kept beside it."""
+    path = config.data(me)
+    if path.exists() and any(path.iterdir()):
+        kept = path.with_name(f"{path.name}.lost-{_new_incarnation():x}")
+        path.rename(kept)
+        why += f" (kept as {kept.name})"
+    logger.warning("%s; %s starts with a new disk, and asks to become a member", why, me)
+    create_disk(config, me, _new_incarnation())
+
+
+def _new_incarnation() -> int:
+    return 1 + secrets.randbelow(INCARNATION_MAX)
 
 
 class Server:
@@ -61,30 +83,79 @@ class Server:
         self._unhandled = 0
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = float("inf")
-        self._disk = storage.open(
-            config.data(me), config.id, me,
-            on_durable=self._from_thread(self._durable),
-            on_committed=self._from_thread(self._committed),
-            on_failure=self._from_thread(self._failed),
-        )  # fmt: skip
+        self._disk = self._open_disk()
+        self.incarnation = self._disk.identity.incarnation
+        self._directory = Directory(config.incarnations)
         try:
-            _check(self._disk, config, me)
-            placement = config.placement
             self.transport = Transport(
                 me, config.id, config.hash, config.addresses,
-                on_frame=self._frame, on_client=self._client,
-                lives_on=lambda node, process: _lives_on(placement, node, process),
-                listen=config.addresses[me], delays=config.delays_s,
+                on_frame=self._frame, on_client=self._client, on_peer=self._directory.note,
+                lives_on=lambda node, process: _lives_on(self._directory, node, process),
+                listen=config.addresses[me], delays=config.delays_s, incarnation=self.incarnation,
             )  # fmt: skip
             self.node = Node(
-                me, config.topology, [r for r, node in placement.items() if node == me],
-                config.protocol_type, node_of=placement.get,
+                me, config.topology, self._replicas(), config.protocol_type,
+                node_of=self._directory.node_of, place=place_of(me, config.addresses[me]),
                 clock=self, network=self.transport, log=self._disk.log, state=self._disk.state,
-                rng=random.Random(secrets.randbits(128)), timing=config.timing,
+                rng=random.Random(secrets.randbits(128)), timing=config.timing, on_learned=self._learned,
             )  # fmt: skip
         except BaseException:
             self._disk.close()
             raise
+
+    def _open_disk(self) -> storage.Disk:
+        """The node's disk; if it is lost, a new one."""
+        config, me = self._config, self.me
+        path = config.data(me)
+        if not path.is_dir() or not any(path.iterdir()):
+            replace_lost_disk(config, me, f"{path} has no disk")
+        try:
+            return self._open()
+        except storage.LostDisk as error:
+            replace_lost_disk(config, me, str(error))
+            return self._open()
+
+    def _open(self) -> storage.Disk:
+        return storage.open(
+            self._config.data(self.me), self._config.id, self.me,
+            on_durable=self._from_thread(self._durable),
+            on_committed=self._from_thread(self._committed),
+            on_failure=self._from_thread(self._failed),
+        )  # fmt: skip
+
+    def _replicas(self) -> list[ReplicaId]:
+        """Who is on this disk: members of groups, or those who are to become that.
+
+        A group's number is known from the log, if the replica ever was a member; else from the configuration.
+        """
+        found = []
+        for group, nodes in self._config.groups.items():
+            memberships = self._disk.log.load(group).memberships
+            for membership in memberships.values():
+                self._learned(membership)
+            members = memberships[group].everyone if group in memberships else ()
+            numbers = [member.number for member in members if member.incarnation == self.incarnation]
+            numbers += [nodes.index(self.me)] if self.me in nodes else []
+            if numbers:
+                found.append(ReplicaId(group, numbers[0], self.incarnation))
+        return found
+
+    def _learned(self, membership: Membership) -> None:
+        """There may be replicas on nodes that we do not know."""
+        for node, address in self._directory.learn(membership).items():
+            self.transport.add_peer(node, address)
+
+    def replace(self, members: Iterable[ReplicaId]) -> None:
+        """Take the places of these members, even if they are well."""
+        wanted = list(members)
+        hosted = {replica.group for replica in self.node.replicas}
+        for old in wanted:
+            if old.group in hosted:
+                raise InvalidArgument(f"{self.me} has a replica of group {old.group} already")
+            hosted.add(old.group)
+        for old in wanted:
+            self.node.host(old._replace(incarnation=self.incarnation), evicts=old)
+        self._turn_soon()
 
     def now(self) -> float:
         """`ports.Clock`."""
@@ -175,7 +246,7 @@ class Server:
         status = control = None
         try:
             host, port = await self.transport.start()
-            status = await serve_status(self._config.status_socket(self.me), self.status)
+            status = await serve_status(self._config.status_socket(self.me), self.status, self._act)
             if os.environ.get(TEST_HOOKS):
                 control = await asyncio.start_unix_server(self._control, self._config.data(self.me) / CONTROL)
             logger.info("%s serves %d groups on %s:%d", self.me, len(self.node.replicas), host, port)
@@ -226,6 +297,14 @@ class Server:
         files = [self._disk.path / name / "data.mdb" for name in ("log", "state")]
         return sum(file.stat().st_blocks * 512 for file in files)
 
+    def _act(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What operators may want: see `commands.member`."""
+        match request:
+            case {"replace": [*members]}:
+                self.replace([_member(row) for row in members])
+                return {"incarnation": f"{self.incarnation:016x}"}
+        raise ValueError(f"{self.me} does not know how to {', '.join(map(str, request)):.80}")
+
     def status(self) -> dict[str, Any]:
         """What `wbkv status` shows."""
         host, port = self._config.addresses[self.me]
@@ -233,10 +312,11 @@ class Server:
         groups = {}
         for me, about in self.node.status().items():
             leader = about.pop("leader")
-            name = self._config.placement.get(leader) if isinstance(leader, ReplicaId) else None
+            name = self._directory.node_of(leader) if isinstance(leader, ReplicaId) else None
             groups[str(me.group)] = {**about, "leader": name, "store_bytes": size}
         return {
             "id": self.me,
+            "incarnation": f"{self.incarnation:016x}",
             "pid": os.getpid(),
             "address": f"{host}:{port}",
             "groups": groups,
@@ -244,17 +324,15 @@ class Server:
         }
 
 
-def _check(disk: storage.Disk, config: Config, me: NodeId) -> None:
-    """A disk that is not the one the configuration knows must not act as if it were."""
-    found, expected = disk.identity.incarnation, config.nodes[me].incarnation
-    if found != expected:
-        raise storage.StorageError(
-            f"{disk.path} is incarnation {found:x} of {me}, but the configuration has {expected:x}"
-        )
+def _member(row: object) -> ReplicaId:
+    match row:
+        case [int(group), int(number), str(incarnation)]:
+            return ReplicaId(GroupId(group), number, int(incarnation, 16))
+    raise ValueError(f"{row!r:.80} is no member")
 
 
-def _lives_on(placement: Mapping[ReplicaId, NodeId], node: NodeId, process: Process) -> bool:
-    return isinstance(process, ReplicaId) and placement.get(process) == node
+def _lives_on(directory: Directory, node: NodeId, process: Process) -> bool:
+    return isinstance(process, ReplicaId) and directory.node_of(process) == node
 
 
 async def serve(config: Config, me: NodeId) -> int:

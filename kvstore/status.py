@@ -1,7 +1,8 @@
 """How a node says how it is, and what the answers of all nodes come to.
 
-Each node has a unix socket beside its disk. Whoever connects gets one line of JSON, a `NodeAnswer`, and the
-connection is closed. It needs no address, no client and no quorum, so it also works when nothing else does.
+Each node has a unix socket beside its disk. Whoever sends it a line of JSON gets one back, and the connection
+is closed: `{}` asks for a `NodeAnswer`; other requests are what operators want done. It needs no address, no
+client and no quorum, so it also works when nothing else does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, NotRequired, TypedDict, cast
+from typing import Any, Final, NotRequired, TypeAlias, TypedDict, cast
 
 from kvstore.config import Config
 from kvstore.ports import NodeId
@@ -25,8 +26,13 @@ ASK_S: Final = 2.0
 """How long a node may take to answer before it counts as down."""
 
 _ANSWER_MAX: Final = 1 << 22
+_REQUEST_MAX: Final = 1 << 16
 _PATH_MAX: Final = 107
 """Bytes of a unix socket's path, without the closing zero."""
+
+
+Status: TypeAlias = Callable[[], Mapping[str, Any]]
+Act: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class ReplicaAnswer(TypedDict):
@@ -41,6 +47,10 @@ class ReplicaAnswer(TypedDict):
     """Position of the last delivery: a global timestamp."""
     entries: int
     store_bytes: int
+    configuration: NotRequired[int]
+    """Which of the group's configurations this replica knows as the newest."""
+    settled: NotRequired[bool]
+    """Whether that is the only one that counts."""
     deliveries: NotRequired[int]
     """How many messages the group has delivered so far, here: lag is counted in these."""
 
@@ -73,6 +83,8 @@ class ReplicaStatus(TypedDict):
     lag: int | None
     entries: int | None
     store_bytes: int | None
+    configuration: int | None
+    settled: bool | None
     up: bool
 
 
@@ -93,23 +105,54 @@ class ClusterStatus(TypedDict):
 
 
 class _Answer(asyncio.Protocol):
-    """One connection: it is told, and closed."""
+    """One connection: it asks, is told, and closed."""
 
-    def __init__(self, status: Callable[[], Mapping[str, Any]]) -> None:
+    _transport: asyncio.Transport
+    _timer: asyncio.TimerHandle
+
+    def __init__(self, status: Status, act: Act) -> None:
         self._status = status
+        self._act = act
+        self._asked = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._timer = asyncio.get_running_loop().call_later(ASK_S, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._asked += data
+        if len(self._asked) > _REQUEST_MAX:
+            self._transport.close()
+        elif b"\n" in data:
+            try:
+                answer = json.dumps(self._answer(bytes(self._asked)))
+                self._transport.write(answer.encode() + b"\n")
+            finally:
+                self._transport.close()
+
+    def _answer(self, asked: bytes) -> Mapping[str, Any]:
         try:
-            cast(asyncio.Transport, transport).write(json.dumps(self._status()).encode() + b"\n")
-        finally:
-            transport.close()
+            request = json.loads(asked)
+            if isinstance(request, dict):
+                return self._act(request) if request else self._status()
+        except ValueError as error:
+            return {"error": str(error)}
+        return {"error": f"{request!r:.80} is no request"}
 
 
-async def serve_status(path: Path, status: Callable[[], Mapping[str, Any]]) -> asyncio.Server:
-    """Answer everyone who connects with what `status` returns at that moment. Close the server to end it.
+def _nothing(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    raise ValueError(f"this node knows no {', '.join(request)}")
 
-    `status` is called in the loop, so it must not block. A socket left behind by a crash is replaced: who may
-    be the node at all is decided by the lock of its disk.
+
+async def serve_status(path: Path, status: Status, act: Act = _nothing) -> asyncio.Server:
+    """Answer everyone who asks with what `status` returns at that moment, or do what is wanted with `act`.
+
+    Both are called in the loop, so they must not block; `act` raises `ValueError` for what cannot be done.
+    Close the server to end it. A socket left behind by a crash is replaced: who may be the node at all is
+    decided by the lock of its disk.
     """
     listening = socket.socket(socket.AF_UNIX)
     try:
@@ -118,14 +161,16 @@ async def serve_status(path: Path, status: Callable[[], Mapping[str, Any]]) -> a
             listening.bind(address)
             path.chmod(0o600)
             loop = asyncio.get_running_loop()
-            return await loop.create_unix_server(lambda: _Answer(status), sock=listening)
+            return await loop.create_unix_server(lambda: _Answer(status, act), sock=listening)
     except BaseException:
         listening.close()
         raise
 
 
-def ask(path: Path, timeout_s: float = ASK_S) -> dict[str, Any] | None:
-    """What the node with this socket says of itself; None if it does not answer."""
+def ask(
+    path: Path, timeout_s: float = ASK_S, request: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """What the node with this socket says of itself, or to a request; None if it does not answer."""
     deadline = time.monotonic() + timeout_s
     said = bytearray()
     with socket.socket(socket.AF_UNIX) as connection:
@@ -133,6 +178,7 @@ def ask(path: Path, timeout_s: float = ASK_S) -> dict[str, Any] | None:
             with _short(path) as address:
                 connection.settimeout(timeout_s)
                 connection.connect(address)
+            connection.sendall(json.dumps(request or {}).encode() + b"\n")
             while piece := connection.recv(1 << 16):
                 said += piece
                 connection.settimeout(max(deadline - time.monotonic(), 1e-3))
@@ -209,6 +255,8 @@ def _replica(node: NodeId, found: Mapping[str, Any] | None, measure: str, ahead:
         "lag": None if position is None else ahead - position,
         "entries": _number(said, "entries"),
         "store_bytes": _number(said, "store_bytes"),
+        "configuration": _number(said, "configuration"),
+        "settled": said.get("settled"),
         "up": found is not None,
     }
 

@@ -24,11 +24,12 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 from google.protobuf.message import DecodeError
 from wbkv_proto.link_pb2 import Answer, Hello, Reason, Refusal, Welcome
 
+from kvstore.places import Address, join_address, read_place, split_address
 from kvstore.ports import NodeId
 from kvstore.wire import Envelope, WireError, decode, encode
 from multicast.errors import InvalidArgument
@@ -36,9 +37,6 @@ from multicast.messages import Multicast
 from multicast.types import ClientId, Process
 
 logger = logging.getLogger(__name__)
-
-Address: TypeAlias = tuple[str, int]
-"""Host and port."""
 
 PROTOCOL_VERSION: Final = 1
 """Of the hand-shake and of the frames: nodes of different versions refuse each other."""
@@ -63,6 +61,8 @@ class Limits:
     """Unsent on one connection; beyond it, the connection is reset."""
     clients: int = 256
     """Connections of clients."""
+    peers: int = 256
+    """Other nodes, those included that nobody told us of but themselves."""
     strangers: int = 64
     """Connections that have not said Hello yet."""
     handshake_s: float = 5.0
@@ -562,19 +562,18 @@ class _Handlers:
     on_frame: Callable[[NodeId, list[Envelope], int], None]
     on_client: Callable[[ClientId, list[Envelope], int], None]
     lives_on: Callable[[NodeId, Process], bool]
-    seen: Callable[[NodeId], None]
+    seen: Callable[[Hello], None]
     """A node has connected, so it can be dialled."""
 
 
 class _Door:
     """Who may come in, and what they may say."""
 
-    def __init__(
-        self, hello: Hello, counts: Mapping[NodeId, Counts], limits: Limits, handlers: _Handlers
-    ) -> None:
+    def __init__(self, hello: Hello, limits: Limits, handlers: _Handlers) -> None:
         self.hello = hello
         """What we say ourselves: others must agree."""
-        self.counts = counts
+        self.counts: dict[NodeId, Counts] = {}
+        """Of the nodes that we know."""
         self.client_counts = Counts()
         self.stranger_counts = Counts()
         self.limits = limits
@@ -615,7 +614,7 @@ class _Door:
             visitor.bad(f"not a Hello: {error}")
             return
         node = NodeId(hello.node) if hello.HasField("node") else None
-        if node is None and not hello.HasField("client"):
+        if node is None and not hello.client:
             visitor.bad("a Hello of nobody")
             return
         if node is None:
@@ -637,7 +636,8 @@ class _Door:
             if superseded is not None:
                 superseded.abort()
             self.peers[node] = visitor
-            self.handlers.seen(node)
+            self.handlers.seen(hello)
+            visitor.counts = self.counts[node]
         visitor.welcome(Welcome(connection=hello.connection))
         if self.paused:
             visitor.hold()
@@ -657,7 +657,10 @@ class _Door:
         elif node == ours.node:
             return Reason.OWN_ID, f"you cannot be {ours.node!r:.80}: I am"
         elif node not in self.counts:
-            return Reason.UNKNOWN_NODE, f"node {node!r:.80} is not in the topology"
+            if read_place(f"{node}@{hello.address}") is None:
+                return Reason.UNKNOWN_NODE, f"node {node!r:.80} does not say where it is"
+            if len(self.counts) >= self.limits.peers:
+                return Reason.TOO_MANY_CONNECTIONS, f"there are {len(self.counts)} nodes"
         if hello.to != ours.node:
             return Reason.WRONG_NODE, f"you mean {hello.to!r:.80}; I am {ours.node!r:.80}"
         return None
@@ -798,28 +801,59 @@ class Transport:
         listen: Address = ("127.0.0.1", 0),
         limits: Limits | None = None,
         delays: Mapping[tuple[NodeId, NodeId], float] | None = None,
+        incarnation: int = 0,
+        on_peer: Callable[[NodeId, int], None] | None = None,
     ) -> None:
-        """`peers` may include this node, and is looked at for an address each time one is dialled.
+        """`peers` may include this node, and is looked at for an address each time one is dialled. A node
+        that is not among them becomes one, by `add_peer` or when it says where it is.
 
         `on_frame` gets what another node sent, `on_client` what a client did, and both the frame's length:
         a node that has been given too much calls `pause`. They are called by the loop, and may not raise.
-        `lives_on(node, process)` says whose messages a node may send. `delays` are one way, in seconds, from
-        the first node to the second: emulation of a wider network.
+        `lives_on(node, process)` says whose messages a node may send. `on_peer` hears on which disk a node is
+        that has connected. `delays` are one way, in seconds, from the first node to the second: emulation of
+        a wider network.
         """
         self.me = me
         self.limits = limits or Limits()
         self._address = listen
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
-        hello = Hello(version=PROTOCOL_VERSION, cluster=cluster_id, topology_hash=topology_hash, node=me)
-        self._links = {
-            node: Link(node, peers, hello, self.limits, delay_s=(delays or {}).get((me, node), 0.0))
-            for node in peers
-            if node != me
-        }
-        handlers = _Handlers(on_frame, on_client, lives_on, lambda node: self._links[node].wake())
-        counts = {node: link.counts for node, link in self._links.items()}
-        self._door = _Door(hello, counts, self.limits, handlers)
+        self._delays = delays or {}
+        self._hello = Hello(
+            version=PROTOCOL_VERSION, cluster=cluster_id, topology_hash=topology_hash, node=me,
+            incarnation=incarnation, address=join_address(*peers.get(me, listen)),
+        )  # fmt: skip
+        self._on_peer = on_peer
+        self._dialling = False
+        self._links: dict[NodeId, Link] = {}
+        handlers = _Handlers(on_frame, on_client, lives_on, self._seen)
+        self._door = _Door(self._hello, self.limits, handlers)
+        for node in peers:
+            if node != me:
+                self._add_link(node, peers)
+
+    def _add_link(self, node: NodeId, addresses: Mapping[NodeId, Address]) -> None:
+        delay_s = self._delays.get((self.me, node), 0.0)
+        self._links[node] = link = Link(node, addresses, self._hello, self.limits, delay_s=delay_s)
+        self._door.counts[node] = link.counts
+        if self._dialling:
+            link.start()
+
+    def add_peer(self, node: NodeId, address: Address) -> None:
+        """There is another node, if we do not know it yet."""
+        if node != self.me and node not in self._links:
+            logger.info("%s is at %s", node, join_address(*address))
+            self._add_link(node, {node: address})
+
+    def _seen(self, hello: Hello) -> None:
+        """A node has connected to us: so it is there, and says on which disk."""
+        node = NodeId(hello.node)
+        address = split_address(hello.address)
+        if address is not None:
+            self.add_peer(node, address)
+        if self._on_peer is not None:
+            self._on_peer(node, hello.incarnation)
+        self._links[node].wake()
 
     # Starting and stopping
 
@@ -840,6 +874,7 @@ class Transport:
 
     def dial(self) -> None:
         """Connect to all peers, again and again."""
+        self._dialling = True
         for link in self._links.values():
             link.start()
 

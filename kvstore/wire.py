@@ -306,7 +306,7 @@ def _put_snapshot_ack(w: _Writer, m: SnapshotAck) -> None:
 
 
 def _put_join(w: _Writer, m: Join) -> None:
-    w.columns["joins"] += w.payloads[m.place.encode()], int(m.evict)
+    w.columns["joins"] += w.payloads[m.place.encode()], 0 if m.evicts is None else w.replicas[m.evicts] + 1
 
 
 def _put_members_wanted(w: _Writer, m: MembersWanted) -> None:
@@ -643,7 +643,10 @@ def _take_snapshot_acks(r: _Reader) -> list[SnapshotAck]:
 
 def _take_joins(r: _Reader) -> list[Join]:
     try:
-        return [Join(r.payloads[place].decode(), _FLAGS[evict]) for place, evict in r.rows("joins", 2)]
+        return [
+            Join(r.payloads[place].decode(), r.replicas[evicts - 1] if evicts else None)
+            for place, evicts in r.rows("joins", 2)
+        ]
     except UnicodeDecodeError as error:
         raise WireError(f"joins: {error}") from None
 

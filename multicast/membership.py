@@ -86,7 +86,8 @@ class Configuration:
         return f"Configuration({self.group}, {self.number}, [{_names(self.members)}])"
 
     def _key(self) -> tuple[object, ...]:
-        return self.group, self.number, self.members, self.places
+        """Members may be known to be in different places, for a while."""
+        return self.group, self.number, self.members
 
 
 class Membership:

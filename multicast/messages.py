@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from multicast.membership import Membership
-from multicast.types import NO_TIMESTAMP, Ballot, Destinations, GroupId, MessageId, Phase, Timestamp
+from multicast.types import (
+    NO_TIMESTAMP,
+    Ballot,
+    Destinations,
+    GroupId,
+    MessageId,
+    Phase,
+    ReplicaId,
+    Timestamp,
+)
 
 
 class EntryState(NamedTuple):
@@ -261,8 +270,8 @@ class Join:
 
     place: str
     """Where it is to be found."""
-    evict: bool
-    """Whether an operator wants it so, even if the other one is well."""
+    evicts: ReplicaId | None
+    """An operator wants it in the place of this one, even if that is well."""
 
 
 @dataclass(slots=True)

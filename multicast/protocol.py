@@ -112,8 +112,8 @@ class Start:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     place: str = ""
     """Where this replica is to be found, for those who do not know it yet."""
-    evict: bool = False
-    """Whether it is to take a member's place although that one is well."""
+    evicts: ReplicaId | None = None
+    """A member whose place it is to take although that one is well."""
 
 
 class Protocol(abc.ABC):

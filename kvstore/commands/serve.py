@@ -27,6 +27,11 @@ class ServeCommand:
         add = parser.add_argument
         add("--config", type=Path, required=True, metavar="FILE", help="the cluster's configuration (TOML)")
         add("--node", required=True, metavar="NAME", help="which of its nodes to be")
+        add(
+            "--create",
+            action="store_true",
+            help="first make the node's first disk: only for a cluster that has never run",
+        )
         add("--log-level", choices=LEVELS, default="info", help="how much to say (info)")
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -46,6 +51,10 @@ class ServeCommand:
         from kvstore.server import serve
 
         try:
+            if arguments.create:
+                from kvstore.server import create_disk
+
+                create_disk(config, node)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(serve(config, node))
         except (OSError, StorageError) as error:  # nothing that a trace would explain

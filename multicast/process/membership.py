@@ -40,7 +40,7 @@ class Admission(LeaderRecovery[E]):
     def _ask_to_join(self) -> None:
         if self.now >= self.join_at:
             self.join_at = self.now + self.timing.election_s
-            self._ready.send.append((self.membership.everyone, Join(self.place, self.evict)))
+            self._ready.send.append((self.membership.everyone, Join(self.place, self.evicts)))
 
     def on_join(self, sender: ReplicaId, message: Join) -> None:
         """A replica that we do not know would be a member. Only the leader can help it, one at a time."""
@@ -53,7 +53,7 @@ class Admission(LeaderRecovery[E]):
         self._ready.send.append(((sender,), Members(membership)))
         if sender in self.topology:
             return
-        replaces = message.evict or not self.selection.hears_us(old, self.now)
+        replaces = message.evicts == old or not self.selection.hears_us(old, self.now)
         if self._may_change() and replaces:
             self._step(membership.replace(old, sender, message.place))
 

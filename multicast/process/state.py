@@ -42,7 +42,7 @@ class State(Protocol, Generic[E]):
         durable, checkpoint = start.durable, start.checkpoint
         self.me = me
         self.group = me.group
-        self.place, self.evict = start.place, start.evict
+        self.place, self.evicts = start.place, start.evicts
         self.timing = start.timing
         self.topology = topology = topology.copy()
         """What we know of all groups' members, which grows."""

@@ -138,8 +138,8 @@ class Host:
         self.stalled_until = 0.0
         self.gone = False
         """Its disk is lost: nobody will ever be this replica again."""
-        self.evict = False
-        """An operator wants it to take the place of a member that is well."""
+        self.evicts: ReplicaId | None = None
+        """A member that is well, and whose place an operator wants it to take."""
         self.violation: Exception | None = None
         self._batches: deque[Batch] = deque()
         self._life = 0
@@ -163,7 +163,7 @@ class Host:
         self._wake_at = float("inf")
         start = Start(
             self.me, self._topology, self._rng, self.local(self._loop.now),
-            self._timing, self.durable, self.commit.checkpoint, evict=self.evict,
+            self._timing, self.durable, self.commit.checkpoint, evicts=self.evicts,
         )  # fmt: skip
         self.replica = self._protocol(start)
         del self.log[self.commit.length :]

@@ -199,7 +199,7 @@ class Simulation:
         new = replica._replace(incarnation=replica.incarnation + 1)
         self._successors[replica._replace(incarnation=0)] = new
         self.hosts[new] = self._host(new)
-        self.hosts[new].evict = evict
+        self.hosts[new].evicts = replica if evict else None
         return new
 
     def survives_without(self, replica: ReplicaId) -> bool:

@@ -345,8 +345,8 @@ def describe(message: object) -> str:
             return str(ballot)
         case Hint(group, ballot):
             return f"g{group} {ballot}"
-        case Join(_, evict):
-            return "by an operator's will" if evict else ""
+        case Join(_, evicts):
+            return "" if evicts is None else f"evicts {evicts}"
         case MembersWanted(group):
             return f"g{group}"
         case Members(membership):

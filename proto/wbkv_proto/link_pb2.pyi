@@ -26,7 +26,7 @@ WRONG_NODE: Reason
 TOO_MANY_CONNECTIONS: Reason
 
 class Hello(_message.Message):
-    __slots__ = ("version", "cluster", "topology_hash", "node", "client", "connection", "to")
+    __slots__ = ("version", "cluster", "topology_hash", "node", "client", "connection", "to", "incarnation", "address")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_HASH_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,8 @@ class Hello(_message.Message):
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     version: int
     cluster: str
     topology_hash: bytes
@@ -41,7 +43,9 @@ class Hello(_message.Message):
     client: int
     connection: int
     to: str
-    def __init__(self, version: _Optional[int] = ..., cluster: _Optional[str] = ..., topology_hash: _Optional[bytes] = ..., node: _Optional[str] = ..., client: _Optional[int] = ..., connection: _Optional[int] = ..., to: _Optional[str] = ...) -> None: ...
+    incarnation: int
+    address: str
+    def __init__(self, version: _Optional[int] = ..., cluster: _Optional[str] = ..., topology_hash: _Optional[bytes] = ..., node: _Optional[str] = ..., client: _Optional[int] = ..., connection: _Optional[int] = ..., to: _Optional[str] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("welcome", "refusal")

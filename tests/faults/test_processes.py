@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from kvstore.cluster import LocalCluster
 from kvstore.ports import NodeId
 from multicast.protocol import Timing
-from tests.faults.harness import Load, control, under_load
+from tests.faults.harness import PATIENCE_S, Load, control, under_load
 
 
 def leader_of(cluster: LocalCluster, group: int) -> NodeId | None:
@@ -84,6 +86,34 @@ def test_links_are_cut_and_healed(tmp_path: Path) -> None:
             load.wait_for(40)
             control(cluster, leader, "heal")
             load.wait_for(40)
+
+
+def test_disks_are_lost_one_after_the_other(tmp_path: Path) -> None:
+    """Each node in turn comes back with nothing, as somebody else, until no first member is left."""
+    with under_load(tmp_path / "cluster", timing=Timing(history=64)) as (cluster, load):
+        for number, node in enumerate(cluster.config.nodes, 1):
+            cluster.kill(node)
+            shutil.rmtree(cluster.config.data(node))
+            load.wait_for(30)
+            cluster.start(node)
+            wait_for_members(cluster, number)
+            load.wait_for(30)
+        # The new members are no guests: they stay when all restart, and lead if they must.
+        kill_and_restart(cluster, load, *cluster.config.nodes)
+        kill_and_restart(cluster, load, leader_of(cluster, 0) or NodeId("n1"))
+
+
+def wait_for_members(cluster: LocalCluster, configuration: int) -> None:
+    """Until the change to this configuration is settled at all replicas, and all are members."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not all(
+        replica["status"] in ("leader", "follower")
+        and (replica["configuration"], replica["settled"]) == (configuration, True)
+        for group in cluster.status()["groups"]
+        for replica in group["replicas"]
+    ):
+        assert time.monotonic() < deadline, cluster.status()
+        time.sleep(0.1)
 
 
 def test_a_node_that_was_away_for_long_gets_a_snapshot(tmp_path: Path) -> None:

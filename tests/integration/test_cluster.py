@@ -695,7 +695,7 @@ def test_a_cluster_that_could_not_be_made_leaves_nothing(tmp_path: Path) -> None
         LocalCluster(tmp_path / "data", 2, 1, make_disk=fails)
     assert made == [N1]
     assert [file.name for file in (tmp_path / "data").iterdir()] == ["cluster.lock"]
-    disks: list[tuple[NodeId, int]] = []
+    disks: list[tuple[NodeId, int | None]] = []
     cluster = LocalCluster(
         tmp_path / "data",
         2,

@@ -327,7 +327,7 @@ SAMPLES: list[Message] = [
     PreVote(Ballot(5, R1, 0)),
     PreVoteAck(BALLOT),
     HandOver(Ballot(5, R1, 0)),
-    Join("somewhere", evict=False),
+    Join("somewhere", None),
     Members(Membership(Configuration(G0, 1, [R0, R1, REBORN._replace(number=2)]), CONFIGURATION)),
     CatchUp(NO_TIMESTAMP),
     Deliveries((), timestamp(9, G0)),

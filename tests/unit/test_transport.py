@@ -24,8 +24,9 @@ import uvloop
 from wbkv_proto.link_pb2 import Answer, Hello, Reason, Welcome
 
 from kvstore.client import MulticastClient
+from kvstore.places import Address
 from kvstore.ports import Network, NodeId
-from kvstore.transport import HELLO_MAX, PROTOCOL_VERSION, SWEEPS, Address, Limits, Link, Transport, _reach
+from kvstore.transport import HELLO_MAX, PROTOCOL_VERSION, SWEEPS, Limits, Link, Transport, _reach
 from kvstore.wire import Envelope, encode
 from multicast.client import Reply
 from multicast.errors import InvalidArgument
@@ -956,7 +957,7 @@ def test_the_number_of_connections_is_limited(run: Run) -> None:
             await refused.ended()
             strangers.pop().abort()
             await until(lambda: a.count("connected") == 2)
-            clients = [await Wire.dial(a.address, hello(client=ClientId(n))) for n in range(2)]
+            clients = [await Wire.dial(a.address, hello(client=ClientId(n))) for n in (1, 2)]
             one_more = await Wire.dial(a.address)
             one_more.write(framed(hello(client=CLIENT).SerializeToString()))
             assert (await one_more.answer()).refusal.reason == Reason.TOO_MANY_CONNECTIONS
@@ -1046,7 +1047,7 @@ def test_a_truncated_frame_is_counted(run: Run, cut: int) -> None:
 def test_an_announced_length_takes_no_memory(run: Run) -> None:
     async def main() -> None:
         async with nodes(N1, absent=[N2]) as (a,):
-            wires = [await Wire.dial(a.address, hello(client=ClientId(n))) for n in range(20)]
+            wires = [await Wire.dial(a.address, hello(client=ClientId(n))) for n in range(1, 21)]
             tracemalloc.start()
             for wire in wires:
                 wire.write(QUICK.frame.to_bytes(4, "big") + bytes(10))

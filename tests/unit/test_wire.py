@@ -187,7 +187,7 @@ SOME: Messages = [
     ),
     *(HeartbeatAck(BALLOT, NO_BALLOT, TS), NewLeader(BALLOT), NewStateAck(BALLOT)),
     *(PreVote(NO_BALLOT), PreVoteAck(OTHER), HandOver(BALLOT)),
-    *(Join("somewhere", evict=True), MembersWanted(GroupId(1)), Members(MEMBERSHIP)),
+    *(Join("somewhere", ReplicaId(GroupId(0), 1, 7)), MembersWanted(GroupId(1)), Members(MEMBERSHIP)),
     *(SnapshotPiece(1, 2, ordering=True, last=False, data=b"piece"), SnapshotAck(1, 2)),
 ]
 """At least one of every kind."""
