@@ -79,8 +79,8 @@ class _Hosted:
     """A replica of this node, and what is not yet committed of it."""
 
     replica: Protocol
-    applied: int = 0
-    """Deliveries since the last commit of the state."""
+    applied: bool = False
+    """Whether anything was, since the last commit of the state."""
     position: Timestamp = field(default=Timestamp(0))
 
 
@@ -266,7 +266,7 @@ class Node:
         if not replica.install(checkpoint, now):
             raise InvariantBroken(f"{replica.me} did not take the snapshot that its state has taken")
         logger.info("%s took a snapshot of %s, at %d", replica.me, incoming.source, checkpoint.position)
-        hosted.applied += 1
+        hosted.applied = True
         hosted.position = checkpoint.position
         if self._observer is not None:
             self._observer.installed(replica.me)
@@ -361,14 +361,15 @@ class Node:
         me = replica.me
         group = me.group
         leads = replica.is_leader
+        if ready.deliver:
+            self._state.apply(group, ready.deliver)
         for delivery in ready.deliver:
-            self._state.apply(group, delivery)
             if self._observer is not None:
                 self._observer.delivered(me, delivery)
             if leads and delivery.mid.client != MEMBERSHIP:
                 self._reply(me, delivery.mid.client, Reply(delivery.mid, group, delivery.global_ts))
         if ready.deliver:
-            hosted.applied += len(ready.deliver)
+            hosted.applied = True
             hosted.position = ready.deliver[-1].global_ts
             self.statistics.delivered += len(ready.deliver)
         for target in ready.transfers:
@@ -398,16 +399,14 @@ class Node:
 
     def commit(self) -> None:
         """Commit what was applied since the last time: now and then, and before the node stops."""
-        checkpoints = {}
+        positions = {}
         for me, hosted in self._hosted.items():
             if hosted.applied:
-                checkpoint = hosted.replica.checkpoint()
-                checkpoint.entries = ()
-                checkpoints[me.group] = checkpoint
-                hosted.applied = 0
-        if checkpoints:
+                positions[me.group] = hosted.position
+                hosted.applied = False
+        if positions:
             self._committing = True
-            self._state.commit(checkpoints, self._written)
+            self._state.commit(positions, self._written)
 
     def _flush(self) -> None:
         links, self._links = self._links, defaultdict(dict)
@@ -443,7 +442,11 @@ class Node:
     def status(self) -> dict[ReplicaId, dict[str, Any]]:
         """Each replica, for people."""
         return {
-            me: {**hosted.replica.status_of(), "delivered": hosted.position}
+            me: {
+                **hosted.replica.status_of(),
+                "delivered": hosted.position,
+                "deliveries": self._state.count(me.group),
+            }
             for me, hosted in self._hosted.items()
         }
 

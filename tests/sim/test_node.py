@@ -10,11 +10,10 @@ from kvstore.messages import SnapshotPiece
 from kvstore.node import Node, _Hosted
 from kvstore.simulation import NodeSimulation, SimState
 from multicast import PROTOCOLS
-from multicast.durable import Checkpoint
 from multicast.protocol import Ready, Timing
 from multicast.sim import Outcome, Scenario, Workload
 from multicast.sim.host import Disk
-from multicast.types import GroupId, ReplicaId
+from multicast.types import GroupId, ReplicaId, Timestamp
 
 MANY = [name for name in PROTOCOLS if name != "skeen"]
 SLOW = Disk(0.001, 0.02, 0.25)
@@ -79,8 +78,8 @@ class ForgetsTheStateOfASnapshot(Node):
 class StateAheadOfTheLog(SimState):
     """The application commits without waiting for the log."""
 
-    def commit(self, checkpoints: Mapping[GroupId, Checkpoint], after: int) -> None:
-        super().commit(checkpoints, 0)
+    def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
+        super().commit(positions, 0)
 
 
 @pytest.mark.parametrize("node", [PromisesLeaveAtOnce, ExecutedBeforeItIsDurable, ForgetsTheStateOfASnapshot])
