@@ -18,7 +18,7 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from typing import Protocol as Interface
 
 from kvstore.layout import BadSnapshot
@@ -33,7 +33,7 @@ from multicast.membership import MEMBERSHIP, Membership
 from multicast.messages import TO_ANYONE, Delivery, Message
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.topology import Topology
-from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
+from multicast.types import ClientId, GroupId, MessageId, Process, ReplicaId, Timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +84,14 @@ class _Hosted:
     position: Timestamp = field(default=Timestamp(0))
 
 
+_Queues: TypeAlias = dict[tuple[Process, Process], list[Any]]
+"""Messages, by sender and receiver, in the order in which they were sent."""
+
+
+def _envelopes(queues: _Queues) -> list[Envelope]:
+    return [(sender, receiver, messages) for (sender, receiver), messages in queues.items()]
+
+
 class Node:
     """All replicas of one process of the operating system."""
 
@@ -127,11 +135,16 @@ class Node:
         """Promises, and the batch that must be durable before they leave."""
         self._written = self._durable = 0
         """Numbers of the last batch handed to the log, and of the last durable one."""
-        self._links: dict[NodeId, dict[tuple[Process, Process], list[Message | Reply]]] = defaultdict(dict)
-        """What leaves at the end of the turn, by node, then by sender and receiver."""
-        self._answers: dict[tuple[Process, Process], list[Message | Reply]] = {}
-        self._local: deque[tuple[Process, ReplicaId, Message]] = deque()
+        self._links: dict[NodeId, _Queues] = defaultdict(dict)
+        """What leaves at the end of the turn, by node."""
+        self._answers: _Queues = {}
+        """What leaves to clients."""
+        self._local: _Queues = {}
         """Between replicas of this node, and from a replica to itself."""
+        self._routes: dict[ReplicaId, dict[Sequence[Process], list[list[Any]]]] = defaultdict(dict)
+        """Into which of these queues a message goes, by sender and receivers: few, for many messages."""
+        self._strays: list[Message] = []
+        """What was sent to replicas of which nobody knows where they are."""
         self._dirty: dict[ReplicaId, None] = {}
         self._committing = False
         self._rng = rng
@@ -315,16 +328,14 @@ class Node:
         records: dict[GroupId, list[Record]] = {}
         promises: list[tuple[ReplicaId, list[Send]]] = []
         while self._dirty or self._local:
-            while self._local:
-                sender, receiver, message = self._local.popleft()
-                self._dirty[receiver] = None
-                self._handle(self._hosted[receiver].replica, sender, (message,), now)
+            self._handle_local(now)
             me, _ = self._dirty.popitem()
             hosted = self._hosted[me]
             ready = hosted.replica.ready()
             self._wakes[me] = ready.wake_at
             for membership in ready.learned:
                 self._on_learned(membership)
+                self._routes.clear()
                 if self._observer is not None:
                     self._observer.learned(me, membership)
             self._route(me, ready.send)
@@ -340,48 +351,70 @@ class Node:
         for me, sends in promises:
             self._waiting.append((self._written, me, sends))
 
+    def _handle_local(self, now: float) -> None:
+        """What replicas of this node have for each other."""
+        local, self._local = self._local, {}
+        self._routes.clear()
+        for (sender, receiver), messages in local.items():
+            replica = self._hosted[receiver].replica  # type: ignore[index]  # clients are not local
+            self._dirty[replica.me] = None
+            self._handle(replica, sender, messages, now)
+
     def _route(self, me: ReplicaId, sends: Sequence[Send]) -> None:
         """Put messages where they leave from."""
+        routes = self._routes[me]
         for receivers, message in sends:
             if self._observer is not None:
                 self._observer.sent(me, receivers, message)
-            for receiver in receivers:
-                if isinstance(receiver, ReplicaId):
-                    if receiver in self._hosted:
-                        self._local.append((me, receiver, message))
-                    elif (node := self._node_of(receiver)) is None:
-                        self.statistics.strays += 1
-                    else:
-                        self._links[node].setdefault((me, receiver), []).append(message)
-                else:
-                    self._answers.setdefault((me, receiver), []).append(message)
+            route = routes.get(receivers)
+            if route is None:
+                route = routes[receivers] = [self._queue(me, receiver) for receiver in receivers]
+            for queue in route:
+                queue.append(message)
+
+    def _queue(self, me: ReplicaId, receiver: Process) -> list[Any]:
+        if not isinstance(receiver, ReplicaId):
+            queues = self._answers
+        elif receiver in self._hosted:
+            queues = self._local
+        elif (node := self._node_of(receiver)) is None:
+            return self._strays
+        else:
+            queues = self._links[node]
+        return queues.setdefault((me, receiver), [])
 
     def _apply(self, hosted: _Hosted, ready: Ready, now: float) -> None:
         replica = hosted.replica
         me = replica.me
         group = me.group
-        leads = replica.is_leader
         if ready.deliver:
             self._state.apply(group, ready.deliver)
-        for delivery in ready.deliver:
             if self._observer is not None:
-                self._observer.delivered(me, delivery)
-            if leads and delivery.mid.client != MEMBERSHIP:
-                self._reply(me, delivery.mid.client, Reply(delivery.mid, group, delivery.global_ts))
-        if ready.deliver:
+                for delivery in ready.deliver:
+                    self._observer.delivered(me, delivery)
+            if replica.is_leader:
+                self._reply(me, [(d.mid, d.global_ts) for d in ready.deliver if d.mid.client != MEMBERSHIP])
             hosted.applied = True
             hosted.position = ready.deliver[-1].global_ts
             self.statistics.delivered += len(ready.deliver)
         for target in ready.transfers:
             self._send_snapshot(hosted, target, now)
-        for asker, mid in ready.duplicates:
-            if not isinstance(asker, ReplicaId):
-                self._reply(me, mid.client, Reply(mid, group, self._state.place(group, mid)))
+        asked = [mid for asker, mid in ready.duplicates if not isinstance(asker, ReplicaId)]
+        self._reply(me, [(mid, self._state.place(group, mid)) for mid in asked])
 
-    def _reply(self, me: ReplicaId, client: ClientId, reply: Reply) -> None:
-        if self._observer is not None:
-            self._observer.sent(me, (client,), reply)
-        self._answers.setdefault((me, client), []).append(reply)
+    def _reply(self, me: ReplicaId, places: Iterable[tuple[MessageId, Timestamp]]) -> None:
+        """Tell clients where their messages are in the group's order."""
+        group = me.group
+        client: ClientId | None = None
+        queue: list[Any] = []
+        for mid, place in places:
+            if mid.client != client:
+                client = mid.client
+                queue = self._queue(me, client)
+            reply = Reply(mid, group, place)
+            queue.append(reply)
+            if self._observer is not None:
+                self._observer.sent(me, (client,), reply)
 
     def _release(self) -> None:
         """Promises leave whose records, and all before them, are durable."""
@@ -410,19 +443,19 @@ class Node:
 
     def _flush(self) -> None:
         links, self._links = self._links, defaultdict(dict)
-        frames: dict[NodeId, list[Envelope]] = {
-            node: [(s, r, messages) for (s, r), messages in envelopes.items()]
-            for node, envelopes in links.items()
-        }
+        answers, self._answers = self._answers, {}
+        self._routes.clear()
         pieces, self._pieces = self._pieces, []
+        frames = {node: _envelopes(queues) for node, queues in links.items()}
         for me, target, piece in pieces:
             if (node := self._node_of(target)) is not None:
                 frames.setdefault(node, []).append((me, target, [piece]))
         for node, frame in frames.items():
             self._network.send(node, frame)
-        if self._answers:
-            answers, self._answers = self._answers, {}
-            self._network.answer([(s, r, messages) for (s, r), messages in answers.items()])
+        if answers:
+            self._network.answer(_envelopes(answers))
+        self.statistics.strays += len(self._strays)
+        self._strays.clear()
 
     # Stopping, and looking
 
