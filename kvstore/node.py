@@ -133,6 +133,8 @@ class Node:
         self._by_group: dict[GroupId, _Hosted] = {}
         self._waiting: deque[tuple[int, ReplicaId, list[Send]]] = deque()
         """Promises, and the batch that must be durable before they leave."""
+        self._records: dict[GroupId, list[Record]] = defaultdict(list)
+        """For the log's next batch: it is written when a promise, or a commit of the state, waits for it."""
         self._written = self._durable = 0
         """Numbers of the last batch handed to the log, and of the last durable one."""
         self._links: dict[NodeId, _Queues] = defaultdict(dict)
@@ -324,8 +326,11 @@ class Node:
         self.wake_at = min(self._commit_at, *self._wakes.values())
 
     def _drain(self, now: float) -> None:
-        """Until no replica of this node has anything for another: then one batch for the log."""
-        records: dict[GroupId, list[Record]] = {}
+        """Until no replica of this node has anything for another: then one batch for the log, if need be.
+
+        Nobody waits for the records of mere deliveries, so they go with the next that somebody waits for:
+        that halves the commits of a busy node, and what it promises never queues behind what it does not.
+        """
         promises: list[tuple[ReplicaId, list[Send]]] = []
         while self._dirty or self._local:
             self._handle_local(now)
@@ -341,15 +346,21 @@ class Node:
             self._route(me, ready.send)
             self._apply(hosted, ready, now)
             if ready.persist:
-                records.setdefault(me.group, []).extend(ready.persist)
+                self._records[me.group] += ready.persist
             if ready.promise:
                 promises.append((me, ready.promise))
-        if records:
+        if promises:
+            self._write()
+        for me, sends in promises:
+            self._waiting.append((self._written, me, sends))
+
+    def _write(self) -> None:
+        """Hand all records to the log, as one batch."""
+        if self._records:
+            records, self._records = self._records, defaultdict(list)
             self._written = self._log.write(records)
             self.statistics.batches += 1
             self.statistics.records += sum(map(len, records.values()))
-        for me, sends in promises:
-            self._waiting.append((self._written, me, sends))
 
     def _handle_local(self, now: float) -> None:
         """What replicas of this node have for each other."""
@@ -432,6 +443,7 @@ class Node:
 
     def commit(self) -> None:
         """Commit what was applied since the last time: now and then, and before the node stops."""
+        self._write()
         positions = {}
         for me, hosted in self._hosted.items():
             if hosted.applied:
