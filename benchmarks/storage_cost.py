@@ -23,7 +23,7 @@ from typing import Any
 from kvstore import storage
 from kvstore.layout import Durability, Identity
 from kvstore.ports import NodeId
-from multicast.durable import Accepted, Checkpoint, Dropped, Record
+from multicast.durable import Accepted, Dropped, Record
 from multicast.messages import Accept, Delivery
 from multicast.types import NO_TIMESTAMP, Ballot, ClientId, GroupId, MessageId, ReplicaId, timestamp
 
@@ -105,15 +105,13 @@ class Loop:
         return number
 
     def apply(self, deliveries: list[Delivery]) -> None:
-        state = self.opened.state
-        for delivery in deliveries:
-            state.apply(GROUP, delivery)
+        self.opened.state.apply(GROUP, deliveries)
 
     def commit(self, position: Any, after: int) -> None:
         """Commit the state."""
         state = self.opened.state
         state.log_durable(after)
-        self.call(state.commit, {GROUP: Checkpoint(position)}, after)
+        self.call(state.commit, {GROUP: position}, after)
         while self.call(state.pump):
             pass
         self.wait()

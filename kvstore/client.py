@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from wbkv_proto.link_pb2 import Hello
@@ -18,24 +18,14 @@ from kvstore.places import Address
 from kvstore.ports import NodeId
 from kvstore.transport import PROTOCOL_VERSION, SWEEPS, Limits, Link
 from kvstore.wire import Envelope, WireError
-from multicast.client import Reply, Sender
+from multicast.client import Sender
 from multicast.errors import InvalidArgument, MulticastError
-from multicast.messages import Hint, Message
+from multicast.messages import Message
 from multicast.topology import Topology
-from multicast.types import ClientId, Destinations, GroupId, MessageId, ReplicaId, Timestamp
+from multicast.types import ClientId, GroupId, MessageId, Process, ReplicaId, Timestamp
 
 OVERHEAD: Final = 64 << 10
 """What a frame needs beside a payload, at the very most."""
-
-
-@dataclass(slots=True)
-class _Call:
-    """Somebody waits for these places."""
-
-    dest: Destinations
-    answer: asyncio.Future[dict[GroupId, Timestamp]]
-    places: dict[GroupId, Timestamp]
-    timer: asyncio.TimerHandle | None = None
 
 
 class MulticastClient:
@@ -70,7 +60,8 @@ class MulticastClient:
         self._links = {
             node: Link(node, addresses, hello, self.limits, on_frame=self._receive) for node in addresses
         }
-        self._calls: dict[MessageId, _Call] = {}
+        self._answers: dict[MessageId, asyncio.Future[dict[GroupId, Timestamp]]] = {}
+        self._deadlines: dict[MessageId, asyncio.TimerHandle] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         """Set while the client is open."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -92,14 +83,12 @@ class MulticastClient:
     async def close(self) -> None:
         """Hang up. Messages not answered yet may have been ordered, or may be still."""
         self._loop = None
-        for timer in self._timers.values():
+        for timer in (*self._timers.values(), *self._deadlines.values()):
             timer.cancel()
-        for mid, call in self._calls.items():
-            if call.timer is not None:
-                call.timer.cancel()
-            if not call.answer.done():
-                call.answer.set_exception(ConnectionError(f"{self._unanswered(mid, call)} before the end"))
-        self._calls.clear()
+        for mid, answer in self._answers.items():
+            if not answer.done():
+                answer.set_exception(ConnectionError(f"{self._unanswered(mid)} before the end"))
+        self._answers.clear()
         await asyncio.gather(*(link.close() for link in self._links.values()))
 
     async def __aenter__(self) -> MulticastClient:
@@ -122,12 +111,12 @@ class MulticastClient:
         if len(payload) > self.limits.frame - OVERHEAD:
             raise InvalidArgument(f"a payload of {len(payload)} bytes does not fit a frame")
         message = self._sender.multicast(dest, payload, self._loop.time())
-        call = _Call(message.dest, self._loop.create_future(), {})
         if timeout_s is not None:
-            call.timer = self._loop.call_later(timeout_s, self._expire, message.mid, timeout_s)
-        self._calls[message.mid] = call
+            timer = self._loop.call_later(timeout_s, self._expire, message.mid, timeout_s)
+            self._deadlines[message.mid] = timer
+        answer = self._answers[message.mid] = self._loop.create_future()
         self._flush_soon()
-        return call.answer
+        return answer
 
     def statistics(self) -> dict[str, Any]:
         """For each node: see `transport.Counts`."""
@@ -139,17 +128,17 @@ class MulticastClient:
     @property
     def in_flight(self) -> int:
         """Messages that some group has not answered, those past their deadline included."""
-        return len(self._calls)
+        return len(self._answers)
 
-    def _unanswered(self, mid: MessageId, call: _Call) -> str:
-        missing = [str(group) for group in call.dest if group not in call.places]
+    def _unanswered(self, mid: MessageId) -> str:
+        missing = [str(group) for group in self._sender.pending[mid].unanswered]
         noun = "group" if len(missing) == 1 else "groups"
         return f"message {mid.sequence} was not answered by {noun} {', '.join(missing)}"
 
     def _expire(self, mid: MessageId, timeout_s: float) -> None:
-        call = self._calls[mid]
-        if not call.answer.done():
-            call.answer.set_exception(TimeoutError(f"{self._unanswered(mid, call)} within {timeout_s} s"))
+        answer = self._answers[mid]
+        if not answer.done():
+            answer.set_exception(TimeoutError(f"{self._unanswered(mid)} within {timeout_s} s"))
 
     def _receive(self, envelopes: Sequence[Envelope]) -> None:
         """What a node says to us."""
@@ -161,7 +150,7 @@ class MulticastClient:
                 if receiver != self.client:
                     raise WireError(f"{sender} means {receiver}, not us")
                 for answer in answers:
-                    self._hear(answer, now)
+                    self._sender.step(answer, now)
         except MulticastError as error:
             raise WireError(str(error)) from error
         finally:
@@ -169,25 +158,16 @@ class MulticastClient:
             if self._sender.sends:
                 self._flush_soon()
 
-    def _hear(self, answer: object, now: float) -> None:
-        if isinstance(answer, Reply):
-            call = self._calls.get(answer.mid)
-            if call is not None and answer.group in call.dest:
-                call.places.setdefault(answer.group, answer.global_ts)
-        elif not isinstance(answer, Hint):
-            raise WireError(f"a client does not understand {type(answer).__name__}")
-        self._sender.step(answer, now)
-
     def _finish(self) -> None:
         """Give out what every group has answered."""
-        for mid in self._sender.finished:
-            call = self._calls.pop(mid)
-            if call.timer is not None:
-                call.timer.cancel()
-            if call.answer.done():
+        for mid, places in self._sender.finished.items():
+            answer = self._answers.pop(mid)
+            if self._deadlines and mid in self._deadlines:
+                self._deadlines.pop(mid).cancel()
+            if answer.done():
                 self.late += 1
             else:
-                call.answer.set_result(call.places)
+                answer.set_result(places)
         self._sender.finished.clear()
 
     def _flush_soon(self) -> None:
@@ -198,14 +178,19 @@ class MulticastClient:
     def _flush(self) -> None:
         """All of this turn's messages, as one frame for each node."""
         self._flushing = False
-        frames: dict[NodeId, dict[ReplicaId, list[Message | Reply]]] = {}
+        queues: dict[Process, list[Message]] = {}
         for receivers, message in self._sender.drain():
             for receiver in receivers:
-                if isinstance(receiver, ReplicaId):
-                    frame = frames.setdefault(self._node_of[receiver], {})
-                    frame.setdefault(receiver, []).append(message)
-        for node, by_receiver in frames.items():
-            self._links[node].send([(self.client, replica, m) for replica, m in by_receiver.items()])
+                queue = queues.get(receiver)
+                if queue is None:
+                    queue = queues[receiver] = []
+                queue.append(message)
+        frames: dict[NodeId, list[Envelope]] = {}
+        for receiver, messages in queues.items():
+            if isinstance(receiver, ReplicaId) and (node := self._node_of.get(receiver)) is not None:
+                frames.setdefault(node, []).append((self.client, receiver, messages))
+        for node, frame in frames.items():
+            self._links[node].send(frame)
 
     def _tick(self) -> None:
         """Ask again. Now and then, for asking the sender when would cost more than there is to gain."""

@@ -18,7 +18,7 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from typing import Protocol as Interface
 
 from kvstore.layout import BadSnapshot
@@ -33,7 +33,7 @@ from multicast.membership import MEMBERSHIP, Membership
 from multicast.messages import TO_ANYONE, Delivery, Message
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.topology import Topology
-from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
+from multicast.types import ClientId, GroupId, MessageId, Process, ReplicaId, Timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -79,9 +79,17 @@ class _Hosted:
     """A replica of this node, and what is not yet committed of it."""
 
     replica: Protocol
-    applied: int = 0
-    """Deliveries since the last commit of the state."""
+    applied: bool = False
+    """Whether anything was, since the last commit of the state."""
     position: Timestamp = field(default=Timestamp(0))
+
+
+_Queues: TypeAlias = dict[tuple[Process, Process], list[Any]]
+"""Messages, by sender and receiver, in the order in which they were sent."""
+
+
+def _envelopes(queues: _Queues) -> list[Envelope]:
+    return [(sender, receiver, messages) for (sender, receiver), messages in queues.items()]
 
 
 class Node:
@@ -125,13 +133,20 @@ class Node:
         self._by_group: dict[GroupId, _Hosted] = {}
         self._waiting: deque[tuple[int, ReplicaId, list[Send]]] = deque()
         """Promises, and the batch that must be durable before they leave."""
+        self._records: dict[GroupId, list[Record]] = defaultdict(list)
+        """For the log's next batch: it is written when a promise, or a commit of the state, waits for it."""
         self._written = self._durable = 0
         """Numbers of the last batch handed to the log, and of the last durable one."""
-        self._links: dict[NodeId, dict[tuple[Process, Process], list[Message | Reply]]] = defaultdict(dict)
-        """What leaves at the end of the turn, by node, then by sender and receiver."""
-        self._answers: dict[tuple[Process, Process], list[Message | Reply]] = {}
-        self._local: deque[tuple[Process, ReplicaId, Message]] = deque()
+        self._links: dict[NodeId, _Queues] = defaultdict(dict)
+        """What leaves at the end of the turn, by node."""
+        self._answers: _Queues = {}
+        """What leaves to clients."""
+        self._local: _Queues = {}
         """Between replicas of this node, and from a replica to itself."""
+        self._routes: dict[ReplicaId, dict[Sequence[Process], list[list[Any]]]] = defaultdict(dict)
+        """Into which of these queues a message goes, by sender and receivers: few, for many messages."""
+        self._strays: list[Message] = []
+        """What was sent to replicas of which nobody knows where they are."""
         self._dirty: dict[ReplicaId, None] = {}
         self._committing = False
         self._rng = rng
@@ -266,7 +281,7 @@ class Node:
         if not replica.install(checkpoint, now):
             raise InvariantBroken(f"{replica.me} did not take the snapshot that its state has taken")
         logger.info("%s took a snapshot of %s, at %d", replica.me, incoming.source, checkpoint.position)
-        hosted.applied += 1
+        hosted.applied = True
         hosted.position = checkpoint.position
         if self._observer is not None:
             self._observer.installed(replica.me)
@@ -311,76 +326,106 @@ class Node:
         self.wake_at = min([self._commit_at, *self._wakes.values()])
 
     def _drain(self, now: float) -> None:
-        """Until no replica of this node has anything for another: then one batch for the log."""
-        records: dict[GroupId, list[Record]] = {}
+        """Until no replica of this node has anything for another: then one batch for the log, if need be.
+
+        Nobody waits for the records of mere deliveries, so they go with the next that somebody waits for:
+        that halves the commits of a busy node, and what it promises never queues behind what it does not.
+        """
         promises: list[tuple[ReplicaId, list[Send]]] = []
         while self._dirty or self._local:
-            while self._local:
-                sender, receiver, message = self._local.popleft()
-                self._dirty[receiver] = None
-                self._handle(self._hosted[receiver].replica, sender, (message,), now)
+            self._handle_local(now)
             me, _ = self._dirty.popitem()
             hosted = self._hosted[me]
             ready = hosted.replica.ready()
             self._wakes[me] = ready.wake_at
             for membership in ready.learned:
                 self._on_learned(membership)
+                self._routes.clear()
                 if self._observer is not None:
                     self._observer.learned(me, membership)
             self._route(me, ready.send)
             self._apply(hosted, ready, now)
             if ready.persist:
-                records.setdefault(me.group, []).extend(ready.persist)
+                self._records[me.group] += ready.persist
             if ready.promise:
                 promises.append((me, ready.promise))
-        if records:
-            self._written = self._log.write(records)
-            self.statistics.batches += 1
-            self.statistics.records += sum(map(len, records.values()))
+        if promises:
+            self._write()
         for me, sends in promises:
             self._waiting.append((self._written, me, sends))
 
+    def _write(self) -> None:
+        """Hand all records to the log, as one batch."""
+        if self._records:
+            records, self._records = self._records, defaultdict(list)
+            self._written = self._log.write(records)
+            self.statistics.batches += 1
+            self.statistics.records += sum(map(len, records.values()))
+
+    def _handle_local(self, now: float) -> None:
+        """What replicas of this node have for each other."""
+        local, self._local = self._local, {}
+        self._routes.clear()
+        for (sender, receiver), messages in local.items():
+            replica = self._hosted[receiver].replica  # type: ignore[index]  # clients are not local
+            self._dirty[replica.me] = None
+            self._handle(replica, sender, messages, now)
+
     def _route(self, me: ReplicaId, sends: Sequence[Send]) -> None:
         """Put messages where they leave from."""
+        routes = self._routes[me]
         for receivers, message in sends:
             if self._observer is not None:
                 self._observer.sent(me, receivers, message)
-            for receiver in receivers:
-                if isinstance(receiver, ReplicaId):
-                    if receiver in self._hosted:
-                        self._local.append((me, receiver, message))
-                    elif (node := self._node_of(receiver)) in (None, self.me):
-                        self.statistics.strays += 1
-                    else:
-                        self._links[node].setdefault((me, receiver), []).append(message)
-                else:
-                    self._answers.setdefault((me, receiver), []).append(message)
+            route = routes.get(receivers)
+            if route is None:
+                route = routes[receivers] = [self._queue(me, receiver) for receiver in receivers]
+            for queue in route:
+                queue.append(message)
+
+    def _queue(self, me: ReplicaId, receiver: Process) -> list[Any]:
+        if not isinstance(receiver, ReplicaId):
+            queues = self._answers
+        elif receiver in self._hosted:
+            queues = self._local
+        elif (node := self._node_of(receiver)) is None or node == self.me:
+            return self._strays
+        else:
+            queues = self._links[node]
+        return queues.setdefault((me, receiver), [])
 
     def _apply(self, hosted: _Hosted, ready: Ready, now: float) -> None:
         replica = hosted.replica
         me = replica.me
         group = me.group
-        leads = replica.is_leader
-        for delivery in ready.deliver:
-            self._state.apply(group, delivery)
-            if self._observer is not None:
-                self._observer.delivered(me, delivery)
-            if leads and delivery.mid.client != MEMBERSHIP:
-                self._reply(me, delivery.mid.client, Reply(delivery.mid, group, delivery.global_ts))
         if ready.deliver:
-            hosted.applied += len(ready.deliver)
+            self._state.apply(group, ready.deliver)
+            if self._observer is not None:
+                for delivery in ready.deliver:
+                    self._observer.delivered(me, delivery)
+            if replica.is_leader:
+                self._reply(me, [(d.mid, d.global_ts) for d in ready.deliver if d.mid.client != MEMBERSHIP])
+            hosted.applied = True
             hosted.position = ready.deliver[-1].global_ts
             self.statistics.delivered += len(ready.deliver)
         for target in ready.transfers:
             self._send_snapshot(hosted, target, now)
-        for asker, mid in ready.duplicates:
-            if not isinstance(asker, ReplicaId):
-                self._reply(me, mid.client, Reply(mid, group, self._state.place(group, mid)))
+        asked = [mid for asker, mid in ready.duplicates if not isinstance(asker, ReplicaId)]
+        self._reply(me, [(mid, self._state.place(group, mid)) for mid in asked])
 
-    def _reply(self, me: ReplicaId, client: ClientId, reply: Reply) -> None:
-        if self._observer is not None:
-            self._observer.sent(me, (client,), reply)
-        self._answers.setdefault((me, client), []).append(reply)
+    def _reply(self, me: ReplicaId, places: Iterable[tuple[MessageId, Timestamp]]) -> None:
+        """Tell clients where their messages are in the group's order."""
+        group = me.group
+        client: ClientId | None = None
+        queue: list[Any] = []
+        for mid, place in places:
+            if mid.client != client:
+                client = mid.client
+                queue = self._queue(me, client)
+            reply = Reply(mid, group, place)
+            queue.append(reply)
+            if self._observer is not None:
+                self._observer.sent(me, (client,), reply)
 
     def _release(self) -> None:
         """Promises leave whose records, and all before them, are durable."""
@@ -398,33 +443,32 @@ class Node:
 
     def commit(self) -> None:
         """Commit what was applied since the last time: now and then, and before the node stops."""
-        checkpoints = {}
+        self._write()
+        positions = {}
         for me, hosted in self._hosted.items():
             if hosted.applied:
-                checkpoint = hosted.replica.checkpoint()
-                checkpoint.entries = ()
-                checkpoints[me.group] = checkpoint
-                hosted.applied = 0
-        if checkpoints:
+                positions[me.group] = hosted.position
+                hosted.applied = False
+        if positions:
             self._committing = True
-            self._state.commit(checkpoints, self._written)
+            self._state.commit(positions, self._written)
 
     def _flush(self) -> None:
         links, self._links = self._links, defaultdict(dict)
-        frames: dict[NodeId, list[Envelope]] = {
-            node: [(s, r, messages) for (s, r), messages in envelopes.items()]
-            for node, envelopes in links.items()
-        }
+        answers, self._answers = self._answers, {}
+        self._routes.clear()
         pieces, self._pieces = self._pieces, []
+        frames = {node: _envelopes(queues) for node, queues in links.items()}
         for me, target, piece in pieces:
             node = self._node_of(target)
             if node is not None and node != self.me:
                 frames.setdefault(node, []).append((me, target, [piece]))
         for node, frame in frames.items():
             self._network.send(node, frame)
-        if self._answers:
-            answers, self._answers = self._answers, {}
-            self._network.answer([(s, r, messages) for (s, r), messages in answers.items()])
+        if answers:
+            self._network.answer(_envelopes(answers))
+        self.statistics.strays += len(self._strays)
+        self._strays.clear()
 
     # Stopping, and looking
 
@@ -444,7 +488,11 @@ class Node:
     def status(self) -> dict[ReplicaId, dict[str, Any]]:
         """Each replica, for people."""
         return {
-            me: {**hosted.replica.status_of(), "delivered": hosted.position}
+            me: {
+                **hosted.replica.status_of(),
+                "delivered": hosted.position,
+                "deliveries": self._state.count(me.group),
+            }
             for me, hosted in self._hosted.items()
         }
 

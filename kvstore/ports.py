@@ -55,15 +55,18 @@ class State(Protocol):
     def load(self, group: GroupId) -> Checkpoint:
         """Position and delivered ids, as last committed."""
 
-    def apply(self, group: GroupId, delivery: Delivery) -> None:
-        """A delivery, in order. Visible to reads at once, durable with the next commit."""
+    def count(self, group: GroupId) -> int:
+        """How many messages the group has delivered, those included that were not committed yet."""
+
+    def apply(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
+        """Deliveries, in order. Visible to reads at once, durable with the next commit."""
 
     def place(self, group: GroupId, mid: MessageId) -> Timestamp:
         """Where the group delivered the message: what a repeated request is answered with."""
 
-    def commit(self, checkpoints: Mapping[GroupId, Checkpoint], after: int) -> None:
-        """Commit everything applied so far, with these positions and delivered ids, once the log's batch
-        `after` is durable. When it is done, the node's `committed(positions)` is called.
+    def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
+        """Commit everything applied so far to these groups, which are at these positions, once the log's
+        batch `after` is durable. When it is done, the node's `committed(positions)` is called.
         """
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ for each peer. The loop never waits for a disk: commits are made by the disk's o
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import random
@@ -337,4 +338,15 @@ def _lives_on(directory: Directory, node: NodeId, process: Process) -> bool:
 
 async def serve(config: Config, me: NodeId) -> int:
     """Run a node until it is told to stop. The exit status."""
-    return await Server(config, me).run()
+    server = Server(config, me)
+    _collect_seldom()
+    return await server.run()
+
+
+def _collect_seldom() -> None:
+    """A turn makes thousands of objects that live until the next, and nearly never a cycle. Looking through
+    them after every 700, as is usual, costs a sixth of a node's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)

@@ -16,6 +16,7 @@ from kvstore import wire
 from kvstore.node import Node
 from kvstore.ports import NodeId
 from kvstore.wire import Envelope
+from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.membership import Membership
 from multicast.messages import Delivery, Message
@@ -84,18 +85,28 @@ class SimState:
         """As last committed."""
         return self.commits.setdefault(group, Commit()).checkpoint
 
-    def apply(self, group: GroupId, delivery: Delivery) -> None:
-        """One more."""
-        self.logs.setdefault(group, []).append(delivery)
-        self._places[group, delivery.mid] = delivery.global_ts
+    def count(self, group: GroupId) -> int:
+        """How many there are."""
+        return len(self.logs.get(group, ()))
+
+    def apply(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
+        """Some more."""
+        self.logs.setdefault(group, []).extend(deliveries)
+        self._places.update({(group, delivery.mid): delivery.global_ts for delivery in deliveries})
 
     def place(self, group: GroupId, mid: MessageId) -> Timestamp:
         """Where it is in the order."""
         return self._places.get((group, mid), NO_TIMESTAMP)
 
-    def commit(self, checkpoints: Mapping[GroupId, Checkpoint], after: int) -> None:
+    def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
         """All that was applied, once the log has it."""
-        commits = {group: Commit(c, len(self.logs.get(group, ()))) for group, c in checkpoints.items()}
+        commits = {}
+        for group, position in positions.items():
+            log = self.logs.get(group, [])
+            delivered = DeliveredIds()
+            for delivery in log:
+                delivered.add(delivery.mid, delivery.ack_below)
+            commits[group] = Commit(Checkpoint(position, delivered), len(log))
         self._waiting = (after, commits)
         self.log_durable(self._machine.durable_number)
 

@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from math import inf
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, TypeAlias
@@ -85,7 +84,11 @@ ROW_BYTES: Final = 512
 """What a row counts for at least: many small ones take long to load."""
 
 SLICE: Final = 200
-"""Puts and deletes that one `pump` does for the state; folded rows that one commit of the log deletes."""
+"""Deliveries, puts and deletes that one `pump` does for the state; folded rows that one commit of the log
+deletes."""
+
+RUN_BYTES: Final = 64 << 10
+"""Payloads of several deliveries that are kept as one row."""
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 Puts: TypeAlias = Generator[int, None, None]
@@ -529,17 +532,29 @@ class _Places:
             for sequence, digest, place in sorted(above, key=lambda row: row[2]):
                 known.above.setdefault(sequence, []).append((digest, place))
 
-    def add(self, mid: MessageId, ack_below: int, place: Timestamp) -> None:
-        """As `DeliveredIds.add`."""
-        client, sequence, digest = mid
-        known = self._clients.get(client)
-        if known is None:
-            known = self._clients[client] = _Client(0)
-        if sequence >= known.low:
-            known.above.setdefault(sequence, []).append((digest, place))
-            self.changed_places[mid] = place
-        if ack_below > known.low:
-            self._pass(client, known, ack_below)
+    def add(self, deliveries: Sequence[Delivery]) -> None:
+        """As `DeliveredIds.add` for each: what is below the last watermark of its client is not kept anyway.
+
+        So watermarks come first, and most deliveries of a long run cost next to nothing.
+        """
+        lows: dict[ClientId, int] = {}
+        for delivery in deliveries:
+            client = delivery.mid.client
+            if delivery.ack_below > lows.get(client, -1):
+                lows[client] = delivery.ack_below
+        clients, changed = self._clients, self.changed_places
+        for client, low in lows.items():
+            known = clients.get(client)
+            if known is None:
+                known = clients[client] = _Client(0)
+            if low > known.low:
+                self._pass(client, known, low)
+            lows[client] = known.low
+        for delivery in deliveries:
+            client, sequence, digest = mid = delivery.mid
+            if sequence >= lows[client]:
+                clients[client].above.setdefault(sequence, []).append((digest, delivery.global_ts))
+                changed[mid] = delivery.global_ts
 
     def _pass(self, client: ClientId, known: _Client, low: int) -> None:
         """Forget what is below the new watermark."""
@@ -594,7 +609,8 @@ class _Change:
     """What a commit does to a group."""
 
     position: Timestamp
-    rows: list[Row]
+    count: int
+    deliveries: list[Delivery]
     places: dict[MessageId, Timestamp | None]
     lows: dict[ClientId, int]
     installed: int
@@ -605,8 +621,9 @@ class _Change:
         """Both in one commit."""
         if later.replace:
             return later
-        rows, places, lows = self.rows + later.rows, self.places | later.places, self.lows | later.lows
-        return _Change(later.position, rows, places, lows, later.installed, self.replace)
+        deliveries, places = self.deliveries + later.deliveries, self.places | later.places
+        lows = self.lows | later.lows
+        return _Change(later.position, later.count, deliveries, places, lows, later.installed, self.replace)
 
 
 @dataclass(slots=True)
@@ -615,31 +632,61 @@ class _Group:
 
     position: Timestamp
     """Of the last delivery that was applied."""
+    count: int
+    """How many deliveries that is."""
     places: _Places
     committed: Timestamp
     """Deliveries up to here are on the disk."""
-    rows: list[Row] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
     """Those that follow."""
+    placed: int = 0
+    """How many of them `places` knows."""
     requested: int = 0
-    """How many of `rows` go with a commit that was asked for already."""
+    """How many of them go with a commit that was asked for already."""
     installed: int = 0
     """How many snapshots have replaced it."""
     replace: bool = False
     """Whether the last of them is not yet part of a commit."""
 
+    def settled(self) -> _Places:
+        """The places, up to date. Few ask for them, so they hear of many deliveries at once."""
+        if self.placed < len(self.deliveries):
+            self.places.add(self.deliveries[self.placed :])
+            self.placed = len(self.deliveries)
+        return self.places
+
     def take(self) -> _Change:
         """What the next commit has to do."""
-        rows = self.rows[self.requested :]
-        change = _Change(self.position, rows, *self.places.take(), self.installed, self.replace)
-        self.requested, self.replace = len(self.rows), False
+        changed = self.settled().take()
+        deliveries = self.deliveries[self.requested :]
+        change = _Change(self.position, self.count, deliveries, *changed, self.installed, self.replace)
+        self.requested, self.replace = len(self.deliveries), False
         return change
 
     def done(self, change: _Change) -> None:
         """It is durable."""
         if change.installed == self.installed:
+            written = len(change.deliveries)
             self.committed = change.position
-            del self.rows[: len(change.rows)]
-            self.requested -= len(change.rows)
+            del self.deliveries[:written]
+            self.placed -= written
+            self.requested -= written
+
+
+def _runs(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
+    """Runs of bounded length, and, but for single deliveries, of bounded size."""
+    start = size = 0
+    for index, delivery in enumerate(deliveries):
+        size += len(delivery.payload)
+        if index > start and (index - start >= SLICE or size > RUN_BYTES):
+            yield deliveries[start:index]
+            start, size = index, len(delivery.payload)
+    if deliveries:
+        yield deliveries[start:]
+
+
+def _row(run: Sequence[Delivery]) -> Row:
+    return run[-1].global_ts, layout.seal_run(run)
 
 
 class LmdbState:
@@ -681,11 +728,11 @@ class LmdbState:
         return found
 
     def _load(self, group: GroupId) -> _Group:
-        position = NO_TIMESTAMP
+        position, count = NO_TIMESTAMP, 0
         with self._env.read() as transaction:
             value = transaction.get(layout.group_key(group), db=self._env[STATE_POSITIONS])
             if value is not None:
-                position = Timestamp(layout.unseal_number(value, self._where(group, "position")))
+                position, count = layout.unseal_position(value, self._where(group, "position"))
             where = self._where(group, "clients")
             clients: dict[ClientId, tuple[int, list[tuple[int, int, Timestamp]]]] = {}
             for key, value in self._range(transaction, STATE_CLIENTS, layout.group_key(group)):
@@ -697,7 +744,7 @@ class LmdbState:
                 place = Timestamp(layout.unseal_number(value, where))
                 clients.setdefault(client, (0, []))[1].append((sequence, digest, place))
         places = _Places([(client, low, above) for client, (low, above) in clients.items()])
-        return _Group(position, places, position)
+        return _Group(position, count, places, position)
 
     def _range(
         self, transaction: Transaction, database: bytes, start: bytes
@@ -712,56 +759,66 @@ class LmdbState:
 
     def place(self, group: GroupId, mid: MessageId) -> Timestamp:
         """Where the group delivered the message; bottom once the client has acknowledged that it knows."""
-        return self._group(group).places.place(mid)
+        return self._group(group).settled().place(mid)
+
+    def count(self, group: GroupId) -> int:
+        """How many messages the group has delivered."""
+        return self._group(group).count
 
     def deliveries(self, group: GroupId, after: Timestamp, limit: int) -> list[Delivery]:
         """What the group delivered after this, in order; at most so many."""
         known = self._group(group)
-        rows = self._stored(group, after, known.committed, limit)
-        rows += islice((row for row in known.rows if row[0] > after), limit - len(rows))
-        where = self._where(group, "delivery")
-        return [layout.unseal_delivery(value, ts, f"{where} {ts}") for ts, value in rows]
+        found: list[Delivery] = []
+        for last, value in self._stored(group, after, known.committed):
+            found += layout.unseal_run(value, last, self._where(group, f"deliveries up to {last}"))
+            if len(found) >= limit:
+                break
+        return list(islice(chain(found, (d for d in known.deliveries if d.global_ts > after)), limit))
 
-    def _stored(
-        self, group: GroupId, after: Timestamp, upto: Timestamp, limit: float = inf, size: float = inf
-    ) -> list[Row]:
-        """Rows on the disk: at most so many, and as soon as it is so many bytes, no more."""
-        rows: list[Row] = []
+    def _stored(self, group: GroupId, after: Timestamp, upto: Timestamp) -> Iterator[Row]:
+        """What is on the disk after the one and up to the other.
+
+        Runs are read one at a time; if a snapshot was installed meanwhile, they are not cut as they were.
+        """
         where = self._where(group, "deliveries")
-        with self._env.read() as transaction:
-            start = layout.delivery_key(group, Timestamp(after + 1))
-            for key, value in self._range(transaction, STATE_DELIVERIES, start):
-                global_ts = Timestamp(layout.number_of_key(key, where))
-                if global_ts > upto or len(rows) >= limit or size <= 0:
-                    break
-                rows.append((global_ts, value))
-                size -= len(value)
-        return rows
+        while after < upto:
+            with self._env.read() as transaction:
+                rows = self._range(transaction, STATE_DELIVERIES, layout.run_key(group, Timestamp(after + 1)))
+                key, value = next(rows, (None, b""))
+            if key is None:
+                return
+            last = Timestamp(layout.number_of_key(key, where))
+            if last > upto or layout.run_follows(value, f"{where} up to {last}") < after:
+                run = layout.unseal_run(value, last, f"{where} up to {last}")
+                last, value = _row([delivery for delivery in run if after < delivery.global_ts <= upto])
+            yield last, value
+            after = last
 
     # Writing
 
-    def apply(self, group: GroupId, delivery: Delivery) -> None:
-        """A delivery, in order."""
+    def apply(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
+        """Deliveries, in order."""
         self._env.check()
         known = self._group(group)
-        if delivery.previous_ts != known.position:
-            raise InvariantBroken(
-                f"{delivery.mid} follows {delivery.previous_ts}, but group {group} is at {known.position}"
-            )
-        known.rows.append((delivery.global_ts, layout.seal_delivery(delivery)))
-        known.places.add(delivery.mid, delivery.ack_below, delivery.global_ts)
-        known.position = delivery.global_ts
+        position = known.position
+        for delivery in deliveries:
+            if delivery.previous_ts != position:
+                raise InvariantBroken(
+                    f"{delivery.mid} follows {delivery.previous_ts}, but group {group} is at {position}"
+                )
+            position = delivery.global_ts
+        known.deliveries += deliveries
+        known.count += len(deliveries)
+        known.position = position
 
-    def commit(self, checkpoints: Mapping[GroupId, Checkpoint], after: int) -> None:
+    def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
         """Commit what was applied to these groups, once the log's batch `after` is durable."""
         self._env.check()
-        for group, checkpoint in checkpoints.items():
+        for group, wanted in positions.items():
             position = self._group(group).position
-            if checkpoint.position != position:
-                raise InvariantBroken(
-                    f"group {group} is to be committed at {checkpoint.position}, but is at {position}"
-                )
-        self._requests.append((after, {group: self._group(group).take() for group in checkpoints}))
+            if wanted != position:
+                raise InvariantBroken(f"group {group} is to be committed at {wanted}, but is at {position}")
+        self._requests.append((after, {group: self._group(group).take() for group in positions}))
 
     def log_durable(self, number: int) -> None:
         """The log's batches up to this one are durable."""
@@ -793,11 +850,10 @@ class LmdbState:
         for group, change in changes.items():
             if change.replace:
                 yield from self._clear(group, transaction)
-            with transaction.cursor(self._env[STATE_DELIVERIES]) as cursor:
-                for start in range(0, len(change.rows), SLICE):
-                    rows = change.rows[start : start + SLICE]
-                    cursor.putmulti([(layout.delivery_key(group, ts), value) for ts, value in rows])
-                    yield len(rows)
+            for run in _runs(change.deliveries):
+                key = layout.run_key(group, run[-1].global_ts)
+                transaction.put(key, layout.seal_run(run), db=self._env[STATE_DELIVERIES])
+                yield len(run)
             for mid, place in change.places.items():
                 key = layout.place_key(group, mid)
                 if place is None:
@@ -809,7 +865,7 @@ class LmdbState:
                 key = layout.client_key(group, client)
                 transaction.put(key, layout.seal_number(low), db=self._env[STATE_CLIENTS])
                 yield 1
-            position = layout.seal_number(change.position)
+            position = layout.seal_position(change.position, change.count)
             transaction.put(layout.group_key(group), position, db=self._env[STATE_POSITIONS])
             yield 1
 
@@ -836,13 +892,15 @@ class LmdbState:
         they are asked for, whatever is applied, committed or installed meanwhile.
         """
         known = self._group(group)
-        head = layout.snapshot_head(known.position, known.places.ids())
-        return self._pieces(group, head, known.committed, list(known.rows))
+        head = layout.snapshot_head(known.position, known.settled().ids())
+        return self._pieces(group, head, known.committed, list(known.deliveries))
 
-    def _pieces(self, group: GroupId, head: bytes, committed: Timestamp, rows: list[Row]) -> Iterator[bytes]:
+    def _pieces(
+        self, group: GroupId, head: bytes, committed: Timestamp, deliveries: list[Delivery]
+    ) -> Iterator[bytes]:
         piece = bytearray(head)
-        for global_ts, value in chain(self._all_stored(group, committed), rows):
-            piece += layout.snapshot_row(global_ts, value)
+        for last, value in chain(self._stored(group, NO_TIMESTAMP, committed), map(_row, _runs(deliveries))):
+            piece += layout.snapshot_row(last, value)
             while len(piece) >= PIECE_BYTES:
                 yield bytes(piece[:PIECE_BYTES])
                 del piece[:PIECE_BYTES]
@@ -850,18 +908,11 @@ class LmdbState:
             yield bytes(piece[:PIECE_BYTES])
             del piece[:PIECE_BYTES]
 
-    def _all_stored(self, group: GroupId, upto: Timestamp) -> Iterator[Row]:
-        """Rows on the disk, read a piece at a time."""
-        after = NO_TIMESTAMP
-        while rows := self._stored(group, after, upto, size=PIECE_BYTES):
-            yield from rows
-            after = rows[-1][0]
-
     def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
         """Replace the group's state by a snapshot; durable with the next commit, as a whole."""
         self._env.check()
         where = f"the snapshot of group {group}"
-        position, ids, rows = layout.read_snapshot(pieces, where)
+        position, ids, deliveries = layout.read_snapshot(pieces, where)
         places = _Places(ids)
         if position != checkpoint.position:
             raise BadSnapshot(f"{where} is of {position}, but its checkpoint of {checkpoint.position}")
@@ -871,8 +922,11 @@ class LmdbState:
             places.changed_lows[client] = low
             for sequence, digest, place in above:
                 places.changed_places[MessageId(client, sequence, digest)] = place
+        count = len(deliveries)
         installed = self._group(group).installed + 1
-        self._groups[group] = _Group(position, places, NO_TIMESTAMP, rows, 0, installed, replace=True)
+        self._groups[group] = _Group(
+            position, count, places, NO_TIMESTAMP, deliveries, count, 0, installed, replace=True
+        )
 
     def close(self) -> bool:
         """Do the commits that need not wait for the log any more, and close. Whether all of it is durable."""

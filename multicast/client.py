@@ -27,6 +27,9 @@ from multicast.types import (
     digest_of,
 )
 
+CACHED_MAX = 4096
+"""Destination sets whose leaders are remembered; beyond them, that starts over."""
+
 
 @dataclass(slots=True)
 class Reply:
@@ -68,9 +71,15 @@ class Numbers:
 @dataclass(slots=True)
 class _Pending:
     message: Multicast
-    unanswered: set[GroupId]
     retry_at: float
+    places: dict[GroupId, Timestamp] = field(default_factory=dict)
+    """What has been answered so far."""
     retries: int = 0
+
+    @property
+    def unanswered(self) -> list[GroupId]:
+        """Which groups have not answered, in order."""
+        return [group for group in self.message.dest if group not in self.places]
 
 
 @dataclass(slots=True)
@@ -81,13 +90,15 @@ class Sender:
     topology: Topology
     retry_s: float = 0.5
     sends: list[Send] = field(default_factory=list)
-    finished: list[MessageId] = field(default_factory=list)
-    """Messages answered by every destination since the caller last looked."""
+    finished: dict[MessageId, dict[GroupId, Timestamp]] = field(default_factory=dict)
+    """Messages answered by every destination since the caller last looked, and their places."""
     learned: list[Membership] = field(default_factory=list)
     """Who is in a group, learnt since the caller last looked: it must know where to send."""
     leaders: dict[GroupId, Ballot] = field(default_factory=dict)
     pending: dict[MessageId, _Pending] = field(default_factory=dict)
     numbers: Numbers = field(init=False)
+    _receivers: dict[Destinations, list[tuple[ReplicaId]]] = field(default_factory=dict)
+    """Whom messages to these groups are sent to, one after the other, while leaders stay the same."""
 
     def __post_init__(self) -> None:
         self.numbers = Numbers(self.client)
@@ -96,11 +107,16 @@ class Sender:
     def multicast(self, dest: Sequence[GroupId], payload: bytes, now: float) -> Multicast:
         """Send a new message to the leaders of its destination groups."""
         groups = tuple(sorted(dest))
-        self.topology.check_destinations(groups)
+        leaders = self._receivers.get(groups)
+        if leaders is None:
+            self.topology.check_destinations(groups)
+            if len(self._receivers) >= CACHED_MAX:
+                self._receivers.clear()
+            leaders = self._receivers[groups] = [(self._leader(group),) for group in groups]
         message = self.numbers.next(groups, payload)
-        self.pending[message.mid] = _Pending(message, set(groups), now + self.retry_s)
-        for group in groups:
-            self.sends.append(((self._leader(group),), message))
+        self.pending[message.mid] = _Pending(message, now + self.retry_s)
+        for leader in leaders:
+            self.sends.append((leader, message))
         return message
 
     def step(self, answer: Reply | Hint | Members, now: float) -> None:
@@ -134,14 +150,17 @@ class Sender:
         pending = self.pending.get(reply.mid)
         if pending is None:
             return
-        pending.unanswered.discard(reply.group)
-        if not pending.unanswered:
+        dest, places = pending.message.dest, pending.places
+        if reply.group in dest:
+            places.setdefault(reply.group, reply.global_ts)
+        if len(places) == len(dest):
             del self.pending[reply.mid]
             self.numbers.done(reply.mid)
-            self.finished.append(reply.mid)
+            self.finished[reply.mid] = places
 
     def _send_again(self, group: GroupId, now: float) -> None:
         """There is a new leader: whatever this group has not answered goes there."""
+        self._receivers.clear()
         for pending in self.pending.values():
             if group in pending.unanswered:
                 pending.retry_at = now + self.retry_s
@@ -153,7 +172,7 @@ class Sender:
             if pending.retry_at <= now:
                 pending.retries += 1
                 pending.retry_at = now + self.retry_s * min(pending.retries, 4)
-                for group in sorted(pending.unanswered):
+                for group in pending.unanswered:
                     everyone = pending.retries > 1
                     receivers = self.topology.members(group) if everyone else (self._leader(group),)
                     self.sends.append((receivers, pending.message))

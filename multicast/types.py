@@ -8,6 +8,7 @@ to the type checker.
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 from typing import Final, NamedTuple, NewType, TypeAlias
 
@@ -82,9 +83,13 @@ Destinations: TypeAlias = tuple[GroupId, ...]
 
 def digest_of(destinations: Destinations, payload: bytes) -> int:
     """The digest that binds a message's number to its destinations and payload."""
-    digest = hashlib.blake2b(payload, digest_size=8)
-    digest.update(repr(destinations).encode())
+    digest = hashlib.blake2b(payload + _as_bytes(destinations), digest_size=8)
     return int.from_bytes(digest.digest(), "big")
+
+
+@functools.lru_cache(maxsize=1024)
+def _as_bytes(destinations: Destinations) -> bytes:
+    return repr(destinations).encode()
 
 
 class Ballot(NamedTuple):

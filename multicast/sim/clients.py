@@ -115,7 +115,7 @@ class SimClient:
         for observer in self._observers:
             observer.received(self.sender.client, sender, message)
         self.sender.step(message, self._loop.now)
-        finished, self.sender.finished = self.sender.finished, []
+        finished, self.sender.finished = self.sender.finished, {}
         for mid in finished:
             self.finished.append(mid)
             self._think()

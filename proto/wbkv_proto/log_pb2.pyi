@@ -68,6 +68,34 @@ class Batch(_message.Message):
     configured: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, kinds: _Optional[bytes] = ..., clients: _Optional[_Iterable[int]] = ..., replicas: _Optional[_Iterable[int]] = ..., ballots: _Optional[_Iterable[int]] = ..., destinations: _Optional[_Iterable[int]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., accepted: _Optional[_Iterable[int]] = ..., decided: _Optional[_Iterable[int]] = ..., delivered: _Optional[_Iterable[int]] = ..., voted: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[int]] = ..., dropped_mids: _Optional[_Iterable[int]] = ..., learned: _Optional[_Iterable[int]] = ..., promised: _Optional[_Iterable[int]] = ..., joined: _Optional[_Iterable[int]] = ..., joined_entries: _Optional[_Iterable[int]] = ..., configured: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class Run(_message.Message):
+    __slots__ = ("previous_ts", "clients", "destinations", "client", "dest", "sequence", "digest", "ack_below", "local_ts", "global_ts", "payload", "mismatches")
+    PREVIOUS_TS_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    DESTINATIONS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    DEST_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ACK_BELOW_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_TS_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_TS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    MISMATCHES_FIELD_NUMBER: _ClassVar[int]
+    previous_ts: int
+    clients: _containers.RepeatedScalarFieldContainer[int]
+    destinations: _containers.RepeatedScalarFieldContainer[int]
+    client: _containers.RepeatedScalarFieldContainer[int]
+    dest: _containers.RepeatedScalarFieldContainer[int]
+    sequence: _containers.RepeatedScalarFieldContainer[int]
+    digest: _containers.RepeatedScalarFieldContainer[int]
+    ack_below: _containers.RepeatedScalarFieldContainer[int]
+    local_ts: _containers.RepeatedScalarFieldContainer[int]
+    global_ts: _containers.RepeatedScalarFieldContainer[int]
+    payload: _containers.RepeatedScalarFieldContainer[bytes]
+    mismatches: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, previous_ts: _Optional[int] = ..., clients: _Optional[_Iterable[int]] = ..., destinations: _Optional[_Iterable[int]] = ..., client: _Optional[_Iterable[int]] = ..., dest: _Optional[_Iterable[int]] = ..., sequence: _Optional[_Iterable[int]] = ..., digest: _Optional[_Iterable[int]] = ..., ack_below: _Optional[_Iterable[int]] = ..., local_ts: _Optional[_Iterable[int]] = ..., global_ts: _Optional[_Iterable[int]] = ..., payload: _Optional[_Iterable[bytes]] = ..., mismatches: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class SnapshotHead(_message.Message):
     __slots__ = ("position", "clients", "places", "digests")
     POSITION_FIELD_NUMBER: _ClassVar[int]

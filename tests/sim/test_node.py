@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 import pytest
@@ -10,11 +11,10 @@ from kvstore.messages import SnapshotPiece
 from kvstore.node import Node, _Hosted
 from kvstore.simulation import NodeSimulation, SimState
 from multicast import PROTOCOLS
-from multicast.durable import Checkpoint
 from multicast.protocol import Ready, Timing
 from multicast.sim import Outcome, Scenario, Workload
 from multicast.sim.host import Disk
-from multicast.types import GroupId, ReplicaId
+from multicast.types import GroupId, ReplicaId, Timestamp
 
 MANY = [name for name in PROTOCOLS if name != "skeen"]
 SLOW = Disk(0.001, 0.02, 0.25)
@@ -76,11 +76,20 @@ class ForgetsTheStateOfASnapshot(Node):
         super()._take_piece(hosted, source, piece, now)
 
 
+class KeepsRecordsFromACommit(Node):
+    """The application commits deliveries whose records have not been handed to the log yet."""
+
+    def commit(self) -> None:
+        records, self._records = self._records, defaultdict(list)
+        super().commit()
+        self._records = records
+
+
 class StateAheadOfTheLog(SimState):
     """The application commits without waiting for the log."""
 
-    def commit(self, checkpoints: Mapping[GroupId, Checkpoint], after: int) -> None:
-        super().commit(checkpoints, 0)
+    def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
+        super().commit(positions, 0)
 
 
 @pytest.mark.parametrize("node", [PromisesLeaveAtOnce, ExecutedBeforeItIsDurable, ForgetsTheStateOfASnapshot])
@@ -106,3 +115,11 @@ def test_a_state_ahead_of_its_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
     assert any(outcome.violation is not None and outcome.error is None for outcome in outcomes)
     for seed in range(30):
         assert often(seed, SimState).violation is None
+
+
+def test_a_state_ahead_of_records_that_nobody_waits_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstore.node.COMMIT_S", 0.03)
+    outcomes = [run(seed, KeepsRecordsFromACommit, disk=SLOW) for seed in range(5, 25)]
+    assert any(outcome.violation is not None and outcome.error is None for outcome in outcomes)
+    for seed in range(5, 25):
+        assert run(seed, disk=SLOW).violation is None

@@ -75,14 +75,14 @@ def test_a_message_is_finished_when_every_destination_has_answered() -> None:
     mid = client.multicast([G0, G1], b"x", 0.0).mid
     for group in (G0, G0, G2):
         client.step(Reply(mid, group, AT), 0.1)
-    assert client.finished == []
+    assert client.finished == {}
     assert mid in client.pending
     client.step(Reply(mid, G1, AT), 0.2)
-    assert client.finished == [mid]
+    assert client.finished == {mid: {G0: AT, G1: AT}}
     assert client.pending == {}
     assert client.wake_at is None
     client.step(Reply(mid, G1, AT), 0.3)
-    assert client.finished == [mid]
+    assert client.finished == {mid: {G0: AT, G1: AT}}
 
 
 def test_a_hint_redirects_what_its_group_has_not_answered() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wbkv_proto.log_pb2 import Batch, RecordKind, SnapshotHead
+from wbkv_proto.log_pb2 import Batch, RecordKind, Run, SnapshotHead
 
 from kvstore import layout, records
 from kvstore.layout import BadSnapshot, StorageError
@@ -409,28 +409,67 @@ def test_keys_are_in_the_order_of_what_they_stand_for(rows: list[tuple[GroupId, 
         number = mid.client
         for key in (
             layout.row_key(group, number),
-            layout.delivery_key(group, Timestamp(number)),
+            layout.run_key(group, Timestamp(number)),
             layout.client_key(group, number),
         ):
             assert layout.number_of_key(key, "here") == number
 
 
+@st.composite
+def chains(draw: st.DrawFn) -> list[Delivery]:
+    """Any deliveries, as far as they can follow each other."""
+    found: list[Delivery] = []
+    last = Timestamp(draw(st.integers(0, 2**40)))
+    for delivery in draw(st.lists(values_of(Delivery), min_size=1, max_size=6)):
+        following = Timestamp(last + draw(st.integers(1, 2**40)))
+        found.append(dataclasses.replace(delivery, global_ts=following, previous_ts=last))
+        last = following
+    return found
+
+
 @EXAMPLES
-@given(values_of(Delivery))
-def test_a_delivery_comes_back_from_its_value(delivery: Delivery) -> None:
-    found = layout.unseal_delivery(layout.seal_delivery(delivery), delivery.global_ts, "here")
-    assert same(found, delivery)
+@given(chains())
+def test_a_run_of_deliveries_comes_back_from_its_value(deliveries: list[Delivery]) -> None:
+    value = layout.seal_run(deliveries)
+    found = layout.unseal_run(value, deliveries[-1].global_ts, "here")
+    assert len(found) == len(deliveries)
+    assert all(map(same, found, deliveries))
+    assert layout.run_follows(value, "here") == deliveries[0].previous_ts
 
 
 @FUZZ
-@given(values_of(Delivery), st.data())
-def test_any_damage_to_a_value_is_found(delivery: Delivery, data: st.DataObject) -> None:
-    value = layout.seal_delivery(delivery)
+@given(chains(), st.data())
+def test_any_damage_to_a_value_is_found(deliveries: list[Delivery], data: st.DataObject) -> None:
+    value = layout.seal_run(deliveries)
     at = data.draw(st.integers(0, len(value) - 1))
     flipped = bytes([value[at] ^ data.draw(st.integers(1, 255))])
     for damaged in (value[:at], value[:at] + flipped + value[at + 1 :]):
         with pytest.raises(StorageError, match=f"^there: the checksum of {len(damaged)} bytes is wrong"):
-            layout.unseal_delivery(damaged, delivery.global_ts, "there")
+            layout.unseal_run(damaged, deliveries[-1].global_ts, "there")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sequence": [1, 2, 3]}, "the columns of a run have different lengths"),
+        ({"client": [0, 1]}, "a client or destinations are missing"),
+        ({"dest": [0, 5]}, "a client or destinations are missing"),
+        ({"destinations": [2, 1]}, r"\(1,\) are not 2 groups"),
+        ({"destinations": [1, GROUPS_MAX]}, "are not 1 groups"),
+        ({"global_ts": [2048, 1024]}, "1024 comes after 2048"),
+        ({"previous_ts": 1024}, "1024 comes after 1024"),
+        ({"global_ts": [1024, 3072]}, "a run that ends at 3072, not at 2048"),
+    ],
+)
+def test_a_run_that_is_none_is_refused(change: dict[str, Any], message: str) -> None:
+    first = dataclasses.replace(DELIVERY, global_ts=Timestamp(1024), previous_ts=NO_TIMESTAMP)
+    second = dataclasses.replace(DELIVERY, global_ts=Timestamp(2048), previous_ts=Timestamp(1024))
+    whole = Run.FromString(layout.unseal(layout.seal_run([first, second]), "here"))
+    for name, value in change.items():
+        whole.ClearField(name)
+        whole.MergeFrom(Run(**{name: value}))
+    with pytest.raises(StorageError, match=f"^there: .*{message}"):
+        layout.unseal_run(layout.seal(whole.SerializeToString()), Timestamp(2048), "there")
 
 
 @FUZZ
@@ -438,9 +477,12 @@ def test_any_damage_to_a_value_is_found(delivery: Delivery, data: st.DataObject)
 def test_a_sealed_value_of_the_wrong_shape_is_refused(data: bytes) -> None:
     """As a value under another key's database would be."""
     try:
-        layout.unseal_delivery(layout.seal(data), TS, "there")
+        layout.unseal_run(layout.seal(data), TS, "there")
     except StorageError as error:
         assert str(error).startswith("there: ")  # noqa: PT017 - the point is that nothing else is raised
+    if len(data) != 16:
+        with pytest.raises(StorageError, match=r"^there: "):
+            layout.unseal_position(layout.seal(data), "there")
     if len(data) != 8:
         with pytest.raises(StorageError, match=r"^there: "):
             layout.unseal_number(layout.seal(data), "there")
@@ -449,15 +491,15 @@ def test_a_sealed_value_of_the_wrong_shape_is_refused(data: bytes) -> None:
             layout.unseal_base(layout.seal(data), "there")
 
 
-def run(count: int) -> list[tuple[Timestamp, bytes]]:
-    """Deliveries that follow each other."""
-    rows = []
+def run(count: int) -> list[list[Delivery]]:
+    """Runs of two deliveries that follow each other."""
+    found: list[Delivery] = []
     previous = NO_TIMESTAMP
-    for number in range(1, count + 1):
-        delivery = dataclasses.replace(DELIVERY, global_ts=Timestamp(number << 10), previous_ts=previous)
-        rows.append((delivery.global_ts, layout.seal_delivery(delivery)))
-        previous = delivery.global_ts
-    return rows
+    for number in range(1, 2 * count + 1):
+        following = Timestamp(number << 10)
+        found.append(dataclasses.replace(DELIVERY, global_ts=following, previous_ts=previous))
+        previous = following
+    return [found[start : start + 2] for start in range(0, len(found), 2)]
 
 
 IDS: layout.Ids = [
@@ -466,27 +508,27 @@ IDS: layout.Ids = [
 ]
 
 
-def snapshot(rows: Sequence[tuple[Timestamp, bytes]], position: Timestamp) -> bytes:
+def snapshot(runs: Sequence[Sequence[Delivery]], position: Timestamp) -> bytes:
     head = layout.snapshot_head(position, IDS)
-    return head + b"".join(layout.snapshot_row(ts, value) for ts, value in rows)
+    return head + b"".join(layout.snapshot_row(run[-1].global_ts, layout.seal_run(run)) for run in runs)
 
 
 @EXAMPLES
 @given(st.integers(0, 4), st.lists(st.integers(0, 600), max_size=5))
 def test_a_snapshot_comes_back_however_it_is_cut(count: int, cuts: list[int]) -> None:
-    rows = run(count)
-    position = rows[-1][0] if rows else NO_TIMESTAMP
-    data = snapshot(rows, position)
+    runs = run(count)
+    position = runs[-1][-1].global_ts if runs else NO_TIMESTAMP
+    data = snapshot(runs, position)
     borders = [0, *sorted(cuts), len(data)]
     pieces = [data[a:b] for a, b in pairwise(borders)]
-    assert layout.read_snapshot(pieces, "here") == (position, IDS, rows)
+    assert layout.read_snapshot(pieces, "here") == (position, IDS, [*chain(*runs)])
 
 
 @FUZZ
 @given(st.data())
 def test_a_damaged_snapshot_is_refused(data: st.DataObject) -> None:
-    rows = run(3)
-    whole = snapshot(rows, rows[-1][0])
+    runs = run(3)
+    whole = snapshot(runs, runs[-1][-1].global_ts)
     at = data.draw(st.integers(0, len(whole) - 1))
     flipped = bytes([whole[at] ^ data.draw(st.integers(1, 255))])
     for damaged in (whole[:at], whole[:at] + flipped + whole[at + 1 :], whole + b"x"):
@@ -495,15 +537,14 @@ def test_a_damaged_snapshot_is_refused(data: st.DataObject) -> None:
 
 
 def test_a_snapshot_lacks_no_delivery_and_repeats_none() -> None:
-    rows = run(3)
-    position = rows[-1][0]
-    for wrong in (rows[1:], rows[:-1], [rows[0], rows[2]], [*rows, rows[-1]], rows[::-1], []):
+    runs = run(3)
+    position = runs[-1][-1].global_ts
+    for wrong in (runs[1:], runs[:-1], [runs[0], runs[2]], [*runs, runs[-1]], runs[::-1], []):
         with pytest.raises(BadSnapshot, match="there"):
             layout.read_snapshot([snapshot(wrong, position)], "there")
-    back = dataclasses.replace(DELIVERY, previous_ts=position)
-    rows.append((Timestamp(1), layout.seal_delivery(back)))
-    with pytest.raises(BadSnapshot, match=f"there: 1 comes after {position}"):
-        layout.read_snapshot([snapshot(rows, Timestamp(1))], "there")
+    back = dataclasses.replace(DELIVERY, global_ts=Timestamp(1), previous_ts=position)
+    with pytest.raises(BadSnapshot, match=f"there.*: 1 comes after {position}"):
+        layout.read_snapshot([snapshot([*runs, [back]], Timestamp(1))], "there")
 
 
 @FUZZ

@@ -1336,7 +1336,7 @@ def test_a_client_gets_the_place_in_each_group(run: Run) -> None:
         async with groups() as service, service.client() as client:
             one = await client.multicast([G0], b"one")
             call = client.multicast([G1, G0], b"both", timeout_s=3600.0)
-            timer = next(iter(client._calls.values())).timer
+            timer = next(iter(client._deadlines.values()))
             both = await call
             assert timer.cancelled()
             assert set(one) == {G0}
