@@ -51,6 +51,7 @@ figures: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.core_scaling
 	$(BIN)/python -m benchmarks.simulator_speed
 	$(BIN)/python -m benchmarks.wire_cost
+	$(BIN)/python -m benchmarks.node_throughput
 	$(BIN)/python -m benchmarks.flows
 	$(BIN)/wbkv bench delays --variants
 	$(BIN)/wbkv bench theorem4 --variants
