@@ -22,6 +22,7 @@ class Entry:
         "missing",
         "payload",
         "phase",
+        "proposals",
         "retries",
         "retry_at",
     )
@@ -37,6 +38,8 @@ class Entry:
         self.delivered = False
         self.missing = len(dest)
         """How many destinations have not proposed a local timestamp yet, as far as we know."""
+        self.proposals = [NO_TIMESTAMP] * self.missing
+        """Lts, in the order of dest; bottom where a destination has not proposed."""
         self.retries = 0
         self.retry_at = 0.0
 
