@@ -8,6 +8,8 @@ from multicast.errors import InvariantBroken
 from multicast.messages import EntryState
 from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Phase
 
+START = Phase.START
+
 
 class Entry:
     """The paper's phase[m], local_ts[m], global_ts[m], delivered[m]; protocols add what they count."""
@@ -32,7 +34,7 @@ class Entry:
         self.dest = dest
         self.payload = payload
         self.ack_below = ack_below
-        self.phase = Phase.START
+        self.phase = START
         self.local_ts = NO_TIMESTAMP
         self.global_ts = NO_TIMESTAMP
         self.delivered = False

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from multicast import process
 from multicast.membership import Configuration
-from multicast.types import NO_BALLOT, Destinations, GroupId, MessageId, ReplicaId, Vector
+from multicast.process.entry import START
+from multicast.types import NO_BALLOT, NO_TIMESTAMP, Destinations, GroupId, MessageId, ReplicaId, Vector
 
 
 class Bal:
@@ -45,8 +46,20 @@ class Entry(process.Entry):
     __slots__ = ("bal", "ballots", "early", "votes")
 
     def __init__(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> None:
-        super().__init__(mid, dest, payload, ack_below)
-        self.ballots = [NO_BALLOT] * len(dest)
+        # As in the class above, without the call: one is made of every message at every replica.
+        self.mid = mid
+        self.dest = dest
+        self.payload = payload
+        self.ack_below = ack_below
+        self.phase = START
+        self.local_ts = NO_TIMESTAMP
+        self.global_ts = NO_TIMESTAMP
+        self.delivered = False
+        self.missing = groups = len(dest)
+        self.proposals = [NO_TIMESTAMP] * groups
+        self.retries = 0
+        self.retry_at = 0.0
+        self.ballots = [NO_BALLOT] * groups
         """In the order of dest, the highest ballot that has proposed: it replaces the older ones."""
         self.bal: Bal | None = None
         """Bal of the proposals accepted last."""
