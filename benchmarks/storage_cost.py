@@ -24,8 +24,17 @@ from kvstore import storage
 from kvstore.layout import Durability, Identity
 from kvstore.ports import NodeId
 from multicast.durable import Accepted, Dropped, Record
-from multicast.messages import Accept, Delivery
-from multicast.types import NO_TIMESTAMP, Ballot, ClientId, GroupId, MessageId, ReplicaId, timestamp
+from multicast.messages import Delivery
+from multicast.types import (
+    NO_TIMESTAMP,
+    Ballot,
+    ClientId,
+    GroupId,
+    MessageId,
+    ReplicaId,
+    Timestamp,
+    timestamp,
+)
 
 GROUP, NODE = GroupId(0), NodeId("n1")
 DEST = (GroupId(0), GroupId(1))
@@ -47,7 +56,7 @@ class Traffic:
 
     def messages(self, count: int) -> tuple[list[Record], list[Record], list[Delivery]]:
         """One batch that accepts them; one that has their deliveries, and drops some; the deliveries."""
-        accepted: list[Record] = []
+        run: list[tuple[MessageId, Timestamp, bytes, int]] = []
         delivered: list[Delivery] = []
         for _ in range(count):
             self.time += 1
@@ -55,11 +64,13 @@ class Traffic:
             mid = MessageId(CLIENTS[self.time % len(CLIENTS)], sequence, self.rng.getrandbits(64))
             at, payload = timestamp(self.time, GROUP), self.rng.randbytes(self.payload)
             below = sequence - 8
-            accepted.append(Accepted(Accept(mid, DEST, GROUP, BALLOT, at, payload, below), self.time))
+            run.append((mid, at, payload, below))
             delivered.append(Delivery(mid, DEST, payload, below, at, at, self.last, mismatch=False))
             self.delivered.append(mid)
             self.last = at
         dropped = [self.delivered.popleft() for _ in range(len(self.delivered) - IN_FLIGHT)]
+        mids, local_ts, payloads, ack_below = zip(*run, strict=True)
+        accepted: list[Record] = [Accepted(DEST, mids, local_ts, payloads, ack_below, self.time)]
         return accepted, [*delivered, Dropped(tuple(dropped))] if dropped else [*delivered], delivered
 
 

@@ -49,7 +49,8 @@ def cpu() -> float:
 
 def accept(sequence: int, payload: bytes) -> Message:
     mid = MessageId(ClientId(7), sequence, 0xABCDEF0123456789)
-    return Accept(mid, (GROUP,), GROUP, BALLOT, timestamp(1_000_000 + sequence, GROUP), payload, sequence)
+    at = timestamp(1_000_000 + sequence, GROUP)
+    return Accept((GROUP,), GROUP, BALLOT, (mid,), (at,), (payload,), (sequence,))
 
 
 class Side:
@@ -75,7 +76,7 @@ class Side:
         for _, _, messages in envelopes:
             for message in messages:
                 if isinstance(message, Accept):
-                    self.send(AcceptAck((message.mid,), GROUP, (BALLOT,)))
+                    self.send(AcceptAck(message.mids, GROUP, (BALLOT,)))
 
     def answered(self, node: NodeId, envelopes: list[Envelope], size: int) -> None:
         for _, _, messages in envelopes:

@@ -1,12 +1,13 @@
 """What the wire format costs: CPU time to write and read a message, and its bytes, by how many share a frame.
 
-The mix is that of a busy leader: of eight messages six are ACCEPTs with payloads to two groups, one is an
-ACCEPT_ACK and one a DELIVER, each for a run of messages. A frame of one is an ACCEPT.
+A frame is that of a busy leader to a node with replicas of two groups: it proposes some messages to both of
+them, acknowledges as many and delivers as many. Costs are per message that is proposed.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import json
 import random
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvstore.wire import Envelope, decode, encode, size_of
-from multicast.messages import Accept, AcceptAck, Deliver, Message
+from multicast.messages import Accept, AcceptAck, Deliver
 from multicast.types import Ballot, ClientId, GroupId, MessageId, ReplicaId, Timestamp, timestamp
 
 OURS, THEIRS = GroupId(0), GroupId(1)
@@ -28,10 +29,9 @@ CLIENTS = 16
 class Traffic:
     """Messages as they come after a while: clocks and sequence numbers are not small any more."""
 
-    def __init__(self, payload: int, run: int) -> None:
+    def __init__(self, payload: int) -> None:
         self.rng = random.Random(1)
         self.payload = payload
-        self.run = run
         self.time = 1_000_000
         self.sequence = 50_000
 
@@ -43,19 +43,21 @@ class Traffic:
         self.time += 1
         return timestamp(self.time, self.rng.choice((OURS, THEIRS)))
 
-    def accept(self) -> Message:
-        mid, dest, payload = self.mid(), (OURS, THEIRS), self.rng.randbytes(self.payload)
-        return Accept(mid, dest, OURS, BALLOT, self.ts(), payload, self.sequence - 100)
+    def mids(self, count: int) -> tuple[MessageId, ...]:
+        return tuple(self.mid() for _ in range(count))
 
-    def accept_ack(self) -> Message:
-        return AcceptAck(tuple(self.mid() for _ in range(self.run)), OURS, (BALLOT, OTHER_BALLOT))
+    def accept(self, count: int) -> Accept:
+        mids, local_ts = self.mids(count), tuple(self.ts() for _ in range(count))
+        payloads = tuple(self.rng.randbytes(self.payload) for _ in mids)
+        ack_below = tuple(mid.sequence - 100 for mid in mids)
+        return Accept((OURS, THEIRS), OURS, BALLOT, mids, local_ts, payloads, ack_below)
 
-    def deliver(self) -> Message:
-        return Deliver(BALLOT, self.ts(), tuple((self.mid(), self.ts(), self.ts()) for _ in range(self.run)))
-
-    def mix(self, count: int) -> list[Message]:
-        turn = (*[self.accept] * 3, self.accept_ack, *[self.accept] * 3, self.deliver)
-        return [turn[index % len(turn)]() for index in range(count)]
+    def frame(self, count: int) -> list[Envelope]:
+        accept = self.accept(count)
+        foreign = dataclasses.replace(accept, payloads=(), ack_below=())
+        ack = AcceptAck(self.mids(count), OURS, (BALLOT, OTHER_BALLOT))
+        deliver = Deliver(BALLOT, self.ts(), tuple((mid, self.ts(), self.ts()) for mid in self.mids(count)))
+        return [(LEADER, FOLLOWER, [accept, deliver]), (LEADER, OTHER_LEADER, [foreign, ack])]
 
 
 def cost(function: Callable[[Any], object], argument: object, messages: int, rounds: int) -> list[float]:
@@ -75,14 +77,13 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--payload", type=int, default=20)
-    parser.add_argument("--run", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    traffic = Traffic(arguments.payload, arguments.run)
+    traffic = Traffic(arguments.payload)
     report: dict[str, Any] = {}
     for count in (1, 8, 64):
-        envelopes: list[Envelope] = [(LEADER, FOLLOWER, traffic.mix(count))]
+        envelopes = traffic.frame(count)
         data = encode(envelopes)
         if decode(data) != envelopes:
             raise SystemExit("what was decoded is not what was encoded")
@@ -95,9 +96,8 @@ def main() -> None:
             "decode_best_us": round(min(reading), 2),
             "bytes": round(len(data) / count, 1),
         }
-    accepts = [traffic.accept() for _ in range(64)]
-    together = len(encode([(LEADER, FOLLOWER, accepts)])) / len(accepts)
-    report["accept_bytes"] = {"alone": size_of(accepts[0]), "in_a_frame_of_64": round(together, 1)}
+    alone, together = size_of(traffic.accept(1)), size_of(traffic.accept(64)) / 64
+    report["accept_bytes"] = {"alone": alone, "in_a_run_of_64": round(together, 1)}
     if arguments.json:
         print(json.dumps(report))
         return
@@ -108,7 +108,7 @@ def main() -> None:
         read = f"decode {row['decode_us']:5.1f} ({row['decode_best_us']:5.1f})"
         print(f"frame of {count:2}:  {written}  {read}  {row['bytes']:6.1f} bytes")
     alone, together = report["accept_bytes"].values()
-    print(f"an ACCEPT takes {alone} bytes alone, {together} in a frame of 64 ACCEPTs")
+    print(f"an ACCEPT takes {alone} bytes alone, {together} in a run of 64")
 
 
 if __name__ == "__main__":

@@ -141,9 +141,14 @@ class _Writer:
         self.mids: dict[MessageId, int] = defaultdict(count().__next__)
         self.dests: dict[Destinations, int] = defaultdict(count().__next__)
         self.ballots: dict[Ballot, int] = defaultdict(count(1).__next__, {NO_BALLOT: 0})
-        self.payloads: dict[bytes, int] = defaultdict(count().__next__)
+        self.payloads: list[bytes] = []
         self.replicas: dict[ReplicaId, int] = defaultdict(count().__next__)
         self.clients: dict[ClientId, int] = defaultdict(count().__next__)
+
+    def payload(self, payload: bytes) -> int:
+        """The index of a payload."""
+        self.payloads.append(payload)
+        return len(self.payloads) - 1
 
     def process(self, process: Process) -> int:
         """Replicas are even, clients odd."""
@@ -157,11 +162,11 @@ class _Writer:
         frame = Frame(kinds=kinds)
         for column, numbers in self.columns.items():
             getattr(frame, column).extend(numbers)
-        mids: list[int] = []
-        for mid in self.mids:
-            mids += clients[mid.client], mid.sequence
-        frame.mids.extend(mids)
-        frame.digests.extend([mid.digest for mid in self.mids])
+        if self.mids:
+            clients_of, sequences, digests = zip(*self.mids, strict=True)
+            frame.clients_of.extend(map(clients.__getitem__, clients_of))
+            frame.sequences.extend(sequences)
+            frame.digests.extend(digests)
         ballots: list[int] = []
         for ballot in islice(self.ballots, 1, None):
             ballots += ballot.number, replicas[ballot.leader], ballot.configuration
@@ -177,27 +182,34 @@ class _Writer:
 
 
 def _put_multicast(w: _Writer, m: Multicast) -> None:
-    w.columns["multicasts"] += w.mids[m.mid], w.dests[m.dest], w.payloads[m.payload], m.ack_below
+    w.columns["multicasts"] += w.mids[m.mid], w.dests[m.dest], w.payload(m.payload), m.ack_below
 
 
 def _put_accept(w: _Writer, m: Accept) -> None:
-    payload = 0 if m.payload is None else w.payloads[m.payload] + 1
-    row = w.mids[m.mid], w.dests[m.dest], m.group, w.ballots[m.ballot], m.local_ts, payload, m.ack_below
-    w.columns["accepts"] += row
+    length, with_payloads = len(m.mids), bool(m.payloads)
+    if len(m.local_ts) != length or {len(m.payloads), len(m.ack_below)} != {length * with_payloads}:
+        raise ValueError("an ACCEPT's columns are not of the same length")
+    first = len(w.payloads) + 1 if with_payloads else 0
+    w.payloads += m.payloads
+    w.columns["accept_ack_below"] += m.ack_below
+    w.columns["accepts"] += w.dests[m.dest], m.group, w.ballots[m.ballot], length, first
+    w.columns["accept_mids"] += map(w.mids.__getitem__, m.mids)
+    w.columns["accept_local_ts"] += m.local_ts
 
 
 def _put_accept_ack(w: _Writer, m: AcceptAck) -> None:
-    mids, ballots = w.mids, w.ballots
     w.columns["accept_acks"] += len(m.mids), m.group, len(m.ballots)
-    w.columns["accept_ack_mids"] += [mids[mid] for mid in m.mids]
-    w.columns["accept_ack_ballots"] += [ballots[ballot] for ballot in m.ballots]
+    w.columns["accept_ack_mids"] += map(w.mids.__getitem__, m.mids)
+    w.columns["accept_ack_ballots"] += map(w.ballots.__getitem__, m.ballots)
 
 
 def _put_deliver(w: _Writer, m: Deliver) -> None:
     w.columns["delivers"] += w.ballots[m.ballot], m.previous_ts, len(m.run)
-    mids, run = w.mids, w.columns["deliver_runs"]
-    for mid, local_ts, global_ts in m.run:
-        run += mids[mid], local_ts, global_ts
+    if m.run:
+        mids, local_ts, global_ts = zip(*m.run, strict=True)
+        w.columns["deliver_mids"] += map(w.mids.__getitem__, mids)
+        w.columns["deliver_local_ts"] += local_ts
+        w.columns["deliver_global_ts"] += global_ts
 
 
 def _put_new_leader(w: _Writer, m: NewLeader) -> None:
@@ -220,7 +232,7 @@ def _put_new_state(w: _Writer, m: NewState) -> None:
 def _entry_rows(w: _Writer, entries: Iterable[EntryState]) -> list[int]:
     rows: list[int] = []
     for mid, dest, payload, ack_below, phase, local_ts, global_ts in entries:
-        rows += w.mids[mid], w.dests[dest], w.payloads[payload], ack_below, phase, local_ts, global_ts
+        rows += w.mids[mid], w.dests[dest], w.payload(payload), ack_below, phase, local_ts, global_ts
     return rows
 
 
@@ -236,7 +248,7 @@ def _put_phase_2a(w: _Writer, m: Phase2a) -> None:
             values += mids[value.mid], value.global_ts, 0, 0, 0
         else:
             mid, dest, payload, ack_below, local_ts = value
-            values += mids[mid], local_ts, w.payloads[payload] + 1, w.dests[dest], ack_below
+            values += mids[mid], local_ts, w.payload(payload) + 1, w.dests[dest], ack_below
 
 
 def _put_phase_2b(w: _Writer, m: Phase2b) -> None:
@@ -280,7 +292,7 @@ def _put_deliveries(w: _Writer, m: Deliveries) -> None:
     w.columns["deliveries"] += len(m.deliveries), m.last_delivered
     runs = w.columns["deliveries_runs"]
     for d in m.deliveries:
-        runs += w.mids[d.mid], w.dests[d.dest], w.payloads[d.payload], d.ack_below
+        runs += w.mids[d.mid], w.dests[d.dest], w.payload(d.payload), d.ack_below
         runs += d.local_ts, d.global_ts, d.previous_ts, int(d.mismatch)
 
 
@@ -297,7 +309,7 @@ def _put_hand_over(w: _Writer, m: HandOver) -> None:
 
 
 def _put_snapshot_piece(w: _Writer, m: SnapshotPiece) -> None:
-    row = m.transfer, m.index, int(m.ordering), int(m.last), w.payloads[m.data]
+    row = m.transfer, m.index, int(m.ordering), int(m.last), w.payload(m.data)
     w.columns["snapshot_pieces"] += row
 
 
@@ -306,7 +318,8 @@ def _put_snapshot_ack(w: _Writer, m: SnapshotAck) -> None:
 
 
 def _put_join(w: _Writer, m: Join) -> None:
-    w.columns["joins"] += w.payloads[m.place.encode()], 0 if m.evicts is None else w.replicas[m.evicts] + 1
+    evicts = 0 if m.evicts is None else w.replicas[m.evicts] + 1
+    w.columns["joins"] += w.payload(m.place.encode()), evicts
 
 
 def _put_members_wanted(w: _Writer, m: MembersWanted) -> None:
@@ -314,7 +327,7 @@ def _put_members_wanted(w: _Writer, m: MembersWanted) -> None:
 
 
 def _put_members(w: _Writer, m: Members) -> None:
-    w.columns["members"].append(w.payloads[m.membership.encode()])
+    w.columns["members"].append(w.payload(m.membership.encode()))
 
 
 _PUT: Final[dict[type, tuple[int, Callable[[_Writer, Any], None]]]] = {
@@ -414,11 +427,17 @@ class _Reader:
                 raise WireError(f"destinations: {len(dest)} follow, not {length}")
             self.dests.append(dest)
         self.reading = "mids"
-        numbers, digests = self.numbers("mids"), self.frame.digests[:]
-        if len(numbers) != 2 * len(digests):
-            raise WireError(f"mids: {len(numbers)} numbers for {len(digests)} digests")
-        clients = map(self.clients.__getitem__, numbers[0::2])
-        self.mids = list(map(_new_mid, zip(clients, numbers[1::2], digests, strict=True)))
+        clients, sequences = self.numbers("clients_of"), self.numbers("sequences")
+        digests = self.frame.digests[:]
+        self.same_length("mids", clients, sequences, digests)
+        mids = zip(map(self.clients.__getitem__, clients), sequences, digests, strict=True)
+        self.mids = list(map(_new_mid, mids))
+
+    def same_length(self, name: str, *columns: Sequence[object]) -> None:
+        """Columns that belong together have a number for each thing they are about."""
+        lengths = list(map(len, columns))
+        if min(lengths) != max(lengths):
+            raise WireError(f"{name}: columns of {', '.join(map(str, lengths))} numbers")
 
     def numbers(self, column: str, limit: int = NUMBER_MAX) -> list[Any]:
         """A column, which has no number above the limit."""
@@ -464,25 +483,28 @@ def _take_multicasts(r: _Reader) -> list[Multicast]:
 
 
 def _take_accepts(r: _Reader) -> list[Accept]:
-    mids, dests, ballots, payloads = r.mids, r.dests, r.ballots, r.payloads
-    return [
-        Accept(
-            mids[mid],
-            dests[dest],
-            _GROUPS[group],
-            ballots[ballot],
-            local_ts,
-            payloads[payload - 1] if payload else None,
-            ack_below,
+    rows = list(r.rows("accepts", 5))
+    lengths = [length for _, _, _, length, _ in rows]
+    mids = _cut("accept_mids", list(map(r.mids.__getitem__, r.numbers("accept_mids"))), lengths)
+    local_ts = _cut("accept_local_ts", r.numbers("accept_local_ts"), lengths)
+    with_payloads = [length for _, _, _, length, first in rows if first]
+    below = iter(_cut("accept_ack_below", r.numbers("accept_ack_below"), with_payloads))
+    found = []
+    for (dest, group, ballot, length, first), run, times in zip(rows, mids, local_ts, strict=True):
+        payloads = tuple(r.payloads[first - 1 : first - 1 + length]) if first else ()
+        if first and len(payloads) != length:
+            raise WireError(f"accepts: {len(payloads)} payloads for {length} messages")
+        ack_below = next(below) if first else ()
+        found.append(
+            Accept(r.dests[dest], _GROUPS[group], r.ballots[ballot], run, times, payloads, ack_below)
         )
-        for mid, dest, group, ballot, local_ts, payload, ack_below in r.rows("accepts", 7)
-    ]
+    return found
 
 
 def _take_accept_acks(r: _Reader) -> list[AcceptAck]:
     rows = list(r.rows("accept_acks", 3))
-    mids = [r.mids[mid] for mid in r.numbers("accept_ack_mids")]
-    ballots = [r.ballots[ballot] for ballot in r.numbers("accept_ack_ballots")]
+    mids = list(map(r.mids.__getitem__, r.numbers("accept_ack_mids")))
+    ballots = list(map(r.ballots.__getitem__, r.numbers("accept_ack_ballots")))
     runs = _cut("accept_ack_mids", mids, [length for length, _, _ in rows])
     vectors = _cut("accept_ack_ballots", ballots, [length for _, _, length in rows])
     return [
@@ -493,9 +515,11 @@ def _take_accept_acks(r: _Reader) -> list[AcceptAck]:
 
 def _take_delivers(r: _Reader) -> list[Deliver]:
     rows = list(r.rows("delivers", 3))
-    mids = r.mids
-    decisions = [(mids[mid], local_ts, global_ts) for mid, local_ts, global_ts in r.rows("deliver_runs", 3)]
-    runs = _cut("deliver_runs", decisions, [length for _, _, length in rows])
+    mids, local_ts = r.numbers("deliver_mids"), r.numbers("deliver_local_ts")
+    global_ts = r.numbers("deliver_global_ts")
+    r.same_length("delivers", mids, local_ts, global_ts)
+    decisions = list(zip(map(r.mids.__getitem__, mids), local_ts, global_ts, strict=True))
+    runs = _cut("delivers", decisions, [length for _, _, length in rows])
     return [
         Deliver(r.ballots[ballot], previous_ts, run)
         for (ballot, previous_ts, _), run in zip(rows, runs, strict=True)

@@ -37,33 +37,32 @@ class DeliveredIds:
         self._clients: dict[ClientId, _Client] = {}
 
     def __contains__(self, mid: MessageId) -> bool:
-        client = self._clients.get(mid.client)
-        if client is None:
-            return False
-        known = client.above.get(mid.sequence)
-        if known is None:
-            return mid.sequence < client.low
-        return known == mid.digest or mid.digest in _all(known)
+        return self.find(mid) is True
 
-    def conflicts(self, mid: MessageId) -> bool:
-        """Whether the client's number was delivered here under another digest."""
-        client = self._clients.get(mid.client)
-        known = None if client is None else client.above.get(mid.sequence)
-        return known is not None and mid.digest not in _all(known)
+    def find(self, mid: MessageId) -> bool | None:
+        """True: it was delivered. False: only its number was, with another digest. None: a new number."""
+        number, sequence, digest = mid
+        client = self._clients.get(number)
+        if client is None:
+            return None
+        known = client.above.get(sequence)
+        if known is None:
+            return True if sequence < client.low else None
+        return known == digest or digest in _all(known)
 
     def add(self, mid: MessageId, ack_below: int) -> bool:
         """Record a delivery. True if the number was taken by something else, or is below the watermark."""
-        sequence = mid.sequence
-        client = self._clients.get(mid.client)
+        number, sequence, digest = mid
+        client = self._clients.get(number)
         if client is None:
-            client = self._clients[mid.client] = _Client(0, {})
+            client = self._clients[number] = _Client(0, {})
         above = client.above
         mismatch = sequence < client.low
         if sequence in above:
             mismatch = True
-            above[sequence] = (*_all(above[sequence]), mid.digest)
+            above[sequence] = (*_all(above[sequence]), digest)
         elif not mismatch:
-            above[sequence] = mid.digest
+            above[sequence] = digest
         if ack_below > client.low:
             client.pass_below(ack_below)
         return mismatch

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from multicast.delivered import DeliveredIds
-from multicast.errors import InvariantBroken
 from multicast.membership import Membership
-from multicast.messages import Accept, Delivery, EntryState, LocalTimestamp, Value
+from multicast.messages import Delivery, EntryState, LocalTimestamp, Value
 from multicast.types import (
     NO_BALLOT,
     NO_TIMESTAMP,
     Ballot,
+    Destinations,
     GroupId,
     MessageId,
     Phase,
@@ -45,9 +45,16 @@ class Joined:
 
 @dataclass(slots=True)
 class Accepted:
-    """The own group's proposal is accepted in the current ballot; the clock is past all groups'."""
+    """The own group's proposals are accepted in the current ballot; the clock is past all groups'.
 
-    proposal: Accept
+    One record serves a run of messages to the same destinations, as columns of the same length.
+    """
+
+    dest: Destinations
+    mids: tuple[MessageId, ...]
+    local_ts: tuple[Timestamp, ...]
+    payloads: tuple[bytes, ...]
+    ack_below: tuple[int, ...]
     clock: int
 
 
@@ -100,22 +107,10 @@ class Durable:
         entries = self.entries
         for record in records:
             match record:
-                case Accepted(proposal, clock):
+                case Accepted(dest, mids, local_ts, payloads, ack_below, clock):
                     self.clock = max(self.clock, clock)
-                    mid, payload = proposal.mid, proposal.payload
-                    known = entries.get(mid)
-                    if known is None or known.phase is not Phase.COMMITTED:
-                        if payload is None:
-                            raise InvariantBroken(f"{mid} was accepted without its payload")
-                        entries[mid] = EntryState(
-                            mid,
-                            proposal.dest,
-                            payload,
-                            proposal.ack_below,
-                            Phase.ACCEPTED,
-                            proposal.local_ts,
-                            NO_TIMESTAMP,
-                        )
+                    for mid, ts, payload, below in zip(mids, local_ts, payloads, ack_below, strict=True):
+                        self._accept(EntryState(mid, dest, payload, below, Phase.ACCEPTED, ts, NO_TIMESTAMP))
                 case Voted(value):
                     self._vote(value)
                 case Delivery(mid, dest, payload, ack_below, local_ts, global_ts):
@@ -142,11 +137,12 @@ class Durable:
             return
         mid, dest, payload, ack_below, local_ts = value
         self.clock = max(self.clock, time_of(local_ts))
-        known = self.entries.get(mid)
+        self._accept(EntryState(mid, dest, payload, ack_below, Phase.ACCEPTED, local_ts, NO_TIMESTAMP))
+
+    def _accept(self, state: EntryState) -> None:
+        known = self.entries.get(state.mid)
         if known is None or known.phase is not Phase.COMMITTED:
-            self.entries[mid] = EntryState(
-                mid, dest, payload, ack_below, Phase.ACCEPTED, local_ts, NO_TIMESTAMP
-            )
+            self.entries[state.mid] = state
 
 
 @dataclass(slots=True)

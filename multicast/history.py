@@ -1,10 +1,14 @@
 """The deliveries a replica still has, as a chain, for replicas of its group that missed some.
 
-Each delivery names the one before it, so the chain is a dictionary from a position to what follows it. It
-keeps a bounded number of the newest.
+It keeps a bounded number of the newest. Every delivery is added, and hardly any is ever looked for: adding is
+cheap, and looking for a position passes over all that is kept.
 """
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import dropwhile
 
 from multicast.messages import Delivery
 from multicast.types import Timestamp
@@ -13,19 +17,14 @@ from multicast.types import Timestamp
 class History:
     """The newest deliveries of a group, in order and without gaps."""
 
-    __slots__ = ("_capacity", "_next", "_oldest")
+    __slots__ = ("_kept",)
 
-    def __init__(self, start: Timestamp, capacity: int) -> None:
-        self._capacity = capacity
-        self._oldest = start
-        self._next: dict[Timestamp, Delivery] = {}
+    def __init__(self, capacity: int) -> None:
+        self._kept: deque[Delivery] = deque(maxlen=capacity)
 
-    def append(self, delivery: Delivery) -> None:
-        """The group's next delivery."""
-        following = self._next
-        following[delivery.previous_ts] = delivery
-        if len(following) > self._capacity:
-            self._oldest = following.pop(self._oldest).global_ts
+    def extend(self, deliveries: Iterable[Delivery]) -> None:
+        """The group's next deliveries."""
+        self._kept.extend(deliveries)
 
     def after(self, position: Timestamp, count: int, size: int) -> tuple[Delivery, ...]:
         """What follows the position: at most so many, and at most so many bytes (but at least one).
@@ -33,14 +32,12 @@ class History:
         Empty if nothing follows it here, because it is the newest or not retained.
         """
         found: list[Delivery] = []
-        delivery = self._next.get(position)
-        while delivery is not None and len(found) < count:
+        for delivery in dropwhile(lambda delivery: delivery.previous_ts != position, self._kept):
             size -= len(delivery.payload)
-            if found and size < 0:
+            if len(found) >= count or (found and size < 0):
                 break
             found.append(delivery)
-            delivery = self._next.get(delivery.global_ts)
         return tuple(found)
 
     def __len__(self) -> int:
-        return len(self._next)
+        return len(self._kept)

@@ -64,16 +64,19 @@ class Multicast:
 
 @dataclass(slots=True)
 class Accept:
-    """ACCEPT(m, g, b, lts): the leader of b proposes a local timestamp. Like Paxos' 2a."""
+    """ACCEPT(m, g, b, lts): the leader of b proposes a local timestamp. Like Paxos' 2a.
 
-    mid: MessageId
+    One message serves a run of proposals to the same destinations, as columns of the same length.
+    """
+
     dest: Destinations
     group: GroupId
     ballot: Ballot
-    local_ts: Timestamp
-    payload: bytes | None
-    """Only the group's own leader sends the payload to the group, and with it what to forget."""
-    ack_below: int
+    mids: tuple[MessageId, ...]
+    local_ts: tuple[Timestamp, ...]
+    payloads: tuple[bytes, ...]
+    """Only to its own group does a leader send payloads, and with them what to forget; to others, nothing."""
+    ack_below: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -346,9 +349,9 @@ TO_ANYONE: Final = (Multicast, Join, MembersWanted)
 def about(message: object) -> Sequence[MessageId]:
     """The application messages whose ordering this one is a step of."""
     match message:
-        case Multicast() | Accept() | Propose():
+        case Multicast() | Propose():
             return (message.mid,)
-        case AcceptAck():
+        case Accept() | AcceptAck():
             return message.mids
         case Deliver():
             return [mid for mid, _, _ in message.run]

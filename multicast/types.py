@@ -83,13 +83,15 @@ Destinations: TypeAlias = tuple[GroupId, ...]
 
 def digest_of(destinations: Destinations, payload: bytes) -> int:
     """The digest that binds a message's number to its destinations and payload."""
-    digest = hashlib.blake2b(payload + _as_bytes(destinations), digest_size=8)
+    digest = _digest_of_destinations(destinations).copy()
+    digest.update(payload)
     return int.from_bytes(digest.digest(), "big")
 
 
-@functools.lru_cache(maxsize=1024)
-def _as_bytes(destinations: Destinations) -> bytes:
-    return repr(destinations).encode()
+@functools.lru_cache(4096)
+def _digest_of_destinations(destinations: Destinations) -> hashlib.blake2b:
+    """What a digest begins with. There are few sets of destinations, and leaders compute every digest."""
+    return hashlib.blake2b(repr(tuple(destinations)).encode(), digest_size=8)
 
 
 class Ballot(NamedTuple):

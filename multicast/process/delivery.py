@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections import deque
+from collections.abc import Sequence
 
 from multicast.durable import Checkpoint, Learned
 from multicast.errors import InvariantBroken, PeerViolation
@@ -17,7 +18,7 @@ from multicast.membership import MEMBERSHIP
 from multicast.messages import CatchUp, Decision, Deliver, Deliveries, Delivery
 from multicast.process.entry import E
 from multicast.process.state import State
-from multicast.types import Ballot, Phase, Process, ReplicaId, Status, Timestamp, time_of
+from multicast.types import Ballot, Destinations, Phase, Process, ReplicaId, Status, time_of
 
 START = Phase.START
 ACCEPTED = Phase.ACCEPTED
@@ -29,14 +30,18 @@ class DeliveryPath(State[E]):
 
     def _deliver_committed(self) -> None:
         """Lines 22-24 and 67-69: a leader delivers what it can, in the order of global timestamps."""
-        previous = self.last_delivered
+        previous, numbers, pop = self.last_delivered, self.numbers, self.queue.pop
+        entries: list[E] = []
         run: list[Decision] = []
-        while (entry := self.queue.pop()) is not None:
-            self.numbers.pop((entry.mid.client, entry.mid.sequence), None)
-            run.append((entry.mid, entry.local_ts, entry.global_ts))
-            self._deliver(entry, entry.local_ts, entry.global_ts)
-        if run and self.others:
-            self._ready.send.append((self.others, Deliver(self.cballot, previous, tuple(run))))
+        while (entry := pop()) is not None:
+            mid = entry.mid
+            numbers.pop(mid[:2], None)
+            entries.append(entry)
+            run.append((mid, entry.local_ts, entry.global_ts))
+        if run:
+            self._deliver(entries, run)
+            if self.others:
+                self._ready.send.append((self.others, Deliver(self.cballot, previous, tuple(run))))
 
     def on_deliver(self, sender: ReplicaId, message: Deliver) -> None:
         """Lines 25-32, with the chain of departure 3."""
@@ -44,45 +49,59 @@ class DeliveryPath(State[E]):
             raise PeerViolation(f"DELIVER in ballot {message.ballot} came from {sender}")
         if not self._follows(message.ballot):
             return
-        previous = message.previous_ts
-        for mid, local_ts, global_ts in message.run:
-            if global_ts > self.last_delivered:
-                entry = self.entries.get(mid)
-                if previous != self.last_delivered or entry is None or entry.payload is None:
-                    self._catch_up(sender)
-                    return
-                self._deliver(entry, local_ts, global_ts)
+        previous, last, get = message.previous_ts, self.last_delivered, self.entries.get
+        entries: list[E] = []
+        run: list[Decision] = []
+        gap = False
+        for decision in message.run:
+            global_ts = decision[2]
+            if global_ts > last:
+                entry = get(decision[0])
+                gap = previous != last or entry is None or entry.payload is None
+                if gap or entry is None:
+                    break
+                entries.append(entry)
+                run.append(decision)
+                last = global_ts
             previous = global_ts
+        self._deliver(entries, run)
+        if gap:
+            self._catch_up(sender)
 
-    def _deliver(self, entry: E, local_ts: Timestamp, global_ts: Timestamp) -> None:
-        """deliver(m): the only place where a message is delivered."""
-        payload = entry.payload
-        mid = entry.mid
-        if payload is None:
-            raise InvariantBroken(f"{mid} is to be delivered without its payload")
-        dest = entry.dest
-        if entry.phase is START:
-            self.orphans.pop(mid, None)
-        entry.phase = COMMITTED
-        entry.local_ts = local_ts
-        entry.global_ts = global_ts
-        entry.delivered = True
-        time = time_of(global_ts)
-        if self.clock < time:
-            self.clock = time
-        ack_below = entry.ack_below
-        mismatch = self.delivered_ids.add(mid, ack_below)
-        delivery = Delivery(mid, dest, payload, ack_below, local_ts, global_ts, self.last_delivered, mismatch)
-        self.last_delivered = global_ts
-        self.history.append(delivery)
-        bucket = self.retained.get(dest)
-        if bucket is None:
-            bucket = self.retained[dest] = deque()
-        bucket.append(entry)
-        self._ready.persist.append(delivery)
-        self._ready.deliver.append(delivery)
-        if mid.client == MEMBERSHIP and not mismatch:
-            self._learn(self.membership.after(payload))
+    def _deliver(self, entries: Sequence[E], run: Sequence[Decision]) -> None:
+        """deliver(m): the only place where messages are delivered."""
+        previous, add, retained = self.last_delivered, self.delivered_ids.add, self.retained
+        deliveries: list[Delivery] = []
+        changes: list[bytes] = []
+        bucket: deque[E] = deque()
+        bucket_dest: Destinations = ()
+        for entry, (mid, local_ts, global_ts) in zip(entries, run, strict=True):
+            dest, payload, ack_below = entry.dest, entry.payload, entry.ack_below
+            if payload is None:
+                raise InvariantBroken(f"{mid} is to be delivered without its payload")
+            if entry.phase is START:
+                self.orphans.pop(mid, None)
+            entry.phase = COMMITTED
+            entry.local_ts = local_ts
+            entry.global_ts = global_ts
+            entry.delivered = True
+            mismatch = add(mid, ack_below)
+            deliveries.append(
+                Delivery(mid, dest, payload, ack_below, local_ts, global_ts, previous, mismatch)
+            )
+            previous = global_ts
+            if dest is not bucket_dest:
+                bucket, bucket_dest = retained.setdefault(dest, deque()), dest
+            bucket.append(entry)
+            if mid.client == MEMBERSHIP and not mismatch:
+                changes.append(payload)
+        self.last_delivered = previous
+        self.clock = max(self.clock, time_of(previous))
+        self.history.extend(deliveries)
+        self._ready.persist += deliveries
+        self._ready.deliver += deliveries
+        for change in changes:
+            self._learn(self.membership.after(change))
 
     def _catch_up(self, source: ReplicaId) -> None:
         """Ask a replica for what follows our last delivery, once per time-out."""
@@ -117,7 +136,7 @@ class DeliveryPath(State[E]):
                 self.entries[delivery.mid] = entry
             entry.payload = delivery.payload
             entry.ack_below = delivery.ack_below
-            self._deliver(entry, delivery.local_ts, delivery.global_ts)
+            self._deliver((entry,), ((delivery.mid, delivery.local_ts, delivery.global_ts),))
         self.asked_until = 0.0
         if message.last_delivered > self.last_delivered:
             self._catch_up(replica)
@@ -134,7 +153,7 @@ class DeliveryPath(State[E]):
         self.delivered_ids = checkpoint.delivered.copy()
         if checkpoint.membership is not None:
             self._learn(checkpoint.membership)
-        self.history = History(self.last_delivered, self.timing.history)
+        self.history = History(self.timing.history)
         self.clock = max(self.clock, time_of(self.last_delivered))
         taken = {state.mid for state in checkpoint.entries}
         for mid, entry in list(self.entries.items()):

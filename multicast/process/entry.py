@@ -8,6 +8,8 @@ from multicast.errors import InvariantBroken
 from multicast.messages import EntryState
 from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Phase
 
+START = Phase.START
+
 
 class Entry:
     """The paper's phase[m], local_ts[m], global_ts[m], delivered[m]; protocols add what they count."""
@@ -22,6 +24,7 @@ class Entry:
         "missing",
         "payload",
         "phase",
+        "proposals",
         "retries",
         "retry_at",
     )
@@ -31,12 +34,14 @@ class Entry:
         self.dest = dest
         self.payload = payload
         self.ack_below = ack_below
-        self.phase = Phase.START
+        self.phase = START
         self.local_ts = NO_TIMESTAMP
         self.global_ts = NO_TIMESTAMP
         self.delivered = False
         self.missing = len(dest)
         """How many destinations have not proposed a local timestamp yet, as far as we know."""
+        self.proposals = [NO_TIMESTAMP] * self.missing
+        """Lts, in the order of dest; bottom where a destination has not proposed."""
         self.retries = 0
         self.retry_at = 0.0
 

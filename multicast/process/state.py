@@ -57,7 +57,6 @@ class State(Protocol, Generic[E]):
         self.configuration = self.membership.current
         """Of cballot: acknowledgements are counted by it."""
         self.others: tuple[ReplicaId, ...] = ()
-        self.my_bit = 0
         self._configure()
         self.entries: dict[MessageId, E] = {}
         self.last_delivered = checkpoint.position
@@ -68,7 +67,7 @@ class State(Protocol, Generic[E]):
         self.queue: DeliveryQueue[E] = DeliveryQueue()
         """What a leader has yet to deliver; empty elsewhere."""
 
-        self.history = History(self.last_delivered, self.timing.history)
+        self.history = History(self.timing.history)
         self.retained: dict[Destinations, deque[E]] = {}
         """Delivered entries that some destination may still ask for, by destinations, in order."""
         self.superseded: deque[tuple[Timestamp, MessageId]] = deque()
@@ -128,7 +127,6 @@ class State(Protocol, Generic[E]):
         found = self.topology.known(self.group, self.cballot.configuration)
         self.configuration = found or self.membership.current
         self.others = tuple(m for m in self.configuration.members if m != self.me)
-        self.my_bit = self.configuration.bit.get(self.me, 0)
 
     def _learn(self, membership: Membership) -> bool:
         """Remember who is in a group. Whether that is news."""

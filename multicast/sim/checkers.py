@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from multicast.client import Reply
@@ -20,6 +20,7 @@ from multicast.sim.host import Host
 from multicast.topology import Topology
 from multicast.types import (
     ClientId,
+    Destinations,
     GroupId,
     MessageId,
     Process,
@@ -86,6 +87,17 @@ class Multicasts:
         self.known[message.mid] = message
 
 
+def _proposed(message: object) -> Iterator[tuple[MessageId, Destinations, bytes, int]]:
+    """The requests that a leader proposes to its own group with this."""
+    if isinstance(message, Phase2a):
+        for value in message.values:
+            if isinstance(value, LocalTimestamp):
+                yield value.mid, value.dest, value.payload, value.ack_below
+    elif isinstance(message, Accept) and message.payloads:
+        for mid, payload, ack_below in zip(message.mids, message.payloads, message.ack_below, strict=True):
+            yield mid, message.dest, payload, ack_below
+
+
 class Memberships(Checker):
     """A group's membership changes step by step, each decided once; other checkers count by what it finds."""
 
@@ -96,12 +108,11 @@ class Memberships(Checker):
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
         """A step is multicast by the leader that proposes it."""
-        values = message.values if isinstance(message, Phase2a) else (message,)
-        for value in values:
-            if isinstance(value, Accept | LocalTimestamp) and value.mid.client == MEMBERSHIP:
-                if value.dest != (host.me.group,) or value.payload is None:
-                    raise Violation("Membership", f"{host.me} proposes {value.mid} to groups {value.dest}")
-                self._multicasts.add(Multicast(value.mid, value.dest, value.payload, value.ack_below))
+        for mid, dest, payload, ack_below in _proposed(message):
+            if mid.client == MEMBERSHIP:
+                if dest != (host.me.group,):
+                    raise Violation("Membership", f"{host.me} proposes {mid} to groups {dest}")
+                self._multicasts.add(Multicast(mid, dest, payload, ack_below))
 
     def learned(self, host: Host, membership: Membership) -> None:
         """What one replica takes for a fact, all must."""

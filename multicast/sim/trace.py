@@ -313,8 +313,9 @@ def describe(message: object) -> str:
     match message:
         case Multicast(mid, dest, payload):
             return f"{mid} to {','.join(f'g{g}' for g in dest)}, {len(payload)} bytes"
-        case Accept(mid, _, group, ballot, local_ts, payload):
-            return f"{mid} g{group} {ballot} lts {ts(local_ts)}{'' if payload is None else ', payload'}"
+        case Accept(_, group, ballot, mids, local_ts, payloads):
+            what = f"{' '.join(map(str, mids))} g{group} {ballot} lts {' '.join(map(ts, local_ts))}"
+            return f"{what}, payload" if payloads else what
         case AcceptAck(mids, group, ballots):
             return f"{' '.join(map(str, mids))} g{group} [{' '.join(map(str, ballots))}]"
         case Propose(mid, _, group, ballot, local_ts, decided):

@@ -9,14 +9,12 @@ from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Phas
 class Entry(process.Entry):
     """One message, and the local timestamps its destinations have proposed."""
 
-    __slots__ = ("asked", "decided", "passed", "proposals", "undecided")
+    __slots__ = ("asked", "decided", "passed", "undecided")
 
     def __init__(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> None:
         super().__init__(mid, dest, payload, ack_below)
-        self.proposals = [NO_TIMESTAMP] * len(dest)
-        """Lts, in the order of dest; bottom where a destination has not proposed."""
         self.decided = [False] * len(dest)
-        """Which of them their groups have decided: those are facts."""
+        """Which of the proposals their groups have decided: those are facts."""
         self.undecided = len(dest)
         self.asked = NO_TIMESTAMP
         """At a leader: what it has last asked its group to let the clock pass."""

@@ -1,57 +1,79 @@
-"""What a process of the white-box protocol counts for one message."""
+"""What a process of the white-box protocol counts for one message, and the ballots it counts for."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
 
 from multicast import process
-from multicast.messages import Accept
-from multicast.types import (
-    NO_BALLOT,
-    NO_TIMESTAMP,
-    ClientId,
-    Destinations,
-    GroupId,
-    MessageId,
-    Vector,
-)
-
-NO_PROPOSAL: Final = Accept(MessageId(ClientId(0), 0, 0), (), GroupId(-1), NO_BALLOT, NO_TIMESTAMP, None, 0)
-"""Stands where a destination has not proposed yet: below every proposal."""
+from multicast.membership import Configuration
+from multicast.process.entry import START
+from multicast.types import NO_BALLOT, NO_TIMESTAMP, Destinations, GroupId, MessageId, ReplicaId, Vector
 
 
-class Votes:
-    """ACCEPT_ACKs for one ballot vector, at a leader: members as bits, by destination group."""
+class Bal:
+    """Bal, the ballots of a message's proposals, and who votes in them.
 
-    __slots__ = ("global_ts", "members", "quorums", "vector")
+    While leaders stay the same, so does this object: one for all messages to the same destinations. So
+    it is compared by identity, and what there is to know of it is found out once.
+    """
 
-    def __init__(self, vector: Vector, dest: Destinations, quorums: dict[GroupId, int]) -> None:
+    __slots__ = ("ballots", "bits", "dest", "leaders", "mine", "quorums", "vector", "verdicts")
+
+    def __init__(self, vector: Vector, voters: Sequence[Configuration], me: ReplicaId) -> None:
         self.vector = vector
-        self.quorums = quorums
-        self.members = dict.fromkeys(dest, 0)
-        self.global_ts = NO_TIMESTAMP
-        """The maximum of the vector's proposals, once this leader has accepted them itself."""
+        self.ballots = list(vector)
+        self.leaders = tuple([ballot.leader for ballot in vector])
+        self.dest: Destinations = tuple([configuration.group for configuration in voters])
+        members = [member for configuration in voters for member in configuration.members]
+        self.bits = {member: 1 << index for index, member in enumerate(members)}
+        """The members of all destinations as bits, so that a set of acknowledgements is one integer."""
+        self.mine = self.bits.get(me, 0)
+        self.quorums = [(sum(self.bits[m] for m in c.members), c.quorum) for c in voters]
+        """Of each destination: its members, as bits, and how many make a quorum."""
+        self.verdicts: dict[int, bool] = {}
+        """Sets of acknowledgements that were looked at before, and whether they are enough."""
+
+    def is_agreed(self, votes: int) -> bool:
+        """Whether quorums of all destinations, and we, are among these."""
+        return bool(votes & self.mine) and all(
+            (votes & members).bit_count() >= quorum for members, quorum in self.quorums
+        )
 
 
 class Entry(process.Entry):
     """One message, and the ACCEPTs and ACCEPT_ACKs counted so far."""
 
-    __slots__ = ("proposals", "vector", "votes")
+    __slots__ = ("bal", "ballots", "early", "votes")
 
     def __init__(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> None:
-        super().__init__(mid, dest, payload, ack_below)
-        self.proposals = [NO_PROPOSAL] * len(dest)
-        """In the order of dest, the ACCEPT of the highest ballot: a newer proposal replaces the older."""
-        self.vector: Vector | None = None
+        # As in the class above, without the call: one is made of every message at every replica.
+        self.mid = mid
+        self.dest = dest
+        self.payload = payload
+        self.ack_below = ack_below
+        self.phase = START
+        self.local_ts = NO_TIMESTAMP
+        self.global_ts = NO_TIMESTAMP
+        self.delivered = False
+        self.missing = groups = len(dest)
+        self.proposals = [NO_TIMESTAMP] * groups
+        self.retries = 0
+        self.retry_at = 0.0
+        self.ballots = [NO_BALLOT] * groups
+        """In the order of dest, the highest ballot that has proposed: it replaces the older ones."""
+        self.bal: Bal | None = None
         """Bal of the proposals accepted last."""
-        self.votes: list[Votes] | None = None
-        """At a leader: what has been acknowledged; one item unless some group changes its leader."""
+        self.votes = 0
+        """At a leader: who has acknowledged these proposals, as bits of `bal`."""
+        self.early: dict[Bal, int] | None = None
+        """At a leader: who has acknowledged proposals that have not all come here yet."""
 
     def leave_ballot(self, group: GroupId) -> None:
         """The own group's proposal, and all that was counted for it, ended with its ballot."""
         at = self.dest.index(group)
-        if self.proposals[at] is not NO_PROPOSAL:
-            self.proposals[at] = NO_PROPOSAL
+        if self.ballots[at] is not NO_BALLOT:
+            self.ballots[at] = NO_BALLOT
             self.missing += 1
-        self.vector = None
-        self.votes = None
+        self.bal = None
+        self.votes = 0
+        self.early = None

@@ -31,7 +31,7 @@ DROPPED: RecordKind
 CONFIGURED: RecordKind
 
 class Batch(_message.Message):
-    __slots__ = ("kinds", "clients", "replicas", "ballots", "destinations", "payloads", "accepted", "decided", "delivered", "voted", "dropped", "dropped_mids", "learned", "promised", "joined", "joined_entries", "configured")
+    __slots__ = ("kinds", "clients", "replicas", "ballots", "destinations", "payloads", "accepted", "accepted_run", "decided", "delivered", "voted", "dropped", "dropped_mids", "learned", "promised", "joined", "joined_entries", "configured")
     KINDS_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class Batch(_message.Message):
     DESTINATIONS_FIELD_NUMBER: _ClassVar[int]
     PAYLOADS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_RUN_FIELD_NUMBER: _ClassVar[int]
     DECIDED_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
     VOTED_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +57,7 @@ class Batch(_message.Message):
     destinations: _containers.RepeatedScalarFieldContainer[int]
     payloads: _containers.RepeatedScalarFieldContainer[bytes]
     accepted: _containers.RepeatedScalarFieldContainer[int]
+    accepted_run: _containers.RepeatedScalarFieldContainer[int]
     decided: _containers.RepeatedScalarFieldContainer[int]
     delivered: _containers.RepeatedScalarFieldContainer[int]
     voted: _containers.RepeatedScalarFieldContainer[int]
@@ -66,7 +68,7 @@ class Batch(_message.Message):
     joined: _containers.RepeatedScalarFieldContainer[int]
     joined_entries: _containers.RepeatedScalarFieldContainer[int]
     configured: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kinds: _Optional[bytes] = ..., clients: _Optional[_Iterable[int]] = ..., replicas: _Optional[_Iterable[int]] = ..., ballots: _Optional[_Iterable[int]] = ..., destinations: _Optional[_Iterable[int]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., accepted: _Optional[_Iterable[int]] = ..., decided: _Optional[_Iterable[int]] = ..., delivered: _Optional[_Iterable[int]] = ..., voted: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[int]] = ..., dropped_mids: _Optional[_Iterable[int]] = ..., learned: _Optional[_Iterable[int]] = ..., promised: _Optional[_Iterable[int]] = ..., joined: _Optional[_Iterable[int]] = ..., joined_entries: _Optional[_Iterable[int]] = ..., configured: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, kinds: _Optional[bytes] = ..., clients: _Optional[_Iterable[int]] = ..., replicas: _Optional[_Iterable[int]] = ..., ballots: _Optional[_Iterable[int]] = ..., destinations: _Optional[_Iterable[int]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., accepted: _Optional[_Iterable[int]] = ..., accepted_run: _Optional[_Iterable[int]] = ..., decided: _Optional[_Iterable[int]] = ..., delivered: _Optional[_Iterable[int]] = ..., voted: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[int]] = ..., dropped_mids: _Optional[_Iterable[int]] = ..., learned: _Optional[_Iterable[int]] = ..., promised: _Optional[_Iterable[int]] = ..., joined: _Optional[_Iterable[int]] = ..., joined_entries: _Optional[_Iterable[int]] = ..., configured: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Run(_message.Message):
     __slots__ = ("previous_ts", "clients", "destinations", "client", "dest", "sequence", "digest", "ack_below", "local_ts", "global_ts", "payload", "mismatches")

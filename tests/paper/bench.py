@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from multicast.client import Numbers
 from multicast.durable import Durable, Record
-from multicast.messages import AcceptAck, Deliver, Delivery, Message, Multicast
+from multicast.messages import Accept, AcceptAck, Deliver, Delivery, Message, Multicast
 from multicast.protocol import Send, Start, Timing
 from multicast.topology import Topology
 from multicast.types import (
@@ -341,7 +341,7 @@ class Bench:
 
 def _spoken_of(message: object) -> tuple[MessageId, ...]:
     """The application messages that a protocol message is about."""
-    if isinstance(message, AcceptAck):
+    if isinstance(message, (Accept, AcceptAck)):
         return message.mids
     if isinstance(message, Deliver):
         return tuple(mid for mid, _, _ in message.run)

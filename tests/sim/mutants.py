@@ -41,6 +41,7 @@ from multicast.types import (
     Timestamp,
 )
 from multicast.whitebox import Entry, WhiteBox
+from multicast.whitebox.entry import Bal
 
 Shared: TypeAlias = Replica[Any]
 
@@ -53,9 +54,9 @@ def of(mutant: type[Any], protocol: type[Protocol]) -> type[Protocol]:
 class NoClockUpdateOnAccept(WhiteBox):
     """Line 15 is skipped: the clock is not moved past the proposals."""
 
-    def _accept(self, entry: Entry, repeated: GroupId | None) -> None:
+    def _accept(self, run: Sequence[Entry], repeated: GroupId | None) -> None:
         clock = self.clock
-        super()._accept(entry, repeated)
+        super()._accept(run, repeated)
         self.clock = clock
 
 
@@ -76,17 +77,15 @@ class MismatchingVectors(WhiteBox):
     def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
         for mid in message.mids:
             entry = self.entries.get(mid)
-            known = None if entry is None else entry.vector
-            super().on_accept_ack(sender, AcceptAck((mid,), message.group, known or message.ballots))
+            known = message.ballots if entry is None or entry.bal is None else entry.bal.vector
+            super().on_accept_ack(sender, AcceptAck((mid,), message.group, known))
 
 
 class OwnAcknowledgementNotRequired(WhiteBox):
     """Line 18: the quorum of the own group need not include the leader."""
 
-    def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
-        mine, self.my_bit = self.my_bit, -1
-        super().on_accept_ack(sender, message)
-        self.my_bit = mine
+    def _is_agreed(self, bal: Bal, votes: int) -> bool:
+        return super()._is_agreed(bal, votes | bal.mine)
 
 
 class AcceptedFromAnyBallot(Shared):
@@ -251,11 +250,11 @@ class KeepsOldMaximum(WhiteBox):
     """Departure 10: a re-proposed, lower local timestamp does not replace the old one."""
 
     def on_accept(self, sender: ReplicaId, message: Accept) -> None:
-        entry = self.entries.get(message.mid)
-        if entry is not None and message.group != self.group:
-            known = entry.proposals[entry.dest.index(message.group)]
-            if known is not None and known.local_ts > message.local_ts:
-                message = dataclasses.replace(message, local_ts=known.local_ts)
+        if message.group != self.group:
+            at = message.dest.index(message.group)
+            entries = [self.entries.get(mid) for mid in message.mids]
+            known = [NO_TIMESTAMP if entry is None else entry.proposals[at] for entry in entries]
+            message = dataclasses.replace(message, local_ts=tuple(map(max, known, message.local_ts)))
         super().on_accept(sender, message)
 
 
@@ -293,7 +292,7 @@ class NumbersPiecesAnewInEachLife(Shared):
 class ReplacesWhatWasDecided(WhiteBox):
     """Departure 4: a late proposal of a lower ballot replaces a decision learnt from elsewhere."""
 
-    def _outdated(self, entry: Entry, own: Accept) -> bool:
+    def _outdated(self, entry: Entry, own: Timestamp) -> bool:
         return False
 
 

@@ -130,7 +130,7 @@ def test_the_snapshot_sees_everything_that_matters() -> None:
         "queue": lambda r: r.queue.propose(timestamp(99, G0), None),
         "orphans": lambda r: r.orphans.clear(),
         "delivered_ids": lambda r: r.delivered_ids.add(MessageId(CLIENT, 50, 0), 1),
-        "history": lambda r: r.history._next.clear(),
+        "history": lambda r: r.history._kept.clear(),
         "_ready": lambda r: r._ready.send.append(((R1,), CatchUp(NO_TIMESTAMP))),
         "leaders": lambda r: r.leaders.clear(),
         "numbers": lambda r: r.numbers.clear(),
@@ -223,11 +223,12 @@ def recovering() -> WhiteBox:
 
 
 def own_accept(message: Multicast, time: int) -> Accept:
-    return Accept(message.mid, message.dest, G0, BALLOT, timestamp(time, G0), message.payload, 1)
+    at = timestamp(time, G0)
+    return Accept(message.dest, G0, BALLOT, (message.mid,), (at,), (message.payload,), (1,))
 
 
 def foreign_accept(message: Multicast) -> Accept:
-    return Accept(message.mid, message.dest, G1, OTHER_BALLOT, timestamp(40, G1), None, 0)
+    return Accept(message.dest, G1, OTHER_BALLOT, (message.mid,), (timestamp(40, G1),), (), ())
 
 
 ROLES = {"leader": leader, "follower": follower, "recovering": recovering}
@@ -403,6 +404,7 @@ def test_something_that_is_no_message_is_refused(role: str) -> None:
 
 HIGHER = Ballot(5, R1, 0)
 VECTOR = (BALLOT, OTHER_BALLOT)
+FOREIGN = foreign_accept(ORPHAN)
 ACCEPT = foreign_accept(FRESH)
 DELIVER = Deliver(BALLOT, timestamp(1, G0), ((IN_FLIGHT.mid, timestamp(2, G0), timestamp(2, G0)),))
 EXECUTED = Executed(G1, timestamp(9, G1), reply_wanted=True)
@@ -425,6 +427,11 @@ def test_another_group_has_no_say_inside_this_one(role: str, message: Message) -
         case("ACCEPT of what is not for us", OTHER_LEADER, replace(ACCEPT, dest=(G1,)), "7:4"),
         case("ACCEPT, unsorted", OTHER_LEADER, replace(ACCEPT, dest=UNSORTED), "1, 0"),
         case("ACCEPT, unknown group", OTHER_LEADER, replace(ACCEPT, dest=(G0, G1, G9)), "unknown group 9"),
+        case("ACCEPT of nothing", OTHER_LEADER, replace(FOREIGN, mids=(), local_ts=()), "lacks", "g1r1"),
+        case("ACCEPT, too few timestamps", OTHER_LEADER, replace(FOREIGN, local_ts=()), "lacks", "g1r1"),
+        case("ACCEPT, a foreign payload", OTHER_LEADER, replace(FOREIGN, payloads=(b"x",)), "lacks", "g1r1"),
+        case("ACCEPT, no payload", R0, replace(own_accept(FRESH, 9), payloads=()), "lacks", "7:4"),
+        case("ACCEPT, a payload too many", R0, replace(own_accept(FRESH, 9), payloads=(b"", b"")), "lacks"),
         case("ACCEPT_ACK for another group", R1, AcceptAck((IN_FLIGHT.mid,), G1, VECTOR), "7:2", "g0r1"),
         case("ACCEPT_ACK by another group", OTHER, AcceptAck((IN_FLIGHT.mid,), G0, VECTOR), "7:2", "g1r0"),
         case("DELIVER by another member", R2, DELIVER, "g0r2"),
@@ -450,10 +457,16 @@ def test_an_accept_by_a_group_that_is_no_destination_of_a_known_message_is_refus
     replica = ROLES[role]()
     replica.topology = topology
     before = snapshot(replica)
-    lie = Accept(IN_FLIGHT.mid, (G0, G9), G9, Ballot(3, stray, 0), timestamp(40, G9), None, 0)
+    at = timestamp(40, G9)
+    lie = Accept((G0, G9), G9, Ballot(3, stray, 0), (FRESH.mid, IN_FLIGHT.mid), (at, at), (), ())
     with pytest.raises(PeerViolation, match="7:2"):
         replica.step(stray, lie, NOW)
     assert snapshot(replica) == before
+
+
+def test_an_acknowledgement_in_a_ballot_of_an_unknown_group_is_refused() -> None:
+    ack = AcceptAck((IN_FLIGHT.mid,), G0, (BALLOT, Ballot(3, ReplicaId(G9, 0, 0), 0)))
+    refused("leader", R1, ack, MulticastError, ["unknown group 9"])
 
 
 def test_a_mismatch_that_waited_for_a_leader_does_not_hurt_whoever_elects_it() -> None:

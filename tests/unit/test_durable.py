@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from multicast.durable import Accepted, Checkpoint, Dropped, Durable, Joined, Learned, Promised, Record
 from multicast.messages import (
-    Accept,
     AcceptAck,
     Delivery,
     EntryState,
@@ -89,8 +88,10 @@ def records(draw: st.DrawFn) -> list[Record]:
             case 4:
                 found.append(Dropped(tuple(draw(st.sets(st.sampled_from(MIDS), max_size=3)))))
             case _:
-                proposal = Accept(mid, (G0,), G0, ballot(1), at, payload, 1)
-                found.append(Accepted(proposal, draw(TIMES)))
+                mids = tuple(draw(st.lists(st.sampled_from(MIDS), min_size=1, max_size=3, unique=True)))
+                count = len(mids)
+                columns = (at,) * count, (payload,) * count, tuple(range(1, count + 1))
+                found.append(Accepted((G0,), mids, *columns, draw(TIMES)))
     return found
 
 
@@ -101,11 +102,11 @@ def fold(*batches: Sequence[Record]) -> Durable:
     return durable
 
 
-def accepted(record: Accepted) -> EntryState:
-    proposal = record.proposal
+def accepted(mid: MessageId, record: Accepted) -> EntryState:
+    at = record.mids.index(mid)
     return EntryState(
-        proposal.mid, proposal.dest, proposal.payload or b"", proposal.ack_below,
-        Phase.ACCEPTED, proposal.local_ts, NO_TIMESTAMP,
+        mid, record.dest, record.payloads[at], record.ack_below[at],
+        Phase.ACCEPTED, record.local_ts[at], NO_TIMESTAMP,
     )  # fmt: skip
 
 
@@ -124,9 +125,9 @@ def obvious_entry(mid: MessageId, history: Sequence[Record]) -> EntryState | Non
                 mid, record.dest, record.payload, record.ack_below,
                 Phase.COMMITTED, record.local_ts, record.global_ts,
             )  # fmt: skip
-        elif isinstance(record, Accepted) and record.proposal.mid == mid:
+        elif isinstance(record, Accepted) and mid in record.mids:
             decided = known is not None and known.phase is Phase.COMMITTED
-            known = known if decided else accepted(record)
+            known = known if decided else accepted(mid, record)
     return known
 
 

@@ -40,10 +40,10 @@ def obvious(kept: list[Delivery], position: int, count: int, size: int) -> list[
     st.integers(0, 50),
 )
 def test_same_answers_as_a_list(sizes: list[int], capacity: int, count: int, size: int, start: int) -> None:
-    history, deliveries = History(Timestamp(start), capacity), chain(sizes, Timestamp(start))
+    history, deliveries = History(capacity), chain(sizes, Timestamp(start))
     kept: list[Delivery] = []
     for delivery in deliveries:
-        history.append(delivery)
+        history.extend([delivery])
         kept = [*kept, delivery][-capacity:] if capacity else []
         assert len(history) == len(kept)
     for position in range(start + 4 * len(sizes) + 2):
@@ -52,23 +52,23 @@ def test_same_answers_as_a_list(sizes: list[int], capacity: int, count: int, siz
 
 
 def test_a_single_delivery_above_the_bound_still_comes() -> None:
-    history = History(NO_TIMESTAMP, 10)
+    history = History(10)
     deliveries = chain([500, 1])
     for delivery in deliveries:
-        history.append(delivery)
+        history.extend([delivery])
     assert history.after(NO_TIMESTAMP, 10, 100) == (deliveries[0],)
 
 
 def test_nothing_follows_the_newest() -> None:
-    history, (delivery,) = History(NO_TIMESTAMP, 10), chain([1])
-    history.append(delivery)
+    history, (delivery,) = History(10), chain([1])
+    history.extend([delivery])
     assert history.after(delivery.global_ts, 10, 100) == ()
 
 
 def test_what_was_dropped_is_not_bridged() -> None:
-    history, deliveries = History(NO_TIMESTAMP, 2), chain([1, 1, 1, 1])
+    history, deliveries = History(2), chain([1, 1, 1, 1])
     for delivery in deliveries:
-        history.append(delivery)
+        history.extend([delivery])
     assert history.after(NO_TIMESTAMP, 10, 100) == ()
     assert history.after(deliveries[0].global_ts, 10, 100) == ()
     assert history.after(deliveries[1].global_ts, 10, 100) == tuple(deliveries[2:])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from multicast.messages import (
@@ -21,6 +21,7 @@ from multicast.messages import (
     NewLeaderAck,
     NewState,
     NewStateAck,
+    about,
 )
 from multicast.sim.checkers import Checker, Multicasts, Violation
 from multicast.sim.host import Host
@@ -86,7 +87,8 @@ class Agreement(Checker):
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
         """Dispatch on what is said."""
         if isinstance(message, Accept):
-            self._accept(message)
+            for mid, local_ts in zip(message.mids, message.local_ts, strict=True):
+                self._accept(mid, message.group, message.ballot, local_ts)
         elif isinstance(message, AcceptAck):
             for mid in message.mids:
                 self._accept_ack(host, mid, message.group, message.ballots)
@@ -96,20 +98,16 @@ class Agreement(Checker):
             for mid, local_ts, global_ts in message.run:
                 self._deliver(host, mid, local_ts, global_ts)
 
-    def _accept(self, message: Accept) -> None:
-        key = (message.mid, message.group, message.ballot)
-        lts = self._proposals.setdefault(key, message.local_ts)
-        if lts != message.local_ts:
+    def _accept(self, mid: MessageId, group: GroupId, ballot: Ballot, local_ts: Timestamp) -> None:
+        lts = self._proposals.setdefault((mid, group, ballot), local_ts)
+        if lts != local_ts:
             raise Violation(
                 "Invariant 1",
-                f"{message.mid} was proposed {format_timestamp(message.local_ts)} and "
-                f"{format_timestamp(lts)} by {message.ballot}",
+                f"{mid} was proposed {format_timestamp(local_ts)} and {format_timestamp(lts)} by {ballot}",
             )
-        owner = self._issued.setdefault((message.ballot, lts), message.mid)
-        if owner != message.mid:
-            raise Violation(
-                "Invariant 20", f"{owner} and {message.mid} share {format_timestamp(lts)} in {message.ballot}"
-            )
+        owner = self._issued.setdefault((ballot, lts), mid)
+        if owner != mid:
+            raise Violation("Invariant 20", f"{owner} and {mid} share {format_timestamp(lts)} in {ballot}")
 
     def _accept_ack(self, host: Host, mid: MessageId, group: GroupId, vector: Vector) -> None:
         dest = self._multicasts.known[mid].dest
@@ -231,14 +229,13 @@ class Agreement(Checker):
     def _follows(self, host: Host, message: Accept) -> None:
         """Line 11, for Invariant 15: a process accepts only what the leader of its own ballot proposed."""
         replica: Any = host.replica
-        entry = replica.entries.get(message.mid)
-        if entry is None or entry.vector is None:
-            return
-        own = next(ballot for ballot in entry.vector if ballot.leader.group == host.me.group)
-        if own != replica.cballot:
-            raise Violation(
-                "Invariant 15", f"{host.me} in {replica.cballot} accepted {message.mid} as of {own}"
-            )
+        for mid in message.mids:
+            entry = replica.entries.get(mid)
+            if entry is None or entry.bal is None:
+                continue
+            own = next(ballot for ballot in entry.bal.vector if ballot.leader.group == host.me.group)
+            if own != replica.cballot:
+                raise Violation("Invariant 15", f"{host.me} in {replica.cballot} accepted {mid} as of {own}")
 
     def restarted(self, host: Host) -> None:
         """A restart brings back a state that must satisfy the same."""
@@ -337,9 +334,8 @@ class _Before:
     cballot: Ballot = NO_BALLOT
     ballot: Ballot = NO_BALLOT
     clock: int = 0
-    mid: MessageId | None = None
-    phase: Phase = Phase.START
-    local_ts: int = 0
+    accepted: list[tuple[MessageId, Phase, Timestamp]] = field(default_factory=list)
+    """Of the messages that the step is about."""
 
 
 class Monotone(Checker):
@@ -377,10 +373,12 @@ class Monotone(Checker):
         replica: Any = host.replica
         before = self._before[host.me]
         before.cballot, before.ballot, before.clock = replica.cballot, replica.ballot, replica.clock
-        before.mid = getattr(message, "mid", None)
-        entry = None if before.mid is None else replica.entries.get(before.mid)
-        before.phase = Phase.START if entry is None else entry.phase
-        before.local_ts = 0 if entry is None else entry.local_ts
+        entries = [replica.entries.get(mid) for mid in about(message)]
+        before.accepted = [
+            (entry.mid, entry.phase, entry.local_ts)
+            for entry in entries
+            if entry is not None and entry.phase >= Phase.ACCEPTED
+        ]
 
     def stepped(self, host: Host, sender: Process, message: Message) -> None:
         """Nothing may have gone backwards."""
@@ -399,17 +397,14 @@ class Monotone(Checker):
                     raise Violation("Invariant 10", f"{host.me} forgot {mid}, acknowledged in {ballot}")
         if replica.clock < before.clock:
             raise Violation("Invariant 11", f"the clock of {host.me} fell from {before.clock}")
-        if before.mid is not None and before.phase >= Phase.ACCEPTED:
-            entry = replica.entries.get(before.mid)
+        for mid, phase, local_ts in before.accepted:
+            entry = replica.entries.get(mid)
             if entry is None:
-                if not (before.phase is Phase.COMMITTED or before.mid in replica.delivered_ids):
-                    raise Violation(
-                        "Invariant 10", f"{host.me} forgot {before.mid}, accepted in {before.cballot}"
-                    )
-            elif entry.phase < before.phase:
-                raise Violation("Invariant 10", f"{before.mid} at {host.me} fell back to {entry.phase.name}")
-            elif entry.local_ts != before.local_ts:
+                if not (phase is Phase.COMMITTED or mid in replica.delivered_ids):
+                    raise Violation("Invariant 10", f"{host.me} forgot {mid}, accepted in {before.cballot}")
+            elif entry.phase < phase:
+                raise Violation("Invariant 10", f"{mid} at {host.me} fell back to {entry.phase.name}")
+            elif entry.local_ts != local_ts:
                 raise Violation(
-                    "Invariant 12", f"{host.me} changed the local timestamp of {before.mid} within "
-                    f"{before.cballot}",
-                )  # fmt: skip
+                    "Invariant 12", f"{host.me} changed the local timestamp of {mid} within {before.cballot}"
+                )

@@ -1,0 +1,199 @@
+"""Messages that are proposed, accepted and acknowledged together, by replicas worked by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+from multicast.client import Numbers
+from multicast.durable import Accepted
+from multicast.messages import Accept, AcceptAck, Multicast, NewState, Part
+from multicast.protocol import Ready, Start, Timing
+from multicast.topology import Topology
+from multicast.types import Ballot, ClientId, GroupId, Phase, ReplicaId, Timestamp, timestamp
+from multicast.whitebox import WhiteBox
+
+G0, G1 = GroupId(0), GroupId(1)
+BOTH = (G0, G1)
+CLIENT = ClientId(7)
+HERE = [ReplicaId(G0, number, 0) for number in range(3)]
+THERE = [ReplicaId(G1, number, 0) for number in range(3)]
+TOPOLOGY = Topology({G0: HERE, G1: THERE})
+OLD, NEW = Ballot(1, THERE[1], 0), Ballot(2, THERE[2], 0)
+
+
+def process(me: ReplicaId, timing: Timing | None = None) -> WhiteBox:
+    return WhiteBox(Start(me, TOPOLOGY, random.Random(0), 0.0, timing or Timing()))
+
+
+def leader(timing: Timing | None = None) -> WhiteBox:
+    """The leader of group 0, whose others answer at once."""
+    replica = process(HERE[0], timing)
+    replica.nominate(0.0)
+    from_others(replica)
+    assert replica.is_leader
+    return replica
+
+
+def from_others(replica: WhiteBox) -> None:
+    """Let the next member of the group agree to whatever is asked while the ballot begins."""
+    helper = process(HERE[1])
+    while not replica.is_leader:
+        ready = replica.ready()
+        for receivers, message in [*ready.send, *ready.promise]:
+            for receiver in receivers:
+                if receiver == replica.me:
+                    replica.step(replica.me, message, 0.0)
+                elif receiver == helper.me:
+                    helper.step(replica.me, message, 0.0)
+        answers = helper.ready()
+        for receivers, message in [*answers.send, *answers.promise]:
+            if replica.me in receivers:
+                replica.step(helper.me, message, 0.0)
+    replica.ready()
+
+
+def follower() -> WhiteBox:
+    replica = process(HERE[1])
+    replica.step(HERE[0], NewState(Ballot(1, HERE[0], 0), 0, Part(1, 0, 1), ()), 0.0)
+    replica.ready()
+    return replica
+
+
+def messages(count: int, size: int = 1) -> list[Multicast]:
+    numbers = Numbers(CLIENT)
+    return [numbers.next(BOTH, bytes([number]) * size) for number in range(count)]
+
+
+def proposal(ballot: Ballot, wanted: list[Multicast], first: int) -> Accept:
+    """What a leader says of these messages: with payloads, if that is the own group's."""
+    group = ballot.leader.group
+    own = group == G0
+    return Accept(
+        BOTH,
+        group,
+        ballot,
+        tuple(m.mid for m in wanted),
+        tuple(timestamp(first + index, group) for index in range(len(wanted))),
+        tuple(m.payload for m in wanted) if own else (),
+        tuple(m.ack_below for m in wanted) if own else (),
+    )
+
+
+def said(ready: Ready, kind: type[Accept]) -> list[tuple[ReplicaId, Accept]]:
+    return [
+        (receiver, message)
+        for receivers, message in ready.send
+        if isinstance(message, kind)
+        for receiver in receivers
+        if isinstance(receiver, ReplicaId)
+    ]
+
+
+def acks(ready: Ready) -> list[AcceptAck]:
+    return [message for _, message in ready.promise if isinstance(message, AcceptAck)]
+
+
+def test_what_came_in_one_turn_is_proposed_in_one_message() -> None:
+    replica, wanted = leader(), messages(5)
+    for m in wanted:
+        replica.step(CLIENT, m, 0.0)
+    sent = dict(said(replica.ready(), Accept))
+    assert set(sent) == {HERE[1], HERE[2], *THERE}
+    for receiver, accept in sent.items():
+        assert accept.mids == tuple(m.mid for m in wanted)
+        assert list(accept.local_ts) == sorted(set(accept.local_ts))
+        assert accept.payloads == (tuple(m.payload for m in wanted) if receiver in HERE else ())
+
+
+def test_a_run_is_no_longer_than_a_piece_of_a_state() -> None:
+    replica, wanted = leader(Timing(part_entries=2)), messages(5)
+    for m in wanted:
+        replica.step(CLIENT, m, 0.0)
+    runs = [accept.mids for receiver, accept in said(replica.ready(), Accept) if receiver == HERE[1]]
+    assert [len(run) for run in runs] == [2, 2, 1]
+    assert [mid for run in runs for mid in run] == [m.mid for m in wanted]
+
+
+def test_a_run_is_no_larger_than_a_piece_of_a_state() -> None:
+    replica, wanted = leader(Timing(part_bytes=100)), messages(5, size=40)
+    wanted.append(Numbers(ClientId(8)).next(BOTH, bytes(1000)))
+    for m in wanted:
+        replica.step(m.mid.client, m, 0.0)
+    runs = [accept.payloads for receiver, accept in said(replica.ready(), Accept) if receiver == HERE[1]]
+    assert [sum(map(len, run)) for run in runs] == [80, 80, 40, 1000]
+
+
+def test_what_is_accepted_together_is_one_record_and_one_acknowledgement() -> None:
+    replica, wanted = follower(), messages(3)
+    replica.step(HERE[0], proposal(Ballot(1, HERE[0], 0), wanted, 1), 0.0)
+    assert not replica.ready(), "the other group has not proposed"
+    replica.step(THERE[1], proposal(OLD, wanted[::-1], 5), 0.0)
+    ready = replica.ready()
+    (record,) = ready.persist
+    assert isinstance(record, Accepted)
+    assert dict(zip(record.mids, record.payloads, strict=True)) == {m.mid: m.payload for m in wanted}
+    assert dict(zip(record.mids, record.local_ts, strict=True)) == {
+        m.mid: timestamp(1 + index, G0) for index, m in enumerate(wanted)
+    }
+    assert record.clock == replica.clock == 7, "the clock passes every proposal of the run"
+    (ack,) = acks(ready)
+    assert sorted(ack.mids) == sorted(m.mid for m in wanted)
+
+
+def test_a_run_that_names_a_message_twice_is_as_good_as_two() -> None:
+    replica, numbers = follower(), Numbers(CLIENT)
+    m, other = numbers.next((G0,), b"a"), numbers.next((G0,), b"b")
+    accept = proposal(Ballot(1, HERE[0], 0), [m, m, other], 1)
+    replica.step(HERE[0], dataclasses.replace(accept, dest=(G0,)), 0.0)
+    ready = replica.ready()
+    (record,) = ready.persist
+    assert isinstance(record, Accepted)
+    assert record.mids == (m.mid, other.mid)
+    assert {entry.phase for entry in replica.entries.values()} == {Phase.ACCEPTED}
+    assert not replica.orphans
+
+
+def test_a_run_may_complete_messages_of_different_ballots() -> None:
+    """Group 1 has changed its leader half-way; each message is acknowledged in the ballots it has."""
+    replica, (first, second) = follower(), messages(2)
+    own = Ballot(1, HERE[0], 0)
+    replica.step(THERE[1], proposal(OLD, [first], 5), 0.0)
+    replica.step(THERE[2], proposal(NEW, [second], 6), 0.0)
+    replica.step(HERE[0], proposal(own, [first, second], 1), 0.0)
+    assert {ack.ballots: ack.mids for ack in acks(replica.ready())} == {
+        (own, OLD): (first.mid,),
+        (own, NEW): (second.mid,),
+    }
+
+
+def test_an_acknowledgement_that_overtakes_a_proposal_counts() -> None:
+    replica, (m,) = leader(), messages(1)
+    replica.step(CLIENT, m, 0.0)
+    replica.ready()
+    vector = (replica.cballot, OLD)
+    for sender in (HERE[1], THERE[1], THERE[2]):
+        replica.step(sender, AcceptAck((m.mid,), sender.group, vector), 0.0)
+    assert not replica.ready().deliver
+    replica.step(THERE[1], proposal(OLD, [m], 9), 0.0)
+    ready = replica.ready()
+    assert not ready.deliver, "our own acknowledgement is not durable yet"
+    (ack,) = acks(ready)
+    replica.step(replica.me, ack, 0.0)
+    assert [delivery.global_ts for delivery in replica.ready().deliver] == [timestamp(9, G1)]
+
+
+def test_early_acknowledgements_of_other_ballots_do_not_count() -> None:
+    replica, (m,) = leader(), messages(1)
+    replica.step(CLIENT, m, 0.0)
+    replica.ready()
+    for sender in (HERE[1], THERE[1], THERE[2]):
+        replica.step(sender, AcceptAck((m.mid,), sender.group, (replica.cballot, OLD)), 0.0)
+    replica.step(THERE[2], proposal(NEW, [m], 9), 0.0)
+    (ack,) = acks(replica.ready())
+    replica.step(replica.me, ack, 0.0)
+    assert not replica.ready().deliver
+    place: Timestamp = timestamp(9, G1)
+    for sender in (HERE[2], THERE[0], THERE[2]):
+        replica.step(sender, AcceptAck((m.mid,), sender.group, (replica.cballot, NEW)), 0.0)
+    assert [delivery.global_ts for delivery in replica.ready().deliver] == [place]
