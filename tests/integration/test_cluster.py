@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import io
 import itertools
@@ -26,26 +27,20 @@ from typing import IO, Any
 import pytest
 
 from kvstore import cluster as module
-from kvstore.cluster import (
-    BACK_OFF_MAX_S,
-    BACK_OFF_S,
-    ClusterError,
-    LocalCluster,
-    back_off,
-    free_ports,
-    started_at,
-    supervisor,
-)
+from kvstore import supervise
+from kvstore.cluster import LocalCluster, free_ports, started_at, supervisor
+from kvstore.commands import cluster as commands
 from kvstore.commands.serve import main as serve_main
 from kvstore.config import Config, ConfigError
 from kvstore.layout import StorageError, read_disk
 from kvstore.ports import NodeId
 from kvstore.status import ask, ask_all, merge, serve_status
+from kvstore.supervise import BACK_OFF_MAX_S, BACK_OFF_S, ClusterError, back_off
 from multicast.protocol import Timing
 from tests.integration import standin
 
 NODE = standin.NODE
-DIES_WITH_US = (sys.executable, "-I", "-S", "-c", module._LAUNCH, str(os.getpid()))
+DIES_WITH_US = (sys.executable, "-I", "-S", "-c", supervise._LAUNCH, str(os.getpid()))
 WAIT_S = 60.0
 """Nothing here takes long; this is when to give up."""
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
@@ -564,6 +559,56 @@ def test_a_node_that_crashes_is_started_again(shell: Shell) -> None:
     line(up, up.stderr, r"^starting n2 again in 0\.5 s$")
     until(lambda: [node.pid for node in shell.nodes()][1:] not in ([], [second.pid]))
     assert shell.nodes()[0].pid == first.pid
+
+
+def test_a_long_log_is_cut_while_the_node_runs(
+    local: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "LOOK_S", 0.01)
+    monkeypatch.setattr(supervise, "LOG_BYTES", 1000)
+    with local() as cluster:
+        log = cluster.log(N1)
+        aside = log.with_name("n1.log.1")
+        with log.open("a") as file:
+            file.write("said before\n" * 100)
+        until(aside.exists)
+        until(lambda: log.stat().st_size == 0)
+        assert "n1 begins" in aside.read_text()
+        cluster.stop(N1)
+        assert log.read_text() == "n1 ends\n"  # where the log goes on, without a hole
+        assert "n1 ends" in cluster._children[N1].tail()
+
+
+def test_a_log_that_cannot_be_cut_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "LOG_BYTES", 1000)
+    log = tmp_path / "n1.log"
+    log.write_text("said before\n" * 100)
+    (tmp_path / "n1.log.1").mkdir()
+    reports: list[str] = []
+    assert not supervise.cut(log, reports.append)
+    assert log.stat().st_size == 1200
+    assert "n1.log cannot be cut: " in reports[0]
+
+
+def test_the_supervisors_log_is_cut_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "LOOK_S", 0.01)
+    monkeypatch.setattr(supervise, "LOG_BYTES", 1000)
+    log = tmp_path / "data" / commands.SUPERVISOR_LOG
+
+    def ready(*_: object) -> None:
+        log.write_text("said before\n" * 100)
+
+    def stop() -> None:
+        until(log.with_name("cluster.log.1").exists)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    make = functools.partial(LocalCluster, command=NODE, make_disk=standin.make_disk)
+    command = commands.UpCommand(make)
+    with commands.Signals() as signals:
+        stopper = threading.Thread(target=stop)
+        stopper.start()
+        assert command._supervise(make(log.parent, 1, 1), signals, ready) == 0
+        stopper.join()
 
 
 def test_restarts_back_off() -> None:
