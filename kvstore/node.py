@@ -30,7 +30,7 @@ from multicast.client import Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.membership import MEMBERSHIP, Membership
-from multicast.messages import TO_ANYONE, Delivery, Message
+from multicast.messages import TO_ANYONE, Deliveries, Delivery, Message
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.topology import Topology
 from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
@@ -218,6 +218,20 @@ class Node:
         else:
             self._take_piece(hosted, sender, message, now)
 
+    def _bring_up(self, hosted: _Hosted, target: ReplicaId, after: Timestamp, now: float) -> None:
+        """A replica has missed more than ours retains. The state may have it still; else it gets all.
+
+        So does whoever has nothing yet: of most applications, that is less than all that ever happened.
+        """
+        me, timing = hosted.replica.me, self._timing
+        missed = (
+            self._state.deliveries(me.group, after, timing.part_entries, timing.part_bytes) if after else ()
+        )
+        if missed and missed[0].previous_ts == after:
+            self._route(me, [((target,), Deliveries(tuple(missed), hosted.position))])
+        else:
+            self._send_snapshot(hosted, target, now)
+
     def _send_snapshot(self, hosted: _Hosted, target: ReplicaId, now: float) -> None:
         """The replica needs all: begin, unless that is on its way already."""
         me = hosted.replica.me
@@ -371,8 +385,8 @@ class Node:
             hosted.applied += len(ready.deliver)
             hosted.position = ready.deliver[-1].global_ts
             self.statistics.delivered += len(ready.deliver)
-        for target in ready.transfers:
-            self._send_snapshot(hosted, target, now)
+        for target, after in ready.transfers:
+            self._bring_up(hosted, target, after, now)
         for asker, mid in ready.duplicates:
             if not isinstance(asker, ReplicaId):
                 self._reply(me, mid.client, Reply(mid, group, self._state.place(group, mid)))

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from math import inf
 from pathlib import Path
 from queue import SimpleQueue
@@ -714,13 +714,20 @@ class LmdbState:
         """Where the group delivered the message; bottom once the client has acknowledged that it knows."""
         return self._group(group).places.place(mid)
 
-    def deliveries(self, group: GroupId, after: Timestamp, limit: int) -> list[Delivery]:
-        """What the group delivered after this, in order; at most so many."""
+    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: float = inf) -> list[Delivery]:
+        """What the group delivered after this, in order; at most so many, and at most so many bytes (but at
+        least one).
+        """
         known = self._group(group)
-        rows = self._stored(group, after, known.committed, limit)
-        rows += islice((row for row in known.rows if row[0] > after), limit - len(rows))
+        stored = self._stored(group, after, known.committed, count, size)
         where = self._where(group, "delivery")
-        return [layout.unseal_delivery(value, ts, f"{where} {ts}") for ts, value in rows]
+        found: list[Delivery] = []
+        for ts, value in chain(stored, (row for row in known.rows if row[0] > after)):
+            size -= len(value)
+            if len(found) == count or (found and size < 0):
+                break
+            found.append(layout.unseal_delivery(value, ts, f"{where} {ts}"))
+        return found
 
     def _stored(
         self, group: GroupId, after: Timestamp, upto: Timestamp, limit: float = inf, size: float = inf
