@@ -328,6 +328,7 @@ def start_and_time(cluster: LocalCluster, *nodes: NodeId) -> Report:
 def measure_restart(arguments: argparse.Namespace) -> Report:
     one: list[Report] = []
     every: list[Report] = []
+    missed: Report = {}
     with local_cluster(arguments) as cluster:
         began = time.monotonic()
         Load(cluster, arguments.in_flight, spread=1, limit=arguments.messages).wait()
@@ -339,6 +340,8 @@ def measure_restart(arguments: argparse.Namespace) -> Report:
             time.sleep(1.0)  # until others lead
             one.append(start_and_time(cluster, victim))
             until(lambda: settled(cluster), "all replicas at the same place")
+        if arguments.missed:
+            missed = measure_missed(cluster, victim, arguments)
         for _ in range(arguments.rounds):
             cluster.kill()
             every.append(start_and_time(cluster, *cluster.config.nodes))
@@ -347,10 +350,34 @@ def measure_restart(arguments: argparse.Namespace) -> Report:
         "messages": arguments.messages,
         "filled_s": round(filled_s, 1),
         "files_mib": sizes,
+        "missed": missed,
         **{
             name: {key: asdict(Spread.of([row[key] for row in rows])) for key in rows[0]}
             for name, rows in (("one", one), ("every", every))
         },
+    }
+
+
+def measure_missed(cluster: LocalCluster, victim: NodeId, arguments: argparse.Namespace) -> Report:
+    """Seconds from a node's start until it has all that was multicast while it was away."""
+    cluster.kill(victim)
+    Load(cluster, arguments.in_flight, spread=1, limit=arguments.missed).wait()
+    began = time.monotonic()
+    cluster.start(victim)
+    most = 0.0
+
+    def look() -> bool:
+        nonlocal most
+        most = max(most, memory_mib(pid_of(cluster, victim))["rss"])
+        return settled(cluster)
+
+    until(look, "all replicas at the same place", pause_s=0.02)
+    spent = time.monotonic() - began
+    return {
+        "messages": arguments.missed,
+        "seconds": round(spent, 2),
+        "cpu_s": round(cpu_s(pid_of(cluster, victim)), 2),
+        "most_rss": round(most, 1),
     }
 
 
@@ -371,6 +398,11 @@ def print_restart(found: Report) -> None:
             ("own", "... of it the process's own", ""),
         ):
             print(f"  {about:30} {rows[key]['median']:7.2f} {rows[key]['worst']:6.2f}  {target:>6}")
+    if missed := found["missed"]:
+        print(
+            f"one node that missed {missed['messages']} messages has them after {missed['seconds']} s "
+            f"({missed['cpu_s']} s of CPU), with at most {missed['most_rss']} MiB"
+        )
 
 
 # Idling
@@ -516,6 +548,7 @@ def arguments_of() -> argparse.Namespace:
     of["restart"].add_argument("--messages", type=int, default=1_000_000)
     of["restart"].add_argument("--in-flight", type=int, default=1000)
     of["restart"].add_argument("--rounds", type=int, default=5)
+    of["restart"].add_argument("--missed", type=int, default=20_000, help="while one node is away")
     of["idle"].add_argument("--seconds", type=float, default=10.0)
     of["idle"].add_argument("--rounds", type=int, default=3)
     of["steady"].add_argument("--seconds", type=float, default=600.0)

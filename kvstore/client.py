@@ -17,7 +17,7 @@ from wbkv_proto.link_pb2 import Hello
 from kvstore.ports import NodeId
 from kvstore.transport import PROTOCOL_VERSION, SWEEPS, Address, Limits, Link
 from kvstore.wire import Envelope, WireError
-from multicast.client import Reply, Sender
+from multicast.client import Refused, Reply, Sender
 from multicast.errors import InvalidArgument, MulticastError
 from multicast.messages import Hint, Message
 from multicast.topology import Topology
@@ -25,6 +25,14 @@ from multicast.types import ClientId, Destinations, GroupId, MessageId, ReplicaI
 
 OVERHEAD: Final = 64 << 10
 """What a frame needs beside a payload, at the very most."""
+
+
+class MessageRefused(InvalidArgument):
+    """A group would not order the message: its client's number was used before, for another message.
+
+    The client's id was not new, and another one is needed. What becomes of the message is not known: another
+    of its groups may have begun to order it, and then all of them do.
+    """
 
 
 @dataclass(slots=True)
@@ -114,7 +122,8 @@ class MulticastClient:
         """Await it for the message's place in each of its groups.
 
         `TimeoutError` names the groups that have not answered. The message may be ordered all the same, and
-        goes on being repeated: groups can only forget what every destination has answered.
+        goes on being repeated: groups can only forget what every destination has answered. `MessageRefused`
+        names the group that would not order it, and why.
         """
         if self._loop is None:
             raise ConnectionError("the client is closed, or was never started")
@@ -173,12 +182,18 @@ class MulticastClient:
             call = self._calls.get(answer.mid)
             if call is not None and answer.group in call.dest:
                 call.places.setdefault(answer.group, answer.global_ts)
-        elif not isinstance(answer, Hint):
+        elif not isinstance(answer, Hint | Refused):
             raise WireError(f"a client does not understand {type(answer).__name__}")
         self._sender.step(answer, now)
 
     def _finish(self) -> None:
-        """Give out what every group has answered."""
+        """Give out what every group has answered, and what a group has refused."""
+        for refused in self._sender.refused:
+            call = self._calls[refused.mid]
+            if not call.answer.done():
+                why = f"group {refused.group} refused message {refused.mid.sequence}: {refused.reason}"
+                call.answer.set_exception(MessageRefused(why))
+        self._sender.refused.clear()
         for mid in self._sender.finished:
             call = self._calls.pop(mid)
             if call.timer is not None:

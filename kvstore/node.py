@@ -14,6 +14,7 @@ The contract of `multicast.protocol`, and where it is kept:
 from __future__ import annotations
 
 import logging
+import operator
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,11 +27,11 @@ from kvstore.messages import SnapshotAck, SnapshotPiece
 from kvstore.ports import Clock, Log, Network, NodeId, State
 from kvstore.snapshots import Incoming, Outgoing, decode_checkpoint, pieces_of
 from kvstore.wire import Envelope, WireError
-from multicast.client import Reply
+from multicast.client import Refused, Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.membership import MEMBERSHIP, Membership
-from multicast.messages import TO_ANYONE, Deliveries, Delivery, Message
+from multicast.messages import TO_ANYONE, Deliveries, Delivery, Message, Multicast
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.topology import Topology
 from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
@@ -129,7 +130,7 @@ class Node:
         """Numbers of the last batch handed to the log, and of the last durable one."""
         self._links: dict[NodeId, dict[tuple[Process, Process], list[Message | Reply]]] = defaultdict(dict)
         """What leaves at the end of the turn, by node, then by sender and receiver."""
-        self._answers: dict[tuple[Process, Process], list[Message | Reply]] = {}
+        self._answers: dict[tuple[Process, Process], list[Message | Reply | Refused]] = {}
         self._local: deque[tuple[Process, ReplicaId, Message]] = deque()
         """Between replicas of this node, and from a replica to itself."""
         self._dirty: dict[ReplicaId, None] = {}
@@ -197,10 +198,23 @@ class Node:
         while True:
             try:
                 replica.receive(sender, rest, now)  # type: ignore[arg-type]  # a Reply is refused by it
-            except (PeerViolation, InvalidArgument) as error:
+            except PeerViolation as error:
                 self._refuse(sender, str(error))
+            except InvalidArgument as error:
+                self._refuse(sender, str(error))
+                if not isinstance(sender, ReplicaId):
+                    refused = messages[-1 - operator.length_hint(rest)]
+                    self._answer_refused(replica.me, sender, refused, str(error))
             else:
                 return
+
+    def _answer_refused(self, me: ReplicaId, client: ClientId, message: object, why: str) -> None:
+        """A client must not wait for ever for what nobody does for it."""
+        if isinstance(message, Multicast):
+            refused = Refused(message.mid, me.group, why)
+            if self._observer is not None:
+                self._observer.sent(me, (client,), refused)
+            self._answers.setdefault((me, client), []).append(refused)
 
     def _refuse(self, sender: Process, why: str) -> None:
         self.statistics.refused += 1

@@ -7,6 +7,7 @@ below it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -35,6 +36,19 @@ class Reply:
     mid: MessageId
     group: GroupId
     global_ts: Timestamp
+
+
+@dataclass(slots=True)
+class Refused:
+    """A process would not order the message for a client; why, for people. Sent by its host.
+
+    This is no outcome. Another destination may have begun to order the message, and then this group follows
+    it; so may a later leader, which knows less. A client that never uses a number twice is never refused.
+    """
+
+    mid: MessageId
+    group: GroupId
+    reason: str
 
 
 class Numbers:
@@ -85,6 +99,8 @@ class Sender:
     """Messages answered by every destination since the caller last looked."""
     learned: list[Membership] = field(default_factory=list)
     """Who is in a group, learnt since the caller last looked: it must know where to send."""
+    refused: list[Refused] = field(default_factory=list)
+    """What was refused since the caller last looked. It stays pending; only new leaders are asked again."""
     leaders: dict[GroupId, Ballot] = field(default_factory=dict)
     pending: dict[MessageId, _Pending] = field(default_factory=dict)
     numbers: Numbers = field(init=False)
@@ -103,10 +119,15 @@ class Sender:
             self.sends.append(((self._leader(group),), message))
         return message
 
-    def step(self, answer: Reply | Hint | Members, now: float) -> None:
+    def step(self, answer: Reply | Refused | Hint | Members, now: float) -> None:
         """A group answers, or somebody says who leads it, or who is in it."""
         if isinstance(answer, Reply):
             self._answered(answer)
+        elif isinstance(answer, Refused):
+            pending = self.pending.get(answer.mid)
+            if pending is not None and answer.group in pending.unanswered:
+                pending.retry_at = math.inf
+                self.refused.append(answer)
         elif isinstance(answer, Hint):
             self._hinted(answer, now)
         elif isinstance(answer, Members):

@@ -36,6 +36,7 @@ class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     JOIN: _ClassVar[Kind]
     MEMBERS_WANTED: _ClassVar[Kind]
     MEMBERS: _ClassVar[Kind]
+    REFUSED: _ClassVar[Kind]
 KIND_UNSPECIFIED: Kind
 MULTICAST: Kind
 ACCEPT: Kind
@@ -63,9 +64,10 @@ SNAPSHOT_ACK: Kind
 JOIN: Kind
 MEMBERS_WANTED: Kind
 MEMBERS: Kind
+REFUSED: Kind
 
 class Frame(_message.Message):
-    __slots__ = ("kinds", "envelopes", "clients", "replicas", "ballots", "destinations", "payloads", "mids", "digests", "multicasts", "accepts", "accept_acks", "accept_ack_mids", "accept_ack_ballots", "delivers", "deliver_runs", "executed", "replies", "hints", "heartbeats", "heartbeat_executed", "heartbeat_acks", "proposes", "phase_2as", "phase_2a_values", "phase_2bs", "phase_2b_instances", "pre_votes", "pre_vote_acks", "new_leaders", "new_leader_acks", "new_leader_ack_entries", "new_states", "new_state_entries", "new_state_acks", "catch_ups", "deliveries", "deliveries_runs", "hand_overs", "snapshot_pieces", "snapshot_acks", "joins", "members_wanted", "members")
+    __slots__ = ("kinds", "envelopes", "clients", "replicas", "ballots", "destinations", "payloads", "mids", "digests", "multicasts", "accepts", "accept_acks", "accept_ack_mids", "accept_ack_ballots", "delivers", "deliver_runs", "executed", "replies", "hints", "heartbeats", "heartbeat_executed", "heartbeat_acks", "proposes", "phase_2as", "phase_2a_values", "phase_2bs", "phase_2b_instances", "pre_votes", "pre_vote_acks", "new_leaders", "new_leader_acks", "new_leader_ack_entries", "new_states", "new_state_entries", "new_state_acks", "catch_ups", "deliveries", "deliveries_runs", "hand_overs", "snapshot_pieces", "snapshot_acks", "joins", "members_wanted", "members", "refusals")
     KINDS_FIELD_NUMBER: _ClassVar[int]
     ENVELOPES_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +112,7 @@ class Frame(_message.Message):
     JOINS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_WANTED_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
     kinds: bytes
     envelopes: _containers.RepeatedScalarFieldContainer[int]
     clients: _containers.RepeatedScalarFieldContainer[int]
@@ -154,4 +157,5 @@ class Frame(_message.Message):
     joins: _containers.RepeatedScalarFieldContainer[int]
     members_wanted: _containers.RepeatedScalarFieldContainer[int]
     members: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kinds: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[int]] = ..., clients: _Optional[_Iterable[int]] = ..., replicas: _Optional[_Iterable[int]] = ..., ballots: _Optional[_Iterable[int]] = ..., destinations: _Optional[_Iterable[int]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., mids: _Optional[_Iterable[int]] = ..., digests: _Optional[_Iterable[int]] = ..., multicasts: _Optional[_Iterable[int]] = ..., accepts: _Optional[_Iterable[int]] = ..., accept_acks: _Optional[_Iterable[int]] = ..., accept_ack_mids: _Optional[_Iterable[int]] = ..., accept_ack_ballots: _Optional[_Iterable[int]] = ..., delivers: _Optional[_Iterable[int]] = ..., deliver_runs: _Optional[_Iterable[int]] = ..., executed: _Optional[_Iterable[int]] = ..., replies: _Optional[_Iterable[int]] = ..., hints: _Optional[_Iterable[int]] = ..., heartbeats: _Optional[_Iterable[int]] = ..., heartbeat_executed: _Optional[_Iterable[int]] = ..., heartbeat_acks: _Optional[_Iterable[int]] = ..., proposes: _Optional[_Iterable[int]] = ..., phase_2as: _Optional[_Iterable[int]] = ..., phase_2a_values: _Optional[_Iterable[int]] = ..., phase_2bs: _Optional[_Iterable[int]] = ..., phase_2b_instances: _Optional[_Iterable[int]] = ..., pre_votes: _Optional[_Iterable[int]] = ..., pre_vote_acks: _Optional[_Iterable[int]] = ..., new_leaders: _Optional[_Iterable[int]] = ..., new_leader_acks: _Optional[_Iterable[int]] = ..., new_leader_ack_entries: _Optional[_Iterable[int]] = ..., new_states: _Optional[_Iterable[int]] = ..., new_state_entries: _Optional[_Iterable[int]] = ..., new_state_acks: _Optional[_Iterable[int]] = ..., catch_ups: _Optional[_Iterable[int]] = ..., deliveries: _Optional[_Iterable[int]] = ..., deliveries_runs: _Optional[_Iterable[int]] = ..., hand_overs: _Optional[_Iterable[int]] = ..., snapshot_pieces: _Optional[_Iterable[int]] = ..., snapshot_acks: _Optional[_Iterable[int]] = ..., joins: _Optional[_Iterable[int]] = ..., members_wanted: _Optional[_Iterable[int]] = ..., members: _Optional[_Iterable[int]] = ...) -> None: ...
+    refusals: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kinds: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[int]] = ..., clients: _Optional[_Iterable[int]] = ..., replicas: _Optional[_Iterable[int]] = ..., ballots: _Optional[_Iterable[int]] = ..., destinations: _Optional[_Iterable[int]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., mids: _Optional[_Iterable[int]] = ..., digests: _Optional[_Iterable[int]] = ..., multicasts: _Optional[_Iterable[int]] = ..., accepts: _Optional[_Iterable[int]] = ..., accept_acks: _Optional[_Iterable[int]] = ..., accept_ack_mids: _Optional[_Iterable[int]] = ..., accept_ack_ballots: _Optional[_Iterable[int]] = ..., delivers: _Optional[_Iterable[int]] = ..., deliver_runs: _Optional[_Iterable[int]] = ..., executed: _Optional[_Iterable[int]] = ..., replies: _Optional[_Iterable[int]] = ..., hints: _Optional[_Iterable[int]] = ..., heartbeats: _Optional[_Iterable[int]] = ..., heartbeat_executed: _Optional[_Iterable[int]] = ..., heartbeat_acks: _Optional[_Iterable[int]] = ..., proposes: _Optional[_Iterable[int]] = ..., phase_2as: _Optional[_Iterable[int]] = ..., phase_2a_values: _Optional[_Iterable[int]] = ..., phase_2bs: _Optional[_Iterable[int]] = ..., phase_2b_instances: _Optional[_Iterable[int]] = ..., pre_votes: _Optional[_Iterable[int]] = ..., pre_vote_acks: _Optional[_Iterable[int]] = ..., new_leaders: _Optional[_Iterable[int]] = ..., new_leader_acks: _Optional[_Iterable[int]] = ..., new_leader_ack_entries: _Optional[_Iterable[int]] = ..., new_states: _Optional[_Iterable[int]] = ..., new_state_entries: _Optional[_Iterable[int]] = ..., new_state_acks: _Optional[_Iterable[int]] = ..., catch_ups: _Optional[_Iterable[int]] = ..., deliveries: _Optional[_Iterable[int]] = ..., deliveries_runs: _Optional[_Iterable[int]] = ..., hand_overs: _Optional[_Iterable[int]] = ..., snapshot_pieces: _Optional[_Iterable[int]] = ..., snapshot_acks: _Optional[_Iterable[int]] = ..., joins: _Optional[_Iterable[int]] = ..., members_wanted: _Optional[_Iterable[int]] = ..., members: _Optional[_Iterable[int]] = ..., refusals: _Optional[_Iterable[int]] = ...) -> None: ...
