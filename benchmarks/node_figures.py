@@ -80,9 +80,7 @@ class Load:
             self._failure = error
 
     async def _main(self) -> None:
-        config = self._config
-        directory = {r: (n, config.addresses[n]) for r, n in config.placement.items()}
-        async with MulticastClient(config.id, config.hash, config.topology, directory) as client:
+        async with MulticastClient.of(self._config) as client:
             await asyncio.gather(*(self._work(client) for _ in range(self._in_flight)))
 
     async def _work(self, client: MulticastClient) -> None:

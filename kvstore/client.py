@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from wbkv_proto.link_pb2 import Hello
 
+from kvstore.config import Config
 from kvstore.ports import NodeId
 from kvstore.transport import PROTOCOL_VERSION, SWEEPS, Address, Limits, Link
 from kvstore.wire import Envelope, WireError
@@ -82,6 +83,12 @@ class MulticastClient:
         """Set while the client is open."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._flushing = False
+
+    @classmethod
+    def of(cls, config: Config, **options: Any) -> MulticastClient:
+        """A client of a configured cluster; the options are those of the class."""
+        directory = {replica: (node, config.addresses[node]) for replica, node in config.placement.items()}
+        return cls(config.id, config.hash, config.topology, directory, **options)
 
     async def start(self) -> None:
         """Connect. Returns when every node has been tried once, and raises if none can be spoken to."""

@@ -40,10 +40,8 @@ class Load:
         self._thread.start()
 
     async def _run(self) -> None:
-        config = self._config
-        directory = {r: (n, config.addresses[n]) for r, n in config.placement.items()}
         try:
-            async with MulticastClient(config.id, config.hash, config.topology, directory) as client:
+            async with MulticastClient.of(self._config) as client:
                 await asyncio.gather(*(self._work(client, number) for number in range(self._workers)))
         except BaseException as error:  # noqa: BLE001 - told to the test
             self.failure = error

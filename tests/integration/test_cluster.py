@@ -37,12 +37,14 @@ from kvstore.ports import NodeId
 from kvstore.status import ask, ask_all, merge, serve_status
 from kvstore.supervise import BACK_OFF_MAX_S, BACK_OFF_S, ClusterError, back_off
 from multicast.protocol import Timing
+from multicast.types import GroupId, timestamp
 from tests.integration import standin
 
 NODE = standin.NODE
 DIES_WITH_US = (sys.executable, "-I", "-S", "-c", supervise._LAUNCH, str(os.getpid()))
 WAIT_S = 60.0
 """Nothing here takes long; this is when to give up."""
+G0 = GroupId(0)
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
 ONE = ("--nodes", "1", "--partitions", "1")
 
@@ -785,15 +787,18 @@ def test_the_leader_is_the_one_of_the_highest_ballot() -> None:
     assert (merged(None, None, None)["leader"], merged(None, None, None)["ballot"]) == (None, None)
 
 
-def test_lag_is_counted_in_positions_or_messages() -> None:
-    found = merged(replica("leader", 1, 900), replica("follower", 1, 400), None)
-    assert [each["lag"] for each in found["replicas"]] == [0, 500, None]
+def test_lag_is_counted_in_ticks_or_messages() -> None:
+    ahead, behind, hardly = timestamp(9, G0), timestamp(4, G0), timestamp(9, G0) - 1
+    found = merged(replica("leader", 1, ahead), replica("follower", 1, behind), None)
+    assert [each["lag"] for each in found["replicas"]] == [0, 5, None]
+    found = merged(replica("leader", 1, ahead), replica("follower", 1, hardly), None)
+    assert [each["lag"] for each in found["replicas"]] == [0, 1, None]
     found = merged(replica("leader", 1, 900, deliveries=7), replica("follower", 1, 400, deliveries=5), None)
     assert [each["lag"] for each in found["replicas"]] == [0, 2, None]
     assert [each["delivered"] for each in found["replicas"]] == [900, 400, None]
     # Counts cannot be compared with positions.
-    found = merged(replica("leader", 1, 900, deliveries=7), replica("follower", 1, 400), None)
-    assert [each["lag"] for each in found["replicas"]] == [0, 500, None]
+    found = merged(replica("leader", 1, ahead, deliveries=7), replica("follower", 1, behind), None)
+    assert [each["lag"] for each in found["replicas"]] == [0, 5, None]
 
 
 def test_members_that_came_later_are_shown_where_they_answer() -> None:

@@ -19,9 +19,7 @@ G0, G1 = GroupId(0), GroupId(1)
 
 def client_of(cluster: LocalCluster) -> MulticastClient:
     """A client that always has the same id, so that its messages always have the same numbers."""
-    config = cluster.config
-    directory = {replica: (node, config.addresses[node]) for replica, node in config.placement.items()}
-    return MulticastClient(config.id, config.hash, config.topology, directory, client=ClientId(7))
+    return MulticastClient.of(cluster.config, client=ClientId(7))
 
 
 async def say(cluster: LocalCluster, dest: Sequence[GroupId], payload: bytes, *, twice: bool = False) -> None:
