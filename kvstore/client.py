@@ -229,9 +229,15 @@ class MulticastClient:
             self._links[node].send([(self.client, replica, m) for replica, m in by_receiver.items()])
 
     def _tick(self) -> None:
-        """Ask again. Now and then, for asking the sender when would cost more than there is to gain."""
+        """Ask again. Now and then, for asking the sender when would cost more than there is to gain.
+
+        Where a leader's node is gone, its group will soon have another: whoever leads then is found at once.
+        """
         if self._loop is not None:
             self._sender.tick(self._loop.time())
+            for group in self._sender.topology.groups:
+                if not self._links[self._node_of[self._sender.leader(group)]].connected:
+                    self._sender.probe(group)
             self._flush_soon()
             self._timers["tick"] = self._loop.call_later(self._sender.retry_s / 4, self._tick)
 

@@ -116,7 +116,7 @@ class Sender:
         message = self.numbers.next(groups, payload)
         self.pending[message.mid] = _Pending(message, set(groups), now + self.retry_s)
         for group in groups:
-            self.sends.append(((self._leader(group),), message))
+            self.sends.append(((self.leader(group),), message))
         return message
 
     def step(self, answer: Reply | Refused | Hint | Members, now: float) -> None:
@@ -166,7 +166,7 @@ class Sender:
         for pending in self.pending.values():
             if group in pending.unanswered:
                 pending.retry_at = now + self.retry_s
-                self.sends.append(((self._leader(group),), pending.message))
+                self.sends.append(((self.leader(group),), pending.message))
 
     def tick(self, now: float) -> None:
         """Repeat what has not been answered for too long: to all members, if the guesses did not help."""
@@ -176,8 +176,15 @@ class Sender:
                 pending.retry_at = now + self.retry_s * min(pending.retries, 4)
                 for group in sorted(pending.unanswered):
                     everyone = pending.retries > 1
-                    receivers = self.topology.members(group) if everyone else (self._leader(group),)
+                    receivers = self.topology.members(group) if everyone else (self.leader(group),)
                     self.sends.append((receivers, pending.message))
+
+    def probe(self, group: GroupId) -> None:
+        """The group's leader, as far as we know, is gone: ask all members with one message who leads now."""
+        for pending in self.pending.values():
+            if group in pending.unanswered:
+                self.sends.append((self.topology.members(group), pending.message))
+                return
 
     @property
     def wake_at(self) -> float | None:
@@ -189,6 +196,7 @@ class Sender:
         sends, self.sends = self.sends, []
         return sends
 
-    def _leader(self, group: GroupId) -> ReplicaId:
+    def leader(self, group: GroupId) -> ReplicaId:
+        """Who leads the group, as far as we know."""
         ballot = self.leaders.get(group)
         return self.topology.preferred_leader(group) if ballot is None else ballot.leader

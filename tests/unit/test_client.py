@@ -265,3 +265,18 @@ def test_what_is_refused_may_be_ordered_all_the_same() -> None:
     client.refused.clear()
     client.step(Refused(message.mid, G0, "late"), 0.7)
     assert client.refused == []
+
+
+def test_a_probe_is_one_message_to_all_members() -> None:
+    client = sender()
+    client.probe(G0)
+    assert sent(client) == []
+    client.multicast([G1], b"elsewhere", 0.0)
+    first = client.multicast([G0, G1], b"first", 0.0)
+    client.multicast([G0], b"second", 0.0)
+    client.drain()
+    client.probe(G0)
+    assert sent(client) == [(members(0), first)]
+    client.step(Reply(first.mid, G0, AT), 0.1)
+    client.probe(G0)
+    assert [message.payload for _, message in sent(client) if isinstance(message, Multicast)] == [b"second"]
