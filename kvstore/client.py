@@ -79,6 +79,8 @@ class MulticastClient:
             node: Link(node, addresses, hello, self.limits, on_frame=self._receive) for node in addresses
         }
         self._calls: dict[MessageId, _Call] = {}
+        self._missed: set[ReplicaId] = set()
+        """Replicas that could not be reached when something was to be sent to them."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """Set while the client is open."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -226,6 +228,9 @@ class MulticastClient:
                     frame = frames.setdefault(self._node_of[receiver], {})
                     frame.setdefault(receiver, []).append(message)
         for node, by_receiver in frames.items():
+            if not self._links[node].connected:
+                self._missed.update(by_receiver)
+                self._links[node].wake()  # it may have come back just now
             self._links[node].send([(self.client, replica, m) for replica, m in by_receiver.items()])
 
     def _tick(self) -> None:
@@ -236,8 +241,12 @@ class MulticastClient:
         if self._loop is not None:
             self._sender.tick(self._loop.time())
             for group in self._sender.topology.groups:
-                if not self._links[self._node_of[self._sender.leader(group)]].connected:
+                leader = self._sender.leader(group)
+                if not self._links[self._node_of[leader]].connected:
                     self._sender.probe(group)
+                elif leader in self._missed:
+                    self._missed.remove(leader)
+                    self._sender.send_again(group, self._loop.time())
             self._flush_soon()
             self._timers["tick"] = self._loop.call_later(self._sender.retry_s / 4, self._tick)
 

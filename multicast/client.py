@@ -137,7 +137,7 @@ class Sender:
                 known = self.leaders.get(membership.group)
                 if known is not None and known.leader not in membership.current.bit:
                     del self.leaders[membership.group]
-                self._send_again(membership.group, now)
+                self.send_again(membership.group, now)
         else:
             raise InvalidArgument(f"a client does not understand {type(answer).__name__}")
 
@@ -149,7 +149,7 @@ class Sender:
                 self.sends.append((self.topology.members(hint.group), MembersWanted(hint.group)))
                 return
             self.leaders[hint.group] = hint.ballot
-            self._send_again(hint.group, now)
+            self.send_again(hint.group, now)
 
     def _answered(self, reply: Reply) -> None:
         pending = self.pending.get(reply.mid)
@@ -161,8 +161,8 @@ class Sender:
             self.numbers.done(reply.mid)
             self.finished.append(reply.mid)
 
-    def _send_again(self, group: GroupId, now: float) -> None:
-        """There is a new leader: whatever this group has not answered goes there."""
+    def send_again(self, group: GroupId, now: float) -> None:
+        """The leader is new, or can be reached again: whatever this group has not answered goes there."""
         for pending in self.pending.values():
             if group in pending.unanswered:
                 pending.retry_at = now + self.retry_s
