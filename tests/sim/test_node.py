@@ -62,7 +62,7 @@ def test_comes_through_with_deliveries_of_the_state_and_snapshots(monkeypatch: p
         timing = Timing(history=0, part_entries=2)
         outcome = run(seed, state=Tells, timing=timing, disk=SLOW, workload=Workload(messages=120))
         assert outcome.violation is None
-    assert Tells.told[True] > 10 < Tells.told[False], "both ways were gone"
+    assert min(Tells.told[True], Tells.told[False]) > 3, "both ways were gone"
 
 
 @pytest.mark.parametrize(("groups", "replicas"), [(1, 1), (4, 1), (1, 5), (6, 3)])
