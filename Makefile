@@ -56,6 +56,10 @@ figures: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/wbkv bench delays --variants
 	$(BIN)/wbkv bench theorem4 --variants
 	$(BIN)/wbkv bench messages
+	$(BIN)/python -m benchmarks.node_figures idle
+	$(BIN)/python -m benchmarks.node_figures failover
+	$(BIN)/python -m benchmarks.node_figures restart --messages 100000
+	$(BIN)/python -m benchmarks.node_figures steady --seconds 60
 
 proto: $(VENV)/installed ## the wire format's Python code, from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto proto/wbkv_proto/*.proto

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from wbkv_proto.link_pb2 import Hello
 
-from kvstore.places import Address
+from kvstore.config import Config
+from kvstore.places import Address, read_place
 from kvstore.ports import NodeId
 from kvstore.transport import PROTOCOL_VERSION, SWEEPS, Limits, Link
 from kvstore.wire import Envelope, WireError
@@ -26,6 +27,14 @@ from multicast.types import ClientId, GroupId, MessageId, Process, ReplicaId, Ti
 
 OVERHEAD: Final = 64 << 10
 """What a frame needs beside a payload, at the very most."""
+
+
+class MessageRefused(InvalidArgument):
+    """A group would not order the message: its client's number was used before, for another message.
+
+    The client's id was not new, and another one is needed. What becomes of the message is not known: another
+    of its groups may have begun to order it, and then all of them do.
+    """
 
 
 class MulticastClient:
@@ -47,25 +56,34 @@ class MulticastClient:
             for member in topology.members(group):
                 if member not in directory:
                     raise InvalidArgument(f"the directory does not say where {member} is")
-        self.client = ClientId(secrets.randbits(64)) if client is None else client
+        self.client = ClientId(1 + secrets.randbelow(2**64 - 1)) if client is None else client
         self.limits = limits or Limits()
         self.late = 0
         """Messages that were finished after their deadline."""
         self._sender = Sender(self.client, topology, retry_s)
         self._node_of = {replica: node for replica, (node, _) in directory.items()}
-        hello = Hello(
+        self._hello = Hello(
             version=PROTOCOL_VERSION, cluster=cluster_id, topology_hash=topology_hash, client=self.client
         )
         addresses = dict(directory.values())
         self._links = {
-            node: Link(node, addresses, hello, self.limits, on_frame=self._receive) for node in addresses
+            node: Link(node, addresses, self._hello, self.limits, on_frame=self._receive)
+            for node in addresses
         }
         self._answers: dict[MessageId, asyncio.Future[dict[GroupId, Timestamp]]] = {}
         self._deadlines: dict[MessageId, asyncio.TimerHandle] = {}
+        self._missed: set[ReplicaId] = set()
+        """Replicas that could not be reached when something was to be sent to them."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """Set while the client is open."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._flushing = False
+
+    @classmethod
+    def of(cls, config: Config, **options: Any) -> MulticastClient:
+        """A client of a configured cluster; the options are those of the class."""
+        directory = {replica: (node, config.addresses[node]) for replica, node in config.placement.items()}
+        return cls(config.id, config.hash, config.topology, directory, **options)
 
     async def start(self) -> None:
         """Connect. Returns when every node has been tried once, and raises if none can be spoken to."""
@@ -104,7 +122,8 @@ class MulticastClient:
         """Await it for the message's place in each of its groups.
 
         `TimeoutError` names the groups that have not answered. The message may be ordered all the same, and
-        goes on being repeated: groups can only forget what every destination has answered.
+        goes on being repeated: groups can only forget what every destination has answered. `MessageRefused`
+        names the group that would not order it, and why.
         """
         if self._loop is None:
             raise ConnectionError("the client is closed, or was never started")
@@ -154,12 +173,36 @@ class MulticastClient:
         except MulticastError as error:
             raise WireError(str(error)) from error
         finally:
+            self._learn()
             self._finish()
             if self._sender.sends:
                 self._flush_soon()
 
+    def _learn(self) -> None:
+        """Find the members that we have heard of, perhaps on nodes that we did not know."""
+        for membership in self._sender.learned:
+            current = membership.current
+            for member, place in zip(current.members, current.places, strict=True):
+                if (found := read_place(place)) is not None:
+                    self._add(member, *found)
+        self._sender.learned.clear()
+
+    def _add(self, member: ReplicaId, node: NodeId, address: Address) -> None:
+        self._node_of[member] = node
+        if node not in self._links:
+            addresses = {node: address}
+            link = self._links[node] = Link(node, addresses, self._hello, self.limits, on_frame=self._receive)
+            if self._loop is not None:
+                link.start()
+
     def _finish(self) -> None:
-        """Give out what every group has answered."""
+        """Give out what every group has answered, and what a group has refused."""
+        for refused in self._sender.refused:
+            answer = self._answers[refused.mid]
+            if not answer.done():
+                why = f"group {refused.group} refused message {refused.mid.sequence}: {refused.reason}"
+                answer.set_exception(MessageRefused(why))
+        self._sender.refused.clear()
         for mid, places in self._sender.finished.items():
             answer = self._answers.pop(mid)
             if self._deadlines and mid in self._deadlines:
@@ -188,14 +231,29 @@ class MulticastClient:
         frames: dict[NodeId, list[Envelope]] = {}
         for receiver, messages in queues.items():
             if isinstance(receiver, ReplicaId) and (node := self._node_of.get(receiver)) is not None:
+                if not self._links[node].connected:
+                    self._missed.add(receiver)
                 frames.setdefault(node, []).append((self.client, receiver, messages))
         for node, frame in frames.items():
-            self._links[node].send(frame)
+            link = self._links[node]
+            if not link.connected:
+                link.wake()  # it may have come back just now
+            link.send(frame)
 
     def _tick(self) -> None:
-        """Ask again. Now and then, for asking the sender when would cost more than there is to gain."""
+        """Ask again. Now and then, for asking the sender when would cost more than there is to gain.
+
+        Where a leader's node is gone, its group will soon have another: whoever leads then is found at once.
+        """
         if self._loop is not None:
             self._sender.tick(self._loop.time())
+            for group in self._sender.topology.groups:
+                leader = self._sender.leader(group)
+                if not self._links[self._node_of[leader]].connected:
+                    self._sender.probe(group)
+                elif leader in self._missed:
+                    self._missed.remove(leader)
+                    self._sender.send_again(group, self._loop.time())
             self._flush_soon()
             self._timers["tick"] = self._loop.call_later(self._sender.retry_s / 4, self._tick)
 

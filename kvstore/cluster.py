@@ -2,7 +2,7 @@
 
 All that a cluster has is in one folder: `cluster.toml`, a folder `nX` with the disk of each node, its output
 `nX.log` and its socket `nX.sock`. Whoever runs the cluster holds a lock on `cluster.lock`, which the kernel
-gives back however that process ends. Its nodes end with it, however it ends: see `_LAUNCH`.
+gives back however that process ends. Its nodes end with it, however it ends: see `supervise`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ import json
 import logging
 import os
 import random
-import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -32,6 +29,7 @@ from kvstore.config import Config, ConfigError, Durability
 from kvstore.layout import StorageError
 from kvstore.ports import NodeId
 from kvstore.status import ClusterStatus, ask_all
+from kvstore.supervise import Child, ClusterError, has_ended, process_of
 from multicast.protocol import Timing
 
 logger = logging.getLogger(__name__)
@@ -47,22 +45,6 @@ SERVE: Final = (sys.executable, "-P", "-m", "kvstore.commands.serve")
 READY_S: Final = 60.0
 GRACE_S: Final = 10.0
 """How long a node may take to hand over and end before it is killed."""
-BACK_OFF_S, BACK_OFF_MAX_S = 0.5, 10.0
-TAIL_LINES: Final = 10
-
-_LAUNCH: Final = """
-import ctypes, os, signal, sys
-parent_death_signal = 1
-ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("whoever started this has ended already")
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
-"""What a child runs first, so that it dies with its parent. (A `preexec_fn` is not safe beside threads.)"""
-
-
-class ClusterError(Exception):
-    """What was asked for cannot be done as things are. The message says what stands against it."""
 
 
 def _create_disk(config: Config, node: NodeId) -> None:
@@ -140,7 +122,7 @@ class LocalCluster:
         self._settled = threading.Event()
         """From here on, nodes that end are started again."""
         self._children = {
-            node: _Child(
+            node: Child(
                 node,
                 [*command, "--config", str(file), "--node", node],
                 self.log(node),
@@ -265,155 +247,6 @@ def _sleep(seconds: float) -> bool:
 def usual_replicas(nodes: int, protocol: str | None) -> int:
     """Members of a group, if nobody says otherwise."""
     return REPLICAS if nodes >= REPLICAS and protocol != "skeen" else 1
-
-
-# One node's process
-
-
-class _Child:
-    """A node's process, started, watched and started again by a thread of its own.
-
-    The thread ends after the process, never before: it is the end of the thread which started a process, not
-    the end of that thread's process, that makes the kernel send the parent-death signal.
-    """
-
-    def __init__(
-        self,
-        name: NodeId,
-        command: Sequence[str],
-        log: Path,
-        keep: Callable[[], bool],
-        report: Callable[[str], None],
-    ) -> None:
-        self.name = name
-        self._command = command
-        self._log = log
-        self._keep = keep
-        self._report = report
-        self._changing = threading.Lock()
-        """Held to start, signal and reap: a signal must never go to a process id that is free again."""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
-        self._began_at = 0
-        """Where in the log the present process's output begins."""
-
-    @property
-    def pid(self) -> int | None:
-        """The process, while there is one."""
-        with self._changing:
-            return self._process.pid if self._process and self._process.returncode is None else None
-
-    @property
-    def over(self) -> bool:
-        """It has ended, and will not be started again by itself."""
-        return self._thread is not None and not self._thread.is_alive()
-
-    def start(self) -> None:
-        """Start it. Raises what stands against that."""
-        if self._thread is not None and self._thread.is_alive():
-            raise ClusterError(f"{self.name} has been started already")
-        self._stopping = threading.Event()
-        started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._watch, args=(started,), name=self.name, daemon=True)
-        self._thread.start()
-        started.result()
-
-    def _watch(self, started: Future[None]) -> None:
-        delay_s = 0.0
-        while True:
-            began = time.monotonic()
-            try:
-                with self._changing:
-                    if self._stopping.is_set():
-                        break
-                    process = self._process = self._spawn()
-            except (OSError, ValueError) as error:
-                what = f"cannot start {self.name}: {error}"
-                if not started.done():
-                    started.set_exception(ClusterError(what))
-                    break
-            else:
-                if not started.done():
-                    started.set_result(None)
-                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-                with self._changing:
-                    self._signal(signal.SIGKILL)  # to whatever it has started itself
-                    process.wait()
-                what = self.obituary()
-            if self._stopping.is_set() or not self._keep():
-                break
-            delay_s = back_off(delay_s, time.monotonic() - began)
-            self._report(f"{what}\nstarting {self.name} again in {delay_s:g} s")
-            if self._stopping.wait(delay_s):
-                break
-        if not started.done():
-            started.set_result(None)  # it was stopped at once
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        launch: list[str] = []
-        if sys.platform == "linux":
-            launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())]
-        with self._log.open("ab") as log:
-            self._began_at = log.tell()
-            return subprocess.Popen(  # noqa: S603 - our own command
-                [*launch, *self._command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                process_group=0,  # Ctrl-C is for whoever runs the cluster
-            )
-
-    def _signal(self, number: signal.Signals) -> None:
-        """To the process and all that it has started."""
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, if there is a process."""
-        with self._changing:
-            self._signal(number)
-
-    def stop(self, number: signal.Signals) -> None:
-        """Make it end by this signal, and not come back."""
-        with self._changing:
-            self._stopping.set()
-            self._signal(number)
-            self._signal(signal.SIGCONT)  # it may have been stopped
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until it has ended for good."""
-        if self._thread is not None:
-            self._thread.join(max(timeout_s, 0.0))
-        return self._thread is None or not self._thread.is_alive()
-
-    def obituary(self) -> str:
-        """How it ended, with its last words."""
-        code = self._process.returncode if self._process is not None else 0
-        if code >= 0:
-            return f"{self.name} ended with status {code}{self.tail()}"
-        return f"{self.name} was killed by signal {-code} ({signal.strsignal(-code)}){self.tail()}"
-
-    def tail(self) -> str:
-        """The last lines of the log, for the end of a message."""
-        try:
-            with self._log.open("rb") as log:
-                size = log.seek(0, os.SEEK_END)
-                log.seek(max(self._began_at, size - 8192))
-                lines = log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
-        except OSError as error:
-            return f"; its log cannot be read: {error}"
-        if not lines:
-            return f"; it wrote nothing to {self._log}"
-        return "\n".join([f"; the end of {self._log}:", *(f"  {line}" for line in lines)])
-
-
-def back_off(delay_s: float, lived_s: float) -> float:
-    """How long to wait before the next start: longer each time, unless the process lived for a while."""
-    if lived_s > BACK_OFF_MAX_S or not delay_s:
-        return BACK_OFF_S
-    return min(2 * delay_s, BACK_OFF_MAX_S)
 
 
 # The folder
@@ -558,32 +391,16 @@ def down(data: Path | str, timeout_s: float = 3 * GRACE_S) -> int:
         if _is_locked(data):
             raise ClusterError(f"the cluster in {data} is run by something else than `wbkv up`: stop that")
         raise ClusterError(f"no cluster is up in {data}")
-    with contextlib.suppress(ProcessLookupError), _process(pid) as process:
+    with contextlib.suppress(ProcessLookupError), process_of(pid) as process:
         if supervisor(data) != pid:
             return pid  # it ended, and its id may be another's by now
         signal.pidfd_send_signal(process, signal.SIGTERM)
         signal.pidfd_send_signal(process, signal.SIGCONT)  # it may have been stopped
-        if not _has_ended(process, timeout_s):
+        if not has_ended(process, timeout_s):
             signal.pidfd_send_signal(process, signal.SIGKILL)
-            if not _has_ended(process, GRACE_S):
+            if not has_ended(process, GRACE_S):
                 raise ClusterError(f"process {pid}, which runs the cluster in {data}, does not end")
     return pid
-
-
-@contextlib.contextmanager
-def _process(pid: int) -> Iterator[int]:
-    """A descriptor that is of this process for ever, as its id is not."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _has_ended(process: int, timeout_s: float) -> bool:
-    poll = select.poll()
-    poll.register(process, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
 
 
 def check_cluster(data: Path) -> None:

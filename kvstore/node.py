@@ -14,6 +14,7 @@ The contract of `multicast.protocol`, and where it is kept:
 from __future__ import annotations
 
 import logging
+import operator
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,11 +27,11 @@ from kvstore.messages import SnapshotAck, SnapshotPiece
 from kvstore.ports import Clock, Log, Network, NodeId, State
 from kvstore.snapshots import Incoming, Outgoing, decode_checkpoint, pieces_of
 from kvstore.wire import Envelope, WireError
-from multicast.client import Reply
+from multicast.client import Refused, Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.membership import MEMBERSHIP, Membership
-from multicast.messages import TO_ANYONE, Delivery, Message
+from multicast.messages import TO_ANYONE, Deliveries, Delivery, Message, Multicast
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.topology import Topology
 from multicast.types import ClientId, GroupId, MessageId, Process, ReplicaId, Timestamp
@@ -212,10 +213,23 @@ class Node:
         while True:
             try:
                 replica.receive(sender, rest, now)  # type: ignore[arg-type]  # a Reply is refused by it
-            except (PeerViolation, InvalidArgument) as error:
+            except PeerViolation as error:
                 self._refuse(sender, str(error))
+            except InvalidArgument as error:
+                self._refuse(sender, str(error))
+                if not isinstance(sender, ReplicaId):
+                    refused = messages[-1 - operator.length_hint(rest)]
+                    self._answer_refused(replica.me, sender, refused, str(error))
             else:
                 return
+
+    def _answer_refused(self, me: ReplicaId, client: ClientId, message: object, why: str) -> None:
+        """A client must not wait for ever for what nobody does for it."""
+        if isinstance(message, Multicast):
+            refused = Refused(message.mid, me.group, why)
+            if self._observer is not None:
+                self._observer.sent(me, (client,), refused)
+            self._answers.setdefault((me, client), []).append(refused)
 
     def _refuse(self, sender: Process, why: str) -> None:
         self.statistics.refused += 1
@@ -232,6 +246,20 @@ class Node:
             self._next_piece(hosted.replica.me, sender, message, now)
         else:
             self._take_piece(hosted, sender, message, now)
+
+    def _bring_up(self, hosted: _Hosted, target: ReplicaId, after: Timestamp, now: float) -> None:
+        """A replica has missed more than ours retains. The state may have it still; else it gets all.
+
+        So does whoever has nothing yet: of most applications, that is less than all that ever happened.
+        """
+        me, timing = hosted.replica.me, self._timing
+        missed = (
+            self._state.deliveries(me.group, after, timing.part_entries, timing.part_bytes) if after else ()
+        )
+        if missed and missed[0].previous_ts == after:
+            self._route(me, [((target,), Deliveries(tuple(missed), hosted.position))])
+        else:
+            self._send_snapshot(hosted, target, now)
 
     def _send_snapshot(self, hosted: _Hosted, target: ReplicaId, now: float) -> None:
         """The replica needs all: begin, unless that is on its way already."""
@@ -408,8 +436,8 @@ class Node:
             hosted.applied = True
             hosted.position = ready.deliver[-1].global_ts
             self.statistics.delivered += len(ready.deliver)
-        for target in ready.transfers:
-            self._send_snapshot(hosted, target, now)
+        for target, after in ready.transfers:
+            self._bring_up(hosted, target, after, now)
         asked = [mid for asker, mid in ready.duplicates if not isinstance(asker, ReplicaId)]
         self._reply(me, [(mid, self._state.place(group, mid)) for mid in asked])
 

@@ -64,6 +64,11 @@ class State(Protocol):
     def place(self, group: GroupId, mid: MessageId) -> Timestamp:
         """Where the group delivered the message: what a repeated request is answered with."""
 
+    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
+        """What follows the position, as far as it is still known: at most so many, and at most so many bytes
+        (but at least one). Empty if there is no more, or if it is not known any more.
+        """
+
     def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
         """Commit everything applied so far to these groups, which are at these positions, once the log's
         batch `after` is durable. When it is done, the node's `committed(positions)` is called.

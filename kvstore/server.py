@@ -15,6 +15,7 @@ import random
 import secrets
 import signal
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from kvstore import storage
@@ -34,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 UNHANDLED_MAX: Final = 64 << 20
 """Bytes of frames that may have come in one round of the loop before no more are read."""
+
+TIMER_S: Final = 0.001
+"""What uvloop's timers count in. Rounded down, one would wake us just before it is time, again and again."""
 
 TEST_HOOKS: Final = "WBKV_TEST_HOOKS"
 """An environment variable: if it is set, the node lets tests cut its links, through a socket on its disk."""
@@ -236,7 +240,7 @@ class Server:
             self._wake_at = self.node.wake_at
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(self._wake_at, self._tick)
+            self._timer = self._loop.call_at(self._wake_at + TIMER_S, self._tick)
 
     # Life
 
@@ -321,6 +325,7 @@ class Server:
             "pid": os.getpid(),
             "address": f"{host}:{port}",
             "groups": groups,
+            "statistics": asdict(self.node.statistics),
             "transport": self.transport.statistics(),
         }
 

@@ -72,6 +72,9 @@ class SimLog:
 class SimState:
     """A plain log per group, as application, committed lazily behind the log."""
 
+    kept = 0
+    """How many of the last deliveries it can tell. The rest is only in snapshots."""
+
     def __init__(self, machine: Machine, pieces: dict[bytes, tuple[Delivery, ...]]) -> None:
         self._machine = machine
         self.pieces = pieces
@@ -97,6 +100,11 @@ class SimState:
     def place(self, group: GroupId, mid: MessageId) -> Timestamp:
         """Where it is in the order."""
         return self._places.get((group, mid), NO_TIMESTAMP)
+
+    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
+        """The last ones."""
+        log = self.logs.get(group, [])
+        return [delivery for delivery in log[len(log) - self.kept :] if delivery.global_ts > after][:count]
 
     def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
         """All that was applied, once the log has it."""

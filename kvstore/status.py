@@ -20,7 +20,7 @@ from typing import Any, Final, NotRequired, TypeAlias, TypedDict, cast
 
 from kvstore.config import Config
 from kvstore.ports import NodeId
-from multicast.types import GroupId
+from multicast.types import GROUP_BITS, GroupId
 
 ASK_S: Final = 2.0
 """How long a node may take to answer before it counts as down."""
@@ -52,7 +52,7 @@ class ReplicaAnswer(TypedDict):
     settled: NotRequired[bool]
     """Whether that is the only one that counts."""
     deliveries: NotRequired[int]
-    """How many messages the group has delivered so far, here: lag is counted in these."""
+    """How many messages the group has delivered so far, here. Lag is counted in these, or else in ticks."""
 
 
 class NodeAnswer(TypedDict):
@@ -252,13 +252,18 @@ def _replica(node: NodeId, found: Mapping[str, Any] | None, measure: str, ahead:
         "status": said.get("status"),
         "clock": _number(said, "clock"),
         "delivered": _number(said, "delivered"),
-        "lag": None if position is None else ahead - position,
+        "lag": None if position is None else _behind(ahead - position, measure),
         "entries": _number(said, "entries"),
         "store_bytes": _number(said, "store_bytes"),
         "configuration": _number(said, "configuration"),
         "settled": said.get("settled"),
         "up": found is not None,
     }
+
+
+def _behind(difference: int, measure: str) -> int:
+    """In messages; or, of two positions, in ticks of the logical clock, and 0 only if they are the same."""
+    return difference if measure == "deliveries" else -(-difference >> GROUP_BITS)
 
 
 def _number(said: Mapping[str, Any], key: str) -> int | None:

@@ -21,7 +21,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
+from math import inf
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, TypeAlias
@@ -765,15 +766,25 @@ class LmdbState:
         """How many messages the group has delivered."""
         return self._group(group).count
 
-    def deliveries(self, group: GroupId, after: Timestamp, limit: int) -> list[Delivery]:
-        """What the group delivered after this, in order; at most so many."""
+    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: float = inf) -> list[Delivery]:
+        """What the group delivered after this, in order; at most so many, and at most so many bytes (but at
+        least one).
+        """
         known = self._group(group)
         found: list[Delivery] = []
-        for last, value in self._stored(group, after, known.committed):
-            found += layout.unseal_run(value, last, self._where(group, f"deliveries up to {last}"))
-            if len(found) >= limit:
-                break
-        return list(islice(chain(found, (d for d in known.deliveries if d.global_ts > after)), limit))
+        for run in chain(self._stored_runs(group, after, known.committed), [known.deliveries]):
+            for delivery in run:
+                if delivery.global_ts <= after:
+                    continue
+                size -= len(delivery.payload)
+                if len(found) == count or (found and size < 0):
+                    return found
+                found.append(delivery)
+        return found
+
+    def _stored_runs(self, group: GroupId, after: Timestamp, upto: Timestamp) -> Iterator[Sequence[Delivery]]:
+        for last, value in self._stored(group, after, upto):
+            yield layout.unseal_run(value, last, self._where(group, f"deliveries up to {last}"))
 
     def _stored(self, group: GroupId, after: Timestamp, upto: Timestamp) -> Iterator[Row]:
         """What is on the disk after the one and up to the other.

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from wbkv_proto.peer_pb2 import Frame, Kind
 
 from kvstore.messages import SnapshotAck, SnapshotPiece
-from multicast.client import Reply
+from multicast.client import Refused, Reply
 from multicast.errors import InvalidArgument
 from multicast.membership import Membership
 from multicast.messages import (
@@ -74,7 +74,7 @@ NUMBER_MAX: Final = 2**63 - 1
 
 T = TypeVar("T")
 
-Sent: TypeAlias = Message | Reply | SnapshotPiece | SnapshotAck
+Sent: TypeAlias = Message | Reply | Refused | SnapshotPiece | SnapshotAck
 """Whatever has a wire format."""
 
 Envelope: TypeAlias = tuple[Process, Process, Sequence[Any]]
@@ -304,6 +304,10 @@ def _put_reply(w: _Writer, m: Reply) -> None:
     w.columns["replies"] += w.mids[m.mid], m.group, m.global_ts
 
 
+def _put_refused(w: _Writer, m: Refused) -> None:
+    w.columns["refusals"] += w.mids[m.mid], m.group, w.payload(m.reason.encode())
+
+
 def _put_hand_over(w: _Writer, m: HandOver) -> None:
     w.columns["hand_overs"].append(w.ballots[m.ballot])
 
@@ -357,6 +361,7 @@ _PUT: Final[dict[type, tuple[int, Callable[[_Writer, Any], None]]]] = {
     Join: (Kind.JOIN, _put_join),
     MembersWanted: (Kind.MEMBERS_WANTED, _put_members_wanted),
     Members: (Kind.MEMBERS, _put_members),
+    Refused: (Kind.REFUSED, _put_refused),
 }
 
 
@@ -650,6 +655,13 @@ def _take_replies(r: _Reader) -> list[Reply]:
     return [Reply(r.mids[mid], _GROUPS[group], ts) for mid, group, ts in r.rows("replies", 3)]
 
 
+def _take_refusals(r: _Reader) -> list[Refused]:
+    return [
+        Refused(r.mids[mid], _GROUPS[group], r.payloads[reason].decode(errors="replace"))
+        for mid, group, reason in r.rows("refusals", 3)
+    ]
+
+
 def _take_hand_overs(r: _Reader) -> list[HandOver]:
     return [HandOver(r.ballots[ballot]) for ballot in r.numbers("hand_overs")]
 
@@ -713,4 +725,5 @@ _TAKE: Final[dict[int, tuple[str, Callable[[_Reader], Sequence[Sent]]]]] = {
     Kind.JOIN: ("joins", _take_joins),
     Kind.MEMBERS_WANTED: ("members_wanted", _take_members_wanted),
     Kind.MEMBERS: ("members", _take_members),
+    Kind.REFUSED: ("refusals", _take_refusals),
 }

@@ -21,7 +21,7 @@ Where to look:
 
 from typing import Final
 
-from multicast.client import Reply, Sender
+from multicast.client import Refused, Reply, Sender
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.errors import InvalidArgument, InvariantBroken, MulticastError, PeerViolation
 from multicast.membership import Configuration, Membership
@@ -68,6 +68,7 @@ __all__ = [
     "Protocol",
     "Ready",
     "Record",
+    "Refused",
     "ReplicaId",
     "Reply",
     "Send",

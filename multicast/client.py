@@ -7,6 +7,7 @@ below it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -38,6 +39,19 @@ class Reply:
     mid: MessageId
     group: GroupId
     global_ts: Timestamp
+
+
+@dataclass(slots=True)
+class Refused:
+    """A process would not order the message for a client; why, for people. Sent by its host.
+
+    This is no outcome. Another destination may have begun to order the message, and then this group follows
+    it; so may a later leader, which knows less. A client that never uses a number twice is never refused.
+    """
+
+    mid: MessageId
+    group: GroupId
+    reason: str
 
 
 class Numbers:
@@ -94,6 +108,8 @@ class Sender:
     """Messages answered by every destination since the caller last looked, and their places."""
     learned: list[Membership] = field(default_factory=list)
     """Who is in a group, learnt since the caller last looked: it must know where to send."""
+    refused: list[Refused] = field(default_factory=list)
+    """What was refused since the caller last looked. It stays pending; only new leaders are asked again."""
     leaders: dict[GroupId, Ballot] = field(default_factory=dict)
     pending: dict[MessageId, _Pending] = field(default_factory=dict)
     numbers: Numbers = field(init=False)
@@ -112,17 +128,22 @@ class Sender:
             self.topology.check_destinations(groups)
             if len(self._receivers) >= CACHED_MAX:
                 self._receivers.clear()
-            leaders = self._receivers[groups] = [(self._leader(group),) for group in groups]
+            leaders = self._receivers[groups] = [(self.leader(group),) for group in groups]
         message = self.numbers.next(groups, payload)
         self.pending[message.mid] = _Pending(message, now + self.retry_s)
         for leader in leaders:
             self.sends.append((leader, message))
         return message
 
-    def step(self, answer: Reply | Hint | Members, now: float) -> None:
+    def step(self, answer: Reply | Refused | Hint | Members, now: float) -> None:
         """A group answers, or somebody says who leads it, or who is in it."""
         if isinstance(answer, Reply):
             self._answered(answer)
+        elif isinstance(answer, Refused):
+            pending = self.pending.get(answer.mid)
+            if pending is not None and answer.group in pending.unanswered:
+                pending.retry_at = math.inf
+                self.refused.append(answer)
         elif isinstance(answer, Hint):
             self._hinted(answer, now)
         elif isinstance(answer, Members):
@@ -132,7 +153,7 @@ class Sender:
                 known = self.leaders.get(membership.group)
                 if known is not None and known.leader not in membership.current.bit:
                     del self.leaders[membership.group]
-                self._send_again(membership.group, now)
+                self.send_again(membership.group, now)
         else:
             raise InvalidArgument(f"a client does not understand {type(answer).__name__}")
 
@@ -144,7 +165,7 @@ class Sender:
                 self.sends.append((self.topology.members(hint.group), MembersWanted(hint.group)))
                 return
             self.leaders[hint.group] = hint.ballot
-            self._send_again(hint.group, now)
+            self.send_again(hint.group, now)
 
     def _answered(self, reply: Reply) -> None:
         pending = self.pending.get(reply.mid)
@@ -158,13 +179,13 @@ class Sender:
             self.numbers.done(reply.mid)
             self.finished[reply.mid] = places
 
-    def _send_again(self, group: GroupId, now: float) -> None:
-        """There is a new leader: whatever this group has not answered goes there."""
+    def send_again(self, group: GroupId, now: float) -> None:
+        """The leader is new, or can be reached again: whatever this group has not answered goes there."""
         self._receivers.clear()
         for pending in self.pending.values():
             if group in pending.unanswered:
                 pending.retry_at = now + self.retry_s
-                self.sends.append(((self._leader(group),), pending.message))
+                self.sends.append(((self.leader(group),), pending.message))
 
     def tick(self, now: float) -> None:
         """Repeat what has not been answered for too long: to all members, if the guesses did not help."""
@@ -174,8 +195,15 @@ class Sender:
                 pending.retry_at = now + self.retry_s * min(pending.retries, 4)
                 for group in pending.unanswered:
                     everyone = pending.retries > 1
-                    receivers = self.topology.members(group) if everyone else (self._leader(group),)
+                    receivers = self.topology.members(group) if everyone else (self.leader(group),)
                     self.sends.append((receivers, pending.message))
+
+    def probe(self, group: GroupId) -> None:
+        """The group's leader, as far as we know, is gone: ask all members with one message who leads now."""
+        for pending in self.pending.values():
+            if group in pending.unanswered:
+                self.sends.append((self.topology.members(group), pending.message))
+                return
 
     @property
     def wake_at(self) -> float | None:
@@ -187,6 +215,7 @@ class Sender:
         sends, self.sends = self.sends, []
         return sends
 
-    def _leader(self, group: GroupId) -> ReplicaId:
+    def leader(self, group: GroupId) -> ReplicaId:
+        """Who leads the group, as far as we know."""
         ballot = self.leaders.get(group)
         return self.topology.preferred_leader(group) if ballot is None else ballot.leader

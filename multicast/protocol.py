@@ -46,10 +46,11 @@ class Ready:
     deliver: list[Delivery] = field(default_factory=list)
     duplicates: list[tuple[Process, MessageId]] = field(default_factory=list)
     """Messages that were multicast again after this group had delivered them, and by whom."""
-    transfers: list[ReplicaId] = field(default_factory=list)
-    """Replicas of this group that need a snapshot: they are behind everything retained here.
+    transfers: list[tuple[ReplicaId, Timestamp]] = field(default_factory=list)
+    """Replicas of this group that are behind everything retained here, and how far each has come.
 
-    Take it after `deliver` of the same `Ready`. A replica may be named again while one is on its way.
+    They need a snapshot, taken after `deliver` of the same `Ready`; or `Deliveries`, if the application still
+    has all that follows. A replica may be named again while either is on its way.
     """
     learned: list[Membership] = field(default_factory=list)
     """Who is in a group, its own or another, as of now: hosts must know where to send."""

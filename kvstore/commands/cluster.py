@@ -21,7 +21,6 @@ from kvstore.cluster import (
     PARTITIONS,
     READY_S,
     REPLICAS,
-    ClusterError,
     LocalCluster,
     check_cluster,
     down,
@@ -30,6 +29,7 @@ from kvstore.cluster import (
 from kvstore.commands.sim import positive
 from kvstore.config import DURABILITY, Config
 from kvstore.status import ClusterStatus, ask_all
+from kvstore.supervise import LOOK_S, ClusterError, cut
 from multicast import PROTOCOLS, VARIANTS
 
 SUPERVISOR_LOG = "cluster.log"
@@ -108,7 +108,7 @@ class UpCommand:
                     port=arguments.port,
                     protocol=arguments.protocol,
                     durability=arguments.durability,
-                    report=lambda text: _say(text, sys.stderr),
+                    report=_warn,
                 )
                 if arguments.detach:
                     return self._detached(cluster, signals)
@@ -124,7 +124,8 @@ class UpCommand:
                 up = cluster.wait_ready(self._ready_s, signals.wait)
                 if up:
                     ready()
-                    signals.wait()
+                    while not signals.wait(LOOK_S):
+                        cut(cluster.data / SUPERVISOR_LOG, _warn)
                 _say("stopping", sys.stderr)
             finally:
                 cluster.stop()
@@ -291,6 +292,10 @@ def _say(text: str, stream: TextIO) -> None:
     # Whoever read this may be gone; that is no reason to leave the nodes alone.
     with contextlib.suppress(OSError):
         print(text, file=stream, flush=True)
+
+
+def _warn(text: str) -> None:
+    _say(text, sys.stderr)
 
 
 def _complain(name: str, error: object) -> int:

@@ -110,7 +110,7 @@ class DeliveryPath(State[E]):
             self._ready.send.append(((source,), CatchUp(self.last_delivered)))
 
     def on_catch_up(self, sender: Process, message: CatchUp) -> None:
-        """Serve what is retained; past that, the host must send a snapshot."""
+        """Serve what is retained; past that, the host must help."""
         replica = self._member(sender)
         if message.after >= self.last_delivered:
             return
@@ -118,7 +118,7 @@ class DeliveryPath(State[E]):
         if found:
             self._ready.send.append(((replica,), Deliveries(found, self.last_delivered)))
         else:
-            self._ready.transfers.append(replica)
+            self._ready.transfers.append((replica, message.after))
 
     def on_deliveries(self, sender: Process, message: Deliveries) -> None:
         """Apply a run of the group's deliveries where it continues our own."""

@@ -248,7 +248,7 @@ class Host:
             for asker, mid in ready.duplicates:
                 if not isinstance(asker, ReplicaId):
                     self._reply(mid)
-            for target in ready.transfers:
+            for target, _ in ready.transfers:
                 self._send((target,), Snapshot(replica.checkpoint(), tuple(self.log)))
             if ready.persist or ready.promise:
                 self._write(Batch(ready.persist, ready.promise))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from multicast.client import Reply
+from multicast.client import Refused, Reply
 from multicast.errors import InvalidArgument
 from multicast.messages import (
     Accept,
@@ -367,6 +367,8 @@ def describe(message: object) -> str:
             return _count(log, "delivery", "deliveries")
         case Reply(mid, group, global_ts):
             return f"{mid} g{group} gts {ts(global_ts)}"
+        case Refused(mid, group, reason):
+            return f"{mid} g{group}: {reason}"
         case _:
             return ""
 

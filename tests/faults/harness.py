@@ -40,10 +40,8 @@ class Load:
         self._thread.start()
 
     async def _run(self) -> None:
-        config = self._config
-        directory = {r: (n, config.addresses[n]) for r, n in config.placement.items()}
         try:
-            async with MulticastClient(config.id, config.hash, config.topology, directory) as client:
+            async with MulticastClient.of(self._config) as client:
                 await asyncio.gather(*(self._work(client, number) for number in range(self._workers)))
         except BaseException as error:  # noqa: BLE001 - told to the test
             self.failure = error
@@ -89,12 +87,22 @@ def control(cluster: LocalCluster, node: NodeId, command: str) -> None:
 
 @contextmanager
 def under_load(
-    data: Path, *, nodes: int = 3, partitions: int = 2, timing: Timing | None = None
+    data: Path,
+    *,
+    nodes: int = 3,
+    partitions: int = 2,
+    timing: Timing | None = None,
+    away: Sequence[NodeId] = (),
 ) -> Iterator[tuple[LocalCluster, Load]]:
-    """A cluster and its load. At the end, everything must come to rest, and all disks must agree."""
+    """A cluster and its load. At the end, everything must come to rest, and all disks must agree.
+
+    Nodes that are `away` are killed before anything is multicast.
+    """
     os.environ[TEST_HOOKS] = "1"
     cluster = LocalCluster(data, nodes, partitions, restart=False, timing=timing or Timing())
     with cluster:
+        if away:
+            cluster.kill(*away)
         load = Load(cluster)
         load.wait_for(50)
         yield cluster, load

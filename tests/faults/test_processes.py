@@ -98,6 +98,7 @@ def test_disks_are_lost_one_after_the_other(tmp_path: Path) -> None:
             cluster.start(node)
             wait_for_members(cluster, number)
             load.wait_for(30)
+            assert "took a snapshot" in cluster.log(node).read_text()
         # The new members are no guests: they stay when all restart, and lead if they must.
         kill_and_restart(cluster, load, *cluster.config.nodes)
         kill_and_restart(cluster, load, leader_of(cluster, 0) or NodeId("n1"))
@@ -116,11 +117,21 @@ def wait_for_members(cluster: LocalCluster, configuration: int) -> None:
         time.sleep(0.1)
 
 
-def test_a_node_that_was_away_for_long_gets_a_snapshot(tmp_path: Path) -> None:
-    """What it missed is more than the others retain; they go on serving meanwhile."""
+def test_a_node_that_was_away_for_long_gets_what_it_missed(tmp_path: Path) -> None:
+    """That is more than the others' replicas retain, but their states have it."""
     with under_load(tmp_path / "cluster", timing=Timing(history=8)) as (cluster, load):
         away = next(node for node in cluster.config.nodes if node != leader_of(cluster, 0))
-        cluster.kill(away)
+        cluster.stop(away)  # which keeps all that it has executed
+        load.wait_for(300)
+        cluster.start(away)
+        load.wait_for(100)
+    assert "took a snapshot" not in cluster.log(away).read_text()
+
+
+def test_a_node_that_has_nothing_gets_a_snapshot(tmp_path: Path) -> None:
+    """The others go on serving meanwhile."""
+    away = NodeId("n3")
+    with under_load(tmp_path / "cluster", timing=Timing(history=8), away=[away]) as (cluster, load):
         load.wait_for(300)
         cluster.start(away)
         load.wait_for(100)

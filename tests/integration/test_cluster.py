@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import io
 import itertools
@@ -26,28 +27,24 @@ from typing import IO, Any
 import pytest
 
 from kvstore import cluster as module
-from kvstore.cluster import (
-    BACK_OFF_MAX_S,
-    BACK_OFF_S,
-    ClusterError,
-    LocalCluster,
-    back_off,
-    free_ports,
-    started_at,
-    supervisor,
-)
+from kvstore import supervise
+from kvstore.cluster import LocalCluster, free_ports, started_at, supervisor
+from kvstore.commands import cluster as commands
 from kvstore.commands.serve import main as serve_main
 from kvstore.config import Config, ConfigError
 from kvstore.layout import StorageError, read_disk
 from kvstore.ports import NodeId
 from kvstore.status import ask, ask_all, merge, serve_status
+from kvstore.supervise import BACK_OFF_MAX_S, BACK_OFF_S, ClusterError, back_off
 from multicast.protocol import Timing
+from multicast.types import GroupId, timestamp
 from tests.integration import standin
 
 NODE = standin.NODE
-DIES_WITH_US = (sys.executable, "-I", "-S", "-c", module._LAUNCH, str(os.getpid()))
+DIES_WITH_US = (sys.executable, "-I", "-S", "-c", supervise._LAUNCH, str(os.getpid()))
 WAIT_S = 60.0
 """Nothing here takes long; this is when to give up."""
+G0 = GroupId(0)
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
 ONE = ("--nodes", "1", "--partitions", "1")
 
@@ -566,6 +563,56 @@ def test_a_node_that_crashes_is_started_again(shell: Shell) -> None:
     assert shell.nodes()[0].pid == first.pid
 
 
+def test_a_long_log_is_cut_while_the_node_runs(
+    local: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "LOOK_S", 0.01)
+    monkeypatch.setattr(supervise, "LOG_BYTES", 1000)
+    with local() as cluster:
+        log = cluster.log(N1)
+        aside = log.with_name("n1.log.1")
+        with log.open("a") as file:
+            file.write("said before\n" * 100)
+        until(aside.exists)
+        until(lambda: log.stat().st_size == 0)
+        assert "n1 begins" in aside.read_text()
+        cluster.stop(N1)
+        assert log.read_text() == "n1 ends\n"  # where the log goes on, without a hole
+        assert "n1 ends" in cluster._children[N1].tail()
+
+
+def test_a_log_that_cannot_be_cut_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "LOG_BYTES", 1000)
+    log = tmp_path / "n1.log"
+    log.write_text("said before\n" * 100)
+    (tmp_path / "n1.log.1").mkdir()
+    reports: list[str] = []
+    assert not supervise.cut(log, reports.append)
+    assert log.stat().st_size == 1200
+    assert "n1.log cannot be cut: " in reports[0]
+
+
+def test_the_supervisors_log_is_cut_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "LOOK_S", 0.01)
+    monkeypatch.setattr(supervise, "LOG_BYTES", 1000)
+    log = tmp_path / "data" / commands.SUPERVISOR_LOG
+
+    def ready(*_: object) -> None:
+        log.write_text("said before\n" * 100)
+
+    def stop() -> None:
+        until(log.with_name("cluster.log.1").exists)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    make = functools.partial(LocalCluster, command=NODE, make_disk=standin.make_disk)
+    command = commands.UpCommand(make)
+    with commands.Signals() as signals:
+        stopper = threading.Thread(target=stop)
+        stopper.start()
+        assert command._supervise(make(log.parent, 1, 1), signals, ready) == 0
+        stopper.join()
+
+
 def test_restarts_back_off() -> None:
     delays = [back_off(0.0, 0.0)]
     while delays[-1] < BACK_OFF_MAX_S:
@@ -740,15 +787,18 @@ def test_the_leader_is_the_one_of_the_highest_ballot() -> None:
     assert (merged(None, None, None)["leader"], merged(None, None, None)["ballot"]) == (None, None)
 
 
-def test_lag_is_counted_in_positions_or_messages() -> None:
-    found = merged(replica("leader", 1, 900), replica("follower", 1, 400), None)
-    assert [each["lag"] for each in found["replicas"]] == [0, 500, None]
+def test_lag_is_counted_in_ticks_or_messages() -> None:
+    ahead, behind, hardly = timestamp(9, G0), timestamp(4, G0), timestamp(9, G0) - 1
+    found = merged(replica("leader", 1, ahead), replica("follower", 1, behind), None)
+    assert [each["lag"] for each in found["replicas"]] == [0, 5, None]
+    found = merged(replica("leader", 1, ahead), replica("follower", 1, hardly), None)
+    assert [each["lag"] for each in found["replicas"]] == [0, 1, None]
     found = merged(replica("leader", 1, 900, deliveries=7), replica("follower", 1, 400, deliveries=5), None)
     assert [each["lag"] for each in found["replicas"]] == [0, 2, None]
     assert [each["delivered"] for each in found["replicas"]] == [900, 400, None]
     # Counts cannot be compared with positions.
-    found = merged(replica("leader", 1, 900, deliveries=7), replica("follower", 1, 400), None)
-    assert [each["lag"] for each in found["replicas"]] == [0, 500, None]
+    found = merged(replica("leader", 1, ahead, deliveries=7), replica("follower", 1, behind), None)
+    assert [each["lag"] for each in found["replicas"]] == [0, 5, None]
 
 
 def test_members_that_came_later_are_shown_where_they_answer() -> None:

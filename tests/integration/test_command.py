@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from wbkv import command
 
+from kvstore.cluster import LocalCluster
 from multicast import PROTOCOLS
 from multicast.sim import Outcome, Scenario, Simulation
 from multicast.sim.checkers import Checker
@@ -202,15 +203,30 @@ def test_commands_whose_packages_are_missing_are_not_offered(monkeypatch: pytest
     assert command.installed() == {}
 
 
-def test_the_readmes_example_runs() -> None:
+def run_example(number: int, data: Path | str = "") -> str:
+    """The output of an example of the README, with a cluster that is elsewhere."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    example = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[number]
     done = subprocess.run(  # noqa: S603 - our own example
-        [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", example.replace("/tmp/wbkv", str(data))],  # noqa: S108 - it is not used
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
-    assert done.stdout.count("to both") == 6
-    assert done.stdout.count("to one") == 3
-    assert "2 messages answered" in done.stdout
+    return done.stdout
+
+
+def test_the_readmes_example_of_a_client_runs(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "cluster", 3, 3) as cluster:
+        assert re.match(r"hello is at \{[02]: (\d+), [02]: \1\}\n", run_example(0, cluster.data))
+
+
+def test_the_readmes_example_of_the_library_runs() -> None:
+    said = run_example(1)
+    assert said.count("to both") == 6
+    assert said.count("to one") == 3
+    assert "2 messages answered" in said
 
 
 def test_delays_as_json() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import pytest
 
@@ -11,6 +12,7 @@ from kvstore.messages import SnapshotPiece
 from kvstore.node import Node, _Hosted
 from kvstore.simulation import NodeSimulation, SimState
 from multicast import PROTOCOLS
+from multicast.messages import Delivery
 from multicast.protocol import Ready, Timing
 from multicast.sim import Outcome, Scenario, Workload
 from multicast.sim.host import Disk
@@ -39,6 +41,28 @@ def test_comes_through_all_faults(protocol: str, seed: int) -> None:
 def test_comes_through_with_snapshots_all_the_time(seed: int) -> None:
     outcome = run(seed, timing=Timing(history=0, part_entries=2), disk=SLOW, workload=Workload(messages=120))
     assert outcome.violation is None
+
+
+class Tells(SimState):
+    """A state that has the last deliveries of a group for whoever missed them."""
+
+    kept = 6
+    told: ClassVar[dict[bool, int]] = {}
+
+    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
+        found = super().deliveries(group, after, count, size)
+        whole = bool(found) and found[0].previous_ts == after
+        self.told[whole] = self.told.get(whole, 0) + 1
+        return found
+
+
+def test_comes_through_with_deliveries_of_the_state_and_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tells, "told", {})
+    for seed in range(6):
+        timing = Timing(history=0, part_entries=2)
+        outcome = run(seed, state=Tells, timing=timing, disk=SLOW, workload=Workload(messages=120))
+        assert outcome.violation is None
+    assert min(Tells.told[True], Tells.told[False]) > 3, "both ways were gone"
 
 
 @pytest.mark.parametrize(("groups", "replicas"), [(1, 1), (4, 1), (1, 5), (6, 3)])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multicast.client import Numbers, Reply, Sender
+from multicast.client import Numbers, Refused, Reply, Sender
 from multicast.errors import InvalidArgument, MulticastError
 from multicast.messages import Hint, Message, Multicast, NewLeader
 from multicast.topology import Topology
@@ -238,3 +238,45 @@ def test_a_payload_that_is_not_bytes_is_refused_and_costs_no_number(payload: obj
     assert message.mid.sequence == 1
     client.step(Reply(message.mid, G0, timestamp(1, G0)), 0.1)
     assert client.numbers.ack_below == 2
+
+
+def test_what_is_refused_is_repeated_to_new_leaders_only() -> None:
+    client = sender()
+    message = client.multicast([G0, G1], b"x", 0.0)
+    client.drain()
+    refused = Refused(message.mid, G0, "why")
+    client.step(refused, 0.5)
+    assert client.refused == [refused]
+    client.tick(100.0)
+    assert sent(client) == []
+    client.step(Hint(G0, Ballot(1, replica(0, 2), 0)), 100.0)
+    assert sent(client) == [({replica(0, 2)}, message)]
+
+
+def test_what_is_refused_may_be_ordered_all_the_same() -> None:
+    client = sender()
+    message = client.multicast([G0, G1], b"x", 0.0)
+    client.step(Refused(message.mid, G0, "why"), 0.5)
+    client.step(Reply(message.mid, G0, AT), 0.6)
+    assert client.numbers.ack_below == 1
+    client.step(Reply(message.mid, G1, AT), 0.6)
+    assert list(client.finished) == [message.mid]
+    assert client.numbers.ack_below == 2
+    client.refused.clear()
+    client.step(Refused(message.mid, G0, "late"), 0.7)
+    assert client.refused == []
+
+
+def test_a_probe_is_one_message_to_all_members() -> None:
+    client = sender()
+    client.probe(G0)
+    assert sent(client) == []
+    client.multicast([G1], b"elsewhere", 0.0)
+    first = client.multicast([G0, G1], b"first", 0.0)
+    client.multicast([G0], b"second", 0.0)
+    client.drain()
+    client.probe(G0)
+    assert sent(client) == [(members(0), first)]
+    client.step(Reply(first.mid, G0, AT), 0.1)
+    client.probe(G0)
+    assert [message.payload for _, message in sent(client) if isinstance(message, Multicast)] == [b"second"]

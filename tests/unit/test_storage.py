@@ -930,6 +930,22 @@ def test_what_was_applied_is_seen_at_once_and_kept_when_committed(rig: Rig) -> N
     assert rig.state.deliveries(G0, delivered[10].global_ts, 1) == [delivered[11]]
 
 
+def test_deliveries_are_told_in_bounded_runs_without_gaps(rig: Rig) -> None:
+    _, delivered = traffic(12)
+    rig.state.apply(G0, delivered[:8])
+    rig.commit()
+    rig.settle()
+    rig.state.apply(G0, delivered[8:])
+    size = max(len(delivery.payload) for delivery in delivered)
+    for count, bytes_max in ((1, 10**6), (5, 10**6), (100, 1), (100, 3 * size)):
+        told: list[Delivery] = []
+        while run := rig.state.deliveries(G0, told[-1].global_ts if told else NO_TIMESTAMP, count, bytes_max):
+            assert len(run) <= count
+            assert len(run) == 1 or sum(len(d.payload) for d in run) <= bytes_max
+            told += run
+        assert told == delivered
+
+
 def test_a_commit_waits_for_the_log(rig: Rig) -> None:
     _, delivered = traffic(3)
     for number, delivery in enumerate(delivered, 1):

@@ -1385,6 +1385,44 @@ def test_a_client_asks_again_and_everybody_when_its_leader_is_gone(run: Run) -> 
     run(main())
 
 
+def test_a_client_finds_the_next_leader_of_a_node_that_is_gone(run: Run) -> None:
+    """It need not wait until each of its messages would be repeated."""
+
+    async def main() -> None:
+        async with groups() as service, service.client() as client:
+            await service.nodes[N1].transport.close()
+            await until(lambda: not client.statistics()[N1]["connected"])
+            calls = [client.multicast([G0], payload) for payload in (b"one", b"two")]
+            for pending in client._sender.pending.values():
+                pending.retry_at = float("inf")
+            await until(lambda: service.nodes[N2].requests and service.nodes[N3].requests)
+            service.leader[G0] = N2
+            service.hints[G0] = Ballot(2, replica(N2), 0)
+            assert [set(each) for each in await asyncio.gather(*calls)] == [{G0}, {G0}]
+
+    run(main())
+
+
+def test_a_client_sends_to_a_leader_that_has_come_back_at_once(run: Run) -> None:
+    """It need not wait until each of its messages would be repeated."""
+
+    async def main() -> None:
+        async with groups() as service, service.client() as client:
+            old = service.nodes[N1]
+            await old.transport.close()
+            await until(lambda: not client.statistics()[N1]["connected"])
+            calls = [client.multicast([G0], payload) for payload in (b"one", b"two")]
+            for pending in client._sender.pending.values():
+                pending.retry_at = float("inf")
+            again = Node(N1, old.peers, port=old.address[1])
+            again.heard = lambda: service.answer(again)
+            await again.start()
+            assert [set(each) for each in await asyncio.gather(*calls)] == [{G0}, {G0}]
+            await again.transport.close()
+
+    run(main())
+
+
 def test_a_client_connects_again(run: Run) -> None:
     async def main() -> None:
         async with groups() as service, service.client() as client:

@@ -19,7 +19,7 @@ from wbkv_proto.peer_pb2 import Frame, Kind
 from kvstore import wire
 from kvstore.messages import SnapshotAck, SnapshotPiece
 from kvstore.wire import Envelope, WireError, decode, encode, size_of
-from multicast.client import Reply
+from multicast.client import Refused, Reply
 from multicast.membership import Configuration, Membership
 from multicast.messages import (
     Accept,
@@ -72,7 +72,7 @@ FUZZ = settings(deadline=None, derandomize=True, max_examples=300)
 Messages: TypeAlias = list[Any]
 Strategy: TypeAlias = st.SearchStrategy[Any]
 
-KINDS: list[type[Any]] = [*get_args(Message), Reply, SnapshotPiece, SnapshotAck]
+KINDS: list[type[Any]] = [*get_args(Message), Reply, Refused, SnapshotPiece, SnapshotAck]
 
 
 # Any message, from the fields its class declares. Numbers are as large as they may be.
@@ -89,13 +89,13 @@ LEAVES: dict[Any, Strategy] = {
     int: NUMBERS,
     bool: st.booleans(),
     bytes: st.binary(max_size=40),
+    str: st.text(max_size=40),
     types.NoneType: st.none(),
     Phase: st.sampled_from(Phase),
     ReplicaId: REPLICAS,
     Ballot: st.just(NO_BALLOT) | st.builds(Ballot, NUMBERS, REPLICAS, NUMBERS),
     MessageId: st.builds(MessageId, NUMBERS_64, NUMBERS, NUMBERS_64),
     Membership: memberships(),
-    str: st.text(max_size=40),
 }
 
 
@@ -198,6 +198,7 @@ SOME: Messages = [
         CatchUp(TS),
         Hint(GroupId(1), OTHER),
         Reply(MID, GroupId(1), TS),
+        Refused(MID, GroupId(1), "why"),
     ),
     *(HeartbeatAck(BALLOT, NO_BALLOT, TS), NewLeader(BALLOT), NewStateAck(BALLOT)),
     *(PreVote(NO_BALLOT), PreVoteAck(OTHER), HandOver(BALLOT)),

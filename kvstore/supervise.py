@@ -1,0 +1,227 @@
+"""Processes that are kept running: started, watched, started again, and ended for good with their parent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final
+
+from kvstore.ports import NodeId
+
+BACK_OFF_S, BACK_OFF_MAX_S = 0.5, 10.0
+TAIL_LINES: Final = 10
+
+LOG_BYTES: Final = 8 << 20
+"""What a process may have written before its log is cut. As much is kept of what was cut off."""
+LOOK_S: Final = 10.0
+"""How often that is looked at."""
+
+_LAUNCH: Final = """
+import ctypes, os, signal, sys
+parent_death_signal = 1
+ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("whoever started this has ended already")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""What a child runs first, so that it dies with its parent. (A `preexec_fn` is not safe beside threads.)"""
+
+
+class ClusterError(Exception):
+    """What was asked for cannot be done as things are. The message says what stands against it."""
+
+
+class Child:
+    """A node's process, started, watched and started again by a thread of its own.
+
+    The thread ends after the process, never before: it is the end of the thread which started a process, not
+    the end of that thread's process, that makes the kernel send the parent-death signal.
+    """
+
+    def __init__(
+        self,
+        name: NodeId,
+        command: Sequence[str],
+        log: Path,
+        keep: Callable[[], bool],
+        report: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self._command = command
+        self._log = log
+        self._keep = keep
+        self._report = report
+        self._changing = threading.Lock()
+        """Held to start, signal and reap: a signal must never go to a process id that is free again."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._began_at = 0
+        """Where in the log the present process's output begins."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while there is one."""
+        with self._changing:
+            return self._process.pid if self._process and self._process.returncode is None else None
+
+    @property
+    def over(self) -> bool:
+        """It has ended, and will not be started again by itself."""
+        return self._thread is not None and not self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start it. Raises what stands against that."""
+        if self._thread is not None and self._thread.is_alive():
+            raise ClusterError(f"{self.name} has been started already")
+        self._stopping = threading.Event()
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._watch, args=(started,), name=self.name, daemon=True)
+        self._thread.start()
+        started.result()
+
+    def _watch(self, started: Future[None]) -> None:
+        delay_s = 0.0
+        while True:
+            began = time.monotonic()
+            try:
+                with self._changing:
+                    if self._stopping.is_set():
+                        break
+                    process = self._process = self._spawn()
+            except (OSError, ValueError) as error:
+                what = f"cannot start {self.name}: {error}"
+                if not started.done():
+                    started.set_exception(ClusterError(what))
+                    break
+            else:
+                if not started.done():
+                    started.set_result(None)
+                self._attend(process.pid)
+                with self._changing:
+                    self._signal(signal.SIGKILL)  # to whatever it has started itself
+                    process.wait()
+                what = self.obituary()
+            if self._stopping.is_set() or not self._keep():
+                break
+            delay_s = back_off(delay_s, time.monotonic() - began)
+            self._report(f"{what}\nstarting {self.name} again in {delay_s:g} s")
+            if self._stopping.wait(delay_s):
+                break
+        if not started.done():
+            started.set_result(None)  # it was stopped at once
+
+    def _attend(self, pid: int) -> None:
+        """Until the process has ended. It is not reaped: its id stays its own."""
+        with process_of(pid) as process:
+            while not has_ended(process, LOOK_S):
+                if cut(self._log, self._report):
+                    self._began_at = 0
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        launch: list[str] = []
+        if sys.platform == "linux":
+            launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())]
+        with self._log.open("ab") as log:
+            self._began_at = log.tell()
+            return subprocess.Popen(  # noqa: S603 - our own command
+                [*launch, *self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,  # Ctrl-C is for whoever runs the cluster
+            )
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the process and all that it has started."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, if there is a process."""
+        with self._changing:
+            self._signal(number)
+
+    def stop(self, number: signal.Signals) -> None:
+        """Make it end by this signal, and not come back."""
+        with self._changing:
+            self._stopping.set()
+            self._signal(number)
+            self._signal(signal.SIGCONT)  # it may have been stopped
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it has ended for good."""
+        if self._thread is not None:
+            self._thread.join(max(timeout_s, 0.0))
+        return self._thread is None or not self._thread.is_alive()
+
+    def obituary(self) -> str:
+        """How it ended, with its last words."""
+        code = self._process.returncode if self._process is not None else 0
+        if code >= 0:
+            return f"{self.name} ended with status {code}{self.tail()}"
+        return f"{self.name} was killed by signal {-code} ({signal.strsignal(-code)}){self.tail()}"
+
+    def tail(self) -> str:
+        """The last lines of the log, for the end of a message."""
+        try:
+            with self._log.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(self._began_at, size - 8192))
+                lines = log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+        except OSError as error:
+            return f"; its log cannot be read: {error}"
+        if not lines:
+            return f"; it wrote nothing to {self._log}"
+        return "\n".join([f"; the end of {self._log}:", *(f"  {line}" for line in lines)])
+
+
+def back_off(delay_s: float, lived_s: float) -> float:
+    """How long to wait before the next start: longer each time, unless the process lived for a while."""
+    if lived_s > BACK_OFF_MAX_S or not delay_s:
+        return BACK_OFF_S
+    return min(2 * delay_s, BACK_OFF_MAX_S)
+
+
+def cut(log: Path, report: Callable[[str], None]) -> bool:
+    """Put what was written to a long log aside, in the place of what was put aside before.
+
+    Whoever writes to it appends, and goes on at its new end. A line written at this moment may be lost.
+    """
+    try:
+        if not log.exists() or log.stat().st_size <= LOG_BYTES:
+            return False
+        shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+        os.truncate(log, 0)
+    except OSError as error:  # a full disk, perhaps: no reason to end a node
+        report(f"{log} cannot be cut: {error}")
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def process_of(pid: int) -> Iterator[int]:
+    """A descriptor that is of this process for ever, as its id is not."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def has_ended(process: int, timeout_s: float) -> bool:
+    """Whether the process of this descriptor ends within some seconds."""
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
