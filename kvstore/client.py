@@ -21,7 +21,8 @@ from kvstore.transport import PROTOCOL_VERSION, SWEEPS, Limits, Link
 from kvstore.wire import Envelope, WireError
 from multicast.client import Sender
 from multicast.errors import InvalidArgument, MulticastError
-from multicast.messages import Message
+from multicast.membership import Membership
+from multicast.messages import Members, Message
 from multicast.topology import Topology
 from multicast.types import ClientId, GroupId, MessageId, Process, ReplicaId, Timestamp
 
@@ -74,6 +75,8 @@ class MulticastClient:
         self._deadlines: dict[MessageId, asyncio.TimerHandle] = {}
         self._missed: set[ReplicaId] = set()
         """Replicas that could not be reached when something was to be sent to them."""
+        self._heard: dict[GroupId, None] = {}
+        """Groups of which somebody has said who is in them."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """Set while the client is open."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -137,6 +140,25 @@ class MulticastClient:
         self._flush_soon()
         return answer
 
+    async def memberships(self, timeout_s: float = 5.0) -> dict[GroupId, Membership]:
+        """Who is in each group, as those say who answer first. `TimeoutError` names groups that do not."""
+        groups = self._sender.topology.groups
+        self._heard = {}
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while missing := [group for group in groups if group not in self._heard]:
+            if asyncio.get_running_loop().time() > deadline:
+                which = ", ".join(map(str, missing))
+                raise TimeoutError(f"nobody says who is in group {which}, after {timeout_s:g} s")
+            for group in missing:
+                self._sender.ask_members(group)
+            self._flush_soon()
+            await asyncio.sleep(0.1)
+        return {group: self._sender.topology.membership(group) for group in groups}
+
+    def node_of(self, replica: ReplicaId) -> NodeId | None:
+        """Where a replica is, as far as known."""
+        return self._node_of.get(replica)
+
     def statistics(self) -> dict[str, Any]:
         """For each node: see `transport.Counts`."""
         return {
@@ -170,6 +192,8 @@ class MulticastClient:
                     raise WireError(f"{sender} means {receiver}, not us")
                 for answer in answers:
                     self._sender.step(answer, now)
+                    if isinstance(answer, Members):
+                        self._heard[answer.membership.group] = None
         except MulticastError as error:
             raise WireError(str(error)) from error
         finally:

@@ -33,7 +33,7 @@ from kvstore.places import Address, join_address, read_place, split_address
 from kvstore.ports import NodeId
 from kvstore.wire import Envelope, WireError, decode, encode
 from multicast.errors import InvalidArgument
-from multicast.messages import Multicast
+from multicast.messages import MembersWanted, Multicast
 from multicast.types import ClientId, Process
 
 logger = logging.getLogger(__name__)
@@ -683,13 +683,14 @@ class _Door:
         self.handlers.on_frame(node, envelopes, len(data))
 
     def client_frame(self, visitor: _Inbound, client: ClientId, data: bytes) -> None:
-        """A client may only multicast, and only in its own name."""
+        """A client may only multicast, and only in its own name; and ask who is in a group."""
         envelopes = decode(data)
         for sender, _, messages in envelopes:
             if sender != client:
                 raise WireError(f"client {client} may not speak for {sender}")
             for message in messages:
-                if not (isinstance(message, Multicast) and message.mid.client == client):
+                own = isinstance(message, Multicast) and message.mid.client == client
+                if not (own or isinstance(message, MembersWanted)):
                     raise WireError(f"client {client} may not send this {type(message).__name__}")
         self.clients[client] = visitor
         self.handlers.on_client(client, envelopes, len(data))

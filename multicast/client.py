@@ -157,12 +157,16 @@ class Sender:
         else:
             raise InvalidArgument(f"a client does not understand {type(answer).__name__}")
 
+    def ask_members(self, group: GroupId) -> None:
+        """Ask everyone who is in the group, of those who were."""
+        self.sends.append((self.topology.members(group), MembersWanted(group)))
+
     def _hinted(self, hint: Hint, now: float) -> None:
         if hint.ballot > self.leaders.get(hint.group, NO_BALLOT):
             try:
                 self.topology.check_ballot(hint.group, hint.ballot)
             except UnknownConfiguration:
-                self.sends.append((self.topology.members(hint.group), MembersWanted(hint.group)))
+                self.ask_members(hint.group)
                 return
             self.leaders[hint.group] = hint.ballot
             self.send_again(hint.group, now)

@@ -1,0 +1,134 @@
+"""`wbkv member`: who is in the groups of a cluster, and how another node takes a member's place."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kvstore.config import Config
+from kvstore.ports import NodeId
+from multicast.membership import Membership
+from multicast.types import GroupId, ReplicaId
+
+PATIENCE_S = 60.0
+
+
+class MemberCommand:
+    """Look at members, or replace one."""
+
+    help = "show who is in each group, or let a node take another's place"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.description = (
+            "A node that has lost its disk needs none of this: it comes back with a new one, and takes its "
+            "own place by itself. To let another node take the place of one that is gone for good, or that is "
+            "to go: add it to the configuration ([nodes.n4], without an incarnation), start it with `wbkv serve "
+            "--config FILE --node n4`, and then, on its machine, `wbkv member replace --config FILE n2 n4`."
+        )
+        kinds = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+        shown = kinds.add_parser("list", help="who is in each group, and where")
+        shown.add_argument("--json", action="store_true", help="for programs")
+        replace = kinds.add_parser("replace", help="let a node take another's place in all its groups")
+        replace.add_argument("old", metavar="OLD", help="the node that goes")
+        replace.add_argument("new", metavar="NEW", help="the node that comes, which runs on this machine")
+        replace.add_argument(
+            "--timeout", type=float, default=PATIENCE_S, metavar="S", help="wait so long (60)"
+        )
+        for each in (shown, replace):
+            each.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it."""
+        config = Config.load(arguments.config)
+        try:
+            if arguments.what == "list":
+                return asyncio.run(_list(config, as_json=arguments.json))
+            old, new = NodeId(arguments.old), config.node(arguments.new)
+            return asyncio.run(_replace(config, old, new, arguments.timeout))
+        except (OSError, TimeoutError) as error:
+            sys.stderr.write(f"wbkv member: {error}\n")
+            return 1
+
+
+async def _list(config: Config, *, as_json: bool) -> int:
+    from kvstore.client import MulticastClient  # loads what other subcommands do without
+
+    async with MulticastClient.of(config) as client:
+        found = await client.memberships()
+    groups = [_row(config, membership) for _, membership in sorted(found.items())]
+    if as_json:
+        print(json.dumps({"groups": groups}))
+        return 0
+    for group in groups:
+        state = "" if group["settled"] else ", changing"
+        members = "  ".join(f"{member['node']} ({member['replica']})" for member in group["members"])
+        print(f"group {group['id']}, configuration {group['configuration']}{state}:  {members}")
+    return 0
+
+
+def _row(config: Config, membership: Membership) -> dict[str, Any]:
+    nodes = _nodes(config, membership)
+    return {
+        "id": membership.group,
+        "configuration": membership.current.number,
+        "settled": membership.settled,
+        "members": [{"node": nodes[m], "replica": str(m)} for m in membership.current.members],
+    }
+
+
+def _nodes(config: Config, membership: Membership) -> dict[ReplicaId, NodeId | None]:
+    """On which node each member is: the first ones as the configuration has them, others as they said."""
+    from kvstore.places import Directory
+
+    directory = Directory(config.incarnations)
+    directory.learn(membership)
+    return {member: directory.node_of(member) for member in membership.current.members}
+
+
+async def _replace(config: Config, old: NodeId, new: NodeId, timeout_s: float) -> int:
+    from kvstore.client import MulticastClient
+    from kvstore.status import ask
+
+    deadline = time.monotonic() + timeout_s
+    async with MulticastClient.of(config) as client:
+        found = await client.memberships()
+        leaving = _on(config, found, old)
+        if not leaving:
+            present = sorted({str(node) for m in found.values() for node in _nodes(config, m).values()})
+            raise ValueError(f"{old} is in no group; there are {', '.join(present)}")
+        rows = [[member.group, member.number, f"{member.incarnation:x}"] for member in leaving]
+        socket = config.status_socket(new)
+        answer = await asyncio.to_thread(ask, socket, request={"replace": rows})
+        if answer is None:
+            raise ValueError(f"{new} does not answer on {socket}: start it on this machine first")
+        if "error" in answer:
+            raise ValueError(str(answer["error"]))
+        print(f"{new} asks to take the place of {old} in {len(leaving)} groups")
+        waiting = {member.group for member in leaving}
+        while waiting:
+            if time.monotonic() > deadline:
+                which = ", ".join(map(str, sorted(waiting)))
+                raise TimeoutError(f"not done in group {which} after {timeout_s:g} s; it may be done later")
+            await asyncio.sleep(0.2)
+            found = await client.memberships()
+            members = {member.group for member in _on(config, found, new)}
+            for group in sorted(g for g in waiting & members if found[g].settled):
+                waiting.discard(group)
+                print(f"group {group}: {new} is a member, {old} is not")
+    print(f"{old} may be stopped, and its disk be deleted")
+    return 0
+
+
+def _on(config: Config, found: Mapping[GroupId, Membership], node: NodeId) -> list[ReplicaId]:
+    """The members that are on a node."""
+    return [m for membership in found.values() for m, at in _nodes(config, membership).items() if at == node]
+
+
+command = MemberCommand()
