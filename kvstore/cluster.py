@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import logging
 import os
@@ -121,16 +122,27 @@ class LocalCluster:
             raise
         self._settled = threading.Event()
         """From here on, nodes that end are started again."""
-        self._children = {
-            node: Child(
-                node,
-                [*command, "--config", str(file), "--node", node],
-                self.log(node),
-                lambda: restart and self._settled.is_set(),
-                report,
-            )
-            for node in self.config.nodes
-        }
+        self._command = [*command, "--config", str(file), "--node"]
+        self._restart = restart
+        self._children = {node: self._child(node) for node in self.config.nodes}
+
+    def _child(self, node: NodeId) -> Child:
+        restart = self._restart
+        return Child(
+            node,
+            [*self._command, node],
+            self.log(node),
+            lambda: restart and self._settled.is_set(),
+            self._report,
+        )
+
+    def add(self, port: int | None = None) -> NodeId:
+        """One more node, which is in no group until it takes another's place. It does not run yet."""
+        node = next(name for n in itertools.count(1) if (name := NodeId(f"n{n}")) not in self.config.nodes)
+        self.config = self.config.with_node(node, free_ports(1)[0] if port is None else port)
+        self.config.dump(self.data / CONFIG)
+        self._children[node] = self._child(node)
+        return node
 
     def _create(self, file: Path, make_disk: Callable[[Config, NodeId], None]) -> None:
         """The configuration comes last: with it, a node that has no disk has lost it."""

@@ -191,6 +191,10 @@ class Config:
             directory=Path(data).absolute(),
         )
 
+    def with_node(self, node: NodeId, port: int) -> Config:
+        """The same cluster, with one more node on this machine, in no group yet."""
+        return replace(self, nodes={**self.nodes, node: NodeConfig(f"127.0.0.1:{port}", node)})
+
     def moved(self, ports: Sequence[int]) -> Config:
         """The same cluster on other ports of the same hosts."""
         nodes = {

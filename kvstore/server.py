@@ -65,7 +65,10 @@ def replace_lost_disk(config: Config, me: NodeId, why: str) -> None:
         kept = path.with_name(f"{path.name}.lost-{_new_incarnation():x}")
         path.rename(kept)
         why += f" (kept as {kept.name})"
-    logger.warning("%s; %s starts with a new disk, and asks to become a member", why, me)
+    if me in config.incarnations:
+        logger.warning("%s; %s starts with a new disk, and asks to take its own place", why, me)
+    else:
+        logger.info("%s; %s starts with its first, in no group yet", why, me)
     create_disk(config, me, _new_incarnation())
 
 

@@ -28,9 +28,10 @@ class MemberCommand:
         """Declare the arguments."""
         parser.description = (
             "A node that has lost its disk needs none of this: it comes back with a new one, and takes its "
-            "own place by itself. To let another node take the place of one that is gone for good, or that is "
-            "to go: add it to the configuration ([nodes.n4], without an incarnation), start it with `wbkv serve "
-            "--config FILE --node n4`, and then, on its machine, `wbkv member replace --config FILE n2 n4`."
+            "own place by itself. To let another node take the place of one that is gone for good, or that "
+            "is to go: add it to the configuration ([nodes.n4], without an incarnation), start it with "
+            "`wbkv serve --config FILE --node n4`, and then, on its machine, "
+            "`wbkv member replace --config FILE n2 n4`."
         )
         kinds = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
         shown = kinds.add_parser("list", help="who is in each group, and where")

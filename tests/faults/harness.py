@@ -8,9 +8,10 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from kvstore import storage
 from kvstore.client import MulticastClient
@@ -93,10 +94,12 @@ def under_load(
     partitions: int = 2,
     timing: Timing | None = None,
     away: Sequence[NodeId] = (),
+    replaced: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[LocalCluster, Load]]:
     """A cluster and its load. At the end, everything must come to rest, and all disks must agree.
 
-    Nodes that are `away` are killed before anything is multicast.
+    Nodes that are `away` are killed before anything is multicast. `replaced` says which nodes have taken
+    others' places by the end.
     """
     os.environ[TEST_HOOKS] = "1"
     cluster = LocalCluster(data, nodes, partitions, restart=False, timing=timing or Timing())
@@ -108,12 +111,12 @@ def under_load(
         yield cluster, load
         load.wait_for(50)
         load.finish()
-        settle(cluster)
-    check_disks(cluster, load)
+        settle(cluster, replaced)
+    check_disks(cluster, load, replaced)
 
 
-def settle(cluster: LocalCluster) -> None:
-    """Until all replicas of a group have delivered the same, and hold nothing."""
+def settle(cluster: LocalCluster, replaced: Mapping[str, str]) -> None:
+    """Until all members of a group have delivered the same, and hold nothing."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         groups = cluster.status()["groups"]
@@ -121,6 +124,7 @@ def settle(cluster: LocalCluster) -> None:
             replica["up"] and replica["lag"] == 0 and replica["entries"] == 0
             for group in groups
             for replica in group["replicas"]
+            if replica["node"] not in replaced
         ):
             return
         if time.monotonic() > deadline:
@@ -150,11 +154,13 @@ def difference(found: Sequence[object], reference: Sequence[object]) -> str:
     )
 
 
-def check_disks(cluster: LocalCluster, load: Load) -> None:
+def check_disks(
+    cluster: LocalCluster, load: Load, replaced: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """The same order at all replicas, nothing twice, and nothing missing that was answered."""
     places: dict[GroupId, dict[bytes, Timestamp]] = {}
     for group in cluster.config.topology.groups:
-        nodes = cluster.config.groups[group]
+        nodes = [NodeId(replaced.get(node, node)) for node in cluster.config.groups[group]]
         logs = {node: log_of(cluster, node, group) for node in nodes}
         reference = [(d.mid, d.global_ts, d.payload) for d in logs[nodes[0]]]
         for node, log in logs.items():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -104,17 +108,48 @@ def test_disks_are_lost_one_after_the_other(tmp_path: Path) -> None:
         kill_and_restart(cluster, load, leader_of(cluster, 0) or NodeId("n1"))
 
 
+def test_another_node_takes_a_members_place(tmp_path: Path) -> None:
+    """An operator replaces a node that leads a group; later it is killed, and so is the one that came."""
+    timing, replaced = Timing(history=64), {"n1": "n4"}
+    with under_load(tmp_path / "cluster", timing=timing, replaced=replaced) as (cluster, load):
+        newcomer = cluster.add()
+        cluster.start(newcomer)
+        until(lambda: not member(cluster, "replace", "n1", newcomer).returncode)
+        load.wait_for(30)
+        cluster.kill(NodeId("n1"))
+        load.wait_for(30)
+        kill_and_restart(cluster, load, newcomer)
+        for group in json.loads(member(cluster, "list", "--json").stdout)["groups"]:
+            assert {each["node"] for each in group["members"]} == {"n2", "n3", "n4"}
+            assert group["settled"]
+
+
+def member(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """`wbkv member`."""
+    command = [sys.executable, "-c", "from wbkv.command import main; raise SystemExit(main())", "member"]
+    file = str(cluster.data / "cluster.toml")
+    command += [*arguments, "--config", file]
+    return subprocess.run(command, check=False, capture_output=True)  # noqa: S603 - our own command
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Wait for something that must happen."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def wait_for_members(cluster: LocalCluster, configuration: int) -> None:
     """Until the change to this configuration is settled at all replicas, and all are members."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not all(
-        replica["status"] in ("leader", "follower")
-        and (replica["configuration"], replica["settled"]) == (configuration, True)
-        for group in cluster.status()["groups"]
-        for replica in group["replicas"]
-    ):
-        assert time.monotonic() < deadline, cluster.status()
-        time.sleep(0.1)
+    until(
+        lambda: all(
+            replica["status"] in ("leader", "follower")
+            and (replica["configuration"], replica["settled"]) == (configuration, True)
+            for group in cluster.status()["groups"]
+            for replica in group["replicas"]
+        )
+    )
 
 
 def test_a_node_that_was_away_for_long_gets_what_it_missed(tmp_path: Path) -> None:
