@@ -349,9 +349,7 @@ def _check_groups(config: Config) -> None:
             if list(members).count(member) > 1:
                 raise ConfigError(f"{_show(member)} is listed twice", keys)
             if member not in config.incarnations:
-                raise ConfigError(
-                    "missing: it is a first member of a group", ("nodes", member, "incarnation")
-                )
+                raise ConfigError("missing: it is in a group", ("nodes", member, "incarnation"))
         try:
             Configuration(group, 0, config._members(group))  # noqa: SLF001 - the same module
         except InvalidArgument as error:

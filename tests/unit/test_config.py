@@ -135,6 +135,7 @@ OWN = [
     ("127.0.0.1:7101", "127.0.0.1:7111"),
     ("n1-n3 = 2.5", "n1-n3 = 3"),
     ("[groups.0]", '[nodes.spare]\naddress = "h:1"\ndata = "s"\nincarnation = "c"\n[groups.0]'),
+    ("[groups.0]", '[nodes.spare]\naddress = "h:1"\ndata = "s"\n[groups.0]'),
 ]
 
 
@@ -211,6 +212,7 @@ def at(line: int, what: str) -> str:
         ("[cluster]\nid = ", "[clusters]\nid = ", at(2, 'clusters: unknown key; did you mean "cluster"?')),
         ('id = "c1"', "", at(2, "cluster.id: missing")),
         ('data = "n1"\n', "", at(8, "nodes.n1.data: missing")),
+        ('incarnation = "a1"\n', "", at(8, "nodes.n1.incarnation: missing: it is in a group")),
         ('members = ["n3"]', "", at(28, "groups.7.members: missing")),
         # Types
         ('id = "c1"', "id = 3", at(3, "cluster.id: must be a string, not 3")),

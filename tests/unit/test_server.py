@@ -1,41 +1,99 @@
-"""The node in its event loop."""
+"""Disks that are lost: the node comes back on a new one, and is nobody that it was."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
-import uvloop
+import pytest
 
-from kvstore.cluster import free_ports
+from kvstore import layout, storage
 from kvstore.config import Config
 from kvstore.ports import NodeId
 from kvstore.server import Server, create_disk
-from multicast.protocol import Timing
+from multicast.types import GroupId, ReplicaId
 
-ME = NodeId("n1")
+N1, SPARE = NodeId("n1"), NodeId("spare")
 
 
-def test_no_timer_wakes_a_node_before_it_is_time(tmp_path: Path) -> None:
-    """An idle node costs what its ticks cost, so none may be in vain."""
-    timing = Timing(heartbeat_s=0.0104)  # a part of a millisecond, which is rounded down
-    config = Config.local(1, 2, 1, tmp_path, ports=free_ports(1), timing=timing)
-    create_disk(config, ME)
-    late: list[float] = []
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config.local(3, 2, 3, tmp_path, durability="os")
 
-    async def run() -> int:
-        server = Server(config, ME)
-        tick = server.node.tick
 
-        def observed() -> None:
-            late.append(server.now() - server.node.wake_at)
-            tick()
-            if len(late) == 20:
-                server._stopped.set()
+def replicas_of(config: Config, node: NodeId = N1) -> set[ReplicaId]:
+    """Who is on the node's disk, once it has started."""
 
-        server.node.tick = observed  # type: ignore[method-assign]
-        return await server.run()
+    async def main() -> set[ReplicaId]:
+        server = Server(config, node)
+        try:
+            return set(server.node.replicas)
+        finally:
+            await asyncio.to_thread(server._disk.close)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert runner.run(run()) == 0
-    assert min(late) >= 0
+    return asyncio.run(main())
+
+
+def first(config: Config) -> set[ReplicaId]:
+    return {ReplicaId(GroupId(g), 0, config.incarnations[N1]) for g in (0, 1)}
+
+
+def test_the_first_disk_has_the_members_that_the_groups_began_with(config: Config) -> None:
+    create_disk(config, N1)
+    assert replicas_of(config) == replicas_of(config) == first(config)
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_without_its_disk_a_node_is_somebody_else_for_ever(config: Config, *, empty: bool) -> None:
+    create_disk(config, N1)
+    shutil.rmtree(config.data(N1))
+    if empty:
+        config.data(N1).mkdir()
+    found = replicas_of(config)
+    assert {(r.group, r.number) for r in found} == {(0, 0), (1, 0)}
+    assert found.isdisjoint(first(config))
+    assert replicas_of(config) == found
+
+
+def test_a_disk_that_may_lack_promises_is_kept_but_not_used(
+    config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    create_disk(config, N1)
+    path = config.data(N1)
+
+    async def crash() -> None:
+        server = Server(config, N1)
+        await asyncio.to_thread(shutil.copytree, path, path.with_name("copy"))
+        await asyncio.to_thread(server._disk.close)
+
+    asyncio.run(crash())
+    shutil.rmtree(path)
+    path.with_name("copy").rename(path)
+    monkeypatch.setattr(layout, "boot_id", lambda: "after a reboot")
+    found = replicas_of(config)
+    assert found.isdisjoint(first(config))
+    assert "may lack promises (kept as n1.lost-" in caplog.text
+    (kept,) = path.parent.glob("n1.lost-*")
+    assert layout.read_disk(kept)[0].incarnation == config.incarnations[N1]
+    assert replicas_of(config) == found
+
+
+def test_another_nodes_disk_is_refused_and_left_alone(config: Config) -> None:
+    create_disk(config, NodeId("n2"))
+    config.data(NodeId("n2")).rename(config.data(N1))
+    with pytest.raises(storage.StorageError, match="n2"):
+        replicas_of(config)
+    assert not list(config.data(N1).parent.glob("*.lost-*"))
+
+
+def test_a_folder_with_something_else_in_it_is_refused_and_left_alone(config: Config) -> None:
+    config.data(N1).mkdir(parents=True)
+    (config.data(N1) / "thesis.tex").write_text("mine")
+    with pytest.raises(storage.StorageError):
+        replicas_of(config)
+    assert (config.data(N1) / "thesis.tex").read_text() == "mine"
+
+
+def test_a_node_of_no_group_has_no_replicas(config: Config) -> None:
+    assert replicas_of(config.with_node(SPARE, 7), SPARE) == set()

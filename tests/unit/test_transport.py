@@ -7,6 +7,7 @@ what must happen, as long as it takes. Every test runs on asyncio's loop and on 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ import uvloop
 from wbkv_proto.link_pb2 import Answer, Hello, Reason, Welcome
 
 from kvstore.client import MulticastClient
+from kvstore.cluster import free_ports
 from kvstore.places import Address
 from kvstore.ports import Network, NodeId
 from kvstore.transport import HELLO_MAX, PROTOCOL_VERSION, SWEEPS, Limits, Link, Transport, _reach
@@ -98,9 +100,11 @@ class Node:
         topology: bytes = HASH,
         port: int = 0,
         delays: dict[tuple[NodeId, NodeId], float] | None = None,
+        incarnation: int = 0,
     ) -> None:
         self.me = me
         self.peers = peers
+        self.disks: list[tuple[NodeId, int]] = []
         self.frames: list[tuple[NodeId, list[Envelope]]] = []
         self.sizes: list[int] = []
         self.requests: list[tuple[ClientId, list[Envelope]]] = []
@@ -108,7 +112,8 @@ class Node:
         self.transport = Transport(
             me, cluster, topology, peers,
             on_frame=self.on_frame, on_client=self.on_client, lives_on=lives_on,
-            listen=("127.0.0.1", port), limits=limits, delays=delays,
+            on_peer=lambda node, incarnation: self.disks.append((node, incarnation)),
+            listen=("127.0.0.1", port), limits=limits, delays=delays, incarnation=incarnation,
         )  # fmt: skip
         network: Network = self.transport  # to the type checker
         self.network = network
@@ -775,7 +780,57 @@ REFUSALS = {
     "ourselves": (hello(N1), Reason.OWN_ID, "'n1'"),
     "not for us": (hello(N2, to=N3), Reason.WRONG_NODE, "'n3'"),
     "a client's, not for us": (hello(client=CLIENT, to=""), Reason.WRONG_NODE, "''"),
+    "nowhere": (hello(N3, address="nowhere"), Reason.UNKNOWN_NODE, "'n3'"),
+    "no name": (hello(NodeId("../n3"), address="127.0.0.1:9"), Reason.UNKNOWN_NODE, "'../n3'"),
 }
+
+
+def test_a_node_that_nobody_knows_says_where_it_is_and_is_dialled(run: Run) -> None:
+    async def main() -> None:
+        port = free_ports(1)[0]
+        async with nodes(N1, N2) as (a, b):
+            peers = {N1: a.address, N2: b.address, N3: ("127.0.0.1", port)}
+            newcomer = Node(N3, peers, port=port, incarnation=2**64 - 1)
+            try:
+                await newcomer.start()
+                await until(lambda: newcomer.linked() and a.linked() and b.linked())
+                assert (N3, 2**64 - 1) in a.disks
+                assert (N1, 0) in newcomer.disks
+                a.send(N3, number(7))
+                newcomer.send(N1, number(8))
+                await until(lambda: newcomer.numbers(N1) == [7] and a.numbers(N3) == [8])
+            finally:
+                await newcomer.transport.close()
+
+    run(main())
+
+
+def test_the_number_of_nodes_is_limited(run: Run) -> None:
+    async def main() -> None:
+        async with nodes(N1, absent=[N2], limits=dataclasses.replace(QUICK, peers=2)) as (a,):
+            for number, name in enumerate(("n3", "n4")):
+                wire = await Wire.dial(a.address)
+                said = hello(NodeId(name), address=f"127.0.0.1:{number + 1}")
+                wire.write(framed(said.SerializeToString()))
+                answer = await wire.answer()
+                assert answer.HasField("welcome") == (name == "n3")
+                wire.abort()
+            assert answer.refusal.reason == Reason.TOO_MANY_CONNECTIONS
+
+    run(main())
+
+
+def test_a_peer_is_added_once(run: Run) -> None:
+    async def main() -> None:
+        async with nodes(N1, N2) as (a, b):
+            for _ in range(2):
+                a.transport.add_peer(N1, ("127.0.0.1", 9))
+                a.transport.add_peer(N2, ("127.0.0.1", 9))
+            a.send(N2, number(7))
+            await until(lambda: b.numbers() == [7])
+            assert list(a.transport.statistics()["peers"]) == [N2]
+
+    run(main())
 
 
 @pytest.mark.parametrize("case", REFUSALS)

@@ -1,0 +1,48 @@
+"""Names, addresses and places; and which replica is on which node."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore.places import Directory, join_address, place_of, read_place, split_address
+from kvstore.ports import NodeId
+from multicast.membership import Configuration, Membership
+from multicast.types import GroupId, ReplicaId
+
+G0 = GroupId(0)
+N1, N2, N4 = NodeId("n1"), NodeId("n2"), NodeId("n4")
+
+
+@pytest.mark.parametrize("address", [("127.0.0.1", 1), ("::1", 65535), ("host.example-1", 7101)])
+def test_addresses_and_places_come_back_as_they_were(address: tuple[str, int]) -> None:
+    assert split_address(join_address(*address)) == address
+    assert read_place(place_of(N4, address)) == (N4, address)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "host", "host:", ":1", "host:0", "host:65536", "host:port", "a b:1", "::1:7", "h" * 256 + ":1"],
+)
+def test_what_is_no_address_is_no_place(text: str) -> None:
+    assert split_address(text) is None
+    assert read_place(f"n1@{text}") is None
+
+
+@pytest.mark.parametrize("place", ["", "n1", "@h:1", "../n1@h:1", ".n1@h:1", "n1@n2@h:1", "n" * 64 + "@h:1"])
+def test_what_is_no_place(place: str) -> None:
+    assert read_place(place) is None
+
+
+def test_a_directory_learns_from_members_and_from_nodes() -> None:
+    directory = Directory({N1: 1, N2: 2})
+    old, new, far = (ReplicaId(G0, 1, incarnation) for incarnation in (2, 0xB, 0xC))
+    assert directory.node_of(old) == N2
+    assert directory.node_of(new) is None
+    directory.note(N2, 0xB)
+    assert directory.node_of(new) == N2
+    assert directory.node_of(old) == N2, "it was there, on another disk"
+    members = [ReplicaId(G0, 0, 1), far, ReplicaId(G0, 2, 3)]
+    membership = Membership(Configuration(G0, 1, members, ["", "n4@127.0.0.1:7", "no place"]))
+    assert directory.learn(membership) == {N4: ("127.0.0.1", 7)}
+    assert directory.node_of(far) == N4
+    assert directory.node_of(members[2]) is None
