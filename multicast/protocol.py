@@ -77,6 +77,8 @@ class Timing:
     """The shortest time without a leader before anyone stands; the longest is twice this."""
     retry_s: float = 0.25
     """How long a message may stay uncommitted before it is multicast again."""
+    give_back_s: float = 20.0
+    """How long the member that should lead must have been well before whoever leads instead hands over."""
     orphan_s: float = 5.0
     """How long proposals of other groups are kept for a message this group has not seen."""
     part_entries: int = 256

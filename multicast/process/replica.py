@@ -30,7 +30,7 @@ from multicast.messages import (
 from multicast.process.entry import E
 from multicast.process.membership import Admission
 from multicast.protocol import Ready, Start
-from multicast.types import Ballot, Process, ReplicaId, Status
+from multicast.types import NO_TIMESTAMP, Ballot, Process, ReplicaId, Status
 
 
 class _NotForIt(Exception):
@@ -56,6 +56,8 @@ class Replica(Admission[E]):
         """At a follower: when to ask other groups for watermarks, if anything still waits for them."""
         self.defied: dict[ReplicaId, float] = {}
         """At a leader: members that have promised a higher ballot, and since when."""
+        self.heir_well_since = start.now
+        """At a leader that should not lead: since when the one that should has been well."""
         self._client_handlers = _Handlers(
             {Multicast: self.on_multicast, MembersWanted: self.on_members_wanted}
         )
@@ -152,6 +154,7 @@ class Replica(Admission[E]):
             self._heartbeat()
             self._retry_overdue()
             self._follow_changes()
+            self._give_back()
         elif self.is_outsider:
             self._ask_to_join()
         else:
@@ -166,8 +169,27 @@ class Replica(Admission[E]):
         self._collect()
         self._expire_orphans()
 
+    def _give_back(self) -> None:
+        """Leaders are to be spread over nodes: hand over to who should lead, once it has been well for long.
+
+        It is well if it hears us and has executed what a quorum has.
+        """
+        heir = self.topology.preferred_leader(self.group)
+        well = (
+            heir != self.me
+            and self.membership.settled
+            and self.selection.hears_us(heir, self.now)
+            and self.reports.get(heir, NO_TIMESTAMP) >= self.executed_by_quorum
+        )
+        if not well:
+            self.heir_well_since = self.now
+        elif self.now - self.heir_well_since >= self.timing.give_back_s:
+            self.heir_well_since = self.now
+            self._ready.send.append(((heir,), HandOver(self.cballot)))
+
     def _lead(self) -> None:
         self.defied = {}
+        self.heir_well_since = self.now
         super()._lead()
 
     def _leave_ballot(self) -> None:

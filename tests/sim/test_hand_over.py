@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multicast import PROTOCOLS, Protocol
-from multicast.messages import Deliver, HandOver
+from multicast.messages import Deliver, Deliveries, HandOver
 from multicast.protocol import Timing
 from multicast.types import Process
 from tests.sim.schedules import G0, G1, Story
@@ -91,3 +91,40 @@ def test_a_late_request_is_ignored() -> None:
     story._arrived(old, third, request)
     story.wait(0.02)
     assert story.leader(G0) == new
+
+
+@pytest.mark.parametrize("protocol", MANY)
+def test_who_should_lead_gets_the_group_back_once_it_has_been_well_for_long(protocol: type[Protocol]) -> None:
+    story = Story(protocol, 1, 3, Timing(give_back_s=3.0))
+    first = story.leader(G0)
+    assert first is not None
+    assert first == story.topology.preferred_leader(G0)
+    story.crash(first, 1.0)
+    story.wait(2.0)
+    second = story.leader(G0)
+    assert second not in (None, first)
+    story.crash(first, 0.6)  # it was back, but not for good: the time counts from its return
+    story.wait(3.2)
+    assert story.leader(G0) == second
+    story.wait(1.0)
+    assert story.leader(G0) == first
+    story.multicast(G0)
+    story.finish()
+
+
+@pytest.mark.parametrize("protocol", MANY)
+def test_who_is_behind_does_not_get_the_group_back(protocol: type[Protocol]) -> None:
+    story = Story(protocol, 1, 3, Timing(give_back_s=1.0))
+    first = story.leader(G0)
+    assert first is not None
+    story.crash(first, 2.0)
+    story.wait(1.5)
+    second = story.leader(G0)
+    story.lose(lambda source, target, message: target == first and isinstance(message, Deliver | Deliveries))
+    story.multicast(G0)
+    story.wait(5.0)
+    assert story.leader(G0) == second != first
+    story.lose(None)
+    story.wait(3.0)
+    assert story.leader(G0) == first
+    story.finish()

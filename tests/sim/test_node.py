@@ -16,7 +16,7 @@ from multicast.messages import Delivery
 from multicast.protocol import Ready, Timing
 from multicast.sim import Outcome, Scenario, Workload
 from multicast.sim.host import Disk
-from multicast.types import GroupId, Process, ReplicaId, Timestamp
+from multicast.types import GroupId, ReplicaId, Timestamp
 
 MANY = [name for name in PROTOCOLS if name != "skeen"]
 SLOW = Disk(0.001, 0.02, 0.25)
@@ -98,13 +98,6 @@ class ForgetsTheStateOfASnapshot(Node):
         if incoming is not None and piece.last:
             incoming.state.clear()
         super()._take_piece(hosted, source, piece, now)
-
-
-class AnswersForTheOneBefore(Node):
-    """What is said to a replica whose disk was lost is taken by the one that came in its place."""
-
-    def _stand_in(self, receiver: Process, messages: Sequence[object]) -> _Hosted | None:
-        return self._by_group.get(receiver.group) if isinstance(receiver, ReplicaId) else None
 
 
 class KeepsRecordsFromACommit(Node):
