@@ -228,6 +228,8 @@ def test_up_in_the_background_status_and_down(shell: Shell) -> None:
         "lag": 0,
         "entries": 0,
         "store_bytes": 8192,
+        "configuration": None,
+        "settled": None,
         "up": True,
     }
     code, table, _ = shell.run("status")
