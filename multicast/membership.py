@@ -59,6 +59,8 @@ class Configuration:
                 raise InvalidArgument(f"{member} is listed in group {group}")
         if len(self.places) != len(self.members):
             raise InvalidArgument(f"group {group} has {len(self.members)} members in {self.places}")
+        if len(self.members) > MEMBERS_MAX or max(map(len, self.places)) > PLACE_MAX:
+            raise InvalidArgument(f"group {group} has too many members, or one of them too long a place")
 
     def is_quorum(self, votes: int) -> bool:
         """Whether these members, as bits, are a quorum."""
@@ -179,11 +181,9 @@ def _row(configuration: Configuration | None) -> list[Any] | None:
 
 def _configuration(group: Any, row: Any) -> Configuration:
     number, members = row
-    if len(members) > MEMBERS_MAX:
-        raise InvalidArgument(f"{len(members)} members")
     replicas, places = [], []
     for member, incarnation, place in members:
-        if not isinstance(place, str) or len(place) > PLACE_MAX:
+        if not isinstance(place, str):
             raise InvalidArgument(f"a member at {place!r:.80}")
         _check(member, _NUMBER_MAX)
         _check(incarnation, _INCARNATION_MAX)

@@ -19,7 +19,7 @@ from multicast.messages import HandOver, Join, Members, MembersWanted, Message, 
 from multicast.process.entry import E
 from multicast.process.recovery import LeaderRecovery
 from multicast.protocol import Start
-from multicast.types import GroupId, Process, ReplicaId, Status
+from multicast.types import NO_BALLOT, GroupId, Phase, Process, ReplicaId, Status
 
 
 class Admission(LeaderRecovery[E]):
@@ -31,14 +31,13 @@ class Admission(LeaderRecovery[E]):
         """At an outsider: when to ask again."""
         self.asked_members: dict[GroupId, float] = {}
         """Until when nobody is asked again for a group's members."""
+        self.leaving_since: float | None = None
+        """At a leader that is no member any more: since when it looks for an heir."""
 
-    @property
-    def is_outsider(self) -> bool:
-        """Whether this replica is in no configuration that counts: not yet, or no more."""
-        return self.me not in self.membership.everyone
-
-    def _ask_to_join(self) -> None:
-        if self.now >= self.join_at:
+    def _stay_outside(self) -> None:
+        """Who never was a member asks to become one. Whoever is none does not let others wait for it."""
+        self._release_waiting()
+        if self.ballot == NO_BALLOT and self.now >= self.join_at:
             self.join_at = self.now + self.timing.election_s
             self._ready.send.append((self.membership.everyone, Join(self.place, self.evicts)))
 
@@ -50,12 +49,11 @@ class Admission(LeaderRecovery[E]):
         old = next((m for m in membership.current.members if m.number == sender.number), None)
         if old is None:
             raise PeerViolation(f"{sender} asks to join group {self.group}, which has no such number")
+        change = membership.replace(old, sender, message.place)
         self._ready.send.append(((sender,), Members(membership)))
-        if sender in self.topology:
-            return
-        replaces = message.evicts == old or not self.selection.hears_us(old, self.now)
-        if self._may_change() and replaces:
-            self._step(membership.replace(old, sender, message.place))
+        gone = message.evicts == old or not self.selection.hears_us(old, self.now)
+        if gone and sender not in self.topology and self._may_change():
+            self._step(change)
 
     def _may_change(self) -> bool:
         """One change at a time: in a ballot of the newest configuration, which is settled."""
@@ -72,14 +70,24 @@ class Admission(LeaderRecovery[E]):
     def _follow_changes(self) -> None:
         """At a leader: take the next step of a change, if it is time for it."""
         membership = self.membership
-        if self.cballot.configuration < membership.current.number:
-            if self.me in membership.current.bit:
-                self.recover()
-            else:
-                heir = next(m for m in membership.current.members if m in self.configuration.bit)
-                self._ready.send.append(((heir,), HandOver(self.cballot)))
-        elif not membership.settled and self._is_executed():
-            self._step(membership.settle())
+        if self.cballot.configuration == membership.current.number:
+            if not membership.settled and self._is_executed():
+                self._step(membership.settle())
+        elif self.me in membership.current.bit:
+            self.recover()
+        else:
+            self._leave(membership)
+
+    def _leave(self, membership: Membership) -> None:
+        """We lead a group that we are in no more: ask a member to lead, and do not insist."""
+        if self.leaving_since is None:
+            self.leaving_since = self.now
+        if self.now - self.leaving_since >= self.timing.election_s:
+            self._leave_ballot()
+            return
+        heirs = [m for m in membership.current.members if self.selection.hears_us(m, self.now)]
+        if heirs:
+            self._ready.send.append(((heirs[0],), HandOver(self.cballot)))
 
     def _is_executed(self) -> bool:
         """Whether a quorum of this ballot has executed all that earlier ballots may have collected."""
@@ -121,8 +129,24 @@ class Admission(LeaderRecovery[E]):
             raise PeerViolation(f"{sender} speaks of group {message.membership.group}")
         self._learn(message.membership)
 
+    def recover(self) -> None:
+        """Open a ballot, with the consent of no more than need be asked."""
+        self._notice_settled()
+        super().recover()
+
+    def _notice_settled(self) -> None:
+        """Who has accepted that a change is settled may rely on it: nobody proposes that before it is true.
+
+        The only one to deliver it may have lost its disk since, and those who are needed without it, too.
+        """
+        settled = self.membership.settle()
+        entry = self.entries.get(settled.mid)
+        if entry is not None and entry.phase >= Phase.ACCEPTED:
+            self._learn(settled)
+
     def _lead(self) -> None:
         super()._lead()
+        self.leaving_since = None
         if not self.membership.settled:
             # Everyone will meet this ballot's configuration: they need not stumble over it first.
             everyone = tuple(sorted(self.topology.replicas - {self.me}))

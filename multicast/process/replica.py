@@ -156,7 +156,7 @@ class Replica(Admission[E]):
             self._follow_changes()
             self._give_back()
         elif self.is_outsider:
-            self._ask_to_join()
+            self._stay_outside()
         else:
             self._resend()
             if self.pre_vote_for is not None and self.campaign is None:
@@ -207,6 +207,8 @@ class Replica(Admission[E]):
         if self.me not in membership.current.bit:
             self.selection.expect_leader(self.now)
             return
+        self._notice_settled()
+        membership = self.membership
         self.pre_vote_for = Ballot(self.highest_number + 1, self.me, membership.current.number)
         if self.selection.begin_pre_vote(membership, self.now):
             self.recover()

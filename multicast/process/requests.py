@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
-from multicast.messages import Hint, Multicast
+from multicast.messages import Hint, Members, Multicast
 from multicast.process.collection import Collection
 from multicast.process.entry import E
 from multicast.types import (
@@ -65,7 +65,9 @@ class Requests(Collection[E]):
     def _check_multicast(self, sender: Process, message: Multicast) -> bool | None:
         """Whether it was delivered here. Raise, with nothing changed, if no leader should order this."""
         mid, dest = message.mid, message.dest
-        _, sequence, digest = mid
+        client, sequence, digest = mid
+        if not client and sender != self.me:
+            raise InvalidArgument(f"message {mid}: its client's id is reserved for changes of membership")
         if dest is not self.checked_dest:
             self.topology.check_destinations(dest)
             if self.group not in dest:
@@ -84,7 +86,12 @@ class Requests(Collection[E]):
         return delivered
 
     def _defer(self, sender: Process, message: Multicast) -> None:
-        """Departure 11: a follower answers with a hint; a recovering process lets the message wait."""
+        """Departure 11: a follower answers with a hint; a recovering process lets the message wait. Who is no
+        member says who is.
+        """
+        if self.is_outsider:
+            self._ready.send.append(((sender,), Members(self.membership)))
+            return
         if self.status is FOLLOWER or len(self.waiting) >= self.timing.waiting:
             self._ready.send.append(((sender,), Hint(self.group, self.ballot)))
         else:

@@ -122,6 +122,11 @@ class State(Protocol, Generic[E]):
         """The newest of the own group that we know of: whoever opens a ballot needs its consent."""
         return self.topology.memberships[self.group]
 
+    @property
+    def is_outsider(self) -> bool:
+        """Whether this replica is in no configuration that counts: not yet, or no more."""
+        return self.me not in self.membership.everyone
+
     def _configure(self) -> None:
         """The members that cballot is about."""
         found = self.topology.known(self.group, self.cballot.configuration)

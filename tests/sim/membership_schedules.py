@@ -194,8 +194,8 @@ def old_members_meet(protocol: type[Protocol]) -> None:
     replica.highest_number = 50
     story.lose(lambda source, target, message: new in (source, target) or speaks(message, (Members,)))
     story.hosts[evicted_one].nominate()
-    story.wait(0.5)
-    story.multicast(G0)
+    story.wait(0.02)
+    story.hand(story.multicast(G0), evicted_one)
     story.wait(0.5)
     story.finish()
 

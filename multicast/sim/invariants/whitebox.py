@@ -114,7 +114,7 @@ class Agreement(Checker):
         proposals = {}
         for other, ballot in zip(dest, vector, strict=True):
             lts = self._proposals.get((mid, other, ballot))
-            if lts is None and other == group and len(self._topology.members(group)) == 1:
+            if lts is None and other == group and self._is_alone(group, ballot):
                 # Alone in its group, a leader proposes to nobody but itself, without a word.
                 replica: Any = host.replica
                 lts = self._proposals[mid, group, ballot] = replica.entries[mid].local_ts
@@ -139,6 +139,9 @@ class Agreement(Checker):
             del projections[:-32]
         if all(self._is_quorum(g, b, acks[g]) for g, b in zip(dest, vector, strict=True)):
             self._complete[mid].add(vector)
+
+    def _is_alone(self, group: GroupId, ballot: Ballot) -> bool:
+        return len(self._topology.configuration(group, ballot.configuration).members) == 1
 
     def _is_quorum(self, group: GroupId, ballot: Ballot, replicas: set[ReplicaId]) -> bool:
         return self._topology.configuration(group, ballot.configuration).has_quorum(replicas)

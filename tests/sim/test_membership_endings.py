@@ -1,0 +1,174 @@
+"""Changes of membership come to an end, whoever is lost, evicted or restarted meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from multicast.client import Numbers
+from multicast.errors import InvalidArgument
+from multicast.messages import Deliver, Deliveries, Heartbeat, Join, Members, Multicast
+from multicast.protocol import Protocol, Timing
+from multicast.sim.checkers import Violation
+from multicast.skeen import FastCast, FtSkeen
+from multicast.types import ClientId, ReplicaId
+from multicast.whitebox import WhiteBox
+from tests.sim.membership_schedules import version
+from tests.sim.schedules import G0, Story
+
+PROTOCOLS = pytest.mark.parametrize("protocol", [WhiteBox, FtSkeen, FastCast])
+
+
+def until_version(story: Story, wanted: int, seconds: float = 5.0) -> None:
+    """Somebody has learnt of this step."""
+    found = story.run_until(lambda: story.topology.membership(G0).version >= wanted, story.loop.now + seconds)
+    assert found, story.topology.membership(G0)
+
+
+def finish(story: Story) -> None:
+    """Everything comes to its end, within a minute."""
+    try:
+        story.finish()
+    except Violation as violation:
+        pytest.fail(str(violation))
+
+
+@PROTOCOLS
+def test_an_evicted_leader_finds_another_heir_when_the_first_has_lost_its_disk(
+    protocol: type[Protocol],
+) -> None:
+    """The leader hands over to the first member of both configurations, whether or not that one is there."""
+    story = Story(protocol, 1, 3, Timing())
+    leader, heir, _ = story.topology.members(G0)
+    assert story.leader(G0) == leader
+    story.restart(story.successor(leader, evict=True))
+    until_version(story, 2)
+    story.down(heir)
+    story.replace(heir, 0.0)
+    finish(story)
+
+
+@PROTOCOLS
+def test_an_evicted_leader_finds_another_heir_when_the_first_is_in_a_higher_ballot(
+    protocol: type[Protocol],
+) -> None:
+    """The heir has promised a ballot that nobody opened; the leader, no member any more, cannot pass it."""
+    story = Story(protocol, 1, 3, Timing())
+    leader, heir, _ = story.topology.members(G0)
+    story.isolate(heir)
+    story.hosts[heir].nominate()
+    new = story.successor(leader, evict=True)
+    story.restart(new)
+    until_version(story, 2)
+    story.network.heal()
+    finish(story)
+
+
+@PROTOCOLS
+def test_the_only_member_of_a_group_can_be_replaced(protocol: type[Protocol]) -> None:
+    """Its leader looks for an heir among nobody."""
+    story = Story(protocol, 1, 1, Timing())
+    (only,) = story.topology.members(G0)
+    story.multicast(G0)
+    story.wait(0.3)
+    new = story.successor(only, evict=True)
+    change = story.topology.membership(G0).replace(only, new, "")
+    for step in (change, change.settle()):  # alone, a leader proposes without a word, and checkers hear none
+        story.multicasts.add(Multicast(step.mid, (G0,), step.encode(), 0))
+    story.restart(new)
+    story.wait(3.0)
+    finish(story)
+    assert only not in story.topology.members(G0)
+
+
+@PROTOCOLS
+def test_a_step_that_does_not_count_does_not_use_up_its_number(protocol: type[Protocol]) -> None:
+    """A joiner's place is longer than a membership may have. It is no step, but the next one mismatches."""
+    story = Story(protocol, 1, 3, Timing())
+    leader, _, lost = story.topology.members(G0)
+    with pytest.raises(InvalidArgument, match="too long a place"):
+        story.hosts[leader].receive(story.successor(lost), Join("x" * 256, lost))
+    story.wait(0.3)
+    story.wipe(lost, 0.1)
+    finish(story)
+
+
+@PROTOCOLS
+def test_no_client_multicasts_steps(protocol: type[Protocol]) -> None:
+    """What a client sends under the number of a step is not refused, and no step can follow."""
+    story = Story(protocol, 1, 3, Timing())
+    leader, _, lost = story.topology.members(G0)
+    numbers = Numbers(ClientId(0))
+    numbers.next((G0,), b"first")
+    forged = numbers.next((G0,), b"not a membership")
+    story.multicasts.add(forged)
+    with contextlib.suppress(InvalidArgument):  # it may be refused, or ordered for nothing
+        story.hosts[leader].receive(ClientId(1), forged)
+    story.wait(0.3)
+    story.wipe(lost, 0.1)
+    finish(story)
+
+
+@PROTOCOLS
+def test_who_has_accepted_that_a_change_is_settled_needs_the_lost_no_more(protocol: type[Protocol]) -> None:
+    """The leader learns that the change is settled, and its disk is lost before anybody else learns it.
+
+    One disk of each configuration is lost at a time; the one that counts by then has two of three.
+    """
+    story = Story(protocol, 1, 3, Timing())
+    leader, _, lost = story.topology.members(G0)
+    story.wipe(lost, 0.0)
+    until_version(story, 2)
+    story.lose(lambda source, target, message: isinstance(message, Deliver | Deliveries | Heartbeat | Members)
+               and version(story, source) > 2 if isinstance(source, ReplicaId) else False)  # fmt: skip
+    until_version(story, 3)
+    leader = next(who for who in story.topology.members(G0) if version(story, who) == 3)
+    assert story.survives_without(leader)
+    story.wipe(leader, 0.0)
+    story.lose(None)
+    story.multicast(G0)
+    finish(story)
+
+
+@PROTOCOLS
+def test_a_retired_replica_does_not_come_back(protocol: type[Protocol]) -> None:
+    """A leader that restarts knows only the newest members, and takes a retired one for a new one."""
+    story = Story(protocol, 1, 3, Timing())
+    first = story.topology.members(G0)[2]
+    second = story.successor(first, evict=True)
+    story.restart(second)
+    until_version(story, 3)
+    story.wait(0.5)
+    third = story.successor(second, evict=True)
+    story.isolate(second)
+    story.restart(third)
+    until_version(story, 5)
+    story.wait(0.5)
+    for member in story.topology.members(G0):
+        story.down(member)
+        story.restart(member)
+        story.wait(2.0)
+    story.network.heal()
+    story.wait(5.0)
+    assert story.topology.members(G0)[2] == third
+    assert story.topology.membership(G0).version == 5
+
+
+@PROTOCOLS
+def test_a_retired_replica_tells_clients_who_took_its_place(protocol: type[Protocol]) -> None:
+    """All first members are retired: each promised the ballot that left it out, and so it is recovering.
+
+    A client that knows only them hears nothing, for ever; and so does another group.
+    """
+    story = Story(protocol, 1, 3, Timing())
+    first = story.topology.members(G0)
+    for count, old in enumerate(first):
+        story.restart(story.successor(old, evict=True))
+        until_version(story, 2 * count + 3)
+        story.wait(1.0)
+    late: Any = story.clients[ClientId(2)]
+    late.submit((G0,), b"who is there?")
+    story.wait(20.0)
+    assert late.idle
