@@ -21,6 +21,7 @@ from multicast.durable import Checkpoint, Durable, Record
 from multicast.membership import Membership
 from multicast.messages import Delivery, Message
 from multicast.protocol import Protocol
+from multicast.sim.checkers import Violation
 from multicast.sim.host import Commit, Disk, Host, Observer
 from multicast.sim.network import Loop
 from multicast.sim.run import Simulation
@@ -36,6 +37,8 @@ class SimLog:
         self._pending: deque[tuple[int, Mapping[GroupId, Sequence[Record]]]] = deque()
         self._count = 0
         self._syncing = False
+        self.decided: dict[tuple[GroupId, MessageId], int] = {}
+        """In which batch of this life a delivery is."""
 
     def load(self, group: GroupId) -> Durable:
         """What survived."""
@@ -45,6 +48,8 @@ class SimLog:
         """Gather a batch; a sync takes all that is gathered when it begins."""
         self._count += 1
         self._pending.append((self._count, records))
+        for group, batch in records.items():
+            self.decided |= {(group, r.mid): self._count for r in batch if isinstance(r, Delivery)}
         self._sync()
         return self._count
 
@@ -82,6 +87,8 @@ class SimState:
         self.logs: dict[GroupId, list[Delivery]] = {}
         self.commits: dict[GroupId, Commit] = {}
         self._places: dict[tuple[GroupId, MessageId], Timestamp] = {}
+        self._installed: dict[GroupId, int] = {}
+        """How many of a group's deliveries came with a snapshot, in this life."""
         self._waiting: tuple[int, dict[GroupId, Commit]] | None = None
 
     def load(self, group: GroupId) -> Checkpoint:
@@ -111,12 +118,20 @@ class SimState:
         commits = {}
         for group, position in positions.items():
             log = self.logs.get(group, [])
+            self._check(group, log, after)
             delivered = DeliveredIds()
             for delivery in log:
                 delivered.add(delivery.mid, delivery.ack_below)
             commits[group] = Commit(Checkpoint(position, delivered), len(log))
         self._waiting = (after, commits)
         self.log_durable(self._machine.durable_number)
+
+    def _check(self, group: GroupId, log: Sequence[Delivery], after: int) -> None:
+        """The contract's strictest clause: the log gets a delivery before the state may commit it."""
+        since = max(self.commits.setdefault(group, Commit()).length, self._installed.get(group, 0))
+        for delivery in log[since:]:
+            if self._machine.log.decided.get((group, delivery.mid), after + 1) > after:
+                raise Violation("Contract", f"{self._machine.me} commits {delivery.mid} ahead of its log")
 
     def log_durable(self, number: int) -> None:
         """The log's batches up to this one are durable."""
@@ -131,6 +146,7 @@ class SimState:
     def crash(self) -> None:
         """Back to what was committed."""
         self._waiting = None
+        self._installed.clear()
         for group, log in self.logs.items():
             del log[self.commits.setdefault(group, Commit()).length :]
         self._places = {(group, d.mid): d.global_ts for group, log in self.logs.items() for d in log}
@@ -147,6 +163,7 @@ class SimState:
     def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
         """Replace the log."""
         self.logs[group] = log = [delivery for piece in pieces for delivery in self.pieces[piece]]
+        self._installed[group] = len(log)
         self._places.update({(group, delivery.mid): delivery.global_ts for delivery in log})
 
 
