@@ -380,7 +380,7 @@ class _Reader:
         recent: dict[MessageId, Word] = {}
         for kind in kinds:
             record = next(of_kind[kind])
-            if isinstance(record, tuple):
+            if isinstance(record, tuple) and not isinstance(record, Delivery):
                 word = recent.get(record[0]) or known.get(record[0])
                 if word is None or word.payload is None:
                     raise self.wrong(f"nothing is known of the message {record[0]}")

@@ -149,7 +149,7 @@ CLOCK = Voted(ClockUpdate(MID2, TS))
 JOINED = Joined(OTHER, 5, (ENTRY, ENTRY._replace(mid=MID2)))
 DROPPED = Dropped((MID, MID2))
 SOME: list[Record] = [
-    Promised(BALLOT), JOINED, ACCEPTED, VOTED, CLOCK, DELIVERY, dataclasses.replace(DELIVERY, mid=MID2),
+    Promised(BALLOT), JOINED, ACCEPTED, VOTED, CLOCK, DELIVERY, DELIVERY._replace(mid=MID2),
     Learned(ENTRY), DROPPED, Configured(Membership(Configuration(G0, 1, [R0], ["here"]))),
 ]  # fmt: skip
 """At least one of every kind, and a delivery with and one without its payload."""
@@ -217,7 +217,7 @@ def test_what_is_no_record_is_not_encoded() -> None:
     with pytest.raises(TypeError, match="EntryState is no record"):
         Fold().apply([ENTRY])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="out of range"):
-        encode([dataclasses.replace(DELIVERY, local_ts=Timestamp(-1))], {})
+        encode([DELIVERY._replace(local_ts=Timestamp(-1))], {})
 
 
 # What need not be written
@@ -240,7 +240,7 @@ def test_a_payload_is_written_once_in_a_batch(known: Record) -> None:
 
 @pytest.mark.parametrize("change", [{"payload": b"other"}, {"dest": (G0,)}, {"ack_below": 2}], ids=str)
 def test_a_delivery_that_differs_from_what_the_log_has_is_written_whole(change: dict[str, Any]) -> None:
-    delivery = dataclasses.replace(DELIVERY, **change)
+    delivery = DELIVERY._replace(**change)
     fold = folded([ACCEPTED])
     assert again([delivery], fold) == [delivery]
     assert again([ACCEPTED, delivery]) == [ACCEPTED, delivery]
@@ -436,7 +436,7 @@ def chains(draw: st.DrawFn) -> list[Delivery]:
     last = Timestamp(draw(st.integers(0, 2**40)))
     for delivery in draw(st.lists(values_of(Delivery), min_size=1, max_size=6)):
         following = Timestamp(last + draw(st.integers(1, 2**40)))
-        found.append(dataclasses.replace(delivery, global_ts=following, previous_ts=last))
+        found.append(delivery._replace(global_ts=following, previous_ts=last))
         last = following
     return found
 
@@ -476,8 +476,8 @@ def test_any_damage_to_a_value_is_found(deliveries: list[Delivery], data: st.Dat
     ],
 )
 def test_a_run_that_is_none_is_refused(change: dict[str, Any], message: str) -> None:
-    first = dataclasses.replace(DELIVERY, global_ts=Timestamp(1024), previous_ts=NO_TIMESTAMP)
-    second = dataclasses.replace(DELIVERY, global_ts=Timestamp(2048), previous_ts=Timestamp(1024))
+    first = DELIVERY._replace(global_ts=Timestamp(1024), previous_ts=NO_TIMESTAMP)
+    second = DELIVERY._replace(global_ts=Timestamp(2048), previous_ts=Timestamp(1024))
     whole = Run.FromString(layout.unseal(layout.seal_run([first, second]), "here"))
     for name, value in change.items():
         whole.ClearField(name)
@@ -511,7 +511,7 @@ def run(count: int) -> list[list[Delivery]]:
     previous = NO_TIMESTAMP
     for number in range(1, 2 * count + 1):
         following = Timestamp(number << 10)
-        found.append(dataclasses.replace(DELIVERY, global_ts=following, previous_ts=previous))
+        found.append(DELIVERY._replace(global_ts=following, previous_ts=previous))
         previous = following
     return [found[start : start + 2] for start in range(0, len(found), 2)]
 
@@ -556,7 +556,7 @@ def test_a_snapshot_lacks_no_delivery_and_repeats_none() -> None:
     for wrong in (runs[1:], runs[:-1], [runs[0], runs[2]], [*runs, runs[-1]], runs[::-1], []):
         with pytest.raises(BadSnapshot, match="there"):
             layout.read_snapshot([snapshot(wrong, position)], "there")
-    back = dataclasses.replace(DELIVERY, global_ts=Timestamp(1), previous_ts=position)
+    back = DELIVERY._replace(global_ts=Timestamp(1), previous_ts=position)
     with pytest.raises(BadSnapshot, match=f"there.*: 1 comes after {position}"):
         layout.read_snapshot([snapshot([*runs, [back]], Timestamp(1))], "there")
 

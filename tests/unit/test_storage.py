@@ -591,7 +591,7 @@ def test_half_a_transaction_is_never_committed(rig: Rig, monkeypatch: pytest.Mon
     monkeypatch.setattr(storage, "SLICE", 1)
     _, delivered = traffic(2)
     rig.state.apply(G0, [delivered[0]])
-    impossible = dataclasses.replace(delivered[1], global_ts=Timestamp(-1))
+    impossible = delivered[1]._replace(global_ts=Timestamp(-1))
     rig.state.apply(G0, [impossible])
     rig.commit()
     with pytest.raises(struct.error):
@@ -1167,7 +1167,7 @@ def test_commits_asked_for_while_others_run_do_not_mix(rig: Rig, monkeypatch: py
 
 def test_the_order_of_two_messages_under_one_number_is_kept(rig: Rig) -> None:
     first, second = traffic(2)[1]
-    second = dataclasses.replace(second, mid=first.mid._replace(digest=first.mid.digest - 1))
+    second = second._replace(mid=first.mid._replace(digest=first.mid.digest - 1))
     for delivery in (first, second):
         rig.state.apply(G0, [delivery])
     rig.commit()
@@ -1188,7 +1188,7 @@ def others(count: int) -> list[Delivery]:
         mid = delivery.mid._replace(client=ClientId(delivery.mid.client % 1000))
         at = Timestamp(delivery.global_ts + 1)
         previous = found[-1].global_ts if found else NO_TIMESTAMP
-        found.append(dataclasses.replace(delivery, mid=mid, global_ts=at, previous_ts=previous))
+        found.append(delivery._replace(mid=mid, global_ts=at, previous_ts=previous))
     return found
 
 
@@ -1298,7 +1298,7 @@ def test_an_installed_snapshot_replaces_all_or_nothing(
     rig.state.install(G0, *snapshot_of(new))
     assert rig.state.deliveries(G0, NO_TIMESTAMP, 100) == new
     assert rig.state.place(G0, new[-1].mid) == new[-1].global_ts
-    more = dataclasses.replace(traffic(1, 26)[1][0], previous_ts=new[-1].global_ts)
+    more = traffic(1, 26)[1][0]._replace(previous_ts=new[-1].global_ts)
     rig.state.apply(G0, [more])
     rig.commit()
     crashes = 0
