@@ -3,9 +3,9 @@
 A batch is all that one commit of the log has for one group. `log.proto` says what is in it: for each kind of
 record a packed column of numbers, and tables of what repeats, as between nodes (`wire`).
 
-A delivery nearly always follows the acceptance of the same message, and then the log has its payload. Such a
-delivery is written without, and read with what was known *before its batch*: writer and reader must hold the
-same `Fold` at that point. Everything else of a record comes back as it was.
+A delivery nearly always follows the acceptance of the same message, and says the same of it. Such a delivery
+is written without what it repeats, and read with what is known at that point. So whoever writes or reads a
+batch folds it, record by record, and both must begin with the same `Fold`.
 
 Reading trusts nothing: whatever the bytes are, they become records, or a `StorageError`.
 """
@@ -13,10 +13,10 @@ Reading trusts nothing: whatever the bytes are, they become records, or a `Stora
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, count, islice
-from typing import Any, Final, TypeAlias, TypeVar
+from itertools import chain, count, groupby, islice
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError
 from wbkv_proto.log_pb2 import (
@@ -67,8 +67,11 @@ T = TypeVar("T")
 NUMBER_MAX: Final = 2**63 - 1
 """The largest number in a record, but for client ids, incarnations and digests, which have 64 bits."""
 
-Word: TypeAlias = LocalTimestamp | Delivery | EntryState
-"""What a record says of a message. All of these have its destinations, payload and `ack_below`."""
+Proposal: TypeAlias = tuple[Destinations, bytes, int, Timestamp]
+"""What the last acceptance says of a message: dest, payload, ack_below, local_ts."""
+
+Word: TypeAlias = Proposal | Delivery | EntryState
+"""What the last record says of a message."""
 
 
 class Fold:
@@ -76,7 +79,7 @@ class Fold:
     rest in three numbers.
 
     It amounts to the `Durable` of the same records, but makes no entries: most messages are dropped before
-    anybody asks for them.
+    anybody asks for them. Runs of messages are folded without running any Python code for one of them.
     """
 
     __slots__ = ("ballot", "cballot", "clock", "memberships", "words")
@@ -87,37 +90,28 @@ class Fold:
         self.memberships: dict[GroupId, Membership] = {}
         self.words: dict[MessageId, Word] = {}
 
-    def apply(self, records: Iterable[Record]) -> None:
-        """Fold some more, as `Durable.apply` does."""
-        words = self.words
-        for record in records:
-            if type(record) is Accepted:
-                if record.clock > self.clock:
-                    self.clock = record.clock
-                for state in _accepted(record):
-                    if not _decided(words.get(state.mid)):
-                        words[state.mid] = state
-            elif type(record) is Delivery:
-                words[record.mid] = record
-            else:
-                self._seldom(record)
-                words = self.words
+    def deliver(self, mids: Iterable[MessageId], deliveries: Iterable[Delivery]) -> None:
+        """Fold deliveries of these messages."""
+        self.words.update(zip(mids, deliveries, strict=True))
 
-    def _seldom(self, record: Record) -> None:
+    def apply(self, record: Record) -> None:
+        """Fold one more, as `Durable.apply` does."""
         words = self.words
         match record:
+            case Accepted(dest, mids, local_ts, payloads, ack_below, clock):
+                proposals = zip([dest] * len(mids), payloads, ack_below, local_ts, strict=True)
+                self._accept(mids, proposals, clock)
+            case Delivery(mid):
+                words[mid] = record
             case Dropped(mids):
                 for mid in mids:
                     words.pop(mid, None)
-            case Voted(value):
-                if isinstance(value, LocalTimestamp):
-                    self.clock = max(self.clock, time_of(value.local_ts))
-                    if not _decided(words.get(value.mid)):
-                        words[value.mid] = value
-                else:
-                    self.clock = max(self.clock, time_of(value.global_ts))
+            case Voted(LocalTimestamp(mid, dest, payload, ack_below, at)):
+                self._accept((mid,), [(dest, payload, ack_below, at)], time_of(at))
+            case Voted(ClockUpdate(_, global_ts)):
+                self.clock = max(self.clock, time_of(global_ts))
             case Learned(entry):
-                words[entry.mid] = entry
+                words[entry.mid] = _word(entry)
             case Promised(ballot):
                 self.ballot = ballot
             case Configured(membership):
@@ -125,22 +119,29 @@ class Fold:
             case Joined(ballot, clock, entries):
                 self.ballot = self.cballot = ballot
                 self.clock = max(self.clock, clock)
-                self.words = {entry.mid: entry for entry in entries}
+                self.words = {entry.mid: _word(entry) for entry in entries}
             case _:
                 raise TypeError(f"{type(record).__name__} is no record")
 
+    def _accept(self, mids: Sequence[MessageId], proposals: Iterable[Proposal], clock: int) -> None:
+        words = self.words
+        self.clock = max(self.clock, clock)
+        accepted = zip(mids, proposals, strict=True)
+        if words.keys().isdisjoint(mids):
+            words.update(accepted)
+        else:
+            for mid, proposal in accepted:
+                if not _decided(words.get(mid)):
+                    words[mid] = proposal
+
+    def entries(self) -> tuple[EntryState, ...]:
+        """The last words on all messages."""
+        return tuple([_entry(mid, word) for mid, word in self.words.items()])
+
     def records(self) -> list[Record]:
         """Records that amount to the same, with nothing superfluous."""
-        kept: list[Record] = [Configured(membership) for membership in self.memberships.values()]
-        kept += Joined(self.cballot, self.clock, ()), Promised(self.ballot)
-        for word in self.words.values():
-            if isinstance(word, Delivery):
-                kept.append(word)
-            elif isinstance(word, LocalTimestamp):
-                kept.append(Voted(word))
-            else:
-                kept.append(Learned(word))
-        return kept
+        members = [Configured(membership) for membership in self.memberships.values()]
+        return [*members, Joined(self.cballot, self.clock, self.entries()), Promised(self.ballot)]
 
     def durable(self) -> Durable:
         """What a replica restarts from."""
@@ -149,88 +150,68 @@ class Fold:
         return durable
 
 
-def _accepted(record: Accepted) -> Iterator[EntryState]:
-    """What the record says of each message."""
-    count = len(record.mids)
-    columns = (
-        record.mids, [record.dest] * count, record.payloads, record.ack_below,
-        [Phase.ACCEPTED] * count, record.local_ts, [NO_TIMESTAMP] * count,
-    )  # fmt: skip
-    return map(_new_state, zip(*columns, strict=True))
-
-
 def _decided(word: Word | None) -> bool:
     """Whether accepting the message again changes nothing."""
-    if word is None:
-        return False
-    return type(word) is Delivery or (type(word) is EntryState and word.phase is Phase.COMMITTED)
+    return isinstance(word, Delivery) or (isinstance(word, EntryState) and word.phase is Phase.COMMITTED)
 
 
-# Writing. Every message passes here at every replica, at least twice: the two kinds of record that it always
-# makes are written in one loop, without a call each.
+def _word(entry: EntryState) -> Word:
+    """What is accepted is the same word wherever it comes from: a base then amounts to what it replaces."""
+    _, dest, payload, ack_below, phase, local_ts, global_ts = entry
+    if phase is Phase.ACCEPTED and global_ts == NO_TIMESTAMP:
+        return dest, payload, ack_below, local_ts
+    return entry
 
 
-def encode(records: Iterable[Record], known: Mapping[MessageId, Word]) -> bytes:
-    """One batch. `known` is what was folded of the batches before it."""
+def _entry(mid: MessageId, word: Word) -> EntryState:
+    if isinstance(word, EntryState):
+        return word
+    if isinstance(word, Delivery):
+        local_ts, global_ts = word.local_ts, word.global_ts
+        return EntryState(mid, word.dest, word.payload, word.ack_below, Phase.COMMITTED, local_ts, global_ts)
+    dest, payload, ack_below, local_ts = word
+    return EntryState(mid, dest, payload, ack_below, Phase.ACCEPTED, local_ts, NO_TIMESTAMP)
+
+
+# Writing. Every message passes here at every replica, at least thrice: accepted, delivered and dropped. So
+# what is written of each message is in columns, which are filled without running any Python code for one.
+
+
+def encode(records: Iterable[Record], fold: Fold) -> bytes:
+    """One batch, which is folded too. If this raises, part of it may have been."""
     w = _Writer()
-    kinds, accepted, decided = bytearray(), w.columns["accepted"], w.columns["decided"]
-    accepted_run = w.columns["accepted_run"]
-    clients, dests, payloads, recent = w.clients, w.dests, w.payloads, w.recent
-    for record in records:
-        if type(record) is Accepted:
-            accepted += dests[record.dest], record.clock, len(record.mids), len(payloads)
-            payloads += record.payloads
-            for (client, sequence, digest), local_ts, ack_below in zip(
-                record.mids, record.local_ts, record.ack_below, strict=True
-            ):
-                accepted_run += clients[client], sequence, digest, local_ts, ack_below
-            recent.update(zip(record.mids, _accepted(record), strict=True))
-            kinds.append(ACCEPTED)
-        elif type(record) is Delivery:
-            mid, payload = record.mid, record.payload
-            word = recent.get(mid) or known.get(mid)
-            if (
-                word is not None
-                and word.payload == payload
-                and word.ack_below == record.ack_below
-                and word.dest == record.dest
-            ):
-                client, sequence, digest = mid
-                decided += (
-                    clients[client], sequence, digest,
-                    record.local_ts, record.global_ts, record.previous_ts, int(record.mismatch),
-                )  # fmt: skip
-                kinds.append(DECIDED)
-            else:
-                kinds.append(_put_delivery(w, record))
-        else:
-            try:
-                put = _PUT[type(record)]
-            except KeyError:
-                raise TypeError(f"{type(record).__name__} is no record") from None
-            kinds.append(put(w, record))
-    return w.finish(bytes(kinds))
+    for kind, group in groupby(records, type):
+        if kind is Delivery:
+            _put_deliveries(w, list(group), fold)  # type: ignore[arg-type]  # all of this type
+            continue
+        put = _PUT.get(kind)
+        if put is None:
+            raise TypeError(f"{kind.__name__} is no record")
+        for record in group:
+            w.kinds.append(put(w, record))
+            fold.apply(record)
+    return w.finish()
 
 
 class _Writer:
     """The columns of a batch that is being written, and for each table the index that a thing has there."""
 
-    __slots__ = ("ballots", "clients", "columns", "dests", "payloads", "recent")
+    __slots__ = ("ballots", "clients", "columns", "dests", "kinds", "mids", "payloads")
 
     def __init__(self) -> None:
+        self.kinds = bytearray()
         self.columns: dict[str, list[int]] = defaultdict(list)
         # What is new to a table gets the next index, and no Python code is run for it.
         self.clients: dict[ClientId, int] = defaultdict(count().__next__)
         self.dests: dict[Destinations, int] = defaultdict(count().__next__)
         self.ballots: dict[Ballot, int] = defaultdict(count(1).__next__, {NO_BALLOT: 0})
         self.payloads: list[bytes] = []
-        self.recent: dict[MessageId, Word] = {}
-        """What this batch has said of messages so far."""
+        self.mids: list[MessageId] = []
 
-    def mid(self, mid: MessageId) -> tuple[int, int, int]:
-        """A message id, as it is in a row."""
-        client, sequence, digest = mid
-        return self.clients[client], sequence, digest
+    def mid(self, mid: MessageId) -> int:
+        """The index of a message id."""
+        self.mids.append(mid)
+        return len(self.mids) - 1
 
     def payload(self, payload: bytes) -> int:
         """The index of a payload, plus one."""
@@ -241,15 +222,19 @@ class _Writer:
         """A row of what is known of a message."""
         mid, dest, payload, ack_below, phase, local_ts, global_ts = entry
         place = self.dests[dest], self.payload(payload) - 1
-        return *self.mid(mid), *place, ack_below, phase, local_ts, global_ts
+        return self.mid(mid), *place, ack_below, phase, local_ts, global_ts
 
-    def finish(self, kinds: bytes) -> bytes:
-        """The batch. Replicas are the last of its tables, since ballots refer to them."""
-        batch = Batch()
-        batch.kinds = kinds
+    def finish(self) -> bytes:
+        """The batch. Clients and replicas are the last of its tables, since the others refer to them."""
+        batch = Batch(kinds=bytes(self.kinds))
         for column, numbers in self.columns.items():
             getattr(batch, column).extend(numbers)
-        batch.clients.extend(self.clients)
+        if self.mids:
+            clients_of, sequences, digests = zip(*self.mids, strict=True)
+            batch.clients_of.extend(map(self.clients.__getitem__, clients_of))
+            batch.sequences.extend(sequences)
+            batch.digests.extend(digests)
+            batch.clients.extend(self.clients)
         batch.payloads.extend(self.payloads)
         for dest in self.dests:
             batch.destinations.extend((len(dest), *dest))
@@ -261,28 +246,55 @@ class _Writer:
         return batch.SerializeToString()
 
 
-def _put_delivery(w: _Writer, d: Delivery) -> int:
-    row = *w.mid(d.mid), w.dests[d.dest], w.payload(d.payload) - 1, d.ack_below
-    w.columns["delivered"] += (*row, d.local_ts, d.global_ts, d.previous_ts, int(d.mismatch))
-    return DELIVERED
+def _put_deliveries(w: _Writer, run: Sequence[Delivery], fold: Fold) -> None:
+    """As one row, if they follow each other, and say of all messages what was accepted; else one by one."""
+    mids, *proposals, global_ts, previous_ts, mismatches = zip(*run, strict=True)
+    accepted = list(map(fold.words.get, mids)) == list(zip(*proposals, strict=True))
+    if accepted and previous_ts[1:] == global_ts[:-1]:
+        column = w.columns["decided_global_ts"]
+        if any(mismatches):
+            wrong = [len(column) + index for index, mismatch in enumerate(mismatches) if mismatch]
+            w.columns["decided_mismatches"] += wrong
+        w.columns["decided"] += len(mids), len(w.mids), previous_ts[0]
+        column += global_ts
+        w.mids += mids
+        w.kinds.append(DECIDED)
+    elif len(run) > 1:
+        for delivery in run:
+            _put_deliveries(w, (delivery,), fold)
+        return
+    else:
+        [d] = run
+        row = w.mid(d.mid), w.dests[d.dest], w.payload(d.payload) - 1, d.ack_below
+        w.columns["delivered"] += *row, d.local_ts, d.global_ts, d.previous_ts, int(d.mismatch)
+        w.kinds.append(DELIVERED)
+    fold.deliver(mids, run)
+
+
+def _put_accepted(w: _Writer, record: Accepted) -> int:
+    w.columns["accepted"] += (
+        w.dests[record.dest], record.clock, len(record.mids), len(w.mids), len(w.payloads)
+    )  # fmt: skip
+    w.columns["accepted_local_ts"] += record.local_ts
+    w.columns["accepted_ack_below"] += record.ack_below
+    w.mids += record.mids
+    w.payloads += record.payloads
+    return ACCEPTED
 
 
 def _put_voted(w: _Writer, record: Voted) -> int:
     value = record.value
     if isinstance(value, ClockUpdate):
-        w.columns["voted"] += (*w.mid(value.mid), value.global_ts, 0, 0, 0)
+        w.columns["voted"] += w.mid(value.mid), value.global_ts, 0, 0, 0
     else:
         mid, dest, payload, ack_below, local_ts = value
-        w.columns["voted"] += (*w.mid(mid), local_ts, w.payload(payload), w.dests[dest], ack_below)
-        w.recent[mid] = value
+        w.columns["voted"] += w.mid(mid), local_ts, w.payload(payload), w.dests[dest], ack_below
     return VOTED
 
 
 def _put_dropped(w: _Writer, record: Dropped) -> int:
-    clients, mids = w.clients, w.columns["dropped_mids"]
-    w.columns["dropped"].append(len(record.mids))
-    for client, sequence, digest in record.mids:
-        mids += clients[client], sequence, digest
+    w.columns["dropped"] += len(record.mids), len(w.mids)
+    w.mids += record.mids
     return DROPPED
 
 
@@ -309,6 +321,7 @@ def _put_configured(w: _Writer, record: Configured) -> int:
 
 
 _PUT: Final[dict[type, Callable[[_Writer, Any], int]]] = {
+    Accepted: _put_accepted,
     Configured: _put_configured,
     Voted: _put_voted,
     Dropped: _put_dropped,
@@ -322,10 +335,11 @@ _PUT: Final[dict[type, Callable[[_Writer, Any], int]]] = {
 # outside are never negative.
 
 
-def decode(data: bytes, known: Mapping[MessageId, Word], where: str) -> list[Record]:
-    """What `encode` was given. `known` is what was folded of the batches before it.
+def decode(data: bytes, fold: Fold, where: str) -> list[Record]:
+    """What `encode` was given, with the same fold; it is folded here too.
 
-    Raises `StorageError`, which says where this was, for anything that is not a batch.
+    Raises `StorageError`, which says where this was, for anything that is not a batch; then part of it may
+    have been folded.
     """
     try:
         batch = Batch.FromString(data)
@@ -333,35 +347,40 @@ def decode(data: bytes, known: Mapping[MessageId, Word], where: str) -> list[Rec
         raise StorageError(f"{where}: not a batch of records: {error}") from None
     reader = _Reader(batch, where)
     try:
-        return reader.records(known)
+        return reader.records(fold)
     except IndexError:
         raise reader.wrong("an index, a group, a phase or a flag is out of range") from None
 
 
-_Decided: TypeAlias = tuple[MessageId, Timestamp, Timestamp, Timestamp, int]
-"""A delivery without what is known of its message."""
+class _Decided(NamedTuple):
+    """Deliveries without what was accepted of their messages."""
+
+    mids: Sequence[MessageId]
+    global_ts: Sequence[Timestamp]
+    previous_ts: Timestamp
+    mismatches: Sequence[bool]
 
 
 class _Reader:
     """A batch that is being read, and its tables."""
 
-    __slots__ = ("ballots", "batch", "clients", "dests", "payloads", "reading", "where")
+    __slots__ = ("ballots", "batch", "dests", "mids", "payloads", "reading", "where")
 
     def __init__(self, batch: Batch, where: str) -> None:
         self.batch = batch
         self.where = where
         self.reading = ""
         """The table or the kind of record that is being read."""
-        self.clients = batch.clients[:]
         self.payloads = batch.payloads[:]
         self.ballots = [NO_BALLOT]
         self.dests: list[Destinations] = []
+        self.mids: list[MessageId] = []
 
     def wrong(self, what: str) -> StorageError:
         """What is wrong where."""
         return StorageError(f"{self.where}: {self.reading}: {what}")
 
-    def records(self, known: Mapping[MessageId, Word]) -> list[Record]:
+    def records(self, fold: Fold) -> list[Record]:
         """All that the batch has."""
         self._tables()
         kinds = self.batch.kinds
@@ -377,20 +396,26 @@ class _Reader:
             of_kind[kind] = iter(found)
         self.reading = "decided"
         records: list[Record] = []
-        recent: dict[MessageId, Word] = {}
         for kind in kinds:
             record = next(of_kind[kind])
-            if isinstance(record, tuple):
-                word = recent.get(record[0]) or known.get(record[0])
-                if word is None or word.payload is None:
-                    raise self.wrong(f"nothing is known of the message {record[0]}")
-                record = _delivery(record, word.dest, word.payload, word.ack_below)
-            elif isinstance(record, Accepted):
-                recent.update(zip(record.mids, _accepted(record), strict=True))
-            elif isinstance(record, Voted) and isinstance(record.value, LocalTimestamp):
-                recent[record.value.mid] = record.value
-            records.append(record)
+            if isinstance(record, _Decided):
+                run = self._deliveries(record, fold)
+                fold.deliver(record.mids, run)
+                records += run
+            else:
+                fold.apply(record)
+                records.append(record)
         return records
+
+    def _deliveries(self, decided: _Decided, fold: Fold) -> list[Delivery]:
+        previous, run = decided.previous_ts, []
+        for mid, global_ts, mismatch in zip(decided.mids, decided.global_ts, decided.mismatches, strict=True):
+            word = fold.words.get(mid)
+            if word is None or isinstance(word, Delivery | EntryState):
+                raise self.wrong(f"no acceptance is known of the message {mid}")
+            run.append(Delivery(mid, *word, global_ts, previous, mismatch))
+            previous = global_ts
+        return run
 
     def _tables(self) -> None:
         self.reading = "replicas"
@@ -409,6 +434,13 @@ class _Reader:
             if len(dest) != length:
                 raise self.wrong(f"{len(dest)} follow, not {length}")
             self.dests.append(dest)
+        self.reading = "mids"
+        clients, sequences = self.batch.clients[:], self.numbers("sequences")
+        clients_of, digests = self.numbers("clients_of"), self.batch.digests[:]
+        if not len(clients_of) == len(sequences) == len(digests):
+            raise self.wrong(f"{len(clients_of)} clients, {len(sequences)} numbers, {len(digests)} digests")
+        mids = zip(map(clients.__getitem__, clients_of), sequences, digests, strict=True)
+        self.mids = list(map(_new_mid, mids))
 
     def numbers(self, column: str, limit: int = NUMBER_MAX) -> list[Any]:
         """A column, which has no number above the limit."""
@@ -424,14 +456,6 @@ class _Reader:
             raise self.wrong(f"{len(numbers)} numbers are not rows of {width}")
         return zip(*[iter(numbers)] * width, strict=True)
 
-    def messages(self, column: str, width: int) -> Iterator[tuple[Any, ...]]:
-        """A column whose rows begin with a message id: the id, and the rest of the row."""
-        clients = self.clients
-        for client, sequence, digest, *rest in self.rows(column, width + 3, 2**64 - 1):
-            if sequence > NUMBER_MAX or (rest and max(rest) > NUMBER_MAX):
-                raise self.wrong(f"{max((sequence, *rest))} is above {NUMBER_MAX}")
-            yield _new_mid((clients[client], sequence, digest)), *rest
-
     def cut(self, items: Sequence[T], lengths: Sequence[int]) -> list[tuple[T, ...]]:
         """Pieces of these lengths, which must be all there is."""
         if sum(lengths) != len(items):
@@ -439,67 +463,79 @@ class _Reader:
         rest = iter(items)
         return [tuple(islice(rest, length)) for length in lengths]
 
+    def run(self, items: Sequence[T], first: int, length: int) -> tuple[T, ...]:
+        """So many, beginning with this one."""
+        found = tuple(items[first : first + length])
+        if len(found) != length:
+            raise self.wrong(f"{len(found)} of a run of {length} are there")
+        return found
+
 
 _GROUPS: Final = tuple(map(GroupId, range(GROUPS_MAX)))
 _FLAGS: Final = (False, True)
 _PHASES: Final = tuple(Phase)
 
 _new_mid: Final[Callable[[tuple[Any, ...]], MessageId]] = partial(tuple.__new__, MessageId)
-_new_state: Final[Callable[[tuple[Any, ...]], EntryState]] = partial(tuple.__new__, EntryState)
 """As `_make`, in half the time: no Python code is run."""
 
 
-def _delivery(row: _Decided, dest: Destinations, payload: bytes, ack_below: int) -> Delivery:
-    mid, local_ts, global_ts, previous_ts, mismatch = row
-    return Delivery(mid, dest, payload, ack_below, local_ts, global_ts, previous_ts, _FLAGS[mismatch])
-
-
 def _take_accepted(r: _Reader) -> list[Accepted]:
-    rows = list(r.rows("accepted", 4))
-    runs = r.cut(list(r.messages("accepted_run", 2)), [length for _, _, length, _ in rows])
+    rows = list(r.rows("accepted", 5))
+    lengths = [length for _, _, length, _, _ in rows]
+    local_ts = r.cut(r.numbers("accepted_local_ts"), lengths)
+    ack_below = r.cut(r.numbers("accepted_ack_below"), lengths)
     found = []
-    for (dest, clock, length, first), run in zip(rows, runs, strict=True):
-        payloads = tuple(r.payloads[first : first + length])
-        if len(payloads) != length:
-            raise r.wrong(f"{len(payloads)} payloads for a run of {length}")
-        mids, local_ts, ack_below = zip(*run, strict=True) if run else ((), (), ())
-        found.append(Accepted(r.dests[dest], mids, local_ts, payloads, ack_below, clock))
+    for (dest, clock, length, mid, payload), times, below in zip(rows, local_ts, ack_below, strict=True):
+        mids, payloads = r.run(r.mids, mid, length), r.run(r.payloads, payload, length)
+        found.append(Accepted(r.dests[dest], mids, times, payloads, below, clock))
     return found
 
 
 def _take_decided(r: _Reader) -> list[_Decided]:
-    return [(mid, lts, gts, previous, flag) for mid, lts, gts, previous, flag in r.messages("decided", 4)]
+    rows = list(r.rows("decided", 3))
+    global_ts = r.numbers("decided_global_ts")
+    mismatches = [False] * len(global_ts)
+    for index in r.numbers("decided_mismatches"):
+        mismatches[index] = True
+    lengths = [length for length, _, _ in rows]
+    columns = zip(rows, r.cut(global_ts, lengths), r.cut(mismatches, lengths), strict=True)
+    return [
+        _Decided(r.run(r.mids, mid, length), times, previous_ts, wrong)
+        for (length, mid, previous_ts), times, wrong in columns
+    ]
 
 
 def _take_delivered(r: _Reader) -> list[Delivery]:
     return [
-        _delivery((mid, lts, gts, previous, flag), r.dests[dest], r.payloads[payload], ack_below)
-        for mid, dest, payload, ack_below, lts, gts, previous, flag in r.messages("delivered", 7)
+        Delivery(r.mids[mid], r.dests[dest], r.payloads[payload], ack_below, lts, gts, previous, _FLAGS[flag])
+        for mid, dest, payload, ack_below, lts, gts, previous, flag in r.rows("delivered", 8)
     ]
 
 
 def _take_voted(r: _Reader) -> list[Voted]:
     found = []
-    for mid, ts, payload, dest, ack_below in r.messages("voted", 4):
+    for mid, ts, payload, dest, ack_below in r.rows("voted", 5):
         if payload:
-            value: Value = LocalTimestamp(mid, r.dests[dest], r.payloads[payload - 1], ack_below, ts)
+            value: Value = LocalTimestamp(r.mids[mid], r.dests[dest], r.payloads[payload - 1], ack_below, ts)
         elif dest or ack_below:
             raise r.wrong("a payload is missing")
         else:
-            value = ClockUpdate(mid, ts)
+            value = ClockUpdate(r.mids[mid], ts)
         found.append(Voted(value))
     return found
 
 
 def _take_dropped(r: _Reader) -> list[Dropped]:
-    mids = [mid for (mid,) in r.messages("dropped_mids", 0)]
-    return [Dropped(each) for each in r.cut(mids, r.numbers("dropped"))]
+    rows = list(r.rows("dropped", 2))
+    if sum(length for length, _ in rows) > len(r.mids):
+        raise r.wrong(f"more than the {len(r.mids)} messages that there are")
+    return [Dropped(r.run(r.mids, mid, length)) for length, mid in rows]
 
 
 def _entries(r: _Reader, column: str) -> list[EntryState]:
     return [
-        EntryState(mid, r.dests[dest], r.payloads[payload], ack_below, _PHASES[phase], lts, gts)
-        for mid, dest, payload, ack_below, phase, lts, gts in r.messages(column, 6)
+        EntryState(r.mids[mid], r.dests[dest], r.payloads[payload], ack_below, _PHASES[phase], lts, gts)
+        for mid, dest, payload, ack_below, phase, lts, gts in r.rows(column, 7)
     ]
 
 

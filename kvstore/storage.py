@@ -410,7 +410,7 @@ class LmdbLog:
                 if value is not None:
                     rows.base_bytes = len(value)
                     base, data = layout.unseal_base(value, where)
-                    fold.apply(decode(data, {}, where))
+                    decode(data, fold, where)
                 cursor = transaction.cursor(self._env[LOG_ROWS])
                 prefix = layout.group_key(group)
                 found = cursor.set_range(layout.row_key(group, base + 1))
@@ -418,7 +418,7 @@ class LmdbLog:
                     where = self._where(group, "rows")
                     where = self._where(group, f"row {layout.number_of_key(cursor.key(), where)}")
                     value = cursor.value()
-                    fold.apply(decode(layout.unseal(value, where), fold.words, where))
+                    decode(layout.unseal(value, where), fold, where)
                     rows.row_bytes += max(len(value), ROW_BYTES)
                     found = cursor.next()
         except InvariantBroken as error:
@@ -459,12 +459,11 @@ class LmdbLog:
         rows = self._groups.get(group)
         if rows is None:
             rows = self._groups[group] = self._load(group)
-        value = layout.seal(encode(records, rows.fold.words))
-        rows.fold.apply(records)
+        value = layout.seal(encode(records, rows.fold))
         rows.row_bytes += max(len(value), ROW_BYTES)
         if rows.row_bytes <= max(FOLD_BYTES, 4 * rows.base_bytes):
             return LOG_ROWS, layout.row_key(group, number), value
-        base = layout.seal_base(number, encode(rows.fold.records(), {}))
+        base = layout.seal_base(number, encode(rows.fold.records(), Fold()))
         rows.base_bytes, rows.row_bytes = len(base), 0
         self._folded[group] = number
         return LOG_BASES, layout.group_key(group), base

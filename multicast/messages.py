@@ -35,9 +35,8 @@ class EntryState(NamedTuple):
     global_ts: Timestamp
 
 
-@dataclass(slots=True)
-class Delivery:
-    """One message at its place in its group's order."""
+class Delivery(NamedTuple):
+    """One message at its place in its group's order; a tuple, so that runs of them become columns soon."""
 
     mid: MessageId
     dest: Destinations

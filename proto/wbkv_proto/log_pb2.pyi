@@ -31,20 +31,25 @@ DROPPED: RecordKind
 CONFIGURED: RecordKind
 
 class Batch(_message.Message):
-    __slots__ = ("kinds", "clients", "replicas", "ballots", "destinations", "payloads", "accepted", "accepted_run", "decided", "delivered", "voted", "dropped", "dropped_mids", "learned", "promised", "joined", "joined_entries", "configured")
+    __slots__ = ("kinds", "clients", "replicas", "ballots", "destinations", "payloads", "clients_of", "sequences", "digests", "accepted", "accepted_local_ts", "accepted_ack_below", "decided", "decided_global_ts", "decided_mismatches", "delivered", "voted", "dropped", "learned", "promised", "joined", "joined_entries", "configured")
     KINDS_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     BALLOTS_FIELD_NUMBER: _ClassVar[int]
     DESTINATIONS_FIELD_NUMBER: _ClassVar[int]
     PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_OF_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    ACCEPTED_RUN_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_LOCAL_TS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_ACK_BELOW_FIELD_NUMBER: _ClassVar[int]
     DECIDED_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_GLOBAL_TS_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_MISMATCHES_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
     VOTED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
-    DROPPED_MIDS_FIELD_NUMBER: _ClassVar[int]
     LEARNED_FIELD_NUMBER: _ClassVar[int]
     PROMISED_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
@@ -56,19 +61,24 @@ class Batch(_message.Message):
     ballots: _containers.RepeatedScalarFieldContainer[int]
     destinations: _containers.RepeatedScalarFieldContainer[int]
     payloads: _containers.RepeatedScalarFieldContainer[bytes]
+    clients_of: _containers.RepeatedScalarFieldContainer[int]
+    sequences: _containers.RepeatedScalarFieldContainer[int]
+    digests: _containers.RepeatedScalarFieldContainer[int]
     accepted: _containers.RepeatedScalarFieldContainer[int]
-    accepted_run: _containers.RepeatedScalarFieldContainer[int]
+    accepted_local_ts: _containers.RepeatedScalarFieldContainer[int]
+    accepted_ack_below: _containers.RepeatedScalarFieldContainer[int]
     decided: _containers.RepeatedScalarFieldContainer[int]
+    decided_global_ts: _containers.RepeatedScalarFieldContainer[int]
+    decided_mismatches: _containers.RepeatedScalarFieldContainer[int]
     delivered: _containers.RepeatedScalarFieldContainer[int]
     voted: _containers.RepeatedScalarFieldContainer[int]
     dropped: _containers.RepeatedScalarFieldContainer[int]
-    dropped_mids: _containers.RepeatedScalarFieldContainer[int]
     learned: _containers.RepeatedScalarFieldContainer[int]
     promised: _containers.RepeatedScalarFieldContainer[int]
     joined: _containers.RepeatedScalarFieldContainer[int]
     joined_entries: _containers.RepeatedScalarFieldContainer[int]
     configured: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kinds: _Optional[bytes] = ..., clients: _Optional[_Iterable[int]] = ..., replicas: _Optional[_Iterable[int]] = ..., ballots: _Optional[_Iterable[int]] = ..., destinations: _Optional[_Iterable[int]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., accepted: _Optional[_Iterable[int]] = ..., accepted_run: _Optional[_Iterable[int]] = ..., decided: _Optional[_Iterable[int]] = ..., delivered: _Optional[_Iterable[int]] = ..., voted: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[int]] = ..., dropped_mids: _Optional[_Iterable[int]] = ..., learned: _Optional[_Iterable[int]] = ..., promised: _Optional[_Iterable[int]] = ..., joined: _Optional[_Iterable[int]] = ..., joined_entries: _Optional[_Iterable[int]] = ..., configured: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, kinds: _Optional[bytes] = ..., clients: _Optional[_Iterable[int]] = ..., replicas: _Optional[_Iterable[int]] = ..., ballots: _Optional[_Iterable[int]] = ..., destinations: _Optional[_Iterable[int]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., clients_of: _Optional[_Iterable[int]] = ..., sequences: _Optional[_Iterable[int]] = ..., digests: _Optional[_Iterable[int]] = ..., accepted: _Optional[_Iterable[int]] = ..., accepted_local_ts: _Optional[_Iterable[int]] = ..., accepted_ack_below: _Optional[_Iterable[int]] = ..., decided: _Optional[_Iterable[int]] = ..., decided_global_ts: _Optional[_Iterable[int]] = ..., decided_mismatches: _Optional[_Iterable[int]] = ..., delivered: _Optional[_Iterable[int]] = ..., voted: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[int]] = ..., learned: _Optional[_Iterable[int]] = ..., promised: _Optional[_Iterable[int]] = ..., joined: _Optional[_Iterable[int]] = ..., joined_entries: _Optional[_Iterable[int]] = ..., configured: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Run(_message.Message):
     __slots__ = ("previous_ts", "clients", "destinations", "client", "dest", "sequence", "digest", "ack_below", "local_ts", "global_ts", "payload", "mismatches")

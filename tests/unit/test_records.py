@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wbkv_proto.log_pb2 import Batch, RecordKind, Run, SnapshotHead
+from wbkv_proto.log_pb2 import DECIDED, Batch, RecordKind, Run, SnapshotHead
 
 from kvstore import layout, records
 from kvstore.layout import BadSnapshot, StorageError
@@ -123,15 +123,15 @@ def same(one: object, other: object) -> bool:
     return one == other and repr(one) == repr(other)
 
 
-def again(found: Sequence[Record], known: Fold | None = None) -> list[Record]:
-    words = {} if known is None else known.words
-    return decode(encode(found, words), words, "here")
+def again(found: Sequence[Record], *before: Sequence[Record]) -> list[Record]:
+    """What is read of records that come after other batches."""
+    return decode(encode(found, folded(*before)), folded(*before), "here")
 
 
 def folded(*batches: Sequence[Record]) -> Fold:
     fold = Fold()
-    for batch in batches:
-        fold.apply(batch)
+    for record in chain(*batches):
+        fold.apply(record)
     return fold
 
 
@@ -149,8 +149,8 @@ CLOCK = Voted(ClockUpdate(MID2, TS))
 JOINED = Joined(OTHER, 5, (ENTRY, ENTRY._replace(mid=MID2)))
 DROPPED = Dropped((MID, MID2))
 SOME: list[Record] = [
-    Promised(BALLOT), JOINED, ACCEPTED, VOTED, CLOCK, DELIVERY, dataclasses.replace(DELIVERY, mid=MID2),
-    Learned(ENTRY), DROPPED, Configured(Membership(Configuration(G0, 1, [R0], ["here"]))),
+    Promised(BALLOT), ACCEPTED, VOTED, CLOCK, DELIVERY, DELIVERY._replace(mid=MID2),
+    JOINED, Learned(ENTRY), DROPPED, Configured(Membership(Configuration(G0, 1, [R0], ["here"]))),
 ]  # fmt: skip
 """At least one of every kind, and a delivery with and one without its payload."""
 
@@ -178,24 +178,35 @@ def test_batches_come_back_and_fold_as_they_were(history: list[list[Record]]) ->
     """The writer's fold and the reader's go along with the batches, as they do in a log."""
     writing, reading, durable = Fold(), Fold(), Durable()
     for batch in history:
-        data = encode(batch, writing.words)
-        writing.apply(batch)
+        found = decode(encode(batch, writing), reading, "here")
         durable.apply(batch)
-        found = decode(data, reading.words, "here")
         assert same(found, batch)
-        reading.apply(found)
         for fold in (writing, reading):
             assert same(fold.durable(), durable)
             assert list(fold.durable().entries) == list(durable.entries)
 
 
 @FUZZ
-@given(HISTORIES)
-def test_what_is_kept_amounts_to_all(history: list[list[Record]]) -> None:
-    fold = folded(*history)
-    kept = fold.records()
-    assert same(folded(again(kept)).durable(), fold.durable())
-    assert len(kept) == 2 + len(fold.memberships) + len(fold.durable().entries), "nothing superfluous is kept"
+@given(HISTORIES, HISTORIES)
+def test_what_is_kept_amounts_to_all(history: list[list[Record]], later: list[list[Record]]) -> None:
+    """Batches that follow are read as well after what is kept as after all."""
+    writing = folded(*history)
+    kept = writing.records()
+    assert len(kept) == 2 + len(writing.memberships), "nothing superfluous is kept"
+    reading = Fold()
+    assert same(decode(encode(kept, Fold()), reading, "here"), kept)
+    assert same(reading.durable(), writing.durable())
+    for batch in later:
+        assert same(decode(encode(batch, writing), reading, "here"), batch)
+    assert same(reading.durable(), writing.durable())
+
+
+def test_a_delivery_is_read_with_what_was_kept_of_its_acceptance() -> None:
+    writing, reading = folded([ACCEPTED]), Fold()
+    decode(encode(writing.records(), Fold()), reading, "here")
+    data = encode([DELIVERY], writing)
+    assert b"payload" not in data
+    assert decode(data, reading, "here") == [DELIVERY]
 
 
 def test_a_batch_may_be_empty() -> None:
@@ -204,7 +215,7 @@ def test_a_batch_may_be_empty() -> None:
 
 def test_every_kind_of_record_and_every_column_has_a_use() -> None:
     assert {type(record) for record in SOME} == set(KINDS)
-    batch = Batch.FromString(encode(SOME, {}))
+    batch = Batch.FromString(encode(SOME, Fold()))
     used = {field.name for field, _ in batch.ListFields()}
     assert used == {field.name for field in Batch.DESCRIPTOR.fields}
     assert set(batch.kinds) == set(records._TAKE) == set(RecordKind.values()) - {0}
@@ -213,46 +224,64 @@ def test_every_kind_of_record_and_every_column_has_a_use() -> None:
 
 def test_what_is_no_record_is_not_encoded() -> None:
     with pytest.raises(TypeError, match="EntryState is no record"):
-        encode([ENTRY], {})  # type: ignore[list-item]
+        encode([ENTRY], Fold())  # type: ignore[list-item]
     with pytest.raises(TypeError, match="EntryState is no record"):
-        Fold().apply([ENTRY])  # type: ignore[list-item]
+        Fold().apply(ENTRY)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="out of range"):
-        encode([dataclasses.replace(DELIVERY, local_ts=Timestamp(-1))], {})
+        encode([DELIVERY._replace(local_ts=Timestamp(-1))], Fold())
 
 
 # What need not be written
 
 
-@pytest.mark.parametrize("known", [ACCEPTED, VOTED, Learned(ENTRY), DELIVERY], ids=lambda r: type(r).__name__)
+HELD = Learned(ENTRY._replace(phase=Phase.ACCEPTED, global_ts=NO_TIMESTAMP))
+
+
+@pytest.mark.parametrize("known", [ACCEPTED, VOTED, HELD], ids=lambda r: type(r).__name__)
 def test_a_payload_that_the_log_has_is_not_written_again(known: Record) -> None:
-    fold = folded([known])
-    data = encode([DELIVERY], fold.words)
+    data = encode([DELIVERY], folded([known]))
     assert b"payload" not in data
-    assert decode(data, fold.words, "here") == [DELIVERY]
+    assert decode(data, folded([known]), "here") == [DELIVERY]
 
 
 @pytest.mark.parametrize("known", [ACCEPTED, VOTED], ids=lambda r: type(r).__name__)
 def test_a_payload_is_written_once_in_a_batch(known: Record) -> None:
-    data = encode([known, DELIVERY], {})
+    data = encode([known, DELIVERY], Fold())
     assert data.count(b"payload") == 1
-    assert decode(data, {}, "here") == [known, DELIVERY]
+    assert decode(data, Fold(), "here") == [known, DELIVERY]
 
 
-@pytest.mark.parametrize("change", [{"payload": b"other"}, {"dest": (G0,)}, {"ack_below": 2}], ids=str)
+def test_deliveries_that_follow_each_other_are_one_row() -> None:
+    times = [Timestamp(number << 10) for number in range(1, 5)]
+    accepted = Accepted(DEST, tuple(MIDS), tuple(times), (b"payload",) * 4, (1,) * 4, 4)
+    run = [
+        DELIVERY._replace(
+            mid=mid, local_ts=at, global_ts=at, previous_ts=Timestamp(at - 1024), mismatch=wrong
+        )
+        for mid, at, wrong in zip(MIDS, times, (False, True, False, True), strict=True)
+    ]
+    gap = run[3]._replace(previous_ts=Timestamp(1))
+    for batch, rows in (run, 1), (run[:1], 1), ([*run[:3], gap], 4), ([run[0], *run[2:]], 3):
+        data = encode(batch, folded([accepted]))
+        assert Batch.FromString(data).kinds == bytes([DECIDED]) * rows
+        assert same(decode(data, folded([accepted]), "here"), batch)
+
+
+@pytest.mark.parametrize(
+    "change", [{"payload": b"other"}, {"dest": (G0,)}, {"ack_below": 2}, {"local_ts": Timestamp(9)}], ids=str
+)
 def test_a_delivery_that_differs_from_what_the_log_has_is_written_whole(change: dict[str, Any]) -> None:
-    delivery = dataclasses.replace(DELIVERY, **change)
-    fold = folded([ACCEPTED])
-    assert again([delivery], fold) == [delivery]
+    delivery = DELIVERY._replace(**change)
+    assert again([delivery], [ACCEPTED]) == [delivery]
     assert again([ACCEPTED, delivery]) == [ACCEPTED, delivery]
 
 
 def test_what_follows_a_delivery_in_its_batch_does_not_change_it() -> None:
-    fold = folded([ACCEPTED])
     later = dataclasses.replace(ACCEPTED, ack_below=(9,), clock=9)
     batches: list[list[Record]]
     batches = [[DELIVERY, later], [later, DELIVERY], [DROPPED, DELIVERY], [JOINED, DELIVERY, later]]
     for batch in batches:
-        assert again(batch, fold) == batch
+        assert again(batch, [ACCEPTED]) == batch
 
 
 # What makes no sense
@@ -262,7 +291,7 @@ def test_a_message_is_not_accepted_without_its_payload() -> None:
     bare = dataclasses.replace(ACCEPTED, mids=(MID, MID2))
     for fold in (Fold(), folded([ACCEPTED]), folded([VOTED]), folded([DELIVERY, DROPPED])):
         with pytest.raises(ValueError, match="is shorter than"):
-            encode([bare], fold.words)
+            encode([bare], fold)
 
 
 def test_a_decision_outlives_a_later_acceptance() -> None:
@@ -313,25 +342,27 @@ BAD: list[tuple[Record, Callable[[Batch], None], str]] = [
     (ACCEPTED, put("destinations", 0, NUMBER_MAX), f"destinations: 2 follow, not {NUMBER_MAX}"),
     (ACCEPTED, put("destinations", 0, 2**64 - 1), f"destinations: {2**64 - 1} is above"),
     (ACCEPTED, put("destinations", 2, GROUPS_MAX), f"destinations: {RANGE}"),
-    (ACCEPTED, drop("accepted"), "accepted: 3 numbers are not rows of 4"),
-    (ACCEPTED, add("accepted", 0, 0, 0, 0), "accepted: 2 rows for 1 records"),
+    (ACCEPTED, drop("accepted"), "accepted: 4 numbers are not rows of 5"),
+    (ACCEPTED, add("accepted", 0, 0, 0, 0, 0), "accepted: 2 rows for 1 records"),
     (ACCEPTED, put("accepted", 0, 1), f"accepted: {RANGE}"),
     (ACCEPTED, put("accepted", 1, TOO_LARGE), f"accepted: {TOO_LARGE} is above {NUMBER_MAX}"),
     (ACCEPTED, put("accepted", 2, 2), "accepted: there are 1, but lengths add up to 2"),
-    (ACCEPTED, put("accepted", 3, 1), "accepted: 0 payloads for a run of 1"),
-    (ACCEPTED, drop("accepted_run"), "accepted: 4 numbers are not rows of 5"),
-    (ACCEPTED, put("accepted_run", 0, 1), f"accepted: {RANGE}"),
-    (ACCEPTED, put("accepted_run", 1, TOO_LARGE), f"accepted: {TOO_LARGE} is above {NUMBER_MAX}"),
-    (ACCEPTED, put("accepted_run", 3, TOO_LARGE), f"accepted: {TOO_LARGE} is above {NUMBER_MAX}"),
-    (VOTED, put("voted", 4, 2), f"voted: {RANGE}"),
-    (VOTED, put("voted", 4, 0), "voted: a payload is missing"),
-    (DELIVERY, put("delivered", 4, 1), f"delivered: {RANGE}"),
-    (DELIVERY, put("delivered", 9, 2), f"delivered: {RANGE}"),
-    (LEARNED, put("learned", 6, 4), f"learned: {RANGE}"),
-    (DROPPED, put("dropped", 0, 3), "dropped: there are 2, but lengths add up to 3"),
-    (DROPPED, put("dropped", 0, NUMBER_MAX), f"dropped: there are 2, but lengths add up to {NUMBER_MAX}"),
-    (DROPPED, put("dropped_mids", 0, 2), f"dropped: {RANGE}"),
-    (DROPPED, put("dropped_mids", 1, TOO_LARGE), f"dropped: {TOO_LARGE} is above {NUMBER_MAX}"),
+    (ACCEPTED, put("accepted", 3, 1), "accepted: 0 of a run of 1 are there"),
+    (ACCEPTED, put("accepted", 4, 1), "accepted: 0 of a run of 1 are there"),
+    (ACCEPTED, drop("accepted_local_ts"), "accepted: there are 0, but lengths add up to 1"),
+    (ACCEPTED, drop("accepted_ack_below"), "accepted: there are 0, but lengths add up to 1"),
+    (ACCEPTED, put("accepted_local_ts", 0, TOO_LARGE), f"accepted: {TOO_LARGE} is above {NUMBER_MAX}"),
+    (ACCEPTED, put("clients_of", 0, 1), f"mids: {RANGE}"),
+    (ACCEPTED, put("sequences", 0, TOO_LARGE), f"mids: {TOO_LARGE} is above {NUMBER_MAX}"),
+    (ACCEPTED, drop("digests"), "mids: 1 clients, 1 numbers, 0 digests"),
+    (VOTED, put("voted", 0, 1), f"voted: {RANGE}"),
+    (VOTED, put("voted", 2, 2), f"voted: {RANGE}"),
+    (VOTED, put("voted", 2, 0), "voted: a payload is missing"),
+    (DELIVERY, put("delivered", 2, 1), f"delivered: {RANGE}"),
+    (DELIVERY, put("delivered", 7, 2), f"delivered: {RANGE}"),
+    (LEARNED, put("learned", 4, 4), f"learned: {RANGE}"),
+    (DROPPED, put("dropped", 0, 3), "dropped: more than the 2 messages that there are"),
+    (DROPPED, put("dropped", 1, 1), "dropped: 1 of a run of 2 are there"),
     (JOINED, put("joined", 2, 1), "joined: there are 2, but lengths add up to 1"),
     (JOINED, put("joined_entries", 4, 9), f"joined: {RANGE}"),
     (PROMISED, put("promised", 0, 2), f"promised: {RANGE}"),
@@ -342,33 +373,46 @@ BAD: list[tuple[Record, Callable[[Batch], None], str]] = [
 def test_wrong_numbers_are_refused_by_name(
     record: Record, change: Callable[[Batch], None], message: str
 ) -> None:
-    batch = Batch.FromString(encode([record], {}))
+    batch = Batch.FromString(encode([record], Fold()))
     change(batch)
     with pytest.raises(StorageError, match=f"^row 7: {message}"):
-        decode(batch.SerializeToString(), {}, "row 7")
+        decode(batch.SerializeToString(), Fold(), "row 7")
 
 
-def test_a_delivery_of_an_unknown_message_is_refused() -> None:
-    data = encode([DELIVERY], folded([ACCEPTED]).words)
-    with pytest.raises(StorageError, match=f"row 7: decided: nothing is known of the message {MID}"):
-        decode(data, {}, "row 7")
-    flag = Batch.FromString(data)
-    flag.decided[6] = 2
-    with pytest.raises(StorageError, match=f"row 7: decided: {RANGE}"):
-        decode(flag.SerializeToString(), folded([ACCEPTED]).words, "row 7")
+DECISION: list[tuple[Callable[[Batch], None], str]] = [
+    (drop("decided"), "2 numbers are not rows of 3"),
+    (put("decided", 0, 2), "there are 1, but lengths add up to 2"),
+    (put("decided", 1, 1), "0 of a run of 1 are there"),
+    (add("decided_global_ts", 1), "there are 2, but lengths add up to 1"),
+    (put("decided_mismatches", 0, 1), RANGE),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), DECISION)
+def test_wrong_numbers_of_a_decision_are_refused(change: Callable[[Batch], None], message: str) -> None:
+    batch = Batch.FromString(encode([DELIVERY], folded([ACCEPTED])))
+    change(batch)
+    with pytest.raises(StorageError, match=f"^row 7: decided: {message}"):
+        decode(batch.SerializeToString(), folded([ACCEPTED]), "row 7")
+
+
+@pytest.mark.parametrize("known", [[], [DELIVERY], [LEARNED], [ACCEPTED, DROPPED]], ids=str)
+def test_a_decision_without_an_acceptance_is_refused(known: list[Record]) -> None:
+    data = encode([DELIVERY], folded([ACCEPTED]))
+    with pytest.raises(StorageError, match=f"row 7: decided: no acceptance is known of the message {MID}"):
+        decode(data, folded(known), "row 7")
 
 
 # What nobody thought of
 
 
 def decodes_or_is_refused(data: bytes) -> None:
-    known = folded([ACCEPTED]).words
     try:
-        found = decode(data, known, "row 7")
+        found = decode(data, folded([ACCEPTED]), "row 7")
     except StorageError as error:
         assert str(error).startswith("row 7: ")  # noqa: PT017 - the point is that nothing else is raised
     else:
-        assert same(decode(encode(found, known), known, "here"), found)
+        assert same(again(found, [ACCEPTED]), found)
 
 
 @FUZZ
@@ -380,7 +424,7 @@ def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
 @FUZZ
 @given(st.lists(st.one_of(*ANY_OF.values()), max_size=6) | st.just(SOME), st.data())
 def test_damaged_bytes_decode_or_are_refused(batch: list[Record], data: st.DataObject) -> None:
-    damaged = bytearray(encode(batch, {}))
+    damaged = bytearray(encode(batch, Fold()))
     for _ in range(data.draw(st.integers(1, 4))):
         start = data.draw(st.integers(0, len(damaged)))
         end = data.draw(st.integers(start, min(len(damaged), start + 4)))
@@ -395,7 +439,7 @@ COLUMNS = [field.name for field in Batch.DESCRIPTOR.fields if field.name not in 
 @given(st.lists(st.one_of(*ANY_OF.values()), max_size=6) | st.just(SOME), st.data())
 def test_damaged_columns_decode_or_are_refused(found: list[Record], data: st.DataObject) -> None:
     """Valid protobuf with wrong numbers in it: what damaged bytes seldom are."""
-    batch = Batch.FromString(encode(found, {}))
+    batch = Batch.FromString(encode(found, Fold()))
     for _ in range(data.draw(st.integers(1, 3))):
         name = data.draw(st.sampled_from([c for c in COLUMNS if getattr(batch, c)] or COLUMNS))
         column = getattr(batch, name)
@@ -436,7 +480,7 @@ def chains(draw: st.DrawFn) -> list[Delivery]:
     last = Timestamp(draw(st.integers(0, 2**40)))
     for delivery in draw(st.lists(values_of(Delivery), min_size=1, max_size=6)):
         following = Timestamp(last + draw(st.integers(1, 2**40)))
-        found.append(dataclasses.replace(delivery, global_ts=following, previous_ts=last))
+        found.append(delivery._replace(global_ts=following, previous_ts=last))
         last = following
     return found
 
@@ -476,8 +520,8 @@ def test_any_damage_to_a_value_is_found(deliveries: list[Delivery], data: st.Dat
     ],
 )
 def test_a_run_that_is_none_is_refused(change: dict[str, Any], message: str) -> None:
-    first = dataclasses.replace(DELIVERY, global_ts=Timestamp(1024), previous_ts=NO_TIMESTAMP)
-    second = dataclasses.replace(DELIVERY, global_ts=Timestamp(2048), previous_ts=Timestamp(1024))
+    first = DELIVERY._replace(global_ts=Timestamp(1024), previous_ts=NO_TIMESTAMP)
+    second = DELIVERY._replace(global_ts=Timestamp(2048), previous_ts=Timestamp(1024))
     whole = Run.FromString(layout.unseal(layout.seal_run([first, second]), "here"))
     for name, value in change.items():
         whole.ClearField(name)
@@ -511,7 +555,7 @@ def run(count: int) -> list[list[Delivery]]:
     previous = NO_TIMESTAMP
     for number in range(1, 2 * count + 1):
         following = Timestamp(number << 10)
-        found.append(dataclasses.replace(DELIVERY, global_ts=following, previous_ts=previous))
+        found.append(DELIVERY._replace(global_ts=following, previous_ts=previous))
         previous = following
     return [found[start : start + 2] for start in range(0, len(found), 2)]
 
@@ -556,7 +600,7 @@ def test_a_snapshot_lacks_no_delivery_and_repeats_none() -> None:
     for wrong in (runs[1:], runs[:-1], [runs[0], runs[2]], [*runs, runs[-1]], runs[::-1], []):
         with pytest.raises(BadSnapshot, match="there"):
             layout.read_snapshot([snapshot(wrong, position)], "there")
-    back = dataclasses.replace(DELIVERY, global_ts=Timestamp(1), previous_ts=position)
+    back = DELIVERY._replace(global_ts=Timestamp(1), previous_ts=position)
     with pytest.raises(BadSnapshot, match=f"there.*: 1 comes after {position}"):
         layout.read_snapshot([snapshot([*runs, [back]], Timestamp(1))], "there")
 
