@@ -19,7 +19,7 @@ from multicast.messages import HandOver, Join, Members, MembersWanted, Message, 
 from multicast.process.entry import E
 from multicast.process.recovery import LeaderRecovery
 from multicast.protocol import Start
-from multicast.types import NO_BALLOT, GroupId, Phase, Process, ReplicaId, Status
+from multicast.types import NO_BALLOT, GroupId, Process, ReplicaId, Status
 
 
 class Admission(LeaderRecovery[E]):
@@ -64,7 +64,7 @@ class Admission(LeaderRecovery[E]):
 
     def _step(self, membership: Membership) -> None:
         """Have the group order the next step, as any message."""
-        message = Multicast(membership.mid, (self.group,), membership.encode(), 0)
+        message = Multicast(membership.mid, (self.group,), membership.encode(), membership.version)
         self.on_multicast(self.me, message)
 
     def _follow_changes(self) -> None:
@@ -99,14 +99,17 @@ class Admission(LeaderRecovery[E]):
         """Somebody we do not know: it may be new, or we may be."""
         if sender.group not in self.topology.memberships:
             raise PeerViolation(f"a message came from {sender}, whose group does not exist")
-        for message in messages:
-            if isinstance(message, Join):
+        rest = iter(messages)
+        for message in rest:
+            if sender in self.topology:
+                self.receive(sender, (message, *rest), self.now)
+            elif isinstance(message, Join):
                 self.on_join(sender, message)
             elif isinstance(message, Members):
                 self.on_members(sender, message)
             elif isinstance(message, MembersWanted):
                 self.on_members_wanted(sender, message)
-            elif sender not in self.topology:
+            else:
                 self.ask_members(sender.group, sender)
                 if sender.group == self.group:
                     self._ready.send.append(((sender,), Members(self.membership)))
@@ -129,25 +132,20 @@ class Admission(LeaderRecovery[E]):
             raise PeerViolation(f"{sender} speaks of group {message.membership.group}")
         self._learn(message.membership)
 
-    def recover(self) -> None:
-        """Open a ballot, with the consent of no more than need be asked."""
-        self._notice_settled()
-        super().recover()
-
-    def _notice_settled(self) -> None:
-        """Who has accepted that a change is settled may rely on it: nobody proposes that before it is true.
-
-        The only one to deliver it may have lost its disk since, and those who are needed without it, too.
-        """
-        settled = self.membership.settle()
-        entry = self.entries.get(settled.mid)
-        if entry is not None and entry.phase >= Phase.ACCEPTED:
-            self._learn(settled)
-
     def _lead(self) -> None:
         super()._lead()
         self.leaving_since = None
         if not self.membership.settled:
             # Everyone will meet this ballot's configuration: they need not stumble over it first.
-            everyone = tuple(sorted(self.topology.replicas - {self.me}))
-            self._ready.send.append((everyone, Members(self.membership)))
+            self._announce()
+
+    def _learn(self, membership: Membership) -> bool:
+        news = super()._learn(membership)
+        if news and membership.group == self.group and self.status is Status.LEADER and membership.settled:
+            # Those that are no members any more should know it: nobody else talks to them.
+            self._announce()
+        return news
+
+    def _announce(self) -> None:
+        everyone = tuple(sorted(self.topology.replicas - {self.me}))
+        self._ready.send.append((everyone, Members(self.membership)))

@@ -95,9 +95,24 @@ class LeaderRecovery(Requests[E]):
         self.opened_at = NO_TIMESTAMP
         """At a leader: what it had delivered when its ballot began. No more had been collected before."""
 
+    @property
+    def electorate(self) -> Membership:
+        """Whose consent a ballot needs.
+
+        Nobody proposes that a change is settled before that is safe to rely on, so whoever has accepted it
+        need not ask the previous members: the only one to deliver it may have lost its disk since, and they
+        theirs. But until it is decided it is no fact, and not to be told.
+        """
+        membership = self.membership
+        if membership.settled:
+            return membership
+        settled = membership.settle()
+        entry = self.entries.get(settled.mid)
+        return settled if entry is not None and entry.phase >= ACCEPTED else membership
+
     def recover(self) -> None:
         """Line 36: open a ballot above every one we know of, in the newest configuration we know of."""
-        membership = self.membership
+        membership = self.electorate
         if self.me not in membership.current.bit:
             return
         self._leave_ballot()

@@ -207,8 +207,7 @@ class Replica(Admission[E]):
         if self.me not in membership.current.bit:
             self.selection.expect_leader(self.now)
             return
-        self._notice_settled()
-        membership = self.membership
+        membership = self.electorate
         self.pre_vote_for = Ballot(self.highest_number + 1, self.me, membership.current.number)
         if self.selection.begin_pre_vote(membership, self.now):
             self.recover()

@@ -89,7 +89,7 @@ class Requests(Collection[E]):
         """Departure 11: a follower answers with a hint; a recovering process lets the message wait. Who is no
         member says who is.
         """
-        if self.is_outsider:
+        if self.me not in self.membership.current.bit:
             self._ready.send.append(((sender,), Members(self.membership)))
             return
         if self.status is FOLLOWER or len(self.waiting) >= self.timing.waiting:

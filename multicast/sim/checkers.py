@@ -121,6 +121,15 @@ class Memberships(Checker):
             raise Violation("Membership", f"{host.me} takes {membership} for a fact, others {fact}")
         self._topology.learn(membership)
 
+    def check_ordered(self, group: GroupId, first: Membership, sequence: Sequence[MessageId]) -> None:
+        """What was taken for a fact is what the group's order comes to."""
+        for mid in sequence:
+            if mid.client == MEMBERSHIP:
+                first = first.after(self._multicasts.known[mid].payload)
+        if self._topology.membership(group) != first:
+            found = self._topology.membership(group)
+            raise Violation("Membership", f"{found} is taken for a fact, but {first} was ordered")
+
 
 class Order(Checker):
     """Validity, Integrity, Ordering: the properties of atomic multicast, on applications' logs only."""

@@ -96,7 +96,8 @@ class Simulation:
         self._successors: dict[Process, ReplicaId] = {}
         self.order = Order(self.topology, self.multicasts)
         self.trace = 0
-        checkers: list[Checker] = [Memberships(self.topology, self.multicasts), self.order]
+        self.memberships = Memberships(self.topology, self.multicasts)
+        checkers: list[Checker] = [self.memberships, self.order]
         if scenario.checkers:
             checkers.append(Genuine(self.multicasts))
             checkers += invariants_of(scenario.protocol, self.topology, self.multicasts, self.hosts)
@@ -327,6 +328,8 @@ class Simulation:
     def _check_end(self) -> None:
         """Termination, and a total order."""
         self.order.check_acyclic()
+        for group, sequence in self.order.sequences.items():
+            self.memberships.check_ordered(group, self.first.membership(group), sequence)
         delivered = {g: set(sequence) for g, sequence in self.order.sequences.items()}
         anywhere = set().union(*delivered.values())
         for client in self.clients.values():

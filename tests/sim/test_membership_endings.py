@@ -9,11 +9,11 @@ import pytest
 
 from multicast.client import Numbers
 from multicast.errors import InvalidArgument
-from multicast.messages import Deliver, Deliveries, Heartbeat, Join, Members, Multicast
+from multicast.messages import Deliver, Deliveries, Heartbeat, Join, Members, Multicast, about
 from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Violation
 from multicast.skeen import FastCast, FtSkeen
-from multicast.types import ClientId, ReplicaId
+from multicast.types import ClientId, Process, ReplicaId
 from multicast.whitebox import WhiteBox
 from tests.sim.membership_schedules import version
 from tests.sim.schedules import G0, Story
@@ -172,3 +172,44 @@ def test_a_retired_replica_tells_clients_who_took_its_place(protocol: type[Proto
     late.submit((G0,), b"who is there?")
     story.wait(20.0)
     assert late.idle
+
+
+@PROTOCOLS
+def test_a_step_that_was_only_accepted_is_no_fact(protocol: type[Protocol]) -> None:
+    """One member has accepted that the change is settled, and so asks for fewer promises: but as long as that
+    is not decided, nobody may take it for a step, for the next one would follow on nothing.
+    """
+    story = Story(protocol, 1, 3, Timing())
+    leader, other, old = story.topology.members(G0)
+    new = story.successor(old, evict=True)
+    story.restart(new)
+
+    def steps(source: Process, target: Process, message: Any) -> bool:
+        """The step reaches the other member only; and the leader's disk is slow."""
+        return target != other and settled.mid in about(message)
+
+    until_version(story, 2)
+    settled = story.topology.membership(G0).settle()
+    story.lose(steps)
+    first: Any = story.hosts[leader].replica
+    story.run_until(lambda: first.is_leader and first.cballot.configuration == 1, story.loop.now + 3.0)
+    story.wait(0.02)
+    story.hosts[leader].stalled_until = story.loop.now + 60.0
+    second: Any = story.hosts[other].replica
+    assert story.run_until(lambda: settled.mid in second.entries, story.loop.now + 3.0)
+    story.down(leader)
+    story.hosts[leader].stalled_until = 0.0
+    story.lose(lambda source, target, message: other in (source, target) and not isinstance(message, Members))
+    story.hosts[other].nominate()
+    for who in (leader, new):
+        story.restart(who)
+        story.network.send(other, who, Members(second.membership))
+    story.wait(0.1)
+    story.down(other)
+    story.lose(None)
+    story.wait(3.0)
+    story.multicast(G0)
+    story.wait(1.0)
+    membership = story.topology.membership(G0)
+    assert not membership.settled or settled.mid in story.order.sequences[G0]
+    finish(story)
