@@ -18,6 +18,7 @@ from multicast.messages import (
     PreVote,
 )
 from multicast.protocol import Protocol, Timing
+from multicast.sim.checkers import Violation
 from multicast.sim.host import Commit
 from multicast.sim.invariants.skeen import Promises
 from multicast.sim.invariants.whitebox import Monotone
@@ -71,6 +72,21 @@ def evicted(protocol: type[Protocol]) -> None:
         assert old not in story.topology.members(G0)
         assert story.leader(G0) != old
         story.multicast(G0)
+    story.finish()
+
+
+def two_disks(protocol: type[Protocol]) -> None:
+    """Two of five disks are lost at once: both are replaced, one after the other. Settling takes a while."""
+    story = Story(protocol, 1, 5, Timing(), commit_s=1.5)
+    lost = story.topology.members(G0)[3:]
+    story.multicast(G0)
+    story.wait(0.3)
+    for replica in lost:
+        story.down(replica)
+        story.replace(replica, 0.0)
+    story.wait(8.0)
+    if story.topology.membership(G0).version != 5:
+        raise Violation("Membership", f"{story.topology.membership(G0)} is all that came of it")
     story.finish()
 
 

@@ -409,3 +409,10 @@ class ActsBeforeItIsAMember(Shared):
         if old != self.me:
             self.topology.learn(self.membership.replace(old, self.me, ""))
             self.topology.learn(self.membership.settle())
+
+
+class ChangesBeforeTheLastIsSettled(Shared):
+    """Departure 8: the next change is proposed while the last one is not settled, and uses up a number."""
+
+    def _may_change(self) -> bool:
+        return self.status is Status.LEADER and self._is_current()

@@ -84,6 +84,7 @@ DIRECTED: Final[list[tuple[Schedule, type[Protocol]]]] = [
             (membership.old_members_meet, mutants.PromisesToAnOldConfiguration),
             (membership.nothing_but_the_collected, mutants.SettlesAtOnce),
             (membership.two_changes, mutants.ChangesTwiceAtOnce),
+            (membership.two_disks, mutants.ChangesBeforeTheLastIsSettled),
         ]
         for protocol in (WhiteBox, FtSkeen)
     ),
@@ -155,7 +156,13 @@ def test_the_protocols_come_through_the_same_schedules(schedule: Schedule, proto
 @pytest.mark.parametrize("protocol", WHOLE, ids=name)
 @pytest.mark.parametrize(
     "schedule",
-    [membership.replaced, membership.evicted, membership.not_needed, membership.back_on_a_new_disk],
+    [
+        membership.replaced,
+        membership.evicted,
+        membership.not_needed,
+        membership.two_disks,
+        membership.back_on_a_new_disk,
+    ],
     ids=name,
 )
 def test_members_come_and_go(schedule: Schedule, protocol: type[Protocol]) -> None:
