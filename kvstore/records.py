@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, count, groupby, islice
+from itertools import chain, compress, count, groupby, islice
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -252,9 +252,7 @@ def _put_deliveries(w: _Writer, run: Sequence[Delivery], fold: Fold) -> None:
     accepted = list(map(fold.words.get, mids)) == list(zip(*proposals, strict=True))
     if accepted and previous_ts[1:] == global_ts[:-1]:
         column = w.columns["decided_global_ts"]
-        if any(mismatches):
-            wrong = [len(column) + index for index, mismatch in enumerate(mismatches) if mismatch]
-            w.columns["decided_mismatches"] += wrong
+        w.columns["decided_mismatches"] += compress(count(len(column)), mismatches)
         w.columns["decided"] += len(mids), len(w.mids), previous_ts[0]
         column += global_ts
         w.mids += mids

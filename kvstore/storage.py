@@ -16,12 +16,13 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from math import inf
 from pathlib import Path
 from queue import SimpleQueue
@@ -90,6 +91,9 @@ deletes."""
 
 RUN_BYTES: Final = 64 << 10
 """Payloads of several deliveries that are kept as one row."""
+
+PLACED_SLICE: Final = 1024
+"""Deliveries that the state's places may yet have to hear of: the loop is not to wait while they do."""
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 Puts: TypeAlias = Generator[int, None, None]
@@ -655,6 +659,14 @@ class _Group:
             self.placed = len(self.deliveries)
         return self.places
 
+    def add(self, deliveries: Sequence[Delivery], position: Timestamp) -> None:
+        """More deliveries, up to a position."""
+        self.deliveries += deliveries
+        self.count += len(deliveries)
+        self.position = position
+        if len(self.deliveries) - self.placed >= PLACED_SLICE:
+            self.settled()
+
     def take(self) -> _Change:
         """What the next commit has to do."""
         changed = self.settled().take()
@@ -675,14 +687,13 @@ class _Group:
 
 def _runs(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
     """Runs of bounded length, and, but for single deliveries, of bounded size."""
-    start = size = 0
-    for index, delivery in enumerate(deliveries):
-        size += len(delivery.payload)
-        if index > start and (index - start >= SLICE or size > RUN_BYTES):
-            yield deliveries[start:index]
-            start, size = index, len(delivery.payload)
-    if deliveries:
-        yield deliveries[start:]
+    start = 0
+    while start < len(deliveries):
+        run = deliveries[start : start + SLICE]
+        ends = accumulate([len(delivery.payload) for delivery in run])
+        length = max(1, bisect_right(list(ends), RUN_BYTES))
+        yield run[:length]
+        start += length
 
 
 def _row(run: Sequence[Delivery]) -> Row:
@@ -817,9 +828,7 @@ class LmdbState:
                     f"{delivery.mid} follows {delivery.previous_ts}, but group {group} is at {position}"
                 )
             position = delivery.global_ts
-        known.deliveries += deliveries
-        known.count += len(deliveries)
-        known.position = position
+        known.add(deliveries, position)
 
     def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
         """Commit what was applied to these groups, once the log's batch `after` is durable."""

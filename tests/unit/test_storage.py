@@ -1023,6 +1023,29 @@ def test_the_loop_does_a_bounded_number_of_puts_at_a_time(rig: Rig, monkeypatch:
     assert not gate.waited_in_vain, "the loop waited for the disk"
 
 
+def test_a_commit_has_few_deliveries_left_to_find_places_for(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "PLACED_SLICE", 10)
+    _, delivered = traffic(95)
+    heard: list[int] = []
+    add = storage._Places.add
+
+    def count(places: Any, deliveries: Sequence[Delivery]) -> None:
+        heard.append(len(deliveries))
+        add(places, deliveries)
+
+    monkeypatch.setattr(storage._Places, "add", count)
+    for start in range(0, 95, 4):
+        rig.state.apply(G0, delivered[start : start + 4])
+    assert sum(heard) >= 95 - 10
+    rig.commit()
+    assert sum(heard) == 95
+    assert max(heard) < 10 + 4
+    assert rig.state.place(G0, delivered[-1].mid) == delivered[-1].global_ts
+    assert rig.state.place(G0, delivered[50].mid) == NO_TIMESTAMP
+
+
 def test_a_commit_writes_only_what_has_changed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     previous = NO_TIMESTAMP
 
