@@ -70,6 +70,10 @@ class Configuration:
         """Whether a quorum is among these replicas."""
         return sum(member in replicas for member in self.members) >= self.quorum
 
+    def place_of(self, member: ReplicaId) -> str:
+        """Where the member is to be found, as far as known."""
+        return self.places[self.members.index(member)]
+
     def replace(self, old: ReplicaId, new: ReplicaId, place: str) -> Configuration:
         """The next configuration, with another replica in the place of one of these."""
         found = [

@@ -51,8 +51,10 @@ class Admission(LeaderRecovery[E]):
             raise PeerViolation(f"{sender} asks to join group {self.group}, which has no such number")
         change = membership.replace(old, sender, message.place)
         self._ready.send.append(((sender,), Members(membership)))
-        gone = message.evicts == old or not self.selection.hears_us(old, self.now)
-        if gone and sender not in self.topology and self._may_change():
+        # By itself, a replica takes a place that was its machine's, or of which nothing else is known.
+        own = membership.current.place_of(old) in ("", message.place)
+        gone = own and not self.selection.hears_us(old, self.now)
+        if (gone or message.evicts == old) and sender not in self.topology and self._may_change():
             self._step(change)
 
     def _may_change(self) -> bool:

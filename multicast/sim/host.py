@@ -140,6 +140,7 @@ class Host:
         """Its disk is lost: nobody will ever be this replica again."""
         self.evicts: ReplicaId | None = None
         """A member that is well, and whose place an operator wants it to take."""
+        self.place = ""
         self.violation: Exception | None = None
         self._batches: deque[Batch] = deque()
         self._life = 0
@@ -163,7 +164,7 @@ class Host:
         self._wake_at = float("inf")
         start = Start(
             self.me, self._topology, self._rng, self.local(self._loop.now),
-            self._timing, self.durable, self.commit.checkpoint, evicts=self.evicts,
+            self._timing, self.durable, self.commit.checkpoint, place=self.place, evicts=self.evicts,
         )  # fmt: skip
         self.replica = self._protocol(start)
         del self.log[self.commit.length :]

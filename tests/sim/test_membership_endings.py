@@ -213,3 +213,22 @@ def test_a_step_that_was_only_accepted_is_no_fact(protocol: type[Protocol]) -> N
     membership = story.topology.membership(G0)
     assert not membership.settled or settled.mid in story.order.sequences[G0]
     finish(story)
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("place", ["here", "elsewhere"])
+def test_nobody_takes_another_machines_place_by_itself(protocol: type[Protocol], place: str) -> None:
+    """A member that an operator put there is down for a while. Only its own machine may replace it."""
+    story = Story(protocol, 1, 3, Timing())
+    first = story.topology.members(G0)[2]
+    second = story.successor(first, evict=True)
+    story.hosts[second].place = "here"
+    story.restart(second)
+    until_version(story, 3)
+    story.wait(0.5)
+    story.down(second)
+    third = story.successor(second)
+    story.hosts[third].place = place
+    story.restart(third)
+    story.wait(5.0)
+    assert (story.topology.members(G0)[2] == third) == (place == "here")
