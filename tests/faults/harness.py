@@ -18,6 +18,7 @@ from kvstore.client import MulticastClient
 from kvstore.cluster import LocalCluster
 from kvstore.ports import NodeId
 from kvstore.server import CONTROL, TEST_HOOKS
+from kvstore.status import GroupStatus
 from multicast.messages import Delivery
 from multicast.protocol import Timing
 from multicast.types import NO_TIMESTAMP, GroupId, Timestamp
@@ -115,21 +116,24 @@ def under_load(
     check_disks(cluster, load, replaced)
 
 
+def members_of(cluster: LocalCluster, group: GroupId, replaced: Mapping[str, str]) -> list[NodeId]:
+    """The nodes of a group, when some have taken others' places."""
+    return [NodeId(replaced.get(node, node)) for node in cluster.config.groups[group]]
+
+
 def settle(cluster: LocalCluster, replaced: Mapping[str, str]) -> None:
     """Until all members of a group have delivered the same, and hold nothing."""
     deadline = time.monotonic() + PATIENCE_S
-    while True:
-        groups = cluster.status()["groups"]
-        if all(
-            replica["up"] and replica["lag"] == 0 and replica["entries"] == 0
-            for group in groups
-            for replica in group["replicas"]
-            if replica["node"] not in replaced
-        ):
-            return
+    while not all(at_rest(cluster, group, replaced) for group in cluster.status()["groups"]):
         if time.monotonic() > deadline:
-            raise AssertionError(f"the cluster does not come to rest: {groups}")
+            raise AssertionError(f"the cluster does not come to rest: {cluster.status()['groups']}")
         time.sleep(0.1)
+
+
+def at_rest(cluster: LocalCluster, group: GroupStatus, replaced: Mapping[str, str]) -> bool:
+    """Whether all members answer, and have nothing left to do."""
+    idle = {r["node"] for r in group["replicas"] if r["up"] and r["lag"] == 0 and r["entries"] == 0}
+    return idle.issuperset(members_of(cluster, GroupId(group["id"]), replaced))
 
 
 def log_of(cluster: LocalCluster, node: NodeId, group: GroupId) -> list[Delivery]:
@@ -160,7 +164,7 @@ def check_disks(
     """The same order at all replicas, nothing twice, and nothing missing that was answered."""
     places: dict[GroupId, dict[bytes, Timestamp]] = {}
     for group in cluster.config.topology.groups:
-        nodes = [NodeId(replaced.get(node, node)) for node in cluster.config.groups[group]]
+        nodes = members_of(cluster, group, replaced)
         logs = {node: log_of(cluster, node, group) for node in nodes}
         reference = [(d.mid, d.global_ts, d.payload) for d in logs[nodes[0]]]
         for node, log in logs.items():
