@@ -19,6 +19,7 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final, TypeAlias
 from typing import Protocol as Interface
 
@@ -443,15 +444,10 @@ class Node:
 
     def _reply(self, me: ReplicaId, places: Iterable[tuple[MessageId, Timestamp]]) -> None:
         """Tell clients where their messages are in the group's order."""
-        group = me.group
-        client: ClientId | None = None
-        queue: list[Any] = []
-        for mid, place in places:
-            if mid.client != client:
-                client = mid.client
-                queue = self._queue(me, client)
-            reply = Reply(mid, group, place)
-            queue.append(reply)
+        for client, run in groupby(places, lambda answer: answer[0][0]):
+            mids, found = zip(*run, strict=True)
+            reply = Reply(mids, me.group, found)
+            self._queue(me, client).append(reply)
             if self._observer is not None:
                 self._observer.sent(me, (client,), reply)
 

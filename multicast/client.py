@@ -34,11 +34,12 @@ CACHED_MAX = 4096
 
 @dataclass(slots=True)
 class Reply:
-    """A group has delivered the message, at this place. Sent by the host of the group's leader."""
+    """A group has delivered these messages, at these places. Sent by the host of the group's leader."""
 
-    mid: MessageId
+    mids: tuple[MessageId, ...]
     group: GroupId
-    global_ts: Timestamp
+    places: tuple[Timestamp, ...]
+    """Global timestamps, one for each message."""
 
 
 @dataclass(slots=True)
@@ -172,16 +173,18 @@ class Sender:
             self.send_again(hint.group, now)
 
     def _answered(self, reply: Reply) -> None:
-        pending = self.pending.get(reply.mid)
-        if pending is None:
-            return
-        dest, places = pending.message.dest, pending.places
-        if reply.group in dest:
-            places.setdefault(reply.group, reply.global_ts)
-        if len(places) == len(dest):
-            del self.pending[reply.mid]
-            self.numbers.done(reply.mid)
-            self.finished[reply.mid] = places
+        group = reply.group
+        for mid, place in zip(reply.mids, reply.places, strict=True):
+            pending = self.pending.get(mid)
+            if pending is None:
+                continue
+            dest, places = pending.message.dest, pending.places
+            if group in dest:
+                places.setdefault(group, place)
+            if len(places) == len(dest):
+                del self.pending[mid]
+                self.numbers.done(mid)
+                self.finished[mid] = places
 
     def send_again(self, group: GroupId, now: float) -> None:
         """The leader is new, or can be reached again: whatever this group has not answered goes there."""

@@ -50,8 +50,7 @@ class Delivery(NamedTuple):
     """The client used this number before, in this group, for something else: do not execute."""
 
 
-@dataclass(slots=True)
-class Multicast:
+class Multicast(NamedTuple):
     """MULTICAST(m): a client, or a process that holds m too long, asks a leader to order m."""
 
     mid: MessageId

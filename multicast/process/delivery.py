@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
 
 from multicast.durable import Checkpoint, Learned
 from multicast.errors import InvariantBroken, PeerViolation
@@ -23,6 +25,9 @@ from multicast.types import Ballot, Destinations, Phase, Process, ReplicaId, Sta
 START = Phase.START
 ACCEPTED = Phase.ACCEPTED
 COMMITTED = Phase.COMMITTED
+
+_new_delivery: Final[Callable[[tuple[Any, ...]], Delivery]] = partial(tuple.__new__, Delivery)
+"""As `Delivery._make`, in half the time: no Python code is run."""
 
 
 class DeliveryPath(State[E]):
@@ -86,9 +91,8 @@ class DeliveryPath(State[E]):
             entry.global_ts = global_ts
             entry.delivered = True
             mismatch = add(mid, ack_below)
-            deliveries.append(
-                Delivery(mid, dest, payload, ack_below, local_ts, global_ts, previous, mismatch)
-            )
+            row = mid, dest, payload, ack_below, local_ts, global_ts, previous, mismatch
+            deliveries.append(_new_delivery(row))
             previous = global_ts
             if dest is not bucket_dest:
                 bucket, bucket_dest = retained.setdefault(dest, deque()), dest

@@ -42,18 +42,17 @@ class Requests(Collection[E]):
         if self.status is not LEADER:
             self._defer(sender, message)
             return
-        mid = message.mid
+        mid, dest, payload, ack_below = message
         entry = self.entries.get(mid)
         if entry is None:
             if delivered:
                 self._ready.duplicates.append((sender, mid))
                 return
-            entry = self.new_entry(mid, message.dest, message.payload, message.ack_below)
-            self.entries[mid] = entry
+            entry = self.entries[mid] = self.new_entry(mid, dest, payload, ack_below)
         elif entry.phase is START:
             del self.orphans[mid]
-            entry.payload = message.payload
-            entry.ack_below = message.ack_below
+            entry.payload = payload
+            entry.ack_below = ack_below
         else:
             if entry.delivered:
                 self._ready.duplicates.append((sender, mid))
@@ -64,7 +63,7 @@ class Requests(Collection[E]):
 
     def _check_multicast(self, sender: Process, message: Multicast) -> bool | None:
         """Whether it was delivered here. Raise, with nothing changed, if no leader should order this."""
-        mid, dest = message.mid, message.dest
+        mid, dest, payload, ack_below = message
         client, sequence, digest = mid
         if not client and sender != self.me:
             raise InvalidArgument(f"message {mid}: its client's id is reserved for changes of membership")
@@ -72,9 +71,9 @@ class Requests(Collection[E]):
             self.topology.check_destinations(dest)
             if self.group not in dest:
                 raise InvalidArgument(f"message {mid} to groups {dest} was sent to group {self.group}")
-        if message.ack_below > sequence:
-            raise InvalidArgument(f"message {mid} acknowledges itself: ack_below {message.ack_below}")
-        if digest != digest_of(dest, message.payload):
+        if ack_below > sequence:
+            raise InvalidArgument(f"message {mid} acknowledges itself: ack_below {ack_below}")
+        if digest != digest_of(dest, payload):
             raise InvalidArgument(f"message {mid} does not have the digest of its payload and destinations")
         delivered = self.delivered_ids.find(mid)
         # A mismatch that another group has begun to order is ordered, or that group would wait for ever.

@@ -221,9 +221,7 @@ class Genuine(Checker):
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
         """Whoever speaks or hears of m must have business with it."""
-        if isinstance(message, Reply):
-            self._check(message.mid, host, receivers)
-        for mid in about(message):
+        for mid in message.mids if isinstance(message, Reply) else about(message):
             self._check(mid, host, receivers)
 
     def _check(self, mid: MessageId, host: Host, receivers: Sequence[Process]) -> None:

@@ -345,7 +345,7 @@ def _label_arrows(plot: _Plot, arrows: Sequence[Arrow]) -> None:
     labelled: set[tuple[str, Process, float]] = set()
     for arrow in sorted(arrows, key=lambda a: abs(plot.rows[a.source] - plot.rows[a.target])):
         message = arrow.message
-        mids = [message.mid] if isinstance(message, Reply) else dict.fromkeys(about(message))
+        mids = message.mids if isinstance(message, Reply) else dict.fromkeys(about(message))
         text = f"{_kind_of(message)} {_list(plot, map(str, mids))}".rstrip()
         ends = {
             (text, process, at)

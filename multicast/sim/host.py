@@ -283,7 +283,7 @@ class Host:
 
     def _reply(self, mid: MessageId) -> None:
         place = self.places.get(mid, NO_TIMESTAMP)
-        self._send((mid.client,), Reply(mid, self.me.group, place))
+        self._send((mid.client,), Reply((mid,), self.me.group, (place,)))
 
     def _write(self, batch: Batch) -> None:
         """Hand a batch to the disk. An idle disk without delay is durable at once."""

@@ -365,8 +365,10 @@ def describe(message: object) -> str:
             return f"g{group} up to {ts(watermark)}"
         case Snapshot(log=log):
             return _count(log, "delivery", "deliveries")
-        case Reply(mid, group, global_ts):
-            return f"{mid} g{group} gts {ts(global_ts)}"
+        case Reply(mids, group, places):
+            return ", ".join(
+                f"{mid} g{group} gts {ts(place)}" for mid, place in zip(mids, places, strict=True)
+            )
         case Refused(mid, group, reason):
             return f"{mid} g{group}: {reason}"
         case _:

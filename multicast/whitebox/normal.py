@@ -139,8 +139,7 @@ class WhiteBox(Replica[Entry]):
         lengths = len(message.local_ts), len(message.payloads), len(message.ack_below)
         if not count or lengths != ((count, count, count) if group == self.group else (count, 0, 0)):
             raise PeerViolation(f"ACCEPT of {_names(mids)} lacks something; it came from {sender}")
-        get = self.entries.get
-        found = [get(mid) for mid in mids]
+        found = list(map(self.entries.get, mids))
         for entry in found:
             if entry is not None and entry.dest != dest:
                 raise PeerViolation(f"ACCEPT of {entry.mid} to groups {entry.dest} came from {sender}")
@@ -268,9 +267,8 @@ class WhiteBox(Replica[Entry]):
         if self.status is not LEADER or bal is None:
             return
         bit = bal.bits.get(sender, 0)
-        entries, verdicts, commit = self.entries, bal.verdicts, self.queue.commit
-        for mid in message.mids:
-            entry = entries.get(mid)
+        verdicts, commit = bal.verdicts, self.queue.commit
+        for entry in map(self.entries.get, message.mids):
             if entry is None or entry.phase is COMMITTED:
                 continue
             if entry.bal is not bal:

@@ -17,6 +17,7 @@ from multicast.types import (
     Ballot,
     ClientId,
     GroupId,
+    MessageId,
     Process,
     ReplicaId,
     Timestamp,
@@ -74,14 +75,14 @@ def test_a_message_is_finished_when_every_destination_has_answered() -> None:
     client = sender()
     mid = client.multicast([G0, G1], b"x", 0.0).mid
     for group in (G0, G0, G2):
-        client.step(Reply(mid, group, AT), 0.1)
+        client.step(Reply((mid,), group, (AT,)), 0.1)
     assert client.finished == {}
     assert mid in client.pending
-    client.step(Reply(mid, G1, AT), 0.2)
+    client.step(Reply((mid,), G1, (AT,)), 0.2)
     assert client.finished == {mid: {G0: AT, G1: AT}}
     assert client.pending == {}
     assert client.wake_at is None
-    client.step(Reply(mid, G1, AT), 0.3)
+    client.step(Reply((mid,), G1, (AT,)), 0.3)
     assert client.finished == {mid: {G0: AT, G1: AT}}
 
 
@@ -91,7 +92,7 @@ def test_a_hint_redirects_what_its_group_has_not_answered() -> None:
     answered = client.multicast([G0, G1], b"answered", 0.0)
     elsewhere = client.multicast([G2], b"elsewhere", 0.0)
     client.drain()
-    client.step(Reply(answered.mid, G1, AT), 0.1)
+    client.step(Reply((answered.mid,), G1, (AT,)), 0.1)
     client.step(Hint(G1, Ballot(4, replica(1, 0), 0)), 0.2)
     assert sent(client) == [({replica(1, 0)}, open_message)]
     later = client.multicast([G0, G1], b"later", 0.3)
@@ -153,7 +154,7 @@ def test_the_first_retry_asks_the_leader_and_later_ones_ask_everyone() -> None:
     client = sender()
     message = client.multicast([G0, G1], b"x", 0.0)
     client.drain()
-    client.step(Reply(message.mid, G0, AT), 0.1)
+    client.step(Reply((message.mid,), G0, (AT,)), 0.1)
     rounds = []
     for _ in range(4):
         assert client.wake_at is not None
@@ -182,7 +183,7 @@ def test_a_retry_is_the_same_message() -> None:
     client = sender()
     first = client.multicast([G0], b"first", 0.0)
     second = client.multicast([G0], b"second", 0.0)
-    client.step(Reply(first.mid, G0, AT), 0.1)
+    client.step(Reply((first.mid,), G0, (AT,)), 0.1)
     client.drain()
     client.tick(5.0)
     # ack_below as well: what a group remembers must not depend on which copy it ordered.
@@ -209,7 +210,7 @@ def test_ack_below_never_passes_an_unfinished_number(data: st.DataObject) -> Non
         else:
             number = data.draw(st.sampled_from(sorted(unanswered)))
             group = data.draw(st.sampled_from(sorted(unanswered[number])))
-            client.step(Reply(mids[number], group, AT), 0.0)
+            client.step(Reply((mids[number],), group, (AT,)), 0.0)
             unanswered[number].remove(group)
             if not unanswered[number]:
                 del unanswered[number]
@@ -236,7 +237,7 @@ def test_a_payload_that_is_not_bytes_is_refused_and_costs_no_number(payload: obj
         client.multicast([G0], payload, 0.0)  # type: ignore[arg-type]
     message = client.multicast([G0], b"good", 0.0)
     assert message.mid.sequence == 1
-    client.step(Reply(message.mid, G0, timestamp(1, G0)), 0.1)
+    client.step(Reply((message.mid,), G0, (timestamp(1, G0),)), 0.1)
     assert client.numbers.ack_below == 2
 
 
@@ -257,9 +258,9 @@ def test_what_is_refused_may_be_ordered_all_the_same() -> None:
     client = sender()
     message = client.multicast([G0, G1], b"x", 0.0)
     client.step(Refused(message.mid, G0, "why"), 0.5)
-    client.step(Reply(message.mid, G0, AT), 0.6)
+    client.step(Reply((message.mid,), G0, (AT,)), 0.6)
     assert client.numbers.ack_below == 1
-    client.step(Reply(message.mid, G1, AT), 0.6)
+    client.step(Reply((message.mid,), G1, (AT,)), 0.6)
     assert list(client.finished) == [message.mid]
     assert client.numbers.ack_below == 2
     client.refused.clear()
@@ -277,6 +278,17 @@ def test_a_probe_is_one_message_to_all_members() -> None:
     client.drain()
     client.probe(G0)
     assert sent(client) == [(members(0), first)]
-    client.step(Reply(first.mid, G0, AT), 0.1)
+    client.step(Reply((first.mid,), G0, (AT,)), 0.1)
     client.probe(G0)
     assert [message.payload for _, message in sent(client) if isinstance(message, Multicast)] == [b"second"]
+
+
+def test_one_reply_answers_many_messages() -> None:
+    client = sender()
+    first, second = (client.multicast((G0,), payload, 0.0).mid for payload in (b"1", b"2"))
+    stranger = MessageId(client.client, 99, 0)
+    later = Timestamp(AT + 1)
+    client.step(Reply((first, stranger, second), G0, (AT, AT, later)), 0.1)
+    assert client.finished == {first: {G0: AT}, second: {G0: later}}
+    assert not client.pending
+    assert client.numbers.ack_below == 3

@@ -770,7 +770,7 @@ def test_a_paused_node_does_not_read_on(run: Run) -> None:
 # Hand-shakes
 
 REFUSALS = {
-    "version": (hello(N2, version=PROTOCOL_VERSION + 1), Reason.WRONG_VERSION, "version 2"),
+    "version": (hello(N2, version=PROTOCOL_VERSION + 1), Reason.WRONG_VERSION, "version 3"),
     "no version": (hello(N2, version=0), Reason.WRONG_VERSION, "version 0"),
     "cluster": (hello(N2, cluster="another"), Reason.WRONG_CLUSTER, "'another'"),
     "topology": (hello(N2, topology_hash=b"\x12\x34"), Reason.WRONG_TOPOLOGY, "1234"),
@@ -1164,7 +1164,7 @@ def test_clients_multicast_and_are_answered_where_they_last_spoke(run: Run) -> N
             first.say(CLIENT, replica(N1), large(1, 10), large(2, 10))
             await until(lambda: len(a.requests) == 1)
             assert a.requests == [(CLIENT, [(CLIENT, replica(N1), [large(1, 10), large(2, 10)])])]
-            reply, hint = Reply(large(1, 10).mid, G0, Timestamp(1)), Hint(G0, NO_BALLOT)
+            reply, hint = Reply((large(1, 10).mid,), G0, (Timestamp(1),)), Hint(G0, NO_BALLOT)
             answers: list[Envelope] = [(replica(N1), CLIENT, [reply]), (replica(N1, G1), CLIENT, [hint])]
             a.transport.answer(answers)
             assert await first.read() == encode(answers)
@@ -1198,7 +1198,7 @@ def test_clients_multicast_and_are_answered_where_they_last_spoke(run: Run) -> N
 
 FORBIDDEN = {
     "another message": encode([(CLIENT, replica(N1), [large(1, 5), number(1)])]),
-    "a reply": encode([(CLIENT, replica(N1), [Reply(large(1, 5).mid, G0, Timestamp(1))])]),
+    "a reply": encode([(CLIENT, replica(N1), [Reply((large(1, 5).mid,), G0, (Timestamp(1),))])]),
     "another's name": encode([(ClientId(1), replica(N1), [large(1, 5)])]),
     "a replica's name": encode([(replica(N2), replica(N1), [large(1, 5)])]),
     "a replica's name, and no message": encode([(replica(N2), replica(N1), [])]),
@@ -1231,7 +1231,7 @@ def test_a_client_that_does_not_read_its_answers_is_reset(run: Run) -> None:
         async with nodes(N1, absent=[N2], limits=SMALL) as (a,):
             wire = await Wire.dial(a.address, hello(client=CLIENT))
             wire.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typeshed has it wrong
-            answers = [Reply(large(n, 1).mid, G0, Timestamp(1)) for n in range(2000)]
+            answers = [Reply((large(n, 1).mid,), G0, (Timestamp(1),)) for n in range(2000)]
             while not a.transport.statistics()["clients"]["resets"]:
                 a.transport.answer([(replica(N1), CLIENT, answers)])
                 await asyncio.sleep(0)
@@ -1363,7 +1363,7 @@ class Groups:
                 assert isinstance(message, Multicast)
                 if self.leader[group] == node.me:
                     place = self.places.setdefault((group, message.mid), Timestamp(len(self.places) + 1))
-                    answers.append((receiver, client, [Reply(message.mid, group, place)]))
+                    answers.append((receiver, client, [Reply((message.mid,), group, (place,))]))
                 elif group in self.hints:
                     answers.append((receiver, client, [Hint(group, self.hints[group])]))
         node.transport.answer(answers)

@@ -113,20 +113,33 @@ def values_of(hint: Any) -> Strategy:
     return st.builds(hint, **{name: values_of(field) for name, field in fields.items()})
 
 
+def draw_columns(draw: st.DrawFn, cls: type[Any], *names: str) -> list[tuple[Any, ...]]:
+    """Columns of one length."""
+    hints = get_type_hints(cls)
+    length = draw(st.integers(0, 3))
+    return [
+        tuple(draw(st.lists(values_of(get_args(hints[name])[0]), min_size=length, max_size=length)))
+        for name in names
+    ]
+
+
 @st.composite
 def any_accept(draw: st.DrawFn) -> Accept:
-    """Its columns are of one length; those that go to the own group only may be empty."""
+    """The columns that go to the own group only may be empty."""
     hints = get_type_hints(Accept)
-    length = draw(st.integers(0, 3))
-    columns = [
-        tuple(draw(st.lists(values_of(get_args(hints[name])[0]), min_size=length, max_size=length)))
-        for name in ("mids", "local_ts", "payloads", "ack_below")
-    ]
+    columns = draw_columns(draw, Accept, "mids", "local_ts", "payloads", "ack_below")
     run = columns if draw(st.booleans()) else [*columns[:2], (), ()]
     return Accept(*(draw(values_of(hints[name])) for name in ("dest", "group", "ballot")), *run)
 
 
-ANY_OF = {cls: any_accept() if cls is Accept else values_of(cls) for cls in KINDS}
+@st.composite
+def any_reply(draw: st.DrawFn) -> Reply:
+    mids, places = draw_columns(draw, Reply, "mids", "places")
+    return Reply(mids, draw(GROUPS), places)
+
+
+RUNS: dict[type[Any], Strategy] = {Accept: any_accept(), Reply: any_reply()}
+ANY_OF = {cls: RUNS[cls] if cls in RUNS else values_of(cls) for cls in KINDS}
 PROCESSES = st.one_of(REPLICAS, LEAVES[ClientId])
 FRAMES = st.lists(
     st.tuples(PROCESSES, PROCESSES, st.lists(st.one_of(*ANY_OF.values()), max_size=6)), max_size=4
@@ -186,6 +199,8 @@ NEW_LEADER_ACK = NewLeaderAck(BALLOT, OTHER, 1, TS, Part(1, 0, 1), (ENTRY,))
 PHASE_2A = Phase2a(BALLOT, VALUES)
 PHASE_2B = Phase2b(BALLOT, ((MID, TS), (MID2, Timestamp(0))))
 PROPOSE = Propose(MID, DEST, GroupId(1), OTHER, TS, decided=True)
+REPLY = Reply((MID, MID2), GroupId(1), (TS, Timestamp(7)))
+CATCH_UP = CatchUp(TS)
 EXECUTED = Executed(GroupId(1), TS, reply_wanted=True)
 MEMBERSHIP = Membership(Configuration(GroupId(0), 3, [ReplicaId(GroupId(0), 1, 7)], ["here"]))
 SOME: Messages = [
@@ -195,9 +210,9 @@ SOME: Messages = [
         PHASE_2B,
         PROPOSE,
         EXECUTED,
-        CatchUp(TS),
+        CATCH_UP,
         Hint(GroupId(1), OTHER),
-        Reply(MID, GroupId(1), TS),
+        REPLY,
         Refused(MID, GroupId(1), "why"),
     ),
     *(HeartbeatAck(BALLOT, NO_BALLOT, TS), NewLeader(BALLOT), NewStateAck(BALLOT)),
@@ -359,39 +374,48 @@ BAD: list[tuple[Message | Reply, Callable[[Frame], None], str]] = [
     (ACCEPT, put("destinations", 2, GROUPS_MAX), "destinations: .* out of range"),
     (ACCEPT, drop("destinations"), "destinations: 1 follow, not 2"),
     (ACCEPT, put("clients_of", 0, 2), "mids: .* out of range"),
+    (ACCEPT, put("clients_of", 1, 3), "mids: there are 2, but lengths add up to 4"),
+    (ACCEPT, put("clients_of", 1, NUMBER_MAX), f"mids: there are 2, but lengths add up to {NUMBER_MAX + 1}"),
+    (ACCEPT, drop("clients_of"), "clients_of: 3 numbers are not rows of 2"),
     (ACCEPT, put("sequences", 1, TOO_LARGE), f"sequences: {TOO_LARGE} is above {NUMBER_MAX}"),
-    (ACCEPT, drop("sequences"), "mids: columns of 2, 1, 2 numbers"),
+    (ACCEPT, drop("sequences"), "mids: columns of 1, 2 numbers"),
     (ACCEPT, drop("clients"), "mids: .* out of range"),
-    (ACCEPT, drop("digests"), "mids: columns of 2, 2, 1 numbers"),
-    (ACCEPT, add("digests", 7), "mids: columns of 2, 2, 3 numbers"),
+    (ACCEPT, drop("digests"), "mids: columns of 2, 1 numbers"),
+    (ACCEPT, add("digests", 7), "mids: columns of 2, 3 numbers"),
     # Messages, field by field
     (ACCEPT, drop("accepts"), "accepts: 4 numbers are not rows of 5"),
-    (ACCEPT, add("accepts", 0, 0, 0, 0, 0), "accepts: 2 rows for 1 messages"),
+    (CATCH_UP, add("catch_ups", 1), "catch_ups: 2 rows for 1 messages"),
+    (ACCEPT, add("accepts", 0, 0, 0, 0, 0), "accept_local_ts: there are 2, but lengths add up to 4"),
     (ACCEPT, put("accepts", 0, 1), "accepts: .* out of range"),
     (ACCEPT, put("accepts", 1, GROUPS_MAX), "accepts: .* out of range"),
     (ACCEPT, put("accepts", 2, 2), "accepts: .* out of range"),
-    (ACCEPT, put("accepts", 3, 3), "accept_mids: there are 2, but lengths add up to 3"),
+    (ACCEPT, put("accepts", 3, 1), "accepts: .* out of range"),
+    (ACCEPT, put("runs", 0, 1), "accept_local_ts: there are 2, but lengths add up to 1"),
+    (ACCEPT, put("runs", 0, 3), "runs: there are 2 ids, but lengths add up to 3"),
+    (ACCEPT, put("runs", 0, NUMBER_MAX), f"runs: there are 2 ids, but lengths add up to {NUMBER_MAX}"),
+    (ACCEPT, put("runs", 0, MINUS_ONE), f"runs: {MINUS_ONE} is above {NUMBER_MAX}"),
     (ACCEPT, put("accepts", 4, 2), "accepts: 1 payloads for 2 messages"),
     (ACCEPT, put("accepts", 4, NUMBER_MAX), "accepts: 0 payloads for 2 messages"),
     (ACCEPT, put("accepts", 4, 0), "accept_ack_below: there are 2, but lengths add up to 0"),
-    (ACCEPT, put("accept_mids", 1, 2), "accepts: .* out of range"),
     (ACCEPT, drop("accept_local_ts"), "accept_local_ts: there are 1, but lengths add up to 2"),
     (ACCEPT, put("accept_local_ts", 1, TOO_LARGE), f"accept_local_ts: {TOO_LARGE} is above {NUMBER_MAX}"),
     (ACCEPT, put("accept_ack_below", 0, MINUS_ONE), f"accept_ack_below: {MINUS_ONE} is above {NUMBER_MAX}"),
     (FOREIGN, add("accept_ack_below", 1, 1), "accept_ack_below: there are 2, but lengths add up to 0"),
-    (MULTICAST, put("multicasts", 2, 1), "multicasts: .* out of range"),
-    (MULTICAST, put("multicasts", 2, MINUS_ONE), f"multicasts: {MINUS_ONE} is above {NUMBER_MAX}"),
+    (MULTICAST, put("multicasts", 0, 1), "multicasts: .* out of range"),
+    (MULTICAST, put("runs", 0, 0), "multicasts: columns of 0, 1 numbers"),
+    (MULTICAST, put("multicast_rows", 0, 1), "multicasts: .* out of range"),
+    (MULTICAST, put("multicast_rows", 1, 1), "multicasts: .* out of range"),
+    (MULTICAST, put("multicast_rows", 1, MINUS_ONE), f"multicast_rows: {MINUS_ONE} is above {NUMBER_MAX}"),
+    (MULTICAST, drop("multicast_rows"), "multicast_rows: 2 numbers are not rows of 3"),
     (EXECUTED, put("executed", 2, 2), "executed: .* out of range"),
     # Tuples
-    (ACK, put("accept_acks", 0, 1), "accept_ack_mids: there are 2, but lengths add up to 1"),
+    (ACK, put("accept_acks", 0, 1), "accept_acks: .* out of range"),
     (ACK, put("accept_acks", 2, 3), "accept_ack_ballots: there are 2, but lengths add up to 3"),
     (ACK, put("accept_acks", 2, 2**62), "accept_ack_ballots: there are 2, but lengths add up to 4611"),
-    (ACK, put("accept_ack_mids", 1, 2), "accept_acks: .* out of range"),
-    (ACK, drop("accept_ack_mids"), "accept_ack_mids: there are 1, but lengths add up to 2"),
     (ACK, add("accept_ack_ballots", 0), "accept_ack_ballots: there are 3, but lengths add up to 2"),
-    (DELIVER, drop("deliver_mids"), "delivers: columns of 1, 2, 2 numbers"),
-    (DELIVER, put("deliver_mids", 0, 2), "delivers: .* out of range"),
-    (DELIVER, put("delivers", 2, 1), "delivers: there are 2, but lengths add up to 1"),
+    (DELIVER, drop("deliver_local_ts"), "deliver_local_ts: there are 1, but lengths add up to 2"),
+    (DELIVER, put("delivers", 2, 1), "delivers: .* out of range"),
+    (DELIVER, put("runs", 0, 1), "deliver_local_ts: there are 2, but lengths add up to 1"),
     (DELIVER, put("deliver_global_ts", 1, TOO_LARGE), "deliver_global_ts: .* is above"),
     (HEARTBEAT, put("heartbeat_executed", 0, GROUPS_MAX), "heartbeats: .* out of range"),
     (HEARTBEAT, put("heartbeats", 2, 3), "heartbeat_executed: there are 2, but lengths add up to 3"),
@@ -416,6 +440,10 @@ BAD: list[tuple[Message | Reply, Callable[[Frame], None], str]] = [
     (PHASE_2A, put("phase_2a_values", 6, TOO_LARGE), "phase_2a_values: .* is above"),
     (PHASE_2B, put("phase_2bs", 1, 0), "phase_2b_instances: there are 2, but lengths add up to 0"),
     (PROPOSE, put("proposes", 5, 7), "proposes: .* out of range"),
+    (REPLY, put("replies", 0, 1), "replies: .* out of range"),
+    (REPLY, put("runs", 0, 1), "reply_places: there are 2, but lengths add up to 1"),
+    (REPLY, drop("reply_places"), "reply_places: there are 1, but lengths add up to 2"),
+    (REPLY, put("reply_places", 1, TOO_LARGE), f"reply_places: {TOO_LARGE} is above {NUMBER_MAX}"),
 ]
 
 
@@ -448,8 +476,9 @@ def test_a_frame_that_is_cut_off_is_refused_wherever_that_happens() -> None:
 
 CLAIMS = [
     *((ACCEPT, put(column, at, 2**62)) for column, at in (("envelopes", 2), ("destinations", 0))),
-    *((ACK, put("accept_acks", at, 2**62)) for at in (0, 2)),
-    (DELIVER, put("delivers", 2, 2**62)),
+    (ACK, put("accept_acks", 2, 2**62)),
+    (DELIVER, put("runs", 0, 2**62)),
+    (ACCEPT, put("clients_of", 1, 2**62)),
     (DELIVERIES, put("deliveries", 0, 2**40)),
     (NEW_LEADER_ACK, put("new_leader_acks", 7, 2**32)),
 ]
