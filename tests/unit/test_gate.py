@@ -1,0 +1,218 @@
+"""The reply gate and its table of dependencies, by hand and against an obvious version."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvstore.dependencies import Dependencies, Footprint
+from kvstore.gate import Announcement, Gate, Level
+from multicast.errors import InvariantBroken
+from multicast.types import GroupId, Timestamp
+
+A, B, C = GroupId(0), GroupId(1), GroupId(2)
+K = Footprint(reads=(b"k",))
+PUT = Footprint(writes=(b"k",))
+
+
+def ts(number: int) -> Timestamp:
+    return Timestamp(number)
+
+
+def announced(group: GroupId, delivered: int, *reach: GroupId, closed: int = 0) -> Announcement:
+    """A group that has only level 0."""
+    return Announcement(group, ts(closed), (Level(ts(delivered), sum(1 << g for g in {group, *reach})),))
+
+
+def answers(gate: Gate[str]) -> list[str]:
+    return gate.turn().answers
+
+
+def test_one_group_waits_for_nothing_and_says_nothing() -> None:
+    gate: Gate[str] = Gate(A)
+    for number in range(1, 5):
+        gate.delivered(ts(number), (A,), f"t{number}", PUT)
+        gate.executed(f"t{number}")
+        assert gate.turn() == ([f"t{number}"], [])
+    assert gate.closed == 4
+
+
+def test_a_conflict_waits_until_the_other_destination_has_delivered() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(5), (A, B), "z", PUT)
+    gate.executed("z")
+    gate.delivered(ts(6), (A,), "reader", K)
+    gate.executed("reader")
+    gate.delivered(ts(7), (A,), "other", Footprint(reads=(b"other",)))
+    gate.executed("other")
+    assert answers(gate) == ["z", "other"]
+    gate.heard(announced(B, 4, A))
+    assert answers(gate) == []
+    gate.heard(announced(B, 5, A))
+    assert answers(gate) == ["reader"]
+    assert gate.closed == 7
+    assert len(gate) == 0
+
+
+def test_readers_of_the_same_key_do_not_wait_for_each_other() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(5), (A, B), "z", K)
+    gate.delivered(ts(6), (A,), "reader", K)
+    gate.delivered(ts(7), (A,), "writer", PUT)
+    for answer in ("reader", "writer"):
+        gate.executed(answer)
+    assert answers(gate) == ["reader"]
+
+
+def test_an_answer_waits_for_its_execution() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(5), (A, B), "z", PUT)
+    gate.read("read", K)
+    gate.heard(announced(B, 5, A))
+    assert answers(gate) == []
+    gate.executed("read")
+    assert answers(gate) == ["read"]
+
+
+def test_two_groups_among_many_close_in_one_hop_and_a_third_one_takes_one_more() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(5), (A, B))
+    gate.turn()
+    gate.heard(announced(B, 9, A, C))
+    gate.turn()
+    assert gate.closed == 4
+    gate.heard(
+        Announcement(B, ts(0), (Level(ts(9), 0b111), Level(ts(8), 0b111))),
+    )
+    gate.turn()
+    assert gate.closed == 5
+
+
+def test_announcements_may_be_repeated_reordered_and_outdated() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.heard(announced(B, 7, A))
+    gate.heard(announced(B, 3, A, C))
+    gate.heard(announced(B, 7, A))
+    gate.delivered(ts(5), (A, B))
+    gate.turn()
+    assert gate.closed == 5
+
+
+def test_only_those_who_share_something_open_are_told_and_only_news() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(5), (A, B))
+    [(group, announcement)] = gate.turn().announcements
+    assert (group, announcement.levels[0]) == (B, Level(ts(5), 0b11))
+    gate.delivered(ts(6), (A,))
+    assert gate.turn().announcements == []
+    gate.heard(announced(B, 5, A))
+    [(group, announcement)] = gate.turn().announcements
+    assert (group, announcement.closed) == (B, 5)
+    gate.delivered(ts(7), (A,))
+    assert gate.turn().announcements == []
+    assert gate.repeat() == []
+
+
+def test_a_lost_announcement_is_asked_for() -> None:
+    here: Gate[str] = Gate(A)
+    there: Gate[str] = Gate(B)
+    here.delivered(ts(5), (A, B))
+    there.delivered(ts(5), (A, B))
+    here.turn()  # lost
+    [(_, announcement)] = there.turn().announcements
+    here.heard(announcement)
+    here.turn()  # lost, and nothing is open here any more
+    assert (here.closed, there.closed) == (5, 4)
+    [(group, wish)] = there.repeat()
+    assert (group, wish.wanted) == (A, True)
+    here.heard(wish)
+    [(_, announcement)] = here.turn().announcements
+    there.heard(announcement)
+    there.turn()
+    assert there.closed == 5
+
+
+def test_a_new_leader_takes_everything_for_dependent_until_what_it_found_is_closed() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(4), (A, C))
+    gate.heard(Announcement(A, ts(4), ()))  # the leader says so
+    assert len(gate) == 0
+    gate.delivered(ts(5), (A, B))
+    gate.new_ballot()
+    gate.executed("repeated")
+    gate.delivered(ts(6), (A,), "new", Footprint(reads=(b"other",)))
+    gate.executed("new")
+    assert answers(gate) == []
+    gate.heard(announced(B, 5, A))
+    assert answers(gate) == ["repeated", "new"]
+    gate.executed("repeated")
+    assert answers(gate) == ["repeated"]
+
+
+def test_what_is_closed_is_forgotten() -> None:
+    gate: Gate[str] = Gate(A)
+    for number in range(1, 1001):
+        gate.delivered(
+            ts(number),
+            (A, B),
+            str(number),
+            Footprint((b"r%d" % number,), (b"w%d" % number,), ((b"r", b"s"),)),
+        )
+        gate.executed(str(number))
+        gate.heard(announced(B, number - 3, A))
+        gate.turn()
+        assert len(gate) <= 4
+        assert len(gate._dependencies) <= 20
+        assert len(gate._depends) <= 4
+    gate.heard(announced(B, 1000, A))
+    gate.turn()
+    assert (len(gate), len(gate._dependencies), len(gate._depends), len(gate._held)) == (0, 0, 0, 0)
+
+
+def test_deliveries_out_of_order_are_a_broken_invariant() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(5), (A,))
+    with pytest.raises(InvariantBroken, match="delivery 5 after 5"):
+        gate.delivered(ts(5), (A,))
+
+
+KEYS = st.integers(0, 7).map(lambda n: b"%d" % n)
+RANGES = st.tuples(KEYS, KEYS)
+FOOTPRINTS = st.builds(
+    Footprint,
+    *[st.lists(KEYS, max_size=2).map(tuple)] * 2,
+    *[st.lists(RANGES, max_size=1).map(tuple)] * 2,
+)
+
+
+def touched(keys: tuple[bytes, ...], ranges: tuple[tuple[bytes, bytes], ...]) -> set[bytes]:
+    every = [b"%d" % n for n in range(8)]
+    return {*keys, *(key for key in every for first, end in ranges if first <= key < end)}
+
+
+def conflict(one: Footprint, other: Footprint) -> bool:
+    writes = touched(one.writes, one.write_ranges), touched(other.writes, other.write_ranges)
+    reads = touched(one.reads, one.read_ranges), touched(other.reads, other.read_ranges)
+    return bool(writes[0] & (writes[1] | reads[1]) or writes[1] & reads[0])
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(st.lists(st.tuples(FOOTPRINTS, st.integers(1, 5)), max_size=12), FOOTPRINTS, st.integers(0, 5))
+def test_dependencies_against_looking_at_everything(
+    added: list[tuple[Footprint, int]], footprint: Footprint, closed: int
+) -> None:
+    """Never lower; and not higher either, as long as there are no ranges."""
+    dependencies = Dependencies()
+    for other, dependency in added:
+        dependencies.add(other, ts(dependency))
+    for dependency in range(1, closed + 1):
+        dependencies.forget(ts(dependency))
+    exact = max((d for other, d in added if d > closed and conflict(other, footprint)), default=0)
+    assert dependencies.of(footprint) >= exact
+    if not any(other.read_ranges or other.write_ranges for other, _ in added):
+        assert dependencies.of(footprint) == exact
+    assert dependencies.of(footprint) == 0 or dependencies.of(footprint) > closed
+    for dependency in range(closed + 1, 6):
+        dependencies.forget(ts(dependency))
+    assert len(dependencies) == 0
