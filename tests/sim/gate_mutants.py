@@ -1,0 +1,99 @@
+"""Sabotages of the reply gate, each in a line or two, and the two traps of its design."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from kvstore.dependencies import Footprint
+from kvstore.gate import Announcement, Gate, Level
+from multicast.types import NO_TIMESTAMP, GroupId, Timestamp, timestamp
+from tests.sim.gate_model import Transaction
+
+Model = Gate[Transaction]
+
+
+class Serial(Model):
+    """Trap: a message is closed when all destinations have delivered it and closed everything before it.
+
+    Safe, but what one group has closed the other learns a delay later, message by message.
+    """
+
+    def _levels(self) -> list[Level]:
+        value = self._deliveries
+        for group, shared in self._shared.items():
+            known = self._known(group)
+            delivered = known.levels[0].value if known.levels else known.closed
+            first = bisect_right(shared, min(delivered, known.closed + 1))
+            if first < len(shared):
+                value = min(value, Timestamp(shared[first] - 1))
+        return [Level(self._deliveries, 0), Level(value, 0)]
+
+
+def with_levels(k: int) -> type[Model]:
+    """Trap: the same K, however many groups there are."""
+
+    class Levels(Model):
+        def _levels(self) -> list[Level]:
+            return super()._levels()[: k + 1]
+
+    return Levels
+
+
+class OneLevelTooFew(Model):
+    """K is one less than it must be."""
+
+    def _levels(self) -> list[Level]:
+        levels = super()._levels()
+        return levels[: max(1, len(levels) - 1)]
+
+
+class ReachOfOneHop(Model):
+    """A level's reach is only with whom this group shares messages, not where these lead."""
+
+    def _reach(self, n: int, value: Timestamp) -> int:
+        return super()._reach(0, value)
+
+
+class SingleGroupPassesNothingOn(Model):
+    """Conflicts through transactions of one group are ignored."""
+
+    def _depend(self, answer: Transaction, footprint: Footprint, own: Timestamp) -> None:
+        if own:
+            super()._depend(answer, footprint, own)
+        else:
+            self._hold(answer, max(self._inherited, self._dependencies.of(footprint)))
+
+
+class ReadsRaiseNothing(Model):
+    """A strict read waits itself, but those that overwrite what it read do not wait with it."""
+
+    def read(self, answer: Transaction, footprint: Footprint) -> None:
+        self._hold(answer, max(self._inherited, self._dependencies.of(footprint)))
+
+
+class ReadsDoNotConflict(Model):
+    """Only the writers of a key are kept."""
+
+    def _depend(self, answer: Transaction, footprint: Footprint, own: Timestamp) -> None:
+        dependency = max(self._inherited, self._dependencies.of(footprint))
+        self._hold(answer, dependency)
+        if max(dependency, own) > self._closed:
+            self._dependencies.add(footprint._replace(reads=()), max(dependency, own))
+
+
+class NewLeaderForgets(Model):
+    """A new leader takes what earlier ones delivered for independent of everything."""
+
+    def new_ballot(self) -> None:
+        super().new_ballot()
+        self._inherited = NO_TIMESTAMP
+
+
+class AnnouncesAboveDelivered(Model):
+    """L0 is announced ahead of what is delivered: what is proposed here may still come before."""
+
+    def _announcement(self, levels: list[Level], group: GroupId) -> Announcement:
+        announcement = super()._announcement(levels, group)
+        first, *others = announcement.levels
+        ahead = Level(Timestamp(first.value + timestamp(3, GroupId(0))), first.reach)
+        return announcement._replace(levels=(ahead, *others))
