@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedDict, SortedList
 
 from multicast.types import NO_TIMESTAMP, Timestamp
 
@@ -65,13 +65,15 @@ class _Highest:
     """The highest dependency of each key: of single keys, and of disjoint pieces of the key space.
 
     A range takes the place of all pieces it covers, with the highest dependency among them. That may be too
-    high for some of them, which is safe, and every piece is made and removed once.
+    high for some of them, which is safe, and every piece is made and removed once. Keys in order cost more
+    than all the rest, so they are kept so only from when a range is asked for until there are none.
     """
 
-    __slots__ = ("_keys", "_keys_by_dependency", "_pieces", "_pieces_by_dependency")
+    __slots__ = ("_keys", "_keys_by_dependency", "_order", "_pieces", "_pieces_by_dependency")
 
     def __init__(self) -> None:
-        self._keys: SortedDict[bytes, Timestamp] = SortedDict()
+        self._keys: dict[bytes, Timestamp] = {}
+        self._order: SortedList[bytes] | None = None
         self._pieces: SortedDict[bytes, tuple[bytes, Timestamp]] = SortedDict()
         self._keys_by_dependency: dict[Timestamp, list[bytes]] = {}
         self._pieces_by_dependency: dict[Timestamp, list[bytes]] = {}
@@ -83,7 +85,9 @@ class _Highest:
             for key in keys:
                 highest = max(highest, self._keys.get(key, NO_TIMESTAMP))
             for first, end in ranges:
-                for key in self._keys.irange(first, end, (True, False)):
+                if self._order is None:
+                    self._order = SortedList(self._keys)
+                for key in self._order.irange(first, end, (True, False)):
                     highest = max(highest, self._keys[key])
         if self._pieces:
             for key in keys:
@@ -97,7 +101,10 @@ class _Highest:
     def raise_to(self, dependency: Timestamp, keys: tuple[bytes, ...], ranges: tuple[KeyRange, ...]) -> None:
         """These depend on this much, or more."""
         for key in keys:
-            if self._keys.get(key, NO_TIMESTAMP) < dependency:
+            before = self._keys.get(key, NO_TIMESTAMP)
+            if before < dependency:
+                if self._order is not None and not before:
+                    self._order.add(key)
                 self._keys[key] = dependency
                 self._keys_by_dependency.setdefault(dependency, []).append(key)
         for first, end in ranges:
@@ -118,6 +125,10 @@ class _Highest:
         for key in self._keys_by_dependency.pop(dependency, ()):
             if self._keys.get(key) == dependency:
                 del self._keys[key]
+                if self._order is not None:
+                    self._order.remove(key)
+        if not self._keys:
+            self._order = None
         for first in self._pieces_by_dependency.pop(dependency, ()):
             if first in self._pieces and self._pieces[first][1] == dependency:
                 del self._pieces[first]

@@ -198,14 +198,21 @@ def conflict(one: Footprint, other: Footprint) -> bool:
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)
-@given(st.lists(st.tuples(FOOTPRINTS, st.integers(1, 5)), max_size=12), FOOTPRINTS, st.integers(0, 5))
+@given(
+    added=st.lists(st.tuples(FOOTPRINTS, st.integers(1, 5)), max_size=12),
+    footprint=FOOTPRINTS,
+    closed=st.integers(0, 5),
+    asked=st.booleans(),
+)
 def test_dependencies_against_looking_at_everything(
-    added: list[tuple[Footprint, int]], footprint: Footprint, closed: int
+    added: list[tuple[Footprint, int]], footprint: Footprint, closed: int, *, asked: bool
 ) -> None:
     """Never lower; and not higher either, as long as there are no ranges."""
     dependencies = Dependencies()
     for other, dependency in added:
         dependencies.add(other, ts(dependency))
+        if asked:
+            dependencies.of(other)
     for dependency in range(1, closed + 1):
         dependencies.forget(ts(dependency))
     exact = max((d for other, d in added if d > closed and conflict(other, footprint)), default=0)
@@ -216,3 +223,18 @@ def test_dependencies_against_looking_at_everything(
     for dependency in range(closed + 1, 6):
         dependencies.forget(ts(dependency))
     assert len(dependencies) == 0
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(st.lists(st.tuples(RANGES, st.integers(1, 5)), max_size=8), st.integers(0, 5))
+def test_no_key_of_a_range_is_forgotten_before_its_dependency(
+    added: list[tuple[tuple[bytes, bytes], int]], closed: int
+) -> None:
+    dependencies = Dependencies()
+    for key_range, dependency in added:
+        dependencies.add(Footprint(read_ranges=(key_range,)), ts(dependency))
+    for dependency in range(1, closed + 1):
+        dependencies.forget(ts(dependency))
+    for key in (b"%d" % n for n in range(8)):
+        exact = max((d for (first, end), d in added if d > closed and first <= key < end), default=0)
+        assert dependencies.of(Footprint(writes=(key,))) >= exact
