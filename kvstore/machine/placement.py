@@ -11,7 +11,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvstore.machine.request import (
     RANGE_OPERATIONS,
@@ -115,8 +115,7 @@ def _common_prefix(one: bytes, other: bytes) -> bytes:
     return min(one, other, key=len)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """What of a transaction belongs to one group, each with its place in the request."""
 
     conditions: tuple[tuple[int, Condition], ...]

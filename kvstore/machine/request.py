@@ -177,8 +177,7 @@ class Transaction:
     otherwise: tuple[Operation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
+class Footprint(NamedTuple):
     """The keys and ranges that both branches and the conditions touch."""
 
     reads: tuple[bytes, ...]

@@ -84,8 +84,7 @@ class Unmet(NamedTuple):
     fault: Fault | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Of a transaction: what this group has done of it."""
 
     succeeded: bool

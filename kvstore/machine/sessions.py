@@ -104,14 +104,11 @@ class Sessions:
 
     def expire(self, client: ClientId) -> None:
         """Forget the client's results; whatever comes of it later is refused."""
-        self._forget(client, 0, None)
+        for number, _ in list(self._results.items((client, 0), (ClientId(client + 1), 0))):
+            self._results.delete(number)
         self._lows.put(client, _EXPIRED)
 
     def _trim(self, client: ClientId, low: int, ack_below: int) -> None:
         self._lows.put(client, ack_below)
-        self._forget(client, low, ack_below)
-
-    def _forget(self, client: ClientId, low: int, below: int | None) -> None:
-        end = (ClientId(client + 1), 0) if below is None else (client, below)
-        for number, _ in list(self._results.items((client, low), end)):
-            self._results.delete(number)
+        for sequence in range(low, min(ack_below, low + self._window)):  # no number beyond was admitted
+            self._results.delete((client, sequence))

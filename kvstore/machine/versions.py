@@ -105,7 +105,7 @@ class Versions:
         """The range as of a revision."""
         self._check(revision)
         for key, found in self._latest.items(*asked, reverse=reverse):
-            old = self._as_of(key, found, revision)
+            old = found if found.mod_revision <= revision else self._as_of(key, found, revision)
             if old is not None and old.value is not None:
                 yield Entry(key, old.value, *old[1:])
 
