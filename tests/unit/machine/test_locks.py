@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,9 +65,8 @@ class Model:
         return found
 
 
-@settings(deadline=None, derandomize=True, max_examples=400)
-@given(st.lists(st.tuples(footprints(), st.integers(0, 3), st.integers(0, 10)), max_size=20))
-def test_same_grants_as_the_model(script: list[tuple[Footprint, int, int]]) -> None:
+def play(script: Iterable[tuple[Footprint, int, int]]) -> None:
+    """Claim, and release some after each claim; then all."""
     table, model = LockTable(), Model()
     granted: list[int] = []
     for i, (footprint, releases, which) in enumerate(script):
@@ -85,6 +87,34 @@ def test_same_grants_as_the_model(script: list[tuple[Footprint, int, int]]) -> N
     assert not table._unordered
     assert not table._writers
     assert not table._readers
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(st.lists(st.tuples(footprints(), st.integers(0, 3), st.integers(0, 10)), max_size=20))
+def test_same_grants_as_the_model(script: list[tuple[Footprint, int, int]]) -> None:
+    play(script)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_same_grants_as_the_model_in_long_runs(seed: int) -> None:
+    """Many ranges that cut each other, which short examples seldom have."""
+    rng = random.Random(seed)
+
+    def some_keys() -> list[bytes]:
+        return rng.sample(LETTERS, rng.choice([0, 0, 1, 2]))
+
+    def some_ranges() -> tuple[Range, ...]:
+        bounds = [sorted(rng.sample([b"", *LETTERS], 2)) for _ in range(rng.choice([0, 0, 1, 2]))]
+        return tuple({Range(low, high if rng.random() < 0.9 else None): None for low, high in bounds})
+
+    for _ in range(60):
+        script = []
+        for _ in range(30):
+            writes = some_keys()
+            reads = tuple(key for key in some_keys() if key not in writes)
+            footprint = Footprint(reads, tuple(writes), some_ranges(), some_ranges())
+            script.append((footprint, rng.choice([0, 1, 1, 2]), rng.randrange(9)))
+        play(script)
 
 
 def release_one(table: LockTable, model: Model, granted: list[int], which: int) -> None:
