@@ -315,6 +315,21 @@ def test_what_is_removed_leaves_with_compaction() -> None:
     assert [key for key, _ in g.store.latest.items(b"", None)] == [b"b"]
 
 
+def test_rows_do_not_tell_whether_compaction_came_before_a_later_write() -> None:
+    early, late = Group(), Group()
+    for g in (early, late):
+        g.deliver(1, then(Put(b"b", b"1"), Put(b"c", b"1")))
+        g.deliver(2, then(Delete(b"b")))
+        g.deliver(3, WAITS_FOR_B, "AB")
+        g.deliver(4, Compact(ts(2)))
+    early.vote(3, B, yes=True)
+    for g in (early, late):
+        g.deliver(5, then(Put(b"b", b"5"), Put(b"c", b"5")))
+    assert list(early.results) != list(late.results)
+    late.vote(3, B, yes=True)
+    assert early.store == late.store
+
+
 def test_a_version_that_was_compacted_is_still_read_after_it_is_overwritten() -> None:
     g = Group()
     g.deliver(1, then(Put(b"a", b"old")))
