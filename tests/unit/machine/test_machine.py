@@ -174,6 +174,18 @@ def test_votes_come_before_their_message_and_twice() -> None:
     assert g.machine.picture().votes == ()
 
 
+def test_votes_survive_a_restart() -> None:
+    g = Group()
+    transaction = Transaction((exists(b"n"), exists(b"t")), (Put(b"a", b"then"),))
+    g.deliver(1, transaction, "ABC")
+    g.vote(1, B, yes=True)
+    g.vote(2, B, yes=True)
+    restored = Group(store=copy_of(g.store), picture=g.machine.picture())
+    restored.vote(1, C, yes=True)
+    restored.deliver(2, WAITS_FOR_B, "AB")
+    assert list(restored.results) == [1, 2]
+
+
 def test_votes_that_cannot_be() -> None:
     g = Group()
     g.deliver(1, WAITS_FOR_B, "AB")
