@@ -1,0 +1,152 @@
+"""Conditions and operations, carried out on a group's keys."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from kvstore.machine.request import (
+    INT64_MAX,
+    INT64_MIN,
+    Append,
+    Arithmetic,
+    Calculate,
+    Condition,
+    Delete,
+    DeleteRange,
+    Get,
+    Limits,
+    Operation,
+    Operator,
+    Put,
+    Scan,
+    Shape,
+    Subject,
+    Unchanged,
+)
+from kvstore.machine.results import (
+    WRITTEN,
+    Deleted,
+    Entry,
+    Failed,
+    Fault,
+    Got,
+    Number,
+    OperationResult,
+    Scanned,
+    Unmet,
+)
+from kvstore.machine.versions import Version, Versions, Writer
+
+_COMPARE: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
+    Operator.EQUAL: operator.eq,
+    Operator.NOT_EQUAL: operator.ne,
+    Operator.LESS: operator.lt,
+    Operator.GREATER: operator.gt,
+}
+_ABSENT: Final = Version(None, 0, 0, 0)
+_NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+
+
+def evaluate(
+    conditions: Iterable[tuple[int, Condition]], versions: Versions, revision: int, floor: int
+) -> tuple[Unmet, ...]:
+    """The conditions that do not hold at this place in the order, where the floor is this."""
+    unmet = []
+    for i, condition in conditions:
+        if not isinstance(condition, Unchanged):
+            found = versions.get(condition.key) or _ABSENT
+            if not _holds(found, condition.subject, condition.operator, condition.operand):
+                unmet.append(Unmet(i))
+        elif condition.since < floor:
+            unmet.append(Unmet(i, Fault.COMPACTED))
+        elif condition.since >= revision:
+            unmet.append(Unmet(i, Fault.FUTURE_REVISION))
+        elif versions.changed_since(condition.range, condition.since):
+            unmet.append(Unmet(i))
+    return tuple(unmet)
+
+
+def _holds(found: Version, subject: Subject, how: Operator, operand: bytes | int) -> bool:
+    if subject is Subject.VALUE:
+        if found.value is None:
+            return how is Operator.NOT_EQUAL
+        return _COMPARE[how](found.value, operand)
+    if subject is Subject.EXISTS:
+        return _COMPARE[how](found.value is not None, operand)
+    if subject is Subject.VERSION:
+        return _COMPARE[how](found.version, operand)
+    if subject is Subject.CREATE_REVISION:
+        return _COMPARE[how](found.create_revision, operand)
+    return _COMPARE[how](found.mod_revision, operand)
+
+
+def perform(operation: Operation, versions: Versions, writer: Writer, limits: Limits) -> OperationResult:
+    """Carry out an operation. What goes wrong is its result."""
+    if isinstance(operation, Put):
+        writer.put(operation.key, operation.value)
+        return WRITTEN
+    if isinstance(operation, Get):
+        found = versions.get(operation.key)
+        if found is None or found.value is None:
+            return Got(None)
+        return Got(Entry(operation.key, found.value, *found[1:]))
+    if isinstance(operation, Delete):
+        return Deleted(int(writer.delete(operation.key)))
+    if isinstance(operation, Calculate):
+        return _calculate(operation, versions, writer)
+    if isinstance(operation, Append):
+        return _append(operation, versions, writer, limits)
+    if isinstance(operation, DeleteRange):
+        keys = [entry.key for entry in versions.scan(operation.range)]
+        for key in keys:
+            writer.delete(key)
+        return Deleted(len(keys))
+    return scan(operation, versions.scan(operation.range, reverse=operation.reverse))
+
+
+def _calculate(operation: Calculate, versions: Versions, writer: Writer) -> Number | Failed:
+    found = versions.get(operation.key)
+    number = operation.operand
+    if found is not None and found.value is not None:
+        if not _NUMBER.fullmatch(found.value):
+            return Failed(Fault.NOT_A_NUMBER)
+        stored = int(found.value)
+        if not INT64_MIN <= stored <= INT64_MAX:
+            return Failed(Fault.NOT_A_NUMBER)
+        if operation.arithmetic is Arithmetic.ADD:
+            number += stored
+        elif operation.arithmetic is Arithmetic.MIN:
+            number = min(stored, number)
+        else:
+            number = max(stored, number)
+    if not INT64_MIN <= number <= INT64_MAX:
+        return Failed(Fault.OVERFLOW)
+    writer.put(operation.key, b"%d" % number)
+    return Number(number)
+
+
+def _append(operation: Append, versions: Versions, writer: Writer, limits: Limits) -> Number | Failed:
+    found = versions.get(operation.key)
+    value = operation.value if found is None or found.value is None else found.value + operation.value
+    if len(value) > limits.value_bytes:
+        return Failed(Fault.VALUE_TOO_LARGE)
+    writer.put(operation.key, value)
+    return Number(len(value))
+
+
+def scan(asked: Scan, entries: Iterable[Entry]) -> Scanned:
+    """What of these entries a scan returns."""
+    if asked.shape is Shape.COUNT:
+        return Scanned((), sum(1 for _ in entries), more=False)
+    found: list[Entry] = []
+    size = 0
+    keys_only = asked.shape is Shape.KEYS
+    for entry in entries:
+        size += len(entry.key) if keys_only else len(entry.key) + len(entry.value)
+        if found and (size > asked.limit_bytes or len(found) == asked.limit):
+            return Scanned(tuple(found), len(found), more=True)
+        found.append(entry._replace(value=b"") if keys_only else entry)
+    return Scanned(tuple(found), len(found), more=False)

@@ -1,0 +1,75 @@
+"""The ordered map that all of the machine's data lives in, and the one in memory.
+
+Whoever keeps the machine's data on a disk gives it other maps, and commits their changes together with the
+machine's `Picture`, in one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+from sortedcontainers import SortedDict
+
+
+class Ordered(Protocol):
+    """What can be a key."""
+
+    def __hash__(self) -> int: ...
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+K = TypeVar("K", bound=Ordered)
+V = TypeVar("V")
+
+
+class OrderedMap(Protocol[K, V]):
+    """A map in the order of its keys. Nothing is changed while it is iterated."""
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, if it has one."""
+
+    def put(self, key: K, value: V) -> None:
+        """Give a key a value."""
+
+    def delete(self, key: K) -> None:
+        """Remove a key, if it is there."""
+
+    def items(self, start: K, end: K | None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
+        """Keys from `start` up to, not including, `end`, or to the last; or the same backwards."""
+
+
+class MemoryMap(Generic[K, V]):
+    """An ordered map in memory."""
+
+    __slots__ = ("_rows", "get")
+
+    def __init__(self, rows: dict[K, V] | None = None) -> None:
+        self._rows: SortedDict[K, V] = SortedDict(rows or {})
+        self.get = self._rows.get
+
+    def put(self, key: K, value: V) -> None:
+        """Give a key a value."""
+        self._rows[key] = value
+
+    def delete(self, key: K) -> None:
+        """Remove a key, if it is there."""
+        self._rows.pop(key, None)
+
+    def items(self, start: K, end: K | None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
+        """Keys from `start` up to, not including, `end`, or to the last; or the same backwards."""
+        rows = self._rows
+        for key in rows.irange(start, end, (True, False), reverse=reverse):
+            yield key, rows[key]
+
+    def copy(self) -> MemoryMap[K, V]:
+        """An independent copy."""
+        return MemoryMap(dict(self._rows))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MemoryMap) and self._rows == other._rows
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return f"MemoryMap({dict(self._rows)})"

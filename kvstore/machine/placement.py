@@ -1,0 +1,169 @@
+"""Which group has which key: an ordered token of every key, and a versioned map of token ranges to groups.
+
+A change of the map is a message to all groups. So the map is a function of the global timestamp, and all
+destinations of a transaction judge its routing alike.
+"""
+
+from __future__ import annotations
+
+import enum
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kvstore.machine.request import (
+    RANGE_OPERATIONS,
+    Condition,
+    Footprint,
+    InvalidRequest,
+    Operation,
+    Range,
+    Transaction,
+    Unchanged,
+    footprint_of,
+)
+from multicast.types import Destinations, GroupId
+
+SLOTS: Final = 1 << 14
+_SLOT_BYTES: Final = 2
+
+
+class Scheme(enum.Enum):
+    """What a key's token is: its hash slot, or the key itself."""
+
+    HASHED = "hashed"
+    ORDERED = "ordered"
+
+
+def tag_of(key: bytes) -> bytes:
+    """What of a key is hashed: what stands in its first braces, unless nothing does, or all of it."""
+    begin = key.find(b"{")
+    if begin < 0:
+        return key
+    end = key.find(b"}", begin + 1)
+    return key[begin + 1 : end] if end > begin + 1 else key
+
+
+def slot_token(slot: int) -> bytes:
+    """A hash slot as a token."""
+    return slot.to_bytes(_SLOT_BYTES, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The map: from each token in `starts` up to the next, the group beside it."""
+
+    version: int
+    scheme: Scheme
+    starts: tuple[bytes, ...]
+    owners: tuple[GroupId, ...]
+    groups: tuple[GroupId, ...]
+    """All groups there are, those that own no tokens included: a change of the map is sent to all."""
+
+    def __post_init__(self) -> None:
+        if not set(self.owners).issubset(self.groups):
+            raise InvalidRequest(f"tokens of {self.owners}, which are not all among the groups {self.groups}")
+        if len(self.starts) != len(self.owners) or not self.starts:
+            raise InvalidRequest(f"{len(self.starts)} token ranges with {len(self.owners)} groups")
+        if self.starts[0] != b"" or list(self.starts) != sorted(set(self.starts)):
+            raise InvalidRequest("token ranges must begin at the lowest token and rise strictly")
+
+    @classmethod
+    def evenly(cls, groups: Sequence[GroupId], version: int = 1) -> Placement:
+        """Hash slots in equal shares."""
+        starts = [slot_token(i * SLOTS // len(groups)) for i in range(len(groups))]
+        return cls(version, Scheme.HASHED, (b"", *starts[1:]), tuple(groups), tuple(groups))
+
+    def follows(self, other: Placement) -> bool:
+        """Whether it may be the next map after another."""
+        return self.version == other.version + 1 and self.scheme is other.scheme
+
+    def token(self, key: bytes) -> bytes:
+        """The key's place in the order of tokens."""
+        if self.scheme is Scheme.ORDERED:
+            return key
+        return slot_token(zlib.crc32(tag_of(key)) & (SLOTS - 1))
+
+    def group_of(self, key: bytes) -> GroupId:
+        """The group that has the key."""
+        if len(self.owners) == 1:
+            return self.owners[0]
+        return self.owners[bisect_right(self.starts, self.token(key)) - 1]
+
+    def groups_of_range(self, asked: Range) -> frozenset[GroupId]:
+        """The groups that have keys of the range: with hash slots nearly always all."""
+        if self.scheme is Scheme.ORDERED:
+            first = bisect_right(self.starts, asked.start) - 1
+            last = len(self.starts) if asked.end is None else bisect_right(self.starts, asked.end)
+            found = zip(self.starts[first:last], self.owners[first:last], strict=True)
+            return frozenset(owner for start, owner in found if asked.end is None or start < asked.end)
+        stem = asked.start
+        if asked != Range.of_prefix(stem):
+            stem = _common_prefix(asked.start, asked.end or b"")
+        if tag_of(stem) != stem:  # every key of the range has this tag
+            return frozenset((self.group_of(stem),))
+        return frozenset(self.owners)
+
+
+def _common_prefix(one: bytes, other: bytes) -> bytes:
+    """What all keys between the two begin with."""
+    for i, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return one[:i]
+    return min(one, other, key=len)
+
+
+class Part(NamedTuple):
+    """What of a transaction belongs to one group, each with its place in the request."""
+
+    conditions: tuple[tuple[int, Condition], ...]
+    then: tuple[tuple[int, Operation], ...]
+    otherwise: tuple[tuple[int, Operation], ...]
+    footprint: Footprint
+    voters: frozenset[GroupId]
+    """All groups that have conditions."""
+
+
+def part_of(
+    transaction: Transaction, placement: Placement, group: GroupId, destinations: Destinations
+) -> Part | None:
+    """The group's part; None if the transaction touches a group that it was not sent to."""
+    voters: set[GroupId] = set()
+    touched: set[GroupId] = set()
+    conditions: list[tuple[int, Condition]] = []
+    for item in enumerate(transaction.conditions):
+        condition = item[1]
+        if isinstance(condition, Unchanged):
+            owners: Iterable[GroupId] = placement.groups_of_range(condition.range)
+        else:
+            owners = (placement.group_of(condition.key),)
+        voters.update(owners)
+        if group in owners:
+            conditions.append(item)
+    then = _split(transaction.then, placement, group, touched)
+    otherwise = _split(transaction.otherwise, placement, group, touched) if transaction.otherwise else ()
+    if not (touched | voters).issubset(destinations):
+        return None
+    footprint = footprint_of([c for _, c in conditions], [o for _, o in (*then, *otherwise)])
+    return Part(tuple(conditions), then, otherwise, footprint, frozenset(voters))
+
+
+def _split(
+    operations: tuple[Operation, ...], placement: Placement, group: GroupId, touched: set[GroupId]
+) -> tuple[tuple[int, Operation], ...]:
+    mine: list[tuple[int, Operation]] = []
+    for item in enumerate(operations):
+        operation = item[1]
+        if isinstance(operation, RANGE_OPERATIONS):
+            owners = placement.groups_of_range(operation.range)
+            touched |= owners
+            if group in owners:
+                mine.append(item)
+        else:
+            owner = placement.group_of(operation.key)
+            touched.add(owner)
+            if owner == group:
+                mine.append(item)
+    return tuple(mine)

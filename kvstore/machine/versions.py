@@ -1,0 +1,239 @@
+"""Values by revision. A revision is the global timestamp of the transaction that wrote.
+
+`latest` has every key's last version, removed keys included until compaction. `history` has one row per
+transaction: what it changed, and for each key the revision it had before. That is the change feed and, key by
+key, the chain to older versions.
+
+Compaction to a floor drops what no read at the floor or above needs. A version that is still the latest then
+leaves the history; the transaction that overwrites it later takes it along in its own row, as the `base`.
+Which floor that is depends on the order of messages only, not on when the rows are dropped, so that replicas
+that execute in different orders end with the same rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
+
+from kvstore.machine.ordered import OrderedMap
+from kvstore.machine.request import Range
+from kvstore.machine.results import Entry
+from multicast.errors import InvariantBroken
+
+_SLICE: Final = 256
+
+
+class Compacted(Exception):
+    """A read below the compaction floor."""
+
+    def __init__(self, revision: int, floor: int) -> None:
+        super().__init__(f"revision {revision} is compacted; the oldest one is {floor}")
+        self.floor = floor
+
+
+class NotYet(Exception):
+    """A read above what is known to be complete here."""
+
+    def __init__(self, revision: int, watermark: int) -> None:
+        super().__init__(f"revision {revision} is not executed yet; the newest one is {watermark}")
+        self.watermark = watermark
+
+
+class Version(NamedTuple):
+    """What a key was from one transaction to the next. Without a value it was removed."""
+
+    value: bytes | None
+    create_revision: int
+    mod_revision: int
+    version: int
+
+
+class Change(NamedTuple):
+    """What a transaction made of a key."""
+
+    key: bytes
+    value: bytes | None
+    create_revision: int
+    version: int
+    previous: int
+    """The key's revision before, removals included; 0 if there was none since the floor."""
+    base: Version | None = None
+    """The version before, if it was at or below the floor."""
+
+
+Row: TypeAlias = tuple[Change, ...]
+"""A transaction's changes, in the order of their keys."""
+
+
+class Versions:
+    """One group's keys, now and at every revision from the floor on."""
+
+    __slots__ = ("_history", "_latest", "floor", "watermark")
+
+    def __init__(self, latest: OrderedMap[bytes, Version], history: OrderedMap[int, Row]) -> None:
+        self._latest = latest
+        self._history = history
+        self.floor = 0
+        """Revisions below are not served."""
+        self.watermark = 0
+        """Revisions above are not served: a slower, earlier transaction may still write."""
+
+    def get(self, key: bytes) -> Version | None:
+        """The key as of now, if it is there."""
+        found = self._latest.get(key)
+        return None if found is None or found.value is None else found
+
+    def scan(self, asked: Range, *, reverse: bool = False) -> Iterator[Entry]:
+        """The range as of now."""
+        for key, (value, created, modified, version) in self._latest.items(*asked, reverse=reverse):
+            if value is not None:
+                yield Entry(key, value, created, modified, version)
+
+    def changed_since(self, asked: Range, revision: int) -> bool:
+        """Whether a key of the range was written or removed after a revision, at or above the floor."""
+        return any(found.mod_revision > revision for _, found in self._latest.items(*asked))
+
+    def get_at(self, key: bytes, revision: int) -> Version | None:
+        """The key as of a revision."""
+        self._check(revision)
+        found = self._latest.get(key)
+        return None if found is None else self._as_of(key, found, revision)
+
+    def scan_at(self, asked: Range, revision: int, *, reverse: bool = False) -> Iterator[Entry]:
+        """The range as of a revision."""
+        self._check(revision)
+        for key, found in self._latest.items(*asked, reverse=reverse):
+            old = found if found.mod_revision <= revision else self._as_of(key, found, revision)
+            if old is not None and old.value is not None:
+                yield Entry(key, old.value, *old[1:])
+
+    def changes(self, after: int) -> Iterator[tuple[int, Row]]:
+        """The change feed: all transactions above a revision, up to the watermark, in order."""
+        self._check(after)
+        return self._history.items(after + 1, self.watermark + 1)
+
+    def _check(self, revision: int) -> None:
+        if revision < self.floor:
+            raise Compacted(revision, self.floor)
+        if revision > self.watermark:
+            raise NotYet(revision, self.watermark)
+
+    def _as_of(self, key: bytes, latest: Version, revision: int) -> Version | None:
+        found = latest
+        while found.mod_revision > revision:
+            change = self._change(found.mod_revision, key)
+            if change.base is not None:
+                found = change.base
+            elif change.previous:
+                older = self._change(change.previous, key)
+                found = Version(older.value, older.create_revision, change.previous, older.version)
+            else:
+                return None
+        return None if found.value is None else found
+
+    def _change(self, revision: int, key: bytes) -> Change:
+        row = self._history.get(revision) or ()
+        at = bisect_left(row, (key,))
+        if at == len(row) or row[at].key != key:
+            raise InvariantBroken(f"history has no change of {key!r} at {revision}")
+        return row[at]
+
+    def compact(self, floor: int) -> None:
+        """Drop what no read at the floor or above needs. Everything up to the floor is executed."""
+        needed: dict[bytes, int] = {}
+        start = 0
+        while rows := list(islice(self._history.items(start, floor + 1), _SLICE)):
+            for revision, row in rows:
+                self._compact(revision, row, floor, needed)
+            start = rows[-1][0] + 1
+
+    def _compact(self, revision: int, row: Row, floor: int, needed: dict[bytes, int]) -> None:
+        kept = []
+        for change in row:
+            key = change.key
+            if key not in needed:
+                needed[key] = self._needed(key, floor)
+            if needed[key] == revision:
+                kept.append(change)
+            elif change.value is None:
+                latest = self._latest.get(key)
+                if latest is not None and latest.mod_revision == revision:
+                    self._latest.delete(key)
+        if not kept:
+            self._history.delete(revision)
+        elif len(kept) < len(row):
+            self._history.put(revision, tuple(kept))
+
+    def _needed(self, key: bytes, floor: int) -> int:
+        """The revision whose row has the key as of the floor; 0 if that is nowhere else needed."""
+        latest = self._latest.get(key)
+        revision = 0 if latest is None else latest.mod_revision
+        if revision <= floor:
+            return 0
+        while revision > floor:
+            change = self._change(revision, key)
+            if change.base is not None:
+                return 0
+            revision = change.previous
+        return revision
+
+
+class Writer:
+    """One transaction's writes. They are visible at once; `finish` writes them into the history."""
+
+    __slots__ = ("_before", "_floor", "_latest", "_revision", "_versions")
+
+    def __init__(self, versions: Versions, revision: int, floor: int) -> None:
+        self._versions = versions
+        self._latest = versions._latest  # noqa: SLF001  # the other half of the same idea
+        self._revision = revision
+        self._floor = floor
+        """The floor as of this transaction's place in the order."""
+        self._before: dict[bytes, Version | None] = {}
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Give a key a value."""
+        found = self._latest.get(key)
+        revision = self._revision
+        if key not in self._before:
+            self._before[key] = found
+        if found is None or found.value is None:
+            created, version = revision, 1
+        else:
+            created, version = found.create_revision, found.version + (found.mod_revision != revision)
+        self._latest.put(key, Version(value, created, revision, version))
+
+    def delete(self, key: bytes) -> bool:
+        """Remove a key. False if it is not there."""
+        found = self._latest.get(key)
+        if found is None or found.value is None:
+            return False
+        self._before.setdefault(key, found)
+        self._latest.put(key, Version(None, 0, self._revision, 0))
+        return True
+
+    def finish(self) -> Row:
+        """The transaction's row. A key that it both made and removed has not changed."""
+        row = []
+        for key, before in sorted(self._before.items()) if len(self._before) > 1 else self._before.items():
+            now = self._latest.get(key)
+            if now is None:
+                raise InvariantBroken(f"{key!r} was written and is not there")
+            if now.value is None and (before is None or before.value is None):
+                if before is None:
+                    self._latest.delete(key)
+                else:
+                    self._latest.put(key, before)
+                continue
+            previous, base = 0, None
+            if before is not None:
+                if before.mod_revision > self._floor:
+                    previous = before.mod_revision
+                elif before.value is not None:
+                    base, previous = before, before.mod_revision
+            row.append(Change(key, now.value, now.create_revision, now.version, previous, base))
+        if row:
+            self._versions._history.put(self._revision, tuple(row))  # noqa: SLF001
+        return tuple(row)

@@ -1,0 +1,194 @@
+"""Random messages in the order of their global timestamps, for 1-4 groups."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from kvstore.machine.commands import (
+    ChangePlacement,
+    Command,
+    Compact,
+    Delivered,
+    Expire,
+    Malformed,
+    Pin,
+    Tick,
+    Unpin,
+)
+from kvstore.machine.placement import Placement, Scheme, slot_token
+from kvstore.machine.request import (
+    INT64_MAX,
+    INT64_MIN,
+    Append,
+    Arithmetic,
+    Calculate,
+    Compare,
+    Condition,
+    Delete,
+    DeleteRange,
+    Get,
+    Limits,
+    Operation,
+    Operator,
+    Put,
+    Range,
+    Scan,
+    Shape,
+    Subject,
+    Transaction,
+    Unchanged,
+    validate,
+)
+from multicast.types import ClientId, GroupId, MessageId, timestamp
+
+KEYS = [b"a", b"b", b"c{x}", b"d", b"e", b"f{x}", b"g", b"h"]
+VALUES = [b"1", b"-7", b"word", b"", str(INT64_MAX).encode(), str(INT64_MIN).encode(), b"007", b"1" * 20]
+LIMITS = Limits(value_bytes=40)
+WINDOW = 6
+
+
+def some_placement(rng: random.Random, groups: list[GroupId], scheme: Scheme, version: int) -> Placement:
+    pool = KEYS if scheme is Scheme.ORDERED else [slot_token(s) for s in range(0, 1 << 14, 1 << 11)]
+    starts = sorted(rng.sample(pool[1:], rng.randrange(len(groups) + 2)))
+    owners = [rng.choice(groups) for _ in range(len(starts) + 1)]
+    return Placement(version, scheme, (b"", *starts), tuple(owners), tuple(groups))
+
+
+def some_range(rng: random.Random) -> Range:
+    if rng.random() < 0.3:
+        return Range.of_prefix(rng.choice([b"", b"a", b"c{x}", b"e"]))
+    one, other = sorted(rng.sample([b"", *KEYS, b"z"], 2))
+    return Range(one, other if rng.random() < 0.9 else None)
+
+
+def some_operation(rng: random.Random) -> Operation:
+    key = rng.choice(KEYS)
+    kind = rng.randrange(9)
+    if kind <= 2:
+        return Put(key, rng.choice(VALUES))
+    if kind == 3:
+        return Delete(key)
+    if kind == 4:
+        return Get(key)
+    if kind == 5:
+        number = rng.choice([1, -1, 5, INT64_MAX, INT64_MIN])
+        return Calculate(key, rng.choice(list(Arithmetic)), number)
+    if kind == 6:
+        return Append(key, rng.choice(VALUES))
+    if kind == 7:
+        return DeleteRange(some_range(rng)) if rng.random() < 0.5 else Get(key)
+    return Scan(
+        some_range(rng),
+        limit=rng.choice([0, 1, 2, 5]),
+        limit_bytes=rng.choice([1, 10, 30, 1000]),
+        reverse=rng.random() < 0.5,
+        shape=rng.choice(list(Shape)),
+    )
+
+
+def some_condition(rng: random.Random, revisions: list[int]) -> Condition:
+    if rng.random() < 0.3:
+        return Unchanged(some_range(rng), rng.choice(revisions))
+    subject = rng.choice(list(Subject))
+    how = rng.choice(list(Operator))
+    if subject is Subject.VALUE:
+        return Compare(rng.choice(KEYS), subject, how, rng.choice(VALUES))
+    if subject is Subject.EXISTS:
+        how = rng.choice([Operator.EQUAL, Operator.NOT_EQUAL])
+        return Compare(rng.choice(KEYS), subject, how, rng.randrange(2))
+    if subject is Subject.VERSION:
+        return Compare(rng.choice(KEYS), subject, how, rng.randrange(4))
+    return Compare(rng.choice(KEYS), subject, how, rng.choice(revisions))
+
+
+def some_transaction(rng: random.Random, revisions: list[int]) -> Transaction:
+    transaction = Transaction(
+        tuple(some_condition(rng, revisions) for _ in range(rng.choice([0, 0, 1, 2, 3]))),
+        tuple(some_operation(rng) for _ in range(rng.choice([1, 1, 2, 3, 5]))),
+        tuple(some_operation(rng) for _ in range(rng.choice([0, 0, 1, 2]))),
+    )
+    validate(transaction, LIMITS)
+    return transaction
+
+
+def destinations_of(transaction: Transaction, placement: Placement) -> tuple[GroupId, ...]:
+    found: set[GroupId] = set()
+    for item in (*transaction.conditions, *transaction.then, *transaction.otherwise):
+        if isinstance(item, Unchanged | Scan | DeleteRange):
+            found |= placement.groups_of_range(item.range)
+        else:
+            found.add(placement.group_of(item.key))
+    return tuple(sorted(found))
+
+
+@dataclass
+class Workload:
+    """What was multicast, in order."""
+
+    placement: Placement
+    messages: list[Delivered] = field(default_factory=list)
+
+
+def some_workload(rng: random.Random, count: int) -> Workload:
+    groups = [GroupId(g) for g in range(rng.randint(1, 4))]
+    scheme = rng.choice(list(Scheme))
+    placement = some_placement(rng, groups, scheme, 1)
+    workload = Workload(placement)
+    sequences = dict.fromkeys([ClientId(1), ClientId(2), ClientId(3)], 0)
+    revisions = [0]
+    time = 0
+    for _ in range(count):
+        time += rng.choice([1, 1, 1, 3])
+        gts = timestamp(time, rng.choice(groups))
+        transactions = [m for m in workload.messages if isinstance(m.command, Transaction)]
+        if transactions and rng.random() < 0.12:
+            again = rng.choice(transactions)
+            command = again.command
+            mid = again.mid
+            if rng.random() < 0.3:
+                mid = mid._replace(digest=mid.digest + 1)
+            workload.messages.append(Delivered(gts, mid, again.destinations, again.ack_below, command))
+            continue
+        client = rng.choice(list(sequences))
+        sequence = sequences[client] = sequences[client] + 1
+        ack_below = rng.randint(max(0, sequence - WINDOW - 1), sequence)
+        command, destinations = some_command(rng, groups, placement, revisions, gts)
+        if isinstance(command, ChangePlacement) and command.placement.version == placement.version + 1:
+            # Later requests may still go by the old map, or use the new one.
+            placement = command.placement if len(destinations) == len(groups) else placement
+        elif rng.random() < 0.05:
+            destinations = tuple(sorted({*destinations, rng.choice(groups)}))
+        revisions.append(gts)
+        mid = MessageId(client, sequence, 10)
+        workload.messages.append(Delivered(gts, mid, destinations, ack_below, command))
+    return workload
+
+
+def some_command(
+    rng: random.Random, groups: list[GroupId], placement: Placement, revisions: list[int], gts: int
+) -> tuple[Command, tuple[GroupId, ...]]:
+    everyone, someone = tuple(groups), (rng.choice(groups),)
+    kind = rng.random()
+    past = [*revisions, gts + 5000]
+    if kind < 0.04:
+        return Compact(rng.choice(past)), someone
+    if kind < 0.07:
+        return Pin(rng.choice("pq"), rng.choice(past)), someone
+    if kind < 0.09:
+        return Unpin((rng.choice("pq"),)), someone
+    if kind < 0.10:
+        return Expire((ClientId(rng.randint(1, 3)),)), rng.choice([everyone, someone])
+    if kind < 0.12:
+        return Tick(), someone
+    if kind < 0.13:
+        return Malformed("no such thing"), someone
+    if kind < 0.16:
+        version = placement.version + rng.choice([1, 1, 2])
+        return ChangePlacement(some_placement(rng, groups, placement.scheme, version)), rng.choice(
+            [everyone, everyone, someone]
+        )
+    transaction = some_transaction(rng, past)
+    stale = rng.random() < 0.05
+    by = some_placement(rng, groups, placement.scheme, placement.version) if stale else placement
+    return transaction, destinations_of(transaction, by)
