@@ -367,6 +367,8 @@ class LmdbLog:
         self._on_durable = on_durable
         self._groups: dict[GroupId, _Rows] = {}
         self._gathered: dict[GroupId, list[Record]] = {}
+        self._loaded: dict[GroupId, Durable] = {}
+        """What was read, until something is written."""
         self._folded: dict[GroupId, int] = {}
         """Rows up to this number may be deleted."""
         try:
@@ -398,10 +400,12 @@ class LmdbLog:
         return f"{self._env.path}, group {group}, {what}"
 
     def load(self, group: GroupId) -> Durable:
-        """What the durable records of a group amount to."""
-        rows = self._load(group)
-        self._groups.setdefault(group, rows)
-        return rows.fold.durable()
+        """What the durable records of a group amount to. Until something is written, they are read once."""
+        if group not in self._loaded:
+            rows = self._load(group)
+            self._groups.setdefault(group, rows)
+            self._loaded[group] = rows.fold.durable()
+        return self._loaded[group]
 
     def _load(self, group: GroupId) -> _Rows:
         rows = _Rows()
@@ -432,6 +436,7 @@ class LmdbLog:
     def write(self, records: Mapping[GroupId, Sequence[Record]]) -> int:
         """Gather a batch, for the next commit that `pump` begins."""
         self._env.check()
+        self._loaded.clear()
         for group, batch in records.items():
             self._gathered.setdefault(group, []).extend(batch)
         self._number += 1
