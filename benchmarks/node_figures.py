@@ -250,7 +250,7 @@ def measure_fail_over(arguments: argparse.Namespace) -> Report:
         while len(rounds) < arguments.kills:
             load.check()
             answered = load.answered
-            until(lambda at=answered: load.answered > at + 100, "progress")  # type: ignore[misc]
+            until(lambda at=answered: load.answered > at + 100, "progress")  # type: ignore[misc]  # mypy cannot infer a lambda with a default
             leaders = {group["id"]: group["leader"] for group in cluster.status()["groups"]}
             node = NodeId(rng.choice(sorted(filter(None, leaders.values()))))
             led = [GroupId(group) for group, leader in leaders.items() if leader == node]

@@ -66,7 +66,10 @@ def replace_lost_disk(config: Config, me: NodeId, why: str) -> None:
         path.rename(kept)
         why += f" (kept as {kept.name})"
     if me in config.incarnations:
-        logger.warning("%s; %s starts with a new disk, and asks to take its own place", why, me)
+        logger.warning(
+            "%s; %s starts with a new disk, and asks the others to let it take its own place"
+            " (a cluster that has never run is started with --create)", why, me,
+        )  # fmt: skip
     else:
         logger.info("%s; %s starts with its first, in no group yet", why, me)
     create_disk(config, me, _new_incarnation())

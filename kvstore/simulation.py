@@ -303,22 +303,22 @@ class View(Host):
         self.gone = False
 
     @property
-    def replica(self) -> Protocol | None:  # type: ignore[override]
+    def replica(self) -> Protocol | None:  # type: ignore[override]  # a view of its machine
         """The replica, if its node is up."""
         return None if self.machine.node is None else self.machine.node.replicas[self.me]
 
     @property
-    def durable(self) -> Durable:  # type: ignore[override]
+    def durable(self) -> Durable:  # type: ignore[override]  # a view of its machine
         """What its node's log has of it."""
         return self.machine.log.load(self.me.group)
 
     @property
-    def commit(self) -> Commit:  # type: ignore[override]
+    def commit(self) -> Commit:  # type: ignore[override]  # a view of its machine
         """What its node's state has of it."""
         return self.machine.state.commits.setdefault(self.me.group, Commit())
 
     @property
-    def log(self) -> list[Delivery]:  # type: ignore[override]
+    def log(self) -> list[Delivery]:  # type: ignore[override]  # a view of its machine
         """What its application got."""
         return self.machine.state.logs.setdefault(self.me.group, [])
 

@@ -235,5 +235,5 @@ class Writer:
                     base, previous = before, before.mod_revision
             row.append(Change(key, now.value, now.create_revision, now.version, previous, base))
         if row:
-            self._versions._history.put(self._revision, tuple(row))  # noqa: SLF001
+            self._versions._history.put(self._revision, tuple(row))  # noqa: SLF001 - the same
         return tuple(row)
