@@ -9,34 +9,62 @@ Nothing here knows time, chance, files or the wire. `Machine` takes deliveries a
 - `versions`, on the maps of `ordered`: values by revision, and the change feed;
 - `operations`: conditions and operations, carried out;
 - `sessions`: exactly once;
-- `machine`: all of it together.
+- `machine`: all of it together;
+- `merge`: what the groups of a transaction have done, as one;
+- `codec`: all of it as bytes.
 """
 
-from kvstore.machine.commands import Command, Delivered
-from kvstore.machine.machine import Effects, Executed, Machine, Picture, Store, Vote, Waiting
-from kvstore.machine.ordered import MemoryMap, OrderedMap
+from kvstore.machine.codec import (
+    TABLES,
+    Unreadable,
+    decode_picture,
+    decode_request,
+    decode_result,
+    encode_picture,
+    encode_request,
+    encode_result,
+)
+from kvstore.machine.commands import Command, Delivered, Request
+from kvstore.machine.machine import Effects, Executed, Machine, Picture, Store, Vote
+from kvstore.machine.merge import Merged, merge
+from kvstore.machine.ordered import MemoryMap, OrderedMap, Table
 from kvstore.machine.placement import Placement, Scheme
-from kvstore.machine.request import InvalidRequest, Limits, Transaction, validate
+from kvstore.machine.request import Footprint, InvalidRequest, Limits, Transaction, validate
+from kvstore.machine.results import Outcome, Result
 from kvstore.machine.versions import Compacted, NotYet
 
 __all__ = [
+    "TABLES",
     "Command",
     "Compacted",
     "Delivered",
     "Effects",
     "Executed",
+    "Footprint",
     "InvalidRequest",
     "Limits",
     "Machine",
     "MemoryMap",
+    "Merged",
     "NotYet",
     "OrderedMap",
+    "Outcome",
     "Picture",
     "Placement",
+    "Request",
+    "Result",
     "Scheme",
     "Store",
+    "Table",
     "Transaction",
+    "Unreadable",
     "Vote",
-    "Waiting",
+    "decode_picture",
+    "decode_request",
+    "decode_result",
+    "encode_picture",
+    "encode_request",
+    "encode_result",
+    "merge",
     "validate",
 ]

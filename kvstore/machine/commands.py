@@ -1,61 +1,62 @@
-"""What a message may ask of a group's machine: a transaction, or housekeeping.
+"""What a message may ask of a group's machine: a transaction, or housekeeping; and whose request it is.
 
 Housekeeping is decided at its place in the order, by what was delivered before it and nothing else.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
+from msgspec import Meta
+
+from kvstore.machine.data import Data
 from kvstore.machine.placement import Placement
-from kvstore.machine.request import Transaction
-from multicast.types import ClientId, Destinations, MessageId, Timestamp
+from kvstore.machine.request import INT64_MAX, Transaction
+from multicast.types import Destinations, MessageId, Timestamp
+
+Natural: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class Compact:
+class Compact(Data, frozen=True, tag=2):
     """Drop what no read at this revision or above needs. Refused if a pin is below it."""
 
     floor: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """A snapshot or a watch needs everything from this revision on. The same name moves its pin."""
+class Pin(Data, frozen=True, tag=3):
+    """A snapshot or a watch needs everything from this revision on. The same name moves its pin.
+
+    It holds no compaction that is delivered above `until`.
+    """
 
     name: str
     revision: int
+    until: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unpin:
-    """These snapshots and watches have ended, or their time has."""
+class Unpin(Data, frozen=True, tag=4):
+    """These snapshots and watches have ended."""
 
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Expire:
-    """Forget these clients. To all groups, so that a client's request is refused in all or in none."""
+class Expire(Data, frozen=True, tag=5):
+    """Forget the sessions whose last deadline is below this revision."""
 
-    clients: tuple[ClientId, ...]
+    before: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Data, frozen=True, tag=6):
     """Nothing: an idle group moves on by it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangePlacement:
+class ChangePlacement(Data, frozen=True, tag=7):
     """The next map, from here on. To all groups, those of both maps."""
 
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
+class Malformed(Data, frozen=True, tag=8):
     """A message that nobody can read. It has its place in the order, so it has a result."""
 
     reason: str
@@ -63,14 +64,30 @@ class Malformed:
 
 Housekeeping: TypeAlias = Compact | Pin | Unpin | Expire | Tick | ChangePlacement | Malformed
 Command: TypeAlias = Transaction | Housekeeping
+OF_ONE_GROUP: Final = (Compact, Pin, Unpin, Expire)
+"""These groups may judge differently."""
 
 
-class Delivered(NamedTuple):
+class Request(Data, frozen=True):
+    """What a message carries."""
+
+    client: Natural
+    """Whose request it is."""
+    sequence: Natural
+    """The client's number for it."""
+    ack_below: Natural
+    """The client holds definite results of all its requests numbered below this, from all their groups."""
+    deadline: Natural
+    """A revision. Delivered above it, the request has no effect, in any group."""
+    digest: Annotated[int, Meta(ge=0)]
+    """Of the command: the number is bound to it."""
+    command: Command
+
+
+class Delivered(Data, frozen=True):
     """One message at its place in its group's order."""
 
     gts: Timestamp
     mid: MessageId
     destinations: Destinations
-    ack_below: int
-    """The client holds definite results of all its messages numbered below this, from all their groups."""
-    command: Command
+    request: Request

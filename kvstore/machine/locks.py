@@ -1,7 +1,7 @@
 """Deterministic locking: who may execute, as a function of what was delivered in which order.
 
-A transaction claims all its keys and ranges at once, at delivery. It is granted when no earlier claim that
-conflicts with it is held, so every wait is for a lower global timestamp, and there is no deadlock.
+A transaction claims all its keys and ranges at once, at delivery; a read when it comes. A claim is granted
+when no earlier one that conflicts with it is held: every wait is for an earlier one, so there is no deadlock.
 
 A claim waits for the *last* earlier ones on each key only: those wait for the ones before them. Claims on
 ranges stand in segments, cut at the ends of all claimed ranges, so that a key finds the ranges around it by
@@ -16,14 +16,15 @@ from sortedcontainers import SortedDict, SortedSet
 
 from kvstore.machine.request import Footprint, Range
 from multicast.errors import InvariantBroken
-from multicast.types import NO_TIMESTAMP, Timestamp
 
 
 class _Claim:
-    __slots__ = ("footprint", "gts", "waiters", "waits")
+    __slots__ = ("footprint", "number", "owner", "waiters", "waits")
 
-    def __init__(self, gts: Timestamp, footprint: Footprint, waits: int) -> None:
-        self.gts = gts
+    def __init__(self, owner: int, number: int, footprint: Footprint, waits: int) -> None:
+        self.owner = owner
+        self.number = number
+        """Its place in the order of claims."""
         self.footprint = footprint
         self.waits = waits
         """How many claims must be released first."""
@@ -35,23 +36,23 @@ class _Segment:
 
     __slots__ = ("claims", "cuts")
 
-    def __init__(self, claims: dict[Timestamp, bool]) -> None:
+    def __init__(self, claims: dict[int, bool]) -> None:
         self.claims = claims
         """Whether exclusive, by claim."""
         self.cuts = 0
 
 
 class LockTable:
-    """All claims that are held or wait."""
+    """All claims that are held or wait, by their owners."""
 
-    __slots__ = ("_claims", "_keys", "_last", "_readers", "_segments", "_unordered", "_writers")
+    __slots__ = ("_claims", "_keys", "_number", "_readers", "_segments", "_unordered", "_writers")
 
     def __init__(self) -> None:
-        self._claims: dict[Timestamp, _Claim] = {}
-        self._last = NO_TIMESTAMP
-        self._writers: dict[bytes, Timestamp] = {}
+        self._claims: dict[int, _Claim] = {}
+        self._number = 0
+        self._writers: dict[bytes, int] = {}
         """The last claim to write each key."""
-        self._readers: dict[bytes, dict[Timestamp, None]] = {}
+        self._readers: dict[bytes, dict[int, None]] = {}
         """The claims to read each key that came after that."""
         self._segments: SortedDict[bytes, _Segment] = SortedDict()
         self._keys: SortedSet[bytes] = SortedSet()
@@ -61,11 +62,11 @@ class LockTable:
     def __len__(self) -> int:
         return len(self._claims)
 
-    def blockers(self, footprint: Footprint) -> list[Timestamp]:
-        """The last claims that conflict with this one; empty if it would be granted now."""
+    def blockers(self, footprint: Footprint) -> set[int]:
+        """Who has the last claims that conflict with this one; empty if it would be granted now."""
+        found: set[int] = set()
         if not self._claims:
-            return []
-        found: set[Timestamp] = set()
+            return found
         writers, readers, segments = self._writers, self._readers, self._segments
         for key in footprint.writes:
             if key in writers:
@@ -78,7 +79,7 @@ class LockTable:
             if key in writers:
                 found.add(writers[key])
             if segments:
-                found.update(gts for gts, exclusive in self._around(key).items() if exclusive)
+                found.update(owner for owner, exclusive in self._around(key).items() if exclusive)
         for asked in footprint.write_ranges:
             for key in self._keys_in(asked):
                 if key in writers:
@@ -89,58 +90,58 @@ class LockTable:
         for asked in footprint.read_ranges:
             found.update(writers[key] for key in self._keys_in(asked) if key in writers)
             for segment in self._segments_of(asked):
-                found.update(gts for gts, exclusive in segment.claims.items() if exclusive)
-        return sorted(found)
+                found.update(owner for owner, exclusive in segment.claims.items() if exclusive)
+        return found
 
-    def claim(self, gts: Timestamp, footprint: Footprint) -> bool:
+    def claim(self, owner: int, footprint: Footprint) -> bool:
         """Claim everything, after all earlier claims. True if it is granted at once."""
-        if gts <= self._last:
-            raise InvariantBroken(f"claim {gts} after {self._last}")
-        self._last = gts
+        if owner in self._claims:
+            raise InvariantBroken(f"{owner} has a claim already")
         blockers = self.blockers(footprint)
-        claim = self._claims[gts] = _Claim(gts, footprint, len(blockers))
+        self._number += 1
+        claim = self._claims[owner] = _Claim(owner, self._number, footprint, len(blockers))
         for blocker in blockers:
             self._claims[blocker].waiters.append(claim)
         for key in footprint.writes:
             self._readers.pop(key, None)
-            self._writers[key] = gts
+            self._writers[key] = owner
             self._note(key)
         for key in footprint.reads:
-            self._readers.setdefault(key, {})[gts] = None
+            self._readers.setdefault(key, {})[owner] = None
             self._note(key)
         for asked in footprint.read_ranges:
-            self._cover(gts, asked, exclusive=False)
+            self._cover(owner, asked, exclusive=False)
         for asked in footprint.write_ranges:
-            self._cover(gts, asked, exclusive=True)
+            self._cover(owner, asked, exclusive=True)
         return not blockers
 
-    def release(self, gts: Timestamp) -> list[Timestamp]:
-        """The claim was executed. Returns the claims that are granted now, lowest first."""
-        claim = self._claims.pop(gts)
+    def release(self, owner: int) -> list[int]:
+        """The claim has served. Returns whose claims are granted now, earliest first."""
+        claim = self._claims.pop(owner)
         if claim.waits:
-            raise InvariantBroken(f"claim {gts} is released while it waits for {claim.waits} others")
+            raise InvariantBroken(f"claim {owner} is released while it waits for {claim.waits} others")
         footprint = claim.footprint
         writers, readers = self._writers, self._readers
         for key in footprint.writes:
-            if writers.get(key) == gts:
+            if writers.get(key) == owner:
                 del writers[key]
                 self._drop(key)
         for key in footprint.reads:
             others = readers.get(key)
-            if others is not None and gts in others:
-                del others[gts]
+            if others is not None and owner in others:
+                del others[owner]
                 if not others:
                     del readers[key]
                     self._drop(key)
         for asked in footprint.read_ranges + footprint.write_ranges:
-            self._uncover(gts, asked)
+            self._uncover(owner, asked)
         granted = []
         for waiter in claim.waiters:
             waiter.waits -= 1
             if not waiter.waits:
-                granted.append(waiter.gts)
-        granted.sort()
-        return granted
+                granted.append(waiter)
+        granted.sort(key=lambda waiter: waiter.number)
+        return [waiter.owner for waiter in granted]
 
     def _note(self, key: bytes) -> None:
         if key not in self._keys:
@@ -157,7 +158,7 @@ class LockTable:
             self._unordered.clear()
         return self._keys.irange(asked.start, asked.end, (True, False))
 
-    def _around(self, key: bytes) -> dict[Timestamp, bool]:
+    def _around(self, key: bytes) -> dict[int, bool]:
         """Claims on ranges that cover the key."""
         at = self._segments.bisect_right(key)
         return self._segments.peekitem(at - 1)[1].claims if at else {}
@@ -175,16 +176,16 @@ class LockTable:
             self._segments[at] = _Segment(dict(self._around(at)))
         self._segments[at].cuts += 1
 
-    def _cover(self, gts: Timestamp, asked: Range, *, exclusive: bool) -> None:
+    def _cover(self, owner: int, asked: Range, *, exclusive: bool) -> None:
         self._cut(asked.start)
         if asked.end is not None:
             self._cut(asked.end)
         for segment in self._segments_of(asked):
-            segment.claims[gts] = exclusive or segment.claims.get(gts, False)
+            segment.claims[owner] = exclusive or segment.claims.get(owner, False)
 
-    def _uncover(self, gts: Timestamp, asked: Range) -> None:
+    def _uncover(self, owner: int, asked: Range) -> None:
         for segment in self._segments_of(asked):
-            segment.claims.pop(gts, None)
+            segment.claims.pop(owner, None)
         for cut in asked:
             if cut is not None:
                 segment = self._segments[cut]

@@ -7,16 +7,20 @@ waits for a far vote; everything up to the *watermark* is executed.
 
 All data is in the maps of a `Store`. The rest is in a `Picture`, whose size is that of what is in flight.
 Both must become durable in one batch, at any moment between two calls. A machine that starts from them goes
-on with the deliveries after the picture's, and with votes told again.
+on with the deliveries after the picture's. Votes and outcomes are facts that others know: it asks for them.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import islice
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from kvstore.machine.commands import (
+    OF_ONE_GROUP,
     ChangePlacement,
     Compact,
     Delivered,
@@ -24,21 +28,35 @@ from kvstore.machine.commands import (
     Housekeeping,
     Malformed,
     Pin,
+    Request,
     Unpin,
 )
+from kvstore.machine.data import Data
 from kvstore.machine.locks import LockTable
 from kvstore.machine.operations import evaluate, perform
 from kvstore.machine.ordered import MemoryMap, OrderedMap
 from kvstore.machine.placement import Part, Placement, part_of
-from kvstore.machine.request import Limits, Transaction
+from kvstore.machine.request import NOTHING, Footprint, Limits, Transaction
 from kvstore.machine.results import DONE, Outcome, Refusal, Refused, Result, Unmet, WrongPartition
-from kvstore.machine.sessions import WINDOW, Number, Repeated, Sessions, Stored
+from kvstore.machine.sessions import (
+    WINDOW,
+    Number,
+    Repeated,
+    Session,
+    SessionKey,
+    Sessions,
+    Stored,
+)
 from kvstore.machine.versions import Row, Version, Versions, Writer
 from multicast.errors import InvariantBroken
-from multicast.types import NO_TIMESTAMP, ClientId, Destinations, GroupId, MessageId, Timestamp
+from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Timestamp
+
+EARLY: Final = 100_000
+"""Of how many messages that are not delivered yet facts are kept. Who misses one asks for it."""
+_STEPS: Final = 256
 
 
-class Vote(NamedTuple):
+class Vote(Data, frozen=True):
     """Whether a group's conditions of a message hold, at its place in the order."""
 
     gts: Timestamp
@@ -47,7 +65,7 @@ class Vote(NamedTuple):
     yes: bool
 
 
-class Executed(NamedTuple):
+class Executed(Data, frozen=True):
     """A message and its result in this group."""
 
     delivered: Delivered
@@ -61,20 +79,27 @@ class Effects:
     results: list[Executed] = field(default_factory=list)
     votes: list[tuple[Vote, Destinations]] = field(default_factory=list)
     """Votes of this group, and the other groups to tell them."""
+    outcomes: list[tuple[Timestamp, MessageId, bool]] = field(default_factory=list)
+    """Whether transactions succeeded that other groups had a say in: for this group's other replicas."""
+    reads: list[int] = field(default_factory=list)
+    """Reads that are to be carried out before the machine is called again."""
     rows: list[tuple[Timestamp, Row]] = field(default_factory=list)
     """Changes, as they were executed: not in the order of their revisions."""
 
 
-class Waiting(NamedTuple):
-    """A message that is delivered and not executed, with the map and the floor as of its place."""
+class Waiting(Data, frozen=True):
+    """A message that is delivered and not executed, with the map's version and the floor as of its place."""
 
     delivered: Delivered
-    placement: Placement
+    version: int
     floor: int
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+Chore: TypeAlias = Compact | Expire
+"""What has happened at its place in the order, and leaves rows to remove."""
+
+
+class Picture(Data, frozen=True):
     """All of a machine that is not in its store."""
 
     placement: Placement
@@ -83,12 +108,11 @@ class Picture:
     executed: tuple[Timestamp, ...] = ()
     """What is executed above the watermark."""
     waiting: tuple[Waiting, ...] = ()
-    votes: tuple[Vote, ...] = ()
-    """Of other groups, for what is not executed, or not even delivered."""
-    told: tuple[Vote, ...] = ()
-    """Of this group, for whoever asks again."""
+    older: tuple[Placement, ...] = ()
+    """The maps before the current one that something waiting goes by."""
     floor: int = 0
-    pins: tuple[tuple[str, int], ...] = ()
+    pins: tuple[Pin, ...] = ()
+    chores: tuple[tuple[Timestamp, Chore], ...] = ()
 
 
 @dataclass(slots=True)
@@ -97,40 +121,87 @@ class Store:
 
     latest: OrderedMap[bytes, Version] = field(default_factory=MemoryMap)
     history: OrderedMap[int, Row] = field(default_factory=MemoryMap)
-    lows: OrderedMap[ClientId, int] = field(default_factory=MemoryMap)
+    sessions: OrderedMap[SessionKey, Session] = field(default_factory=MemoryMap)
     results: OrderedMap[Number, Stored] = field(default_factory=MemoryMap)
+    outcomes: OrderedMap[int, bool] = field(default_factory=MemoryMap)
+
+
+class _Facts:
+    """What others have said of a message."""
+
+    __slots__ = ("outcome", "votes")
+
+    def __init__(self) -> None:
+        self.votes: dict[GroupId, Vote] = {}
+        self.outcome: bool | None = None
+
+    def vote(self, vote: Vote) -> None:
+        if self.votes.setdefault(vote.group, vote) != vote:
+            raise InvariantBroken(f"{vote} contradicts an earlier one")
+
+    def decide(self, gts: Timestamp, *, succeeded: bool) -> None:
+        if self.outcome not in (None, succeeded):
+            raise InvariantBroken(f"{gts} is said to have succeeded and to have failed")
+        self.outcome = succeeded
 
 
 class _Open:
-    """A message that is delivered and not executed."""
+    """A transaction that is delivered and not executed."""
 
-    __slots__ = ("part", "unmet", "waiting")
+    __slots__ = ("delivered", "facts", "floor", "others", "part", "placement", "repeats", "unmet")
 
-    def __init__(self, waiting: Waiting, part: Part | None) -> None:
-        self.waiting = waiting
+    def __init__(
+        self, delivered: Delivered, part: Part, placement: Placement, floor: int, others: frozenset[GroupId]
+    ) -> None:
+        self.delivered = delivered
         self.part = part
-        """None: housekeeping that waits for everything before it."""
+        self.placement = placement
+        self.floor = floor
+        self.others = others
+        """Whose votes it needs."""
+        self.facts = _Facts()
         self.unmet: tuple[Unmet, ...] | None = None
         """This group's conditions that do not hold; None until the locks are granted."""
+        self.repeats: list[Delivered] = []
+        """The same request, delivered again."""
+
+    def outcome(self) -> bool | None:
+        """Whether all conditions hold, in all groups; None if that is not known yet. After evaluation."""
+        votes, told = self.facts.votes, self.facts.outcome
+        if self.unmet or any(not vote.yes for vote in votes.values()):
+            found = False
+        elif self.others.issubset(votes):
+            found = True
+        else:
+            return told
+        if told not in (None, found):
+            raise InvariantBroken(f"{self.delivered.mid} is said to have {'succeeded' if told else 'failed'}")
+        return found
 
 
 class Machine:
     """One group's machine. See the module's contract."""
 
     __slots__ = (
+        "_chore",
+        "_chores",
         "_delivered",
+        "_early",
         "_effects",
         "_executed",
+        "_granted",
         "_group",
         "_limits",
         "_locks",
         "_open",
         "_order",
+        "_outcomes",
         "_pins",
         "_placement",
+        "_reads",
+        "_reads_number",
         "_sessions",
-        "_told",
-        "_votes",
+        "_shown",
         "_watermark",
         "versions",
     )
@@ -151,21 +222,30 @@ class Machine:
         self._executed = set(picture.executed)
         self._order = deque(sorted([*picture.executed, *(w.delivered.gts for w in picture.waiting)]))
         """What is delivered above the watermark."""
-        self._votes: dict[Timestamp, dict[GroupId, Vote]] = {}
-        for vote in picture.votes:
-            self._votes.setdefault(vote.gts, {})[vote.group] = vote
-        self._told = {vote.gts: vote for vote in picture.told}
-        self._pins = dict(picture.pins)
-        self._sessions = Sessions(store.lows, store.results, window)
+        self._early: dict[Timestamp, _Facts] = {}
+        """What others have said of messages that are not delivered yet."""
+        self._outcomes = store.outcomes
+        self._pins = {pin.name: pin for pin in picture.pins}
+        self._chores = deque(picture.chores)
+        self._chore: Iterator[None] | None = None
+        """The first of them, if it has begun."""
+        self._sessions = Sessions(store.sessions, store.results, window)
         self.versions = Versions(store.latest, store.history)
         self.versions.floor = picture.floor
         self.versions.watermark = picture.watermark
         self._locks = LockTable()
         self._open: dict[Timestamp, _Open] = {}
+        """In the order of delivery."""
+        self._reads: dict[int, int] = {}
+        """Tokens of reads that have claims; their numbers are negative, unlike those of messages."""
+        self._reads_number = 0
+        self._granted: list[int] = []
+        self._shown: list[int] = []
+        """Reads whose turn has come; and those that the caller was told of."""
         self._effects = Effects()
+        maps = {p.version: p for p in (*picture.older, picture.placement)}
         for waiting in picture.waiting:
-            self._sessions.reopen(waiting.delivered.mid)
-            self._reopen(waiting)
+            self._reopen(waiting, maps[waiting.version])
         self._advance()
 
     @property
@@ -183,243 +263,380 @@ class Machine:
         """The map as of the last delivery."""
         return self._placement
 
+    @property
+    def pins(self) -> Mapping[str, Pin]:
+        """What holds compaction, by name. Some may have ended."""
+        return MappingProxyType(self._pins)
+
     def picture(self) -> Picture:
         """What to make durable, together with the store."""
+        older = {o.placement.version: o.placement for o in self._open.values()}
+        older.pop(self._placement.version, None)
         return Picture(
             placement=self._placement,
             delivered=self._delivered,
             watermark=self._watermark,
             executed=tuple(sorted(self._executed)),
-            waiting=tuple(self._open[gts].waiting for gts in self._order if gts in self._open),
-            votes=tuple(vote for known in self._votes.values() for vote in known.values()),
-            told=tuple(self._told.values()),
+            waiting=tuple([Waiting(o.delivered, o.placement.version, o.floor) for o in self._open.values()]),
+            older=tuple(older.values()),
             floor=self.versions.floor,
-            pins=tuple(sorted(self._pins.items())),
+            pins=tuple([pin for _, pin in sorted(self._pins.items())]),
+            chores=tuple(self._chores),
         )
 
     def drain(self) -> Effects:
-        """What has happened since the last time."""
+        """What has happened since the last time.
+
+        The caller carries out the reads before it calls the machine again. What they were in the way of goes
+        on with the next call: if there are reads, drain again after them.
+        """
+        self._let_go()
         effects, self._effects = self._effects, Effects()
+        if self._granted:
+            self._shown, self._granted = self._granted, []
         return effects
 
-    def deliver(self, delivered: Delivered) -> None:
-        """The next message of this group's order. What was delivered before a restart is ignored."""
-        gts = delivered.gts
+    def deliver(self, delivered: Delivered) -> Footprint:
+        """The next message of this group's order. What was delivered before a restart is ignored.
+
+        Returns what this group's part of it touches, whether it is executed now, later, or was before.
+        """
+        gts, request, destinations = delivered.gts, delivered.request, delivered.destinations
         if gts <= self._delivered:
-            return
+            return NOTHING
+        self._let_go()
         self._delivered = gts
         self._order.append(gts)
-        known = self._sessions.admit(delivered.mid, delivered.ack_below)
-        if known is None:
-            self._begin(delivered)
+        command = request.command
+        if isinstance(command, Malformed):
+            return self._refuse(delivered, Refused(Refusal.MALFORMED, command.reason))
+        known = self._sessions.admit(request, destinations, gts)
+        if isinstance(known, Refused):
+            return self._refuse(delivered, known)
+        if not isinstance(command, Transaction):
+            if known is None:
+                self._finish(delivered, self._housekeep(delivered, command))
+            else:
+                self._repeat(delivered, known)
+            return NOTHING
+        part = part_of(command, self._placement, self._group, destinations)
+        if known is not None:
+            self._repeat(delivered, known)
+            return NOTHING if part is None else part.footprint
+        if part is None:
+            self._finish(delivered, WrongPartition(self._placement))
+            return NOTHING
+        floor = self.versions.floor
+        others = part.voters - {self._group} if part.voters else part.voters
+        if not others and not self._locks.blockers(part.footprint):
+            unmet = self._evaluate(delivered, part, floor)
+            self._execute(delivered, part, floor, unmet, succeeded=not unmet)
         else:
-            result = known.result if isinstance(known, Repeated) else known
-            if result is not None:
-                self._effects.results.append(Executed(delivered, result))
+            self._sessions.open(request, destinations, gts)
+            self._lock(_Open(delivered, part, self._placement, floor, others))
+        return part.footprint
+
+    def skip(self, gts: Timestamp) -> None:
+        """A delivery of this group's order that is not for the store."""
+        if gts > self._delivered:
+            self._let_go()
+            self._delivered = gts
+            self._order.append(gts)
             self._close(gts)
 
     def vote(self, vote: Vote) -> None:
         """What another group says of a message, delivered here or not. Votes may repeat."""
+        self._let_go()
         gts = vote.gts
         found = self._open.get(gts)
-        if found is None and gts <= self._delivered:
+        if found is None:
+            if gts > self._delivered:
+                self._early_facts(gts).vote(vote)
+            elif not vote.yes and self._outcomes.get(gts):
+                raise InvariantBroken(f"{vote} contradicts the outcome")
             return
-        if found is not None and found.waiting.delivered.mid != vote.mid:
-            raise InvariantBroken(f"{vote} is not for {found.waiting.delivered.mid}")
-        if self._votes.setdefault(gts, {}).setdefault(vote.group, vote) != vote:
-            raise InvariantBroken(f"{vote} contradicts an earlier one")
-        if found is not None and found.unmet is not None:
+        if vote.group == self._group:
+            return
+        _check(found.delivered, vote)
+        found.facts.vote(vote)
+        if found.unmet is not None:
             self._decide([gts])
 
-    def told(self, gts: Timestamp) -> Vote | None:
-        """This group's vote, for a group that asks; None if it is not known yet, or not any more."""
-        return self._told.get(gts)
+    def outcome(self, gts: Timestamp, *, succeeded: bool) -> None:
+        """Whether a message's conditions held, as somebody says who executed it. It may be said again."""
+        self._let_go()
+        found = self._open.get(gts)
+        if found is None:
+            if gts > self._delivered:
+                self._early_facts(gts).decide(gts, succeeded=succeeded)
+            elif self._outcomes.get(gts) not in (None, succeeded):
+                raise InvariantBroken(f"{gts} is said to have {'succeeded' if succeeded else 'failed'}")
+            return
+        found.facts.decide(gts, succeeded=succeeded)
+        if found.unmet is not None:
+            self._decide([gts])
 
-    def forget_vote(self, gts: Timestamp) -> None:
-        """All destinations have executed the message: nobody will ask for the vote."""
-        self._told.pop(gts, None)
+    def said(self, gts: Timestamp) -> Vote | bool | None:
+        """A message's outcome, or this group's vote, for whoever asks; None if neither is known."""
+        found = self._open.get(gts)
+        if found is None:
+            return self._outcomes.get(gts)
+        if found.facts.outcome is not None:
+            return found.facts.outcome
+        return (
+            self._vote(found.delivered, found.unmet)
+            if found.unmet is not None and found.part.conditions
+            else None
+        )
 
-    def stored(self, mid: MessageId) -> Result | None:
+    def open_votes(self) -> list[tuple[Timestamp, frozenset[GroupId]]]:
+        """What waits for votes, the oldest first, and for whose."""
+        return [
+            (gts, found.others.difference(found.facts.votes))
+            for gts, found in self._open.items()
+            if found.facts.outcome is None and not found.others.issubset(found.facts.votes)
+        ]
+
+    def forget_outcomes(self, below: Timestamp) -> None:
+        """Nobody will ask for the outcomes of these messages."""
+        for gts, _ in list(self._outcomes.items(NO_TIMESTAMP, below)):
+            self._outcomes.delete(gts)
+
+    def read(self, token: int, footprint: Footprint) -> None:
+        """Read after everything delivered so far. The token comes with the effects when its turn has come."""
+        self._let_go()
+        self._reads_number -= 1
+        number = self._reads_number
+        self._reads[number] = token
+        if self._locks.claim(number, footprint):
+            self._decide([number])
+
+    def stored(self, request: Request, destinations: Destinations) -> Result | None:
         """The result of a request that was multicast again; None if it is not executed, or forgotten."""
-        known = self._sessions.find(mid)
+        if isinstance(request.command, Malformed):
+            return Refused(Refusal.MALFORMED, request.command.reason)
+        known = self._sessions.find(request, destinations)
         return known.result if isinstance(known, Repeated) else known
+
+    def work(self) -> bool:
+        """Do a slice of what compaction and expiry have left to do. True if there is more."""
+        self._let_go()
+        chores = self._chores
+        if self._chore is None:
+            if not chores or chores[0][0] > self._watermark:
+                return False  # slower, earlier transactions may need the rows
+            command = chores[0][1]
+            if any(
+                type(later) is type(command) and gts <= self._watermark
+                for gts, later in islice(chores, 1, None)
+            ):
+                chores.popleft()  # the later one does the same and more
+                return True
+            if isinstance(command, Compact):
+                self._chore = self.versions.compaction(command.floor)
+            else:
+                self._chore = self._sessions.sweep(command.before)
+        if sum(1 for _ in islice(self._chore, _STEPS)) < _STEPS:
+            self._chore = None
+            chores.popleft()
+        return bool(chores) and chores[0][0] <= self._watermark
 
     # Messages, in the order of delivery
 
-    def _begin(self, delivered: Delivered) -> None:
-        command = delivered.command
-        if not isinstance(command, Transaction):
-            result = self._housekeep(delivered, command)
-            if result is not None:
-                self._finish(delivered, result)
-            return
-        part = part_of(command, self._placement, self._group, delivered.destinations)
-        if part is None:
-            self._finish(delivered, WrongPartition(self._placement))
-        elif not part.voters - {self._group} and not self._locks.blockers(part.footprint):
-            unmet = self._evaluate(delivered, part, self.versions.floor)
-            self._execute(delivered, part, self.versions.floor, unmet, succeeded=not unmet)
-        else:
-            self._lock(Waiting(delivered, self._placement, self.versions.floor), part)
+    def _refuse(self, delivered: Delivered, refused: Refused) -> Footprint:
+        self._effects.results.append(Executed(delivered, refused))
+        self._close(delivered.gts)
+        return NOTHING
 
-    def _housekeep(self, delivered: Delivered, command: Housekeeping) -> Result | None:
-        """Decide it; None if it is to be executed once everything before it is."""
+    def _repeat(self, delivered: Delivered, known: Repeated) -> None:
+        if known.result is not None:
+            self._effects.results.append(Executed(delivered, known.result))
+        else:
+            self._open[known.gts].repeats.append(delivered)
+        self._close(delivered.gts)
+
+    def _housekeep(self, delivered: Delivered, command: Housekeeping) -> Result:
+        if isinstance(command, OF_ONE_GROUP) and len(delivered.destinations) > 1:
+            return Refused(
+                Refusal.NOT_ALONE, f"it is about one group, and was sent to {delivered.destinations}"
+            )
         if isinstance(command, Compact):
-            refused = self._compact(delivered, command.floor)
-            if refused is None:
-                self._open[delivered.gts] = _Open(Waiting(delivered, self._placement, command.floor), None)
-                self._advance()
-            return refused
+            return self._compact(delivered.gts, command)
         if isinstance(command, Pin):
-            refused = self._check_revision(delivered, command.revision)
-            if refused is None:
-                self._pins[command.name] = command.revision
-            return refused or DONE
+            return self._pin(delivered.gts, command)
         if isinstance(command, Unpin):
             for name in command.names:
                 self._pins.pop(name, None)
         elif isinstance(command, Expire):
-            if set(delivered.destinations) != set(self._placement.groups):
-                return _not_to_all(delivered, self._placement.groups)
-            for client in command.clients:
-                self._sessions.expire(client)
+            if command.before > delivered.gts:
+                return _future(command.before, delivered.gts)
+            self._chores.append((delivered.gts, command))
         elif isinstance(command, ChangePlacement):
             return self._change_placement(delivered, command.placement)
-        elif isinstance(command, Malformed):
-            return Refused(Refusal.MALFORMED, command.reason)
         return DONE
 
-    def _check_revision(self, delivered: Delivered, revision: int) -> Refused | None:
+    def _compact(self, gts: Timestamp, command: Compact) -> Result:
+        """The floor rises here. Rows go later, by `work`."""
+        floor = command.floor
+        refused = self._check_revision(gts, floor)
+        if refused is not None:
+            return refused
+        for name, pin in sorted(self._pins.items()):
+            if pin.until < gts:
+                del self._pins[name]
+            elif pin.revision < floor:
+                return Refused(Refusal.PINNED, f"{name} holds revision {pin.revision}, below {floor}")
+        self.versions.floor = floor
+        self._chores.append((gts, command))
+        return DONE
+
+    def _pin(self, gts: Timestamp, pin: Pin) -> Result:
+        refused = self._check_revision(gts, pin.revision)
+        if refused is None and pin.until < gts:
+            refused = Refused(Refusal.EXPIRED, f"{pin.name} was to end at {pin.until}, before {gts}")
+        if refused is not None:
+            return refused
+        self._pins[pin.name] = pin
+        return DONE
+
+    def _check_revision(self, gts: Timestamp, revision: int) -> Refused | None:
         if revision < self.versions.floor:
             return Refused(
                 Refusal.COMPACTED, f"revision {revision} is below the floor of {self.versions.floor}"
             )
-        if revision > delivered.gts:
-            return Refused(Refusal.FUTURE_REVISION, f"revision {revision} is above {delivered.gts}")
-        return None
-
-    def _compact(self, delivered: Delivered, floor: int) -> Refused | None:
-        refused = self._check_revision(delivered, floor)
-        if refused is None:
-            for name, revision in sorted(self._pins.items()):
-                if revision < floor:
-                    return Refused(Refusal.PINNED, f"{name} holds revision {revision}, below {floor}")
-            self.versions.floor = floor
-        return refused
+        return _future(revision, gts) if revision > gts else None
 
     def _change_placement(self, delivered: Delivered, placement: Placement) -> Result:
         groups = {*self._placement.groups, *placement.groups}
         if set(delivered.destinations) != groups:
-            return _not_to_all(delivered, tuple(sorted(groups)))
+            return Refused(
+                Refusal.NOT_TO_ALL,
+                f"it was sent to {delivered.destinations}, not to all of {tuple(sorted(groups))}",
+            )
         if not placement.follows(self._placement):
             return Refused(
                 Refusal.STALE_PLACEMENT,
                 f"version {placement.version} ({placement.scheme.value}) does not follow "
                 f"{self._placement.version} ({self._placement.scheme.value})",
             )
+        moved = placement.moved_from(self._placement)
+        if moved is not None:
+            return Refused(Refusal.MOVES_DATA, f"keys from token {moved!r} on would go to another group")
         self._placement = placement
         return DONE
 
     # Locks, votes, execution
 
-    def _reopen(self, waiting: Waiting) -> None:
-        delivered, placement, _ = waiting
-        if not isinstance(delivered.command, Transaction):
-            self._open[delivered.gts] = _Open(waiting, None)
-            return
-        part = part_of(delivered.command, placement, self._group, delivered.destinations)
+    def _reopen(self, waiting: Waiting, placement: Placement) -> None:
+        delivered = waiting.delivered
+        request, destinations = delivered.request, delivered.destinations
+        command = request.command
+        part = None
+        if isinstance(command, Transaction):
+            part = part_of(command, placement, self._group, destinations)
         if part is None:
             raise InvariantBroken(f"{delivered.mid} waits in group {self._group}, where it has no part")
-        self._lock(waiting, part)
+        self._sessions.open(request, destinations, delivered.gts)
+        self._lock(_Open(delivered, part, placement, waiting.floor, part.voters - {self._group}))
 
-    def _lock(self, waiting: Waiting, part: Part) -> None:
-        gts = waiting.delivered.gts
-        self._open[gts] = _Open(waiting, part)
-        if self._locks.claim(gts, part.footprint):
+    def _lock(self, opened: _Open) -> None:
+        gts = opened.delivered.gts
+        facts = self._early.pop(gts, None)
+        if facts is not None:
+            for vote in facts.votes.values():
+                _check(opened.delivered, vote)
+            opened.facts = facts
+        self._open[gts] = opened
+        if self._locks.claim(gts, opened.part.footprint):
             self._decide([gts])
 
-    def _decide(self, granted: list[Timestamp]) -> None:
+    def _early_facts(self, gts: Timestamp) -> _Facts:
+        early = self._early
+        if gts not in early:
+            if len(early) >= EARLY:
+                del early[next(iter(early))]
+            early[gts] = _Facts()
+        return early[gts]
+
+    def _let_go(self) -> None:
+        """The reads of the last drain are done."""
+        if self._shown:
+            shown, self._shown = self._shown, []
+            for number in shown:
+                self._decide(self._locks.release(number))
+
+    def _decide(self, granted: list[int]) -> None:
         """Execute those that have their locks and all votes, and whoever gets their locks."""
-        for gts in granted:  # grows
+        for owner in granted:  # grows
+            if owner < 0:
+                self._effects.reads.append(self._reads.pop(owner))
+                self._granted.append(owner)
+                continue
+            gts = Timestamp(owner)
             found = self._open[gts]
-            part, (delivered, _, floor) = found.part, found.waiting
-            if part is None:
-                raise InvariantBroken(f"{delivered.mid} has no locks")
             if found.unmet is None:
-                found.unmet = self._evaluate(delivered, part, floor)
-            succeeded = self._outcome(gts, part, found.unmet)
+                found.unmet = self._evaluate(found.delivered, found.part, found.floor)
+            succeeded = found.outcome()
             if succeeded is not None:
                 del self._open[gts]
-                self._execute(delivered, part, floor, found.unmet, succeeded=succeeded)
+                self._execute(found.delivered, found.part, found.floor, found.unmet, succeeded=succeeded)
+                result = self._effects.results[-1].result
+                self._effects.results += [Executed(again, result) for again in found.repeats]
                 granted += self._locks.release(gts)
 
     def _evaluate(self, delivered: Delivered, part: Part, floor: int) -> tuple[Unmet, ...]:
         """Evaluate this group's conditions, and tell the others."""
         if not part.conditions:
             return ()
-        gts, mid, destinations = delivered[:3]
-        unmet = evaluate(part.conditions, self.versions, gts, floor)
-        if len(destinations) > 1:
-            vote = self._told[gts] = Vote(gts, mid, self._group, not unmet)
-            others = tuple(group for group in destinations if group != self._group)
-            self._effects.votes.append((vote, others))
+        unmet = evaluate(part.conditions, self.versions, delivered.gts, floor)
+        if len(delivered.destinations) > 1:
+            others = tuple([group for group in delivered.destinations if group != self._group])
+            self._effects.votes.append((self._vote(delivered, unmet), others))
         return unmet
 
-    def _outcome(self, gts: Timestamp, part: Part, unmet: tuple[Unmet, ...]) -> bool | None:
-        """Whether all conditions hold in all groups; None if that is not known yet."""
-        votes = self._votes.get(gts, {})
-        others = part.voters - {self._group}
-        if unmet or any(group in votes and not votes[group].yes for group in others):
-            return False
-        return True if all(group in votes for group in others) else None
+    def _vote(self, delivered: Delivered, unmet: tuple[Unmet, ...]) -> Vote:
+        return Vote(delivered.gts, delivered.mid, self._group, not unmet)
 
     def _execute(
         self, delivered: Delivered, part: Part, floor: int, unmet: tuple[Unmet, ...], *, succeeded: bool
     ) -> None:
-        versions, limits = self.versions, self._limits
-        writer = Writer(versions, delivered.gts, floor)
-        results = tuple(
-            [
-                (i, perform(operation, versions, writer, limits))
-                for i, operation in (part.then if succeeded else part.otherwise)
-            ]
-        )
+        versions, limits, gts = self.versions, self._limits, delivered.gts
+        writer = Writer(versions, gts, floor)
+        results = [
+            (i, perform(operation, versions, writer, limits))
+            for i, operation in (part.then if succeeded else part.otherwise)
+        ]
         row = writer.finish()
         if row:
-            self._effects.rows.append((delivered.gts, row))
-        self._finish(delivered, Outcome(succeeded, unmet, results))
+            self._effects.rows.append((gts, row))
+        if part.voters and len(delivered.destinations) > 1:
+            self._outcomes.put(gts, succeeded)
+            if part.voters != {self._group}:
+                self._effects.outcomes.append((gts, delivered.mid, succeeded))
+        self._finish(delivered, Outcome(succeeded, unmet, tuple(results)))
 
     def _finish(self, delivered: Delivered, result: Result) -> None:
-        self._answer(delivered, result)
+        self._sessions.executed(delivered.request, delivered.destinations, delivered.gts, result)
+        self._effects.results.append(Executed(delivered, result))
         self._close(delivered.gts)
 
-    def _answer(self, delivered: Delivered, result: Result) -> None:
-        self._sessions.executed(delivered.mid, result)
-        self._effects.results.append(Executed(delivered, result))
-
     def _close(self, gts: Timestamp) -> None:
-        self._votes.pop(gts, None)
         self._executed.add(gts)
         self._advance()
 
     def _advance(self) -> None:
-        """Move the watermark, and execute what waited for it."""
+        """Move the watermark."""
         order, executed = self._order, self._executed
-        while order:
-            gts = order[0]
-            if gts in executed:
-                executed.remove(gts)
-                order.popleft()
-                self._watermark = self.versions.watermark = gts
-                continue
-            found = self._open.get(gts)
-            if found is None or found.part is not None:
-                return
-            del self._open[gts]
-            self.versions.compact(found.waiting.floor)
-            self._answer(found.waiting.delivered, DONE)
-            executed.add(gts)
+        while order and order[0] in executed:
+            gts = order.popleft()
+            executed.remove(gts)
+            self._watermark = self.versions.watermark = gts
 
 
-def _not_to_all(delivered: Delivered, groups: tuple[GroupId, ...]) -> Refused:
-    return Refused(Refusal.NOT_TO_ALL, f"it was sent to {delivered.destinations}, not to all of {groups}")
+def _check(delivered: Delivered, vote: Vote) -> None:
+    if delivered.mid != vote.mid:
+        raise InvariantBroken(f"{vote} is not for {delivered.mid}")
+
+
+def _future(revision: int, gts: Timestamp) -> Refused:
+    return Refused(Refusal.FUTURE_REVISION, f"revision {revision} is above {gts}")

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import msgspec
+
 from kvstore.machine.request import (
     INT64_MAX,
     INT64_MIN,
@@ -38,7 +40,7 @@ from kvstore.machine.results import (
     Scanned,
     Unmet,
 )
-from kvstore.machine.versions import Version, Versions, Writer
+from kvstore.machine.versions import Version, Versions, Writer, entry_of
 
 _COMPARE: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
     Operator.EQUAL: operator.eq,
@@ -92,7 +94,7 @@ def perform(operation: Operation, versions: Versions, writer: Writer, limits: Li
         found = versions.get(operation.key)
         if found is None or found.value is None:
             return Got(None)
-        return Got(Entry(operation.key, found.value, *found[1:]))
+        return Got(entry_of(operation.key, found.value, found))
     if isinstance(operation, Delete):
         return Deleted(int(writer.delete(operation.key)))
     if isinstance(operation, Calculate):
@@ -148,5 +150,5 @@ def scan(asked: Scan, entries: Iterable[Entry]) -> Scanned:
         size += len(entry.key) if keys_only else len(entry.key) + len(entry.value)
         if found and (size > asked.limit_bytes or len(found) == asked.limit):
             return Scanned(tuple(found), len(found), more=True)
-        found.append(entry._replace(value=b"") if keys_only else entry)
+        found.append(msgspec.structs.replace(entry, value=b"") if keys_only else entry)
     return Scanned(tuple(found), len(found), more=False)

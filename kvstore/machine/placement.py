@@ -10,9 +10,9 @@ import enum
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
+from kvstore.machine.data import Data
 from kvstore.machine.request import (
     RANGE_OPERATIONS,
     Condition,
@@ -28,6 +28,8 @@ from multicast.types import Destinations, GroupId
 
 SLOTS: Final = 1 << 14
 _SLOT_BYTES: Final = 2
+_ON_RANGES: Final = (*RANGE_OPERATIONS, Unchanged)
+_NOBODY: Final[frozenset[GroupId]] = frozenset()
 
 
 class Scheme(enum.Enum):
@@ -51,8 +53,7 @@ def slot_token(slot: int) -> bytes:
     return slot.to_bytes(_SLOT_BYTES, "big")
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Data, frozen=True):
     """The map: from each token in `starts` up to the next, the group beside it."""
 
     version: int
@@ -80,17 +81,27 @@ class Placement:
         """Whether it may be the next map after another."""
         return self.version == other.version + 1 and self.scheme is other.scheme
 
+    def moved_from(self, other: Placement) -> bytes | None:
+        """The lowest token that has another owner than in another map; None if there is none."""
+        for token in sorted({*self.starts, *other.starts}):
+            if self._owner(token) != other._owner(token):
+                return token
+        return None
+
+    def _owner(self, token: bytes) -> GroupId:
+        return self.owners[bisect_right(self.starts, token) - 1]
+
     def token(self, key: bytes) -> bytes:
         """The key's place in the order of tokens."""
         if self.scheme is Scheme.ORDERED:
             return key
-        return slot_token(zlib.crc32(tag_of(key)) & (SLOTS - 1))
+        return slot_token(zlib.crc32(tag_of(key) if b"{" in key else key) & (SLOTS - 1))
 
     def group_of(self, key: bytes) -> GroupId:
         """The group that has the key."""
         if len(self.owners) == 1:
             return self.owners[0]
-        return self.owners[bisect_right(self.starts, self.token(key)) - 1]
+        return self._owner(self.token(key))
 
     def groups_of_range(self, asked: Range) -> frozenset[GroupId]:
         """The groups that have keys of the range: with hash slots nearly always all."""
@@ -115,7 +126,7 @@ def _common_prefix(one: bytes, other: bytes) -> bytes:
     return min(one, other, key=len)
 
 
-class Part(NamedTuple):
+class Part(Data, frozen=True):
     """What of a transaction belongs to one group, each with its place in the request."""
 
     conditions: tuple[tuple[int, Condition], ...]
@@ -130,40 +141,47 @@ def part_of(
     transaction: Transaction, placement: Placement, group: GroupId, destinations: Destinations
 ) -> Part | None:
     """The group's part; None if the transaction touches a group that it was not sent to."""
-    voters: set[GroupId] = set()
-    touched: set[GroupId] = set()
-    conditions: list[tuple[int, Condition]] = []
-    for item in enumerate(transaction.conditions):
-        condition = item[1]
-        if isinstance(condition, Unchanged):
-            owners: Iterable[GroupId] = placement.groups_of_range(condition.range)
-        else:
-            owners = (placement.group_of(condition.key),)
-        voters.update(owners)
-        if group in owners:
-            conditions.append(item)
-    then = _split(transaction.then, placement, group, touched)
-    otherwise = _split(transaction.otherwise, placement, group, touched) if transaction.otherwise else ()
-    if not (touched | voters).issubset(destinations):
+    voters = _NOBODY
+    conditions: tuple[tuple[int, Condition], ...] = ()
+    if transaction.conditions:
+        owners = [owners_of(condition, placement) for condition in transaction.conditions]
+        voters = voters.union(*owners)
+        if not voters.issubset(destinations):
+            return None
+        mine = [(i, c) for i, c in enumerate(transaction.conditions) if group in owners[i]]
+        conditions = tuple(mine)
+    then = _split(transaction.then, placement, group, destinations)
+    otherwise = _split(transaction.otherwise, placement, group, destinations)
+    if then is None or otherwise is None:
         return None
-    footprint = footprint_of([c for _, c in conditions], [o for _, o in (*then, *otherwise)])
-    return Part(tuple(conditions), then, otherwise, footprint, frozenset(voters))
+    footprint = footprint_of(conditions, then + otherwise if otherwise else then)
+    return Part(conditions, then, otherwise, footprint, voters)
+
+
+def owners_of(item: Condition | Operation, placement: Placement) -> Iterable[GroupId]:
+    """The groups that take part in a condition or an operation."""
+    if isinstance(item, _ON_RANGES):
+        return placement.groups_of_range(item.range)
+    return (placement.group_of(item.key),)
 
 
 def _split(
-    operations: tuple[Operation, ...], placement: Placement, group: GroupId, touched: set[GroupId]
-) -> tuple[tuple[int, Operation], ...]:
+    operations: tuple[Operation, ...], placement: Placement, group: GroupId, destinations: Destinations
+) -> tuple[tuple[int, Operation], ...] | None:
+    """The operations that are the group's; None if one belongs to a group that is no destination."""
     mine: list[tuple[int, Operation]] = []
     for item in enumerate(operations):
         operation = item[1]
         if isinstance(operation, RANGE_OPERATIONS):
             owners = placement.groups_of_range(operation.range)
-            touched |= owners
+            if not owners.issubset(destinations):
+                return None
             if group in owners:
                 mine.append(item)
         else:
             owner = placement.group_of(operation.key)
-            touched.add(owner)
             if owner == group:
                 mine.append(item)
+            elif owner not in destinations:
+                return None
     return tuple(mine)

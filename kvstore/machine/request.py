@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
+from kvstore.machine.data import Data
+
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
 REVISION_MAX: Final = (1 << 53) - 1
@@ -41,29 +43,26 @@ class Range(NamedTuple):
         return (end is None or self.start < end) and (self.end is None or start < self.end)
 
 
-@dataclass(frozen=True, slots=True)
-class Get:
+class Get(Data, frozen=True, tag=1):
     """Read a key."""
 
     key: bytes
-    writes: ClassVar = False
+    writes: ClassVar[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(Data, frozen=True, tag=2):
     """Write a key."""
 
     key: bytes
     value: bytes
-    writes: ClassVar = True
+    writes: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Data, frozen=True, tag=3):
     """Remove a key."""
 
     key: bytes
-    writes: ClassVar = True
+    writes: ClassVar[bool] = True
 
 
 class Arithmetic(enum.Enum):
@@ -74,23 +73,21 @@ class Arithmetic(enum.Enum):
     MAX = "max"
 
 
-@dataclass(frozen=True, slots=True)
-class Calculate:
+class Calculate(Data, frozen=True, tag=4):
     """Add to a signed 64-bit number, or lower or raise it. An absent one counts as 0, or as the operand."""
 
     key: bytes
     arithmetic: Arithmetic
     operand: int
-    writes: ClassVar = True
+    writes: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(Data, frozen=True, tag=5):
     """Add bytes to the end of a value."""
 
     key: bytes
     value: bytes
-    writes: ClassVar = True
+    writes: ClassVar[bool] = True
 
 
 class Shape(enum.Enum):
@@ -101,8 +98,7 @@ class Shape(enum.Enum):
     COUNT = "count"
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Data, frozen=True, tag=6):
     """Read a range. Each group returns its own part, within the limits; a count has none."""
 
     range: Range
@@ -112,15 +108,14 @@ class Scan:
     """The most bytes of keys and values. A single entry is returned whatever its size."""
     reverse: bool = False
     shape: Shape = Shape.ENTRIES
-    writes: ClassVar = False
+    writes: ClassVar[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRange:
+class DeleteRange(Data, frozen=True, tag=7):
     """Remove all keys of a range."""
 
     range: Range
-    writes: ClassVar = True
+    writes: ClassVar[bool] = True
 
 
 PointOperation: TypeAlias = Get | Put | Delete | Calculate | Append
@@ -147,8 +142,7 @@ class Subject(enum.Enum):
     MOD_REVISION = "mod_revision"
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(Data, frozen=True, tag=1):
     """A condition on a key. The value of an absent key differs from every value, and is not ordered."""
 
     key: bytes
@@ -156,9 +150,13 @@ class Compare:
     operator: Operator
     operand: bytes | int
 
+    def __post_init__(self) -> None:
+        if isinstance(self.operand, bytes) is not (self.subject is Subject.VALUE):
+            kind = type(self.operand).__name__
+            raise InvalidRequest(f"the {self.subject.value} of {self.key!r} is not compared with {kind}")
 
-@dataclass(frozen=True, slots=True)
-class Unchanged:
+
+class Unchanged(Data, frozen=True, tag=2):
     """The condition that no key of the range was written or removed after a revision."""
 
     range: Range
@@ -168,8 +166,7 @@ class Unchanged:
 Condition: TypeAlias = Compare | Unchanged
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(Data, frozen=True, tag=1):
     """Operations that are performed together, at one place in the order."""
 
     conditions: tuple[Condition, ...] = ()
@@ -177,28 +174,33 @@ class Transaction:
     otherwise: tuple[Operation, ...] = ()
 
 
-class Footprint(NamedTuple):
+class Footprint(Data, frozen=True):
     """The keys and ranges that both branches and the conditions touch."""
 
-    reads: tuple[bytes, ...]
-    writes: tuple[bytes, ...]
+    reads: tuple[bytes, ...] = ()
+    writes: tuple[bytes, ...] = ()
     """A key that is read and written is only here."""
     read_ranges: tuple[Range, ...] = ()
     write_ranges: tuple[Range, ...] = ()
 
 
-def footprint_of(conditions: Iterable[Condition], operations: Iterable[Operation]) -> Footprint:
+NOTHING: Final = Footprint()
+
+
+def footprint_of(
+    conditions: Iterable[tuple[int, Condition]], operations: Iterable[tuple[int, Operation]]
+) -> Footprint:
     """What must be locked before the conditions may be evaluated and the operations performed."""
     reads: dict[bytes, None] = {}
     writes: dict[bytes, None] = {}
     read_ranges: dict[Range, None] = {}
     write_ranges: dict[Range, None] = {}
-    for condition in conditions:
+    for _, condition in conditions:
         if isinstance(condition, Unchanged):
             read_ranges[condition.range] = None
         else:
             reads[condition.key] = None
-    for operation in operations:
+    for _, operation in operations:
         if isinstance(operation, RANGE_OPERATIONS):
             (write_ranges if operation.writes else read_ranges)[operation.range] = None
         else:
@@ -314,5 +316,5 @@ def _range(where: str, asked: Range, limits: Limits) -> int:
 
 
 def _integer(what: str, number: object, lowest: int, highest: int) -> None:
-    if not isinstance(number, int) or not lowest <= number <= highest:
+    if type(number) is not int or not lowest <= number <= highest:
         raise InvalidRequest(f"{what} must be an integer from {lowest} to {highest}, not {number!r}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
+from kvstore.machine.data import Data
 from kvstore.machine.placement import Placement
 
 
-class Entry(NamedTuple):
+class Entry(Data, frozen=True):
     """A key with its value, and the transactions that made it what it is."""
 
     key: bytes
@@ -19,30 +19,26 @@ class Entry(NamedTuple):
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Got:
+class Got(Data, frozen=True, tag=1):
     """Of a get: the entry, if there is one."""
 
     entry: Entry | None
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Data, frozen=True, tag=2):
     """Of a put."""
 
 
 WRITTEN: Final = Written()
 
 
-@dataclass(frozen=True, slots=True)
-class Deleted:
+class Deleted(Data, frozen=True, tag=3):
     """Of a delete: how many keys there were."""
 
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
+class Scanned(Data, frozen=True, tag=4):
     """Of a scan: this group's part, as far as the limits went. Keys only have empty values."""
 
     entries: tuple[Entry, ...]
@@ -50,8 +46,7 @@ class Scanned:
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Data, frozen=True, tag=5):
     """Of a calculation, the number that is stored now; of an append, the value's length."""
 
     value: int
@@ -60,15 +55,19 @@ class Number:
 class Fault(enum.Enum):
     """Why an operation wrote nothing, or a condition could not be evaluated."""
 
-    OVERFLOW = "the sum is not a signed 64-bit number"
-    NOT_A_NUMBER = "the value is not a signed 64-bit number in decimal digits"
-    VALUE_TOO_LARGE = "the value would be larger than the limit"
-    COMPACTED = "the revision is below the compaction floor"
-    FUTURE_REVISION = "the revision is not in the past"
+    OVERFLOW = "overflow"
+    """The sum is not a signed 64-bit number."""
+    NOT_A_NUMBER = "not_a_number"
+    """The value is not a signed 64-bit number in decimal digits."""
+    VALUE_TOO_LARGE = "value_too_large"
+    """The value would be larger than the limit."""
+    COMPACTED = "compacted"
+    """The revision is below the compaction floor."""
+    FUTURE_REVISION = "future_revision"
+    """The revision is not in the past."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Data, frozen=True, tag=6):
     """Of an operation that could not be performed; it wrote nothing."""
 
     fault: Fault
@@ -77,14 +76,14 @@ class Failed:
 OperationResult: TypeAlias = Got | Written | Deleted | Scanned | Number | Failed
 
 
-class Unmet(NamedTuple):
+class Unmet(Data, frozen=True):
     """A condition of this group that did not hold; or, with a fault, of which nothing can be known."""
 
     condition: int
     fault: Fault | None = None
 
 
-class Outcome(NamedTuple):
+class Outcome(Data, frozen=True, tag=1):
     """Of a transaction: what this group has done of it."""
 
     succeeded: bool
@@ -97,35 +96,46 @@ class Outcome(NamedTuple):
 class Refusal(enum.Enum):
     """Why a request was not executed."""
 
-    MISMATCH = "another request has this number"
-    WINDOW_FULL = "the window is full"
-    EXPIRED = "the client has expired"
-    FORGOTTEN = "the result was acknowledged and is forgotten"
-    MALFORMED = "the request cannot be read"
-    COMPACTED = "below the compaction floor"
-    FUTURE_REVISION = "the revision is not in the past"
-    PINNED = "a pin holds an older revision"
-    STALE_PLACEMENT = "the placement does not follow the current one"
-    NOT_TO_ALL = "the request must be multicast to all groups"
+    MALFORMED = "malformed"
+    """It cannot be read."""
+    EXPIRED = "expired"
+    """It came after its own deadline."""
+    MISMATCH = "mismatch"
+    """Another request to the same groups has this number."""
+    WINDOW_FULL = "window_full"
+    """Too many results are not acknowledged."""
+    FORGOTTEN = "forgotten"
+    """Its result was acknowledged and is forgotten."""
+    COMPACTED = "compacted"
+    """The revision is below the compaction floor."""
+    FUTURE_REVISION = "future_revision"
+    """The revision is not in the past."""
+    PINNED = "pinned"
+    """A pin holds an older revision."""
+    STALE_PLACEMENT = "stale_placement"
+    """The map does not follow the current one."""
+    MOVES_DATA = "moves_data"
+    """The map would give keys to another group."""
+    NOT_TO_ALL = "not_to_all"
+    """It must be multicast to all groups."""
+    NOT_ALONE = "not_alone"
+    """It is about one group, and was multicast to several."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Data, frozen=True, tag=2):
     """Of a request that had no effect, in any group; the message names what was wrong."""
 
     refusal: Refusal
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class WrongPartition:
+class WrongPartition(Data, frozen=True, tag=3):
     """Of a transaction that was sent by another map to other groups. It had no effect in any of them."""
 
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Data, frozen=True, tag=4):
     """Of housekeeping."""
 
 

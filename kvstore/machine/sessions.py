@@ -1,114 +1,176 @@
 """Exactly once: what became of each client's requests, by their numbers.
 
-The table changes with deliveries only, in their order. Whether a number is within the client's window is read
-off the request itself, and a client expires by a message to all groups: so all destinations of a request
-judge it alike, whatever else each of them has seen of the client.
+A session is what one client has asked of one set of destinations. All destinations of a message must judge it
+alike, or it would be executed in one group and refused in another. They do:
+
+- All groups of a set of destinations deliver the same messages to exactly that set, in the same order.
+- What is judged by a session (MISMATCH, WINDOW_FULL, FORGOTTEN, or whether it is a repetition) is a function
+  of those messages and nothing else: the session changes with them only, and counts as new for a message
+  delivered above its last deadline, whether its rows are still there or not.
+- `Expire` is one group's own affair, since it only removes rows that count for nothing: those of sessions
+  whose last deadline is below a revision that is itself below everything delivered later.
+- EXPIRED is read off the message: its deadline and its global timestamp.
+
+A request is executed once: while a copy of it can be within its deadline, the session is not above its last
+one, so that it knows the number, or that its result was acknowledged.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, TypeAlias
 
+from kvstore.machine.commands import Request
+from kvstore.machine.data import Data
 from kvstore.machine.ordered import OrderedMap
+from kvstore.machine.request import INT64_MAX
 from kvstore.machine.results import Refusal, Refused, Result
-from multicast.types import ClientId, MessageId
+from multicast.types import NO_TIMESTAMP, Destinations, GroupId, Timestamp
 
 WINDOW: Final = 4096
-_EXPIRED: Final = -1
+_SLICE: Final = 64
+_UNKNOWN: Final = (-1, NO_TIMESTAMP)
 
-Number: TypeAlias = tuple[ClientId, int]
+SessionKey: TypeAlias = tuple[int, Destinations]
+Number: TypeAlias = tuple[int, Destinations, int]
 
 
-class Stored(NamedTuple):
+class Session(Data, frozen=True):
+    """What is known of a client's requests to a set of destinations."""
+
+    low: int
+    """Below it the client has acknowledged all results."""
+    last_deadline: int
+    born: int
+    """The global timestamp of its first request. What was delivered before belongs to another session."""
+
+
+class Stored(Data, frozen=True):
     """A result that its client has not acknowledged, and the request's digest."""
 
     digest: int
     result: Result
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """The request was delivered before; without a result, it is not yet executed."""
+class Repeated(Data, frozen=True):
+    """The request was delivered before, there; without a result, it is not yet executed."""
 
     result: Result | None
+    gts: Timestamp
 
 
 class Sessions:
     """The results of one group's requests that their clients may still ask for."""
 
-    __slots__ = ("_lows", "_open", "_results", "_window")
+    __slots__ = ("_open", "_results", "_sessions", "_window")
 
     def __init__(
-        self, lows: OrderedMap[ClientId, int], results: OrderedMap[Number, Stored], window: int = WINDOW
+        self,
+        sessions: OrderedMap[SessionKey, Session],
+        results: OrderedMap[Number, Stored],
+        window: int = WINDOW,
     ) -> None:
-        self._lows = lows
-        """Below it a client has acknowledged all results."""
+        self._sessions = sessions
         self._results = results
-        self._open: dict[Number, int] = {}
-        """Digests of what is delivered and not executed. Kept with the requests themselves."""
+        self._open: dict[Number, tuple[int, Timestamp]] = {}
+        """Digests of what is delivered and not executed, and where. Kept with the requests themselves."""
         self._window = window
 
-    def admit(self, mid: MessageId, ack_below: int) -> Repeated | Refused | None:
+    def admit(
+        self, request: Request, destinations: Destinations, gts: Timestamp
+    ) -> Repeated | Refused | None:
         """A request is delivered. None if it is to be executed."""
-        client, sequence, digest = mid
-        low = self._lows.get(client)
-        if low is None:
-            low = 0
-        elif low == _EXPIRED:
-            return Refused(Refusal.EXPIRED, f"client {client} has expired")
-        elif sequence < low:
+        client, sequence, deadline = request.client, request.sequence, request.deadline
+        ack_below = request.ack_below
+        if gts > deadline:
             return Refused(
-                Refusal.FORGOTTEN,
-                f"request {sequence} of client {client}, which has acknowledged those below {low}",
+                Refusal.EXPIRED, f"request {sequence} of client {client} had to come before {deadline}"
             )
-        known = self.find(mid)
-        if known is None:
-            if sequence >= ack_below + self._window:
-                return Refused(
-                    Refusal.WINDOW_FULL,
-                    f"request {sequence} of client {client}, which has acknowledged those below {ack_below}, "
-                    f"exceeds its window of {self._window}",
-                )
-            self._open[client, sequence] = digest
-        if ack_below > low:
-            self._trim(client, low, ack_below)
+        key = (client, destinations)
+        session = self._sessions.get(key)
+        if session is not None and session.last_deadline < gts:
+            self._forget(key)
+            session = None
+        known: Repeated | Refused | None = None
+        if session is not None:
+            known = self._find(session, request, destinations)
+            if isinstance(known, Refused):
+                return known
+        if known is None and sequence >= ack_below + self._window:
+            return Refused(
+                Refusal.WINDOW_FULL,
+                f"request {sequence} of client {client}, which has acknowledged those below {ack_below}, "
+                f"exceeds its window of {self._window}",
+            )
+        if session is None:
+            self._sessions.put(key, Session(ack_below, deadline, gts))
+        elif ack_below > session.low or deadline > session.last_deadline:
+            low = max(ack_below, session.low)
+            self._sessions.put(key, Session(low, max(deadline, session.last_deadline), session.born))
+            for number in range(
+                session.low, min(low, session.low + self._window)
+            ):  # none was admitted beyond
+                self._results.delete((client, destinations, number))
         return known
 
-    def find(self, mid: MessageId) -> Repeated | Refused | None:
+    def find(self, request: Request, destinations: Destinations) -> Repeated | Refused | None:
         """What is known of a request's number; None if nothing."""
-        client, sequence, digest = mid
-        number = (client, sequence)
+        session = self._sessions.get((request.client, destinations))
+        return None if session is None else self._find(session, request, destinations)
+
+    def _find(
+        self, session: Session, request: Request, destinations: Destinations
+    ) -> Repeated | Refused | None:
+        client, sequence = request.client, request.sequence
+        if sequence < session.low:
+            return Refused(
+                Refusal.FORGOTTEN,
+                f"request {sequence} of client {client}, which has acknowledged those below {session.low}",
+            )
+        number = (client, destinations, sequence)
         stored = self._results.get(number)
         if stored is not None:
-            known, result = stored
-        elif number in self._open:
-            known, result = self._open[number], None
+            digest = stored.digest
+            known = Repeated(stored.result, NO_TIMESTAMP)
         else:
-            return None
-        if known != digest:
+            digest, gts = self._open.get(number, _UNKNOWN)
+            if gts < session.born:
+                return None
+            known = Repeated(None, gts)
+        if digest != request.digest:
             return Refused(Refusal.MISMATCH, f"request {sequence} of client {client} was another one before")
-        return Repeated(result)
+        return known
 
-    def reopen(self, mid: MessageId) -> None:
-        """After a restart: a request that is delivered and not executed."""
-        self._open[mid.client, mid.sequence] = mid.digest
+    def open(self, request: Request, destinations: Destinations, gts: Timestamp) -> None:
+        """An admitted request will be executed some time after others."""
+        self._open[request.client, destinations, request.sequence] = (request.digest, gts)
 
-    def executed(self, mid: MessageId, result: Result) -> None:
-        """Keep the result until its client acknowledges it."""
-        client, sequence, digest = mid
-        del self._open[client, sequence]
-        low = self._lows.get(client) or 0
-        if low != _EXPIRED and sequence >= low:
-            self._results.put((client, sequence), Stored(digest, result))
+    def executed(self, request: Request, destinations: Destinations, gts: Timestamp, result: Result) -> None:
+        """Keep the result until its client acknowledges it, or can ask no more."""
+        client, sequence = request.client, request.sequence
+        number = (client, destinations, sequence)
+        if self._open and self._open.get(number, _UNKNOWN)[1] == gts:
+            del self._open[number]
+        session = self._sessions.get((client, destinations))
+        if session is not None and session.born <= gts and sequence >= session.low:
+            self._results.put(number, Stored(request.digest, result))
 
-    def expire(self, client: ClientId) -> None:
-        """Forget the client's results; whatever comes of it later is refused."""
-        for number, _ in list(self._results.items((client, 0), (ClientId(client + 1), 0))):
+    def sweep(self, before: int) -> Iterator[None]:
+        """Remove all sessions that have expired before a revision, a step at a time."""
+        start: SessionKey = (0, ())
+        while rows := list(islice(self._sessions.items(start, None), _SLICE)):
+            for key, _ in rows:
+                session = self._sessions.get(key)
+                if session is not None and session.last_deadline < before:
+                    self._forget(key)
+                yield
+            client, destinations = rows[-1][0]
+            start = (client, (*destinations, GroupId(0)))
+
+    def _forget(self, key: SessionKey) -> None:
+        client, destinations = key
+        numbers = self._results.items((client, destinations, 0), (client, destinations, INT64_MAX + 1))
+        for number, _ in list(numbers):
             self._results.delete(number)
-        self._lows.put(client, _EXPIRED)
-
-    def _trim(self, client: ClientId, low: int, ack_below: int) -> None:
-        self._lows.put(client, ack_below)
-        for sequence in range(low, min(ack_below, low + self._window)):  # no number beyond was admitted
-            self._results.delete((client, sequence))
+        self._sessions.delete(key)

@@ -13,16 +13,20 @@ that execute in different orders end with the same rows.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias
+from operator import attrgetter
+from typing import Final, TypeAlias
 
+from kvstore.machine.data import Data
 from kvstore.machine.ordered import OrderedMap
 from kvstore.machine.request import Range
 from kvstore.machine.results import Entry
 from multicast.errors import InvariantBroken
 
-_SLICE: Final = 256
+_SLICE: Final = 64
+_REMEMBERED: Final = 10_000
+_key_of: Final = attrgetter("key")
 
 
 class Compacted(Exception):
@@ -41,7 +45,7 @@ class NotYet(Exception):
         self.watermark = watermark
 
 
-class Version(NamedTuple):
+class Version(Data, frozen=True):
     """What a key was from one transaction to the next. Without a value it was removed."""
 
     value: bytes | None
@@ -50,7 +54,7 @@ class Version(NamedTuple):
     version: int
 
 
-class Change(NamedTuple):
+class Change(Data, frozen=True):
     """What a transaction made of a key."""
 
     key: bytes
@@ -65,6 +69,11 @@ class Change(NamedTuple):
 
 Row: TypeAlias = tuple[Change, ...]
 """A transaction's changes, in the order of their keys."""
+
+
+def entry_of(key: bytes, value: bytes, found: Version) -> Entry:
+    """The key with a version of it, whose value this is."""
+    return Entry(key, value, found.create_revision, found.mod_revision, found.version)
 
 
 class Versions:
@@ -87,9 +96,9 @@ class Versions:
 
     def scan(self, asked: Range, *, reverse: bool = False) -> Iterator[Entry]:
         """The range as of now."""
-        for key, (value, created, modified, version) in self._latest.items(*asked, reverse=reverse):
-            if value is not None:
-                yield Entry(key, value, created, modified, version)
+        for key, found in self._latest.items(*asked, reverse=reverse):
+            if found.value is not None:
+                yield entry_of(key, found.value, found)
 
     def changed_since(self, asked: Range, revision: int) -> bool:
         """Whether a key of the range was written or removed after a revision, at or above the floor."""
@@ -107,7 +116,7 @@ class Versions:
         for key, found in self._latest.items(*asked, reverse=reverse):
             old = found if found.mod_revision <= revision else self._as_of(key, found, revision)
             if old is not None and old.value is not None:
-                yield Entry(key, old.value, *old[1:])
+                yield entry_of(key, old.value, old)
 
     def changes(self, after: int) -> Iterator[tuple[int, Row]]:
         """The change feed: all transactions above a revision, up to the watermark, in order."""
@@ -135,38 +144,44 @@ class Versions:
 
     def _change(self, revision: int, key: bytes) -> Change:
         row = self._history.get(revision) or ()
-        at = bisect_left(row, (key,))
+        at = bisect_left(row, key, key=_key_of)
         if at == len(row) or row[at].key != key:
             raise InvariantBroken(f"history has no change of {key!r} at {revision}")
         return row[at]
 
-    def compact(self, floor: int) -> None:
-        """Drop what no read at the floor or above needs. Everything up to the floor is executed."""
+    def compaction(self, floor: int) -> Iterator[None]:
+        """Drop what no read at the floor or above needs, a step at a time. Others may write in between.
+
+        Everything is executed that was delivered before the floor was this.
+        """
         needed: dict[bytes, int] = {}
         start = 0
         while rows := list(islice(self._history.items(start, floor + 1), _SLICE)):
             for revision, row in rows:
-                self._compact(revision, row, floor, needed)
+                yield from self._compact(revision, row, floor, needed)
             start = rows[-1][0] + 1
 
-    def _compact(self, revision: int, row: Row, floor: int, needed: dict[bytes, int]) -> None:
+    def _compact(self, revision: int, row: Row, floor: int, needed: dict[bytes, int]) -> Iterator[None]:
         kept = []
         for change in row:
             key = change.key
             if key not in needed:
-                needed[key] = self._needed(key, floor)
+                if len(needed) == _REMEMBERED:
+                    needed.clear()
+                needed[key] = yield from self._needed(key, floor)
             if needed[key] == revision:
                 kept.append(change)
             elif change.value is None:
                 latest = self._latest.get(key)
                 if latest is not None and latest.mod_revision == revision:
                     self._latest.delete(key)
+            yield
         if not kept:
             self._history.delete(revision)
         elif len(kept) < len(row):
             self._history.put(revision, tuple(kept))
 
-    def _needed(self, key: bytes, floor: int) -> int:
+    def _needed(self, key: bytes, floor: int) -> Generator[None, None, int]:
         """The revision whose row has the key as of the floor; 0 if that is nowhere else needed."""
         latest = self._latest.get(key)
         revision = 0 if latest is None else latest.mod_revision
@@ -177,21 +192,23 @@ class Versions:
             if change.base is not None:
                 return 0
             revision = change.previous
+            yield
         return revision
 
 
 class Writer:
     """One transaction's writes. They are visible at once; `finish` writes them into the history."""
 
-    __slots__ = ("_before", "_floor", "_latest", "_revision", "_versions")
+    __slots__ = ("_before", "_floor", "_history", "_latest", "_now", "_revision")
 
     def __init__(self, versions: Versions, revision: int, floor: int) -> None:
-        self._versions = versions
         self._latest = versions._latest  # noqa: SLF001  # the other half of the same idea
+        self._history = versions._history  # noqa: SLF001  # the same
         self._revision = revision
         self._floor = floor
         """The floor as of this transaction's place in the order."""
         self._before: dict[bytes, Version | None] = {}
+        self._now: dict[bytes, Version] = {}
 
     def put(self, key: bytes, value: bytes) -> None:
         """Give a key a value."""
@@ -200,10 +217,12 @@ class Writer:
         if key not in self._before:
             self._before[key] = found
         if found is None or found.value is None:
-            created, version = revision, 1
+            now = Version(value, revision, revision, 1)
         else:
-            created, version = found.create_revision, found.version + (found.mod_revision != revision)
-        self._latest.put(key, Version(value, created, revision, version))
+            version = found.version + (found.mod_revision != revision)
+            now = Version(value, found.create_revision, revision, version)
+        self._now[key] = now
+        self._latest.put(key, now)
 
     def delete(self, key: bytes) -> bool:
         """Remove a key. False if it is not there."""
@@ -211,16 +230,15 @@ class Writer:
         if found is None or found.value is None:
             return False
         self._before.setdefault(key, found)
-        self._latest.put(key, Version(None, 0, self._revision, 0))
+        now = self._now[key] = Version(None, 0, self._revision, 0)
+        self._latest.put(key, now)
         return True
 
     def finish(self) -> Row:
         """The transaction's row. A key that it both made and removed has not changed."""
-        row = []
+        changes = []
         for key, before in sorted(self._before.items()) if len(self._before) > 1 else self._before.items():
-            now = self._latest.get(key)
-            if now is None:
-                raise InvariantBroken(f"{key!r} was written and is not there")
+            now = self._now[key]
             if now.value is None and (before is None or before.value is None):
                 if before is None:
                     self._latest.delete(key)
@@ -233,7 +251,8 @@ class Writer:
                     previous = before.mod_revision
                 elif before.value is not None:
                     base, previous = before, before.mod_revision
-            row.append(Change(key, now.value, now.create_revision, now.version, previous, base))
+            changes.append(Change(key, now.value, now.create_revision, now.version, previous, base))
+        row = tuple(changes)
         if row:
-            self._versions._history.put(self._revision, tuple(row))  # noqa: SLF001 - the same
-        return tuple(row)
+            self._history.put(self._revision, row)
+        return row

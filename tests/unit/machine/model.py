@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from kvstore.machine.commands import (
     ChangePlacement,
     Compact,
@@ -17,6 +19,7 @@ from kvstore.machine.commands import (
     Expire,
     Malformed,
     Pin,
+    Tick,
     Unpin,
 )
 from kvstore.machine.placement import Placement
@@ -70,10 +73,7 @@ class Group:
     states: list[tuple[int, Values]] = field(default_factory=lambda: [(0, {})])
     """The whole state after each revision."""
     floor: int = 0
-    pins: dict[str, int] = field(default_factory=dict)
-    sessions: dict[tuple[int, int], tuple[int, Result]] = field(default_factory=dict)
-    acked: dict[int, int] = field(default_factory=dict)
-    expired: set[int] = field(default_factory=set)
+    pins: dict[str, Pin] = field(default_factory=dict)
     answers: list[tuple[int, Result | Refusal]] = field(default_factory=list)
 
     def at(self, revision: int) -> Values:
@@ -86,6 +86,15 @@ class Group:
         return any(one != other for one, other in pairwise(parts))
 
 
+@dataclass
+class Asked:
+    """What one client has asked of one set of groups; all of them know the same of it."""
+
+    numbers: dict[int, tuple[int, dict[GroupId, Result | Refusal]]] = field(default_factory=dict)
+    acked: int = 0
+    until: int = 0
+
+
 class Model:
     """All groups."""
 
@@ -94,63 +103,64 @@ class Model:
         self.limits = limits
         self.window = window
         self.groups = {g: Group() for g in placement.groups}
+        self.asked: dict[tuple[int, tuple[GroupId, ...]], Asked] = {}
 
     def execute(self, message: Delivered) -> None:
-        touched = [self.groups[g] for g in message.destinations]
-        fresh = [
-            g for g, group in zip(message.destinations, touched, strict=True) if self._admit(group, message)
-        ]
-        command = message.command
-        results: dict[GroupId, Result | Refusal] = {}
-        if isinstance(command, Transaction):
-            if fresh:
-                results = self._transaction(message, command, fresh)
-        elif isinstance(command, ChangePlacement):
-            results = dict.fromkeys(fresh, self._change(message, command.placement) if fresh else DONE)
-        else:
-            results = {g: self._housekeep(self.groups[g], message) for g in fresh}
-        for g in fresh:
-            group, result = self.groups[g], results[g]
-            group.answers.append((message.gts, result))
-            client, sequence, digest = message.mid
-            if client not in group.expired and sequence >= group.acked.get(client, 0):
-                group.sessions[client, sequence] = (digest, result)  # type: ignore[assignment]
+        for g, answer in self._judge(message).items():
+            self.groups[g].answers.append((message.gts, answer))
 
-    def _admit(self, group: Group, message: Delivered) -> bool:
-        client, sequence, digest = message.mid
-        answer: Result | Refusal | None = None
-        if client in group.expired:
-            group.answers.append((message.gts, Refusal.EXPIRED))
-            return False
-        known = group.sessions.get((client, sequence))
-        if known is not None:
-            answer = known[1] if known[0] == digest else Refusal.MISMATCH
-        elif sequence < group.acked.get(client, 0):
-            group.answers.append((message.gts, Refusal.FORGOTTEN))
-            return False
-        elif sequence - message.ack_below >= self.window:
-            group.answers.append((message.gts, Refusal.WINDOW_FULL))
-            return False
-        group.acked[client] = max(group.acked.get(client, 0), message.ack_below)
-        for number in list(group.sessions):
-            if number[0] == client and number[1] < group.acked[client]:
-                del group.sessions[number]
-        if answer is not None:
-            group.answers.append((message.gts, answer))
-        return answer is None
+    def _judge(self, message: Delivered) -> dict[GroupId, Result | Refusal]:
+        request, destinations = message.request, message.destinations
+        command = request.command
+        if isinstance(command, Malformed):
+            return dict.fromkeys(destinations, Refusal.MALFORMED)
+        if message.gts > request.deadline:
+            return dict.fromkeys(destinations, Refusal.EXPIRED)
+        asked = self.asked.setdefault((request.client, destinations), Asked())
+        if asked.until < message.gts:
+            asked = self.asked[request.client, destinations] = Asked()
+        if request.sequence < asked.acked:
+            return dict.fromkeys(destinations, Refusal.FORGOTTEN)
+        known = asked.numbers.get(request.sequence)
+        if known is not None and known[0] != request.digest:
+            return dict.fromkeys(destinations, Refusal.MISMATCH)
+        if known is None and request.sequence - request.ack_below >= self.window:
+            return dict.fromkeys(destinations, Refusal.WINDOW_FULL)
+        asked.acked = max(asked.acked, request.ack_below)
+        asked.until = max(asked.until, request.deadline)
+        if known is None:
+            known = asked.numbers[request.sequence] = (request.digest, self._execute(message))
+        return known[1]
+
+    def _execute(self, message: Delivered) -> dict[GroupId, Result | Refusal]:
+        command, destinations = message.request.command, message.destinations
+        if isinstance(command, Transaction):
+            return self._transaction(message, command)
+        if isinstance(command, ChangePlacement):
+            return dict.fromkeys(destinations, self._change(message, command.placement))
+        if len(destinations) > 1 and not isinstance(command, Tick):
+            return dict.fromkeys(destinations, Refusal.NOT_ALONE)
+        return {g: self._housekeep(self.groups[g], message) for g in destinations}
 
     def _change(self, message: Delivered, placement: Placement) -> Result | Refusal:
         if set(message.destinations) != set(self.placement.groups) | set(placement.groups):
             return Refusal.NOT_TO_ALL
         if placement.version != self.placement.version + 1:
             return Refusal.STALE_PLACEMENT
+        for start in (*self.placement.starts, *placement.starts):
+            owners = [
+                owner
+                for by in (self.placement, placement)
+                for low, high, owner in zip(by.starts, (*by.starts[1:], None), by.owners, strict=True)
+                if low <= start and (high is None or start < high)
+            ]
+            if owners[0] != owners[1]:
+                return Refusal.MOVES_DATA
         self.placement = placement
         return DONE
 
     def _housekeep(self, group: Group, message: Delivered) -> Result | Refusal:
-        command = message.command
-        if isinstance(command, Malformed):
-            return Refusal.MALFORMED
+        command = message.request.command
         if isinstance(command, Compact | Pin):
             revision = command.floor if isinstance(command, Compact) else command.revision
             if revision < group.floor:
@@ -158,21 +168,18 @@ class Model:
             if revision > message.gts:
                 return Refusal.FUTURE_REVISION
             if isinstance(command, Pin):
-                group.pins[command.name] = revision
-            elif any(pin < revision for pin in group.pins.values()):
+                if command.until < message.gts:
+                    return Refusal.EXPIRED
+                group.pins[command.name] = command
+            elif any(pin.revision < revision and pin.until >= message.gts for pin in group.pins.values()):
                 return Refusal.PINNED
             else:
                 group.floor = revision
         elif isinstance(command, Unpin):
             for name in command.names:
                 group.pins.pop(name, None)
-        elif isinstance(command, Expire):
-            if set(message.destinations) != set(self.placement.groups):
-                return Refusal.NOT_TO_ALL
-            for client in command.clients:
-                group.expired.add(client)
-                for number in [n for n in group.sessions if n[0] == client]:
-                    del group.sessions[number]
+        elif isinstance(command, Expire) and command.before > message.gts:
+            return Refusal.FUTURE_REVISION
         return DONE
 
     def _owners(self, item: Condition | Operation) -> set[GroupId]:
@@ -180,28 +187,26 @@ class Model:
             return set(self.placement.groups_of_range(item.range))
         return {self.placement.group_of(item.key)}
 
-    def _transaction(
-        self, message: Delivered, transaction: Transaction, fresh: list[GroupId]
-    ) -> dict[GroupId, Result | Refusal]:
+    def _transaction(self, message: Delivered, transaction: Transaction) -> dict[GroupId, Result | Refusal]:
         for item in (*transaction.conditions, *transaction.then, *transaction.otherwise):
             if not self._owners(item) <= set(message.destinations):
-                return dict.fromkeys(fresh, WrongPartition(self.placement))
-        unmet: dict[GroupId, list[Unmet]] = {g: [] for g in fresh}
+                return dict.fromkeys(message.destinations, WrongPartition(self.placement))
+        unmet: dict[GroupId, list[Unmet]] = {g: [] for g in message.destinations}
         for i, condition in enumerate(transaction.conditions):
             for g in self._owners(condition):
                 failed = self._unmet(i, condition, self.groups[g], message.gts)
                 if failed:
                     unmet[g].append(failed)
         succeeded = not any(unmet.values())
-        found: dict[GroupId, list[tuple[int, OperationResult]]] = {g: [] for g in fresh}
+        found: dict[GroupId, list[tuple[int, OperationResult]]] = {g: [] for g in message.destinations}
         for i, operation in enumerate(transaction.then if succeeded else transaction.otherwise):
             for g in self._owners(operation):
                 found[g].append((i, self._perform(operation, self.groups[g].now, message.gts)))
-        for g in fresh:
+        for g in message.destinations:
             group = self.groups[g]
             if group.now != group.states[-1][1]:
                 group.states.append((message.gts, dict(group.now)))
-        return {g: Outcome(succeeded, tuple(unmet[g]), tuple(found[g])) for g in fresh}
+        return {g: Outcome(succeeded, tuple(unmet[g]), tuple(found[g])) for g in message.destinations}
 
     def _unmet(self, i: int, condition: Condition, group: Group, gts: int) -> Unmet | None:
         if isinstance(condition, Unchanged):
@@ -302,7 +307,7 @@ def scan(asked: Scan, values: Values) -> Scanned:
     if asked.shape is Shape.COUNT:
         return Scanned((), len(entries), more=False)
     if asked.shape is Shape.KEYS:
-        entries = [e._replace(value=b"") for e in entries]
+        entries = [replace(e, value=b"") for e in entries]
     taken = 0
     while taken < len(entries):
         size = sum(len(e.key) + len(e.value) for e in entries[: taken + 1])

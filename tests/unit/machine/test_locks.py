@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kvstore.machine.locks import LockTable
 from kvstore.machine.request import Footprint, Range
 from multicast.errors import InvariantBroken
-from multicast.types import Timestamp
 
 LETTERS = [bytes((c,)) for c in b"abcdefgh"]
 KEYS = st.lists(st.sampled_from(LETTERS), max_size=2, unique=True).map(tuple)
@@ -70,7 +69,7 @@ def play(script: Iterable[tuple[Footprint, int, int]]) -> None:
     table, model = LockTable(), Model()
     granted: list[int] = []
     for i, (footprint, releases, which) in enumerate(script):
-        gts = Timestamp(i + 1)
+        gts = i + 1
         blocked = bool(table.blockers(footprint))
         model.claims[gts] = footprint
         assert table.claim(gts, footprint) == (not blocked) == (gts in model.granted())
@@ -123,45 +122,45 @@ def release_one(table: LockTable, model: Model, granted: list[int], which: int) 
     before = set(model.granted())
     gts = granted.pop(which % len(granted))
     del model.claims[gts]
-    new = table.release(Timestamp(gts))
+    new = table.release(gts)
     assert new == sorted(set(model.granted()) - before)
     granted += new
 
 
 def test_a_range_does_not_lock_the_partition() -> None:
     table = LockTable()
-    table.claim(Timestamp(1), Footprint((), (), (), (Range(b"b", b"d"),)))
-    assert table.claim(Timestamp(2), Footprint((), (b"a",)))
-    assert table.claim(Timestamp(3), Footprint((), (b"d",)))
-    assert not table.claim(Timestamp(4), Footprint((b"c",), ()))
-    assert table.claim(Timestamp(5), Footprint((), (), (), (Range(b"e", None),)))
-    assert table.release(Timestamp(1)) == [4]
+    table.claim(1, Footprint((), (), (), (Range(b"b", b"d"),)))
+    assert table.claim(2, Footprint((), (b"a",)))
+    assert table.claim(3, Footprint((), (b"d",)))
+    assert not table.claim(4, Footprint((b"c",), ()))
+    assert table.claim(5, Footprint((), (), (), (Range(b"e", None),)))
+    assert table.release(1) == [4]
 
 
 def test_readers_share() -> None:
     table = LockTable()
-    assert table.claim(Timestamp(1), Footprint((b"a",), ()))
-    assert table.claim(Timestamp(2), Footprint((b"a",), (), (Range(b"a", b"c"),)))
-    assert not table.claim(Timestamp(3), Footprint((), (b"a",)))
-    assert not table.claim(Timestamp(4), Footprint((b"a",), ())), "it would overtake the writer"
-    assert table.release(Timestamp(2)) == []
-    assert table.release(Timestamp(1)) == [3]
-    assert table.release(Timestamp(3)) == [4]
+    assert table.claim(1, Footprint((b"a",), ()))
+    assert table.claim(2, Footprint((b"a",), (), (Range(b"a", b"c"),)))
+    assert not table.claim(3, Footprint((), (b"a",)))
+    assert not table.claim(4, Footprint((b"a",), ())), "it would overtake the writer"
+    assert table.release(2) == []
+    assert table.release(1) == [3]
+    assert table.release(3) == [4]
 
 
-def test_grants_come_in_the_order_of_timestamps() -> None:
+def test_grants_come_in_the_order_of_claims() -> None:
     table = LockTable()
-    table.claim(Timestamp(1), Footprint((), (b"a", b"b", b"c")))
-    for gts, key in ((2, b"c"), (3, b"a"), (4, b"b")):
-        assert not table.claim(Timestamp(gts), Footprint((), (key,)))
-    assert table.release(Timestamp(1)) == [2, 3, 4]
+    table.claim(1, Footprint((), (b"a", b"b", b"c")))
+    for owner, key in ((4, b"c"), (-3, b"a"), (2, b"b")):
+        assert not table.claim(owner, Footprint((), (key,)))
+    assert table.release(1) == [4, -3, 2]
 
 
-def test_claims_come_in_order_and_are_released_when_granted() -> None:
+def test_claims_come_once_and_are_released_when_granted() -> None:
     table = LockTable()
-    table.claim(Timestamp(2), Footprint((), (b"a",)))
-    with pytest.raises(InvariantBroken, match="claim 2 after 2"):
-        table.claim(Timestamp(2), Footprint((), (b"b",)))
-    table.claim(Timestamp(3), Footprint((), (b"a",)))
+    table.claim(2, Footprint((), (b"a",)))
+    with pytest.raises(InvariantBroken, match="2 has a claim already"):
+        table.claim(2, Footprint((), (b"b",)))
+    table.claim(3, Footprint((), (b"a",)))
     with pytest.raises(InvariantBroken, match="waits for 1"):
-        table.release(Timestamp(3))
+        table.release(3)

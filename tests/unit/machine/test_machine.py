@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from kvstore.machine.commands import ChangePlacement, Command, Compact, Delivered, Expire, Pin, Tick, Unpin
+from kvstore.machine.codec import decode_request
+from kvstore.machine.commands import (
+    ChangePlacement,
+    Command,
+    Compact,
+    Delivered,
+    Expire,
+    Malformed,
+    Pin,
+    Request,
+    Tick,
+    Unpin,
+)
 from kvstore.machine.machine import Effects, Machine, Picture, Store, Vote
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import (
@@ -12,6 +25,7 @@ from kvstore.machine.request import (
     Calculate,
     Compare,
     Delete,
+    Footprint,
     Get,
     Operation,
     Operator,
@@ -37,15 +51,17 @@ from kvstore.machine.results import (
     Unmet,
     WrongPartition,
 )
-from kvstore.machine.versions import Compacted, NotYet
+from kvstore.machine.versions import Compacted, NotYet, Version
 from multicast.errors import InvariantBroken
 from multicast.types import ClientId, GroupId, MessageId, Timestamp, timestamp
 from tests.unit.machine.test_machine_model import copy_of
 
-A, B, C = GroupId(0), GroupId(1), GroupId(2)
+A, B, C, D = (GroupId(g) for g in range(4))
 PLACEMENT = Placement(1, Scheme.ORDERED, (b"", b"m", b"t"), (A, B, C), (A, B, C))
 """Keys from a are in A, from m in B, from t in C."""
 ALL = Range(b"", None)
+FROM_B = frozenset((B,))
+LATER = 1 << 50
 
 
 def ts(time: int) -> Timestamp:
@@ -57,8 +73,13 @@ def mid(time: int) -> MessageId:
 
 
 def message(time: int, command: Command, destinations: str = "A") -> Delivered:
-    groups = tuple(GroupId("ABC".index(g)) for g in destinations)
-    return Delivered(ts(time), mid(time), groups, 0, command)
+    groups = tuple(GroupId("ABCD".index(g)) for g in destinations)
+    return Delivered(ts(time), mid(time), groups, Request(1, time, 0, LATER, 7, command))
+
+
+def again(time: int, first: Delivered, digest: int = 7) -> Delivered:
+    """The same request, multicast again."""
+    return Delivered(ts(time), mid(time), first.destinations, replace(first.request, digest=digest))
 
 
 def exists(key: bytes) -> Compare:
@@ -80,12 +101,14 @@ class Group:
         self.machine = Machine(group, self.store, picture or Picture(PLACEMENT))
         self.results: dict[int, Result] = {}
         self.votes: list[tuple[int, bool, tuple[GroupId, ...]]] = []
+        self.outcomes: list[tuple[int, bool]] = []
         self.drain()
 
     def drain(self) -> Effects:
         effects = self.machine.drain()
         self.results |= {e.delivered.gts >> 10: e.result for e in effects.results}
         self.votes += [(vote.gts >> 10, vote.yes, groups) for vote, groups in effects.votes]
+        self.outcomes += [(gts >> 10, succeeded) for gts, _, succeeded in effects.outcomes]
         return effects
 
     def deliver(self, time: int, command: Command, destinations: str = "A") -> Effects:
@@ -96,6 +119,17 @@ class Group:
         self.machine.vote(Vote(ts(time), mid(time), group, yes))
         return self.drain()
 
+    def outcome(self, time: int, *, succeeded: bool) -> Effects:
+        self.machine.outcome(ts(time), succeeded=succeeded)
+        return self.drain()
+
+    def restarted(self) -> Group:
+        return Group(self.group, copy_of(self.store), self.machine.picture())
+
+    def work(self) -> None:
+        while self.machine.work():
+            pass
+
     def refusal(self, time: int) -> Refusal:
         result = self.results[time]
         assert isinstance(result, Refused)
@@ -103,7 +137,7 @@ class Group:
 
     def value(self, key: bytes) -> bytes | None:
         found = self.machine.versions.get(key)
-        return found and found.value
+        return None if found is None else found.value
 
 
 WAITS_FOR_B = Transaction((exists(b"n"),), (Put(b"a", b"then"),), (Put(b"a", b"otherwise"),))
@@ -171,19 +205,7 @@ def test_votes_come_before_their_message_and_twice() -> None:
     g.deliver(1, WAITS_FOR_B, "AB")
     assert g.value(b"a") == b"then"
     g.vote(1, B, yes=True)
-    assert g.machine.picture().votes == ()
-
-
-def test_votes_survive_a_restart() -> None:
-    g = Group()
-    transaction = Transaction((exists(b"n"), exists(b"t")), (Put(b"a", b"then"),))
-    g.deliver(1, transaction, "ABC")
-    g.vote(1, B, yes=True)
-    g.vote(2, B, yes=True)
-    restored = Group(store=copy_of(g.store), picture=g.machine.picture())
-    restored.vote(1, C, yes=True)
-    restored.deliver(2, WAITS_FOR_B, "AB")
-    assert list(restored.results) == [1, 2]
+    assert g.machine.open_votes() == []
 
 
 def test_votes_that_cannot_be() -> None:
@@ -194,18 +216,7 @@ def test_votes_that_cannot_be() -> None:
     early = Vote(ts(5), mid(5), B, yes=True)
     g.machine.vote(early)
     with pytest.raises(InvariantBroken, match="contradicts"):
-        g.machine.vote(early._replace(yes=False))
-
-
-def test_votes_are_kept_until_nobody_can_ask() -> None:
-    g = Group()
-    g.deliver(1, Transaction((exists(b"a"),), (), ()), "AB")
-    told = g.machine.told(ts(1))
-    assert told == Vote(ts(1), mid(1), A, yes=False)
-    again = Group(store=copy_of(g.store), picture=g.machine.picture())
-    assert again.machine.told(ts(1)) == told
-    again.machine.forget_vote(ts(1))
-    assert again.machine.told(ts(1)) is None
+        g.machine.vote(replace(early, yes=False))
 
 
 def add(key: bytes) -> Transaction:
@@ -230,7 +241,7 @@ def test_a_single_applied_position_would_be_wrong() -> None:
 
     # "Applied up to the watermark": 2 is delivered again, on a store that has its effects.
     behind = Group(store=copy_of(g.store), picture=Picture(PLACEMENT))
-    behind.store.results.delete((ClientId(1), 2))
+    behind.store.results.delete((1, (A,), 2))
     behind.deliver(1, Transaction((exists(b"n"),), (), (Calculate(b"a", Arithmetic.ADD, 1),)), "AB")
     behind.deliver(2, add(b"b"))
     assert behind.value(b"b") == b"2", "executed twice"
@@ -274,22 +285,24 @@ def test_nothing_above_the_watermark_is_shown() -> None:
 def test_compaction_waits_for_slower_earlier_transactions() -> None:
     """Their conditions may be about revisions below the floor."""
     g = Group()
-    g.deliver(1, then(Put(b"a", b"1"), Put(b"b", b"1")))
-    slow = Transaction((Unchanged(Range(b"a", b"b"), ts(1)), exists(b"n")), (), ())
+    g.deliver(1, then(Put(b"a", b"1"), Put(b"b", b"1"), Put(b"c", b"1")))
     g.deliver(2, WAITS_FOR_B, "AB")
-    g.deliver(3, slow, "AB")
-    g.deliver(4, Compact(ts(3)))
-    assert 4 not in g.results
-    g.deliver(5, Transaction((Unchanged(Range(b"h", b"i"), ts(1)),)))
-    assert g.results[5] == Outcome(succeeded=False, unmet=(Unmet(0, Fault.COMPACTED),), results=())
+    g.deliver(3, then(Delete(b"c")))
+    g.deliver(4, Transaction((Unchanged(Range(b"a", b"d"), ts(1)), exists(b"n")), (), ()), "AB")
+    g.deliver(5, Compact(ts(3)))
+    assert g.results[5] == DONE
+    assert not g.machine.work(), "2 and 4 are not executed"
+    g.deliver(6, Transaction((Unchanged(Range(b"h", b"i"), ts(1)),)))
+    assert g.results[6] == Outcome(succeeded=False, unmet=(Unmet(0, Fault.COMPACTED),), results=())
     with pytest.raises(Compacted, match=f"revision {ts(1)} is compacted; the oldest one is {ts(3)}"):
         g.machine.versions.get_at(b"a", ts(1))
-    restored = Group(store=copy_of(g.store), picture=g.machine.picture())
+    restored = g.restarted()
     for each in (g, restored):
-        each.vote(2, B, yes=True)
-        assert each.results[3] == Outcome(succeeded=False, unmet=(Unmet(0),), results=())
-        assert each.results[4] == DONE
-        assert each.machine.watermark == ts(5)
+        each.vote(2, B, yes=False)
+        assert each.results[4] == Outcome(succeeded=False, unmet=(Unmet(0),), results=()), "c was removed"
+        assert each.machine.watermark == ts(6)
+        each.work()
+        assert [key for key, _ in each.store.latest.items(b"", None)] == [b"a", b"b"]
     assert g.store == restored.store
 
 
@@ -297,22 +310,43 @@ def test_compaction_does_not_overtake_pins() -> None:
     g = Group()
     for time in (1, 2, 3):
         g.deliver(time, then(Put(b"a", b"%d" % time)))
-    g.deliver(4, Pin("snapshot", ts(2)))
+    g.deliver(4, Pin("snapshot", ts(2), LATER))
     g.deliver(5, Compact(ts(3)))
     assert g.results[5] == Refused(Refusal.PINNED, f"snapshot holds revision {ts(2)}, below {ts(3)}")
     g.deliver(6, Compact(ts(2)))
+    g.work()
     found = g.machine.versions.get_at(b"a", ts(2))
     assert found is not None
     assert found.value == b"2"
-    g.deliver(7, Pin("late", ts(1)))
+    g.deliver(7, Pin("late", ts(1), LATER))
     assert g.refusal(7) is Refusal.COMPACTED
     g.deliver(8, Unpin(("snapshot", "unknown")))
     g.deliver(9, Compact(ts(10)))
     assert g.refusal(9) is Refusal.FUTURE_REVISION
     g.deliver(10, Compact(ts(9)))
     assert g.results[10] == DONE
+    g.work()
     assert list(g.store.history.items(0, None)) == []
     assert g.value(b"a") == b"3"
+
+
+def test_a_pin_ends_by_itself() -> None:
+    g = Group()
+    g.deliver(1, Tick())
+    g.deliver(2, Pin("short", ts(1), ts(4)))
+    g.deliver(3, Pin("long", ts(2), ts(9)))
+    assert g.machine.pins == {"short": Pin("short", ts(1), ts(4)), "long": Pin("long", ts(2), ts(9))}
+    g.deliver(4, Compact(ts(2)))
+    assert g.results[4] == Refused(Refusal.PINNED, f"short holds revision {ts(1)}, below {ts(2)}")
+    restored = g.restarted()
+    for each in (g, restored):
+        each.deliver(5, Compact(ts(2)))
+        assert each.results[5] == DONE
+        assert list(each.machine.pins) == ["long"]
+        each.deliver(6, Compact(ts(3)))
+        assert each.refusal(6) is Refusal.PINNED
+        each.deliver(7, Pin("late", ts(6), ts(6)))
+        assert each.results[7] == Refused(Refusal.EXPIRED, f"late was to end at {ts(6)}, before {ts(7)}")
 
 
 def test_what_is_removed_leaves_with_compaction() -> None:
@@ -324,22 +358,58 @@ def test_what_is_removed_leaves_with_compaction() -> None:
     assert [r for r, _ in g.store.history.items(0, None)] == [ts(1), ts(2)], "3 has written nothing"
     assert [key for key, _ in g.store.latest.items(b"", None)] == [b"a", b"b"], "d was never there"
     g.deliver(4, Compact(ts(3)))
+    g.work()
     assert [key for key, _ in g.store.latest.items(b"", None)] == [b"b"]
 
 
-def test_rows_do_not_tell_whether_compaction_came_before_a_later_write() -> None:
-    early, late = Group(), Group()
-    for g in (early, late):
-        g.deliver(1, then(Put(b"b", b"1"), Put(b"c", b"1")))
-        g.deliver(2, then(Delete(b"b")))
-        g.deliver(3, WAITS_FOR_B, "AB")
-        g.deliver(4, Compact(ts(2)))
-    early.vote(3, B, yes=True)
-    for g in (early, late):
-        g.deliver(5, then(Put(b"b", b"5"), Put(b"c", b"5")))
-    assert list(early.results) != list(late.results)
-    late.vote(3, B, yes=True)
-    assert early.store == late.store
+def test_rows_do_not_tell_when_compaction_was_done() -> None:
+    """Before, amid or after later writes, and in one go or in slices with a restart in between."""
+    early, amid, late = Group(), Group(), Group()
+    for g in (early, amid, late):
+        g.deliver(1, then(Put(b"b", b"1"), Put(b"c", b"1"), Put(b"d", b"1")))
+        g.deliver(2, then(Delete(b"b"), Put(b"d", b"2")))
+        for time in range(10, 400):
+            g.deliver(time, then(Put(b"k%d" % (time % 7), b""), Put(b"l%d" % time, b"")))
+        g.deliver(400, WAITS_FOR_B, "AB")
+        g.deliver(401, Compact(ts(399)))
+    early.vote(400, B, yes=True)
+    early.work()
+    amid.vote(400, B, yes=True)
+    assert amid.machine.work()
+    for g in (early, amid, late):
+        g.deliver(500, then(Put(b"b", b"5"), Put(b"c", b"5"), Delete(b"k3")))
+        g.deliver(501, then(Put(b"k3", b"5"), Put(b"l390", b"5")))
+    assert amid.machine.picture().chores == ((ts(401), Compact(ts(399))),)
+    assert 0 < len(list(amid.store.history.items(0, None))) < len(list(late.store.history.items(0, None)))
+    restored = amid.restarted()
+    late.vote(400, B, yes=True)
+    for g in (amid, restored, late):
+        g.work()
+        assert g.store == early.store
+        assert g.machine.picture() == early.machine.picture()
+    assert [r for r, _ in early.store.history.items(0, None)] == [ts(400), ts(500), ts(501)]
+
+
+def test_a_slice_of_compaction_is_bounded_even_for_one_hot_key() -> None:
+    g = Group()
+    for time in range(1, 2001):
+        g.deliver(time, then(Put(b"hot", b"%d" % time)))
+    g.deliver(2001, Compact(ts(10)))
+    slices = 1
+    while g.machine.work():
+        slices += 1
+    assert slices == pytest.approx(2000 / 256, abs=1), "its chain of versions is followed in slices, too"
+
+
+def test_many_compactions_are_one() -> None:
+    g = Group()
+    for time in range(1, 50):
+        g.deliver(time, then(Put(b"a%d" % time, b"")))
+    for time in range(200, 240):
+        g.deliver(time, Compact(ts(time)))
+    g.work()
+    assert g.machine.picture().chores == ()
+    assert list(g.store.history.items(0, None)) == []
 
 
 def test_a_version_that_was_compacted_is_still_read_after_it_is_overwritten() -> None:
@@ -347,76 +417,259 @@ def test_a_version_that_was_compacted_is_still_read_after_it_is_overwritten() ->
     g.deliver(1, then(Put(b"a", b"old")))
     g.deliver(2, Compact(ts(2)))
     g.deliver(3, then(Put(b"a", b"new")))
-    assert g.machine.versions.get_at(b"a", ts(2)) == (b"old", ts(1), ts(1), 1)
-    assert g.machine.versions.get_at(b"a", ts(3)) == (b"new", ts(1), ts(3), 2)
+    g.work()
+    assert g.machine.versions.get_at(b"a", ts(2)) == Version(b"old", ts(1), ts(1), 1)
+    assert g.machine.versions.get_at(b"a", ts(3)) == Version(b"new", ts(1), ts(3), 2)
 
 
-def test_wrong_partition_carries_the_map_and_does_nothing() -> None:
+WIDER = Placement(2, Scheme.ORDERED, (b"", b"b", b"m", b"t"), (A, A, B, C), (A, B, C, D))
+"""The same owners, another range and another group."""
+
+
+def test_a_map_changes_without_moving_anything() -> None:
     g = Group()
-    everywhere = Placement(2, Scheme.ORDERED, (b"", b"b"), (A, B), (A, B, C))
-    g.deliver(1, ChangePlacement(everywhere), "ABC")
-    g.deliver(2, then(Put(b"a", b""), Put(b"b", b"")))
-    assert g.results[2] == WrongPartition(everywhere)
+    g.deliver(1, ChangePlacement(WIDER), "ABC")
+    assert g.results[1] == Refused(Refusal.NOT_TO_ALL, "it was sent to (0, 1, 2), not to all of (0, 1, 2, 3)")
+    g.deliver(2, ChangePlacement(WIDER), "ABCD")
+    assert g.results[2] == DONE
+    assert g.machine.placement == WIDER
+    g.deliver(3, then(Put(b"a", b""), Put(b"n", b"")))
+    assert g.results[3] == WrongPartition(WIDER)
     assert g.value(b"a") is None
-    g.deliver(3, then(Put(b"a", b""), Put(b"b", b"")), "AB")
-    assert g.results[3] == Outcome(succeeded=True, unmet=(), results=((0, WRITTEN),))
-    assert g.machine.placement == everywhere
+    g.deliver(4, then(Put(b"a", b""), Put(b"n", b"")), "AB")
+    assert g.results[4] == Outcome(succeeded=True, unmet=(), results=((0, WRITTEN),))
+    g.deliver(5, ChangePlacement(replace(WIDER, version=4)), "ABCD")
+    assert g.refusal(5) is Refusal.STALE_PLACEMENT
+    g.deliver(6, ChangePlacement(Placement.evenly([A, B, C, D], 3)), "ABCD")
+    assert g.refusal(6) is Refusal.STALE_PLACEMENT
+
+
+def test_a_map_that_moves_keys_is_refused() -> None:
+    g = Group()
+    moved = Placement(2, Scheme.ORDERED, (b"", b"k", b"t"), (A, B, C), (A, B, C))
+    g.deliver(1, ChangePlacement(moved), "ABC")
+    assert g.results[1] == Refused(Refusal.MOVES_DATA, "keys from token b'k' on would go to another group")
+    assert g.machine.placement == PLACEMENT
+
+
+def test_groups_that_start_from_another_map_judge_by_it() -> None:
+    """Whoever routes by an older map than the groups have is told of theirs, in all groups alike."""
+    newer = Placement(5, Scheme.ORDERED, (b"", b"b"), (A, B), (A, B, C))
+    by_old_map = then(Put(b"a", b""), Put(b"c", b""))
+    for destinations in ("A", "AC"):
+        found = [Group(GroupId("ABC".index(name)), picture=Picture(newer)) for name in destinations]
+        for g in found:
+            g.deliver(1, by_old_map, destinations)
+            assert g.results[1] == WrongPartition(newer)
+    for g in (Group(A, picture=Picture(newer)), Group(B, picture=Picture(newer))):
+        g.deliver(1, by_old_map, "AB")
+        assert isinstance(g.results[1], Outcome)
 
 
 def test_a_transaction_keeps_the_map_of_its_place() -> None:
     g = Group()
     g.deliver(1, WAITS_FOR_B, "AB")
-    other = Placement(2, Scheme.ORDERED, (b"",), (C,), (A, B, C))
-    g.deliver(2, ChangePlacement(other), "ABC")
-    assert g.results[2] == DONE
-    restored = Group(store=copy_of(g.store), picture=g.machine.picture())
+    g.deliver(2, ChangePlacement(WIDER), "ABCD")
+    restored = g.restarted()
+    assert g.machine.picture().older == (PLACEMENT,)
     for each in (g, restored):
         each.vote(1, B, yes=True)
         assert each.value(b"a") == b"then"
-    assert restored.machine.placement == other
+        assert each.machine.picture().older == ()
+    assert restored.machine.placement == WIDER
 
 
-def test_what_must_go_to_all_groups() -> None:
+def test_housekeeping_of_one_group_is_sent_to_it_alone() -> None:
     g = Group()
-    g.deliver(1, ChangePlacement(Placement(2, Scheme.ORDERED, (b"",), (A,), (A, B, C))), "AB")
-    assert g.results[1] == Refused(Refusal.NOT_TO_ALL, "it was sent to (0, 1), not to all of (0, 1, 2)")
-    g.deliver(2, Expire((ClientId(1),)), "A")
-    assert g.refusal(2) is Refusal.NOT_TO_ALL
-    g.deliver(3, ChangePlacement(Placement(3, Scheme.ORDERED, (b"",), (A,), (A, B, C))), "ABC")
-    assert g.refusal(3) is Refusal.STALE_PLACEMENT
-    g.deliver(4, ChangePlacement(Placement.evenly([A, B, C], 2)), "ABC")
-    assert g.refusal(4) is Refusal.STALE_PLACEMENT
+    commands: list[Command] = [Compact(0), Pin("p", 0, LATER), Unpin(("p",)), Expire(0)]
+    for time, command in enumerate(commands, 1):
+        g.deliver(time, command, "AB")
+        assert g.results[time] == Refused(Refusal.NOT_ALONE, "it is about one group, and was sent to (0, 1)")
+    g.deliver(9, Tick(), "AB")
+    assert g.results[9] == DONE
 
 
 def test_a_repeated_request_gets_its_result() -> None:
     g = Group()
-    g.deliver(1, add(b"a"))
-    first = g.results[1]
-    g.machine.deliver(message(2, add(b"a"))._replace(mid=mid(1)))
+    first = message(1, add(b"a"))
+    g.machine.deliver(first)
+    footprint = g.machine.deliver(again(2, first))
     g.drain()
-    assert g.results[2] == first == g.machine.stored(mid(1))
+    assert footprint.writes == (b"a",), "its answer waits at the gate as the first did"
+    assert g.results[2] == g.results[1] == g.machine.stored(first.request, (A,))
     assert g.value(b"a") == b"1"
-    g.machine.deliver(message(3, add(b"a"))._replace(mid=mid(1)._replace(digest=8)))
+    g.machine.deliver(again(3, first, digest=8))
     g.drain()
     assert g.refusal(3) is Refusal.MISMATCH
-    g.deliver(4, WAITS_FOR_B, "AB")
-    assert g.machine.stored(mid(4)) is None
-    g.machine.deliver(message(5, WAITS_FOR_B, "AB")._replace(mid=mid(4)))
+    assert g.machine.stored(first.request, (A, B)) is None
+
+
+def test_a_repetition_of_what_waits_is_answered_with_it() -> None:
+    g = Group()
+    first = message(1, WAITS_FOR_B, "AB")
+    g.machine.deliver(first)
+    g.machine.deliver(again(2, first))
     g.drain()
-    assert 5 not in g.results, "the first will answer"
-    assert g.machine.watermark == ts(3)
+    assert g.machine.stored(first.request, (A, B)) is None
+    assert g.results == {}
+    g.vote(1, B, yes=True)
+    assert g.results[2] == g.results[1]
+    assert g.machine.watermark == ts(2)
 
 
-def test_an_expired_client_executes_as_expired() -> None:
+def test_after_its_deadline_a_request_has_no_effect() -> None:
+    g = Group()
+    request = Request(2, 1, 0, ts(4), 7, add(b"a"))
+    g.machine.deliver(Delivered(ts(4), mid(4), (A,), request))
+    g.machine.deliver(Delivered(ts(5), mid(5), (A,), request))
+    g.drain()
+    assert g.refusal(5) is Refusal.EXPIRED
+    assert g.value(b"a") == b"1"
+    g.deliver(6, Expire(ts(7)))
+    assert g.refusal(6) is Refusal.FUTURE_REVISION
+    g.deliver(7, Expire(ts(5)))
+    assert g.machine.picture().chores == ((ts(7), Expire(ts(5))),)
+    restored = g.restarted()
+    for each in (g, restored):
+        assert each.machine.stored(request, (A,)) is not None
+        each.work()
+        assert each.machine.stored(request, (A,)) is None
+        assert each.store.sessions.get((2, (A,))) is None
+
+
+def test_what_cannot_be_read_is_refused_whoever_sent_it() -> None:
+    g = Group()
+    for time in (1, 2):
+        g.machine.deliver(Delivered(ts(time), mid(time), (A,), decode_request(b"\xc1")))
+    g.drain()
+    assert g.refusal(1) is g.refusal(2) is Refusal.MALFORMED
+    assert isinstance(decode_request(b"\xc1").command, Malformed)
+    assert g.machine.stored(decode_request(b"\xc1"), (A,)) == g.results[1]
+    assert list(g.store.sessions.items((0, ()), None)) == []
+
+
+def test_a_delivery_that_is_not_for_the_store_moves_on() -> None:
     g = Group()
     g.deliver(1, WAITS_FOR_B, "AB")
-    g.deliver(2, Expire((ClientId(1),)), "ABC")
-    g.deliver(3, add(b"b"))
-    assert g.refusal(3) is Refusal.EXPIRED
+    g.machine.skip(ts(2))
+    g.machine.skip(ts(2))
+    assert (g.machine.delivered, g.machine.watermark) == (ts(2), 0)
+    restored = g.restarted()
+    restored.vote(1, B, yes=True)
+    assert restored.machine.watermark == ts(2)
+
+
+def test_outcomes_are_told_to_those_who_come_late() -> None:
+    g = Group()
+    mine = Transaction((exists(b"a"),), (), ())
+    g.deliver(1, mine, "AB")
+    g.deliver(2, WAITS_FOR_B, "AB")
+    g.deliver(3, Transaction((exists(b"a"), exists(b"n")), (), ()), "AB")
+    assert g.machine.said(ts(1)) is False
+    assert g.machine.said(ts(2)) is None, "it has no say"
+    assert g.machine.said(ts(3)) is None, "it waits for a"
+    assert g.outcomes == [], "replicas of this group find it out alone"
+    assert g.machine.open_votes() == [(ts(2), FROM_B), (ts(3), FROM_B)]
+    g.vote(2, B, yes=True)
+    assert g.machine.said(ts(2)) is True
+    assert g.machine.said(ts(3)) == Vote(ts(3), mid(3), A, yes=True)
+    assert g.machine.open_votes() == [(ts(3), FROM_B)]
+    restored = g.restarted()
+    assert restored.machine.said(ts(1)) is False
+    assert restored.machine.said(ts(2)) is True
+    assert restored.machine.said(ts(3)) == Vote(ts(3), mid(3), A, yes=True)
+    g.outcome(3, succeeded=True)
+    assert g.outcomes == [(2, True), (3, True)]
+    assert isinstance(g.results[3], Outcome)
+    g.machine.forget_outcomes(ts(3))
+    assert [g.machine.said(ts(time)) for time in (1, 2, 3)] == [None, None, True]
+
+
+def test_outcomes_come_before_their_message_and_twice() -> None:
+    g = Group()
+    g.outcome(1, succeeded=False)
+    g.outcome(1, succeeded=False)
+    g.deliver(1, WAITS_FOR_B, "AB")
+    assert g.value(b"a") == b"otherwise"
+    g.outcome(1, succeeded=False)
+    g.deliver(2, WAITS_FOR_B, "AB")
+    g.deliver(3, WAITS_FOR_B, "AB")
+    g.outcome(3, succeeded=True)
+    assert g.machine.said(ts(3)) is True, "known, though 2 is not executed"
+    assert g.machine.open_votes() == [(ts(2), FROM_B)]
+    assert 3 not in g.results
+    g.outcome(2, succeeded=True)
+    assert g.value(b"a") == b"then"
+
+
+def test_outcomes_that_cannot_be() -> None:
+    g = Group()
+    g.outcome(1, succeeded=False)
+    with pytest.raises(InvariantBroken, match="succeeded and to have failed"):
+        g.machine.outcome(ts(1), succeeded=True)
+    g.deliver(1, WAITS_FOR_B, "AB")
+    with pytest.raises(InvariantBroken, match="said to have succeeded"):
+        g.machine.outcome(ts(1), succeeded=True)
+    g.deliver(2, WAITS_FOR_B, "AB")
+    g.outcome(2, succeeded=True)
+    with pytest.raises(InvariantBroken, match="contradicts the outcome"):
+        g.machine.vote(Vote(ts(2), mid(2), B, yes=False))
     g.vote(1, B, yes=True)
-    assert 1 in g.results, "it was delivered before its client expired"
-    assert g.machine.stored(mid(1)) is None
-    assert g.machine.watermark == ts(3)
+    g.vote(3, B, yes=False)
+    g.outcome(3, succeeded=True)
+    with pytest.raises(InvariantBroken, match="1:3 is said to have succeeded"):
+        g.machine.deliver(message(3, WAITS_FOR_B, "AB"))
+    other = Group()
+    other.machine.vote(Vote(ts(1), mid(9), B, yes=True))
+    with pytest.raises(InvariantBroken, match="is not for 1:1"):
+        other.machine.deliver(message(1, WAITS_FOR_B, "AB"))
+
+
+def test_facts_of_messages_that_never_come_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstore.machine.machine.EARLY", 3)
+    g = Group()
+    for time in (5, 1, 2, 3):
+        g.vote(time, B, yes=True)
+    assert len(g.machine._early) == 3
+    for time in (1, 2, 3):
+        g.deliver(time, WAITS_FOR_B, "AB")
+        assert time in g.results
+    g.deliver(5, WAITS_FOR_B, "AB")
+    assert g.machine.open_votes() == [(ts(5), FROM_B)], "it was dropped, and is asked for"
+
+
+def test_reads_come_after_what_is_delivered_and_delay_nobody_else() -> None:
+    g = Group()
+    g.deliver(1, then(Put(b"b", b"1")))
+    g.machine.read(1, Footprint((b"a", b"b")))
+    g.machine.read(2, Footprint((b"b",), (), (ALL,)))
+    assert g.drain().reads == [1, 2], "readers share"
+    g.deliver(2, WAITS_FOR_B, "AB")
+    g.machine.read(3, Footprint((b"b",)))
+    g.machine.read(4, Footprint((b"a", b"c")))
+    assert g.drain().reads == [3]
+    g.deliver(3, then(Put(b"b", b"3")))
+    assert 3 in g.results
+    g.machine.read(5, Footprint((b"c",)))
+    assert g.drain().reads == [5], "not behind another read that waits"
+    g.deliver(4, then(Put(b"c", b"4"), Put(b"a", b"4")))
+    assert 4 not in g.results, "it would change what the read is about to see"
+    assert g.vote(2, B, yes=True).reads == [4]
+    assert (g.value(b"a"), g.value(b"c")) == (b"then", None)
+    assert not g.drain().reads
+    assert (g.value(b"a"), g.value(b"c")) == (b"4", b"4")
+    assert g.machine.watermark == ts(4)
+    assert not g.machine._locks._claims
+
+
+def test_a_read_that_nobody_was_told_of_still_holds_what_it_is_about() -> None:
+    g = Group()
+    g.machine.read(1, Footprint((b"a",)))
+    g.machine.deliver(message(1, then(Put(b"a", b"1"))))
+    effects = g.drain()
+    assert (effects.reads, effects.results, g.value(b"a")) == ([1], [], None)
+    g.drain()
+    assert g.value(b"a") == b"1"
 
 
 def test_a_tick_moves_an_idle_group() -> None:

@@ -1,34 +1,51 @@
 """The machines of 1-4 groups, two replicas each, against a store that executes everything serially.
 
-Deliveries of different replicas interleave at random, votes arrive late, early, repeated and in any order,
-replicas crash and go on from their last durable picture. Whatever the schedule: the same results, the same
-values at every revision, the same rows, and nothing waits for ever.
+Deliveries of different replicas interleave at random, votes and outcomes arrive late, early, repeated, in any
+order or not at all, compaction goes on in slices, replicas crash and go on from the bytes of their last
+durable picture and rows. Whatever the schedule: the same results, the same values at every revision, the same
+rows, reads that see what was delivered and nothing else, and nothing waits for ever.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
+from kvstore.machine.codec import TABLES, decode_picture, encode_picture
 from kvstore.machine.machine import Executed, Machine, Picture, Store, Vote
-from kvstore.machine.ordered import MemoryMap
 from kvstore.machine.placement import Placement
-from kvstore.machine.request import Range
-from kvstore.machine.results import Refusal, Refused, Result
+from kvstore.machine.request import Footprint, Range
+from kvstore.machine.results import Entry, Refusal, Refused, Result
 from kvstore.machine.versions import Compacted, NotYet
-from multicast.types import GroupId
+from multicast.types import GroupId, Timestamp
 from tests.unit.machine.model import Model, ordered
-from tests.unit.machine.workload import LIMITS, WINDOW, Workload, some_workload
+from tests.unit.machine.workload import KEYS, LIMITS, WINDOW, Workload, some_range, some_workload
 
 ALL = Range(b"", None)
 
 
 def copy_of(store: Store) -> Store:
-    maps = (store.latest, store.history, store.lows, store.results)
-    return Store(*(m.copy() for m in maps if isinstance(m, MemoryMap)))
+    """Through bytes, as a disk would have it."""
+    copy = Store()
+    for name, table in TABLES.items():
+        rows: list[tuple[bytes, bytes]] = []
+        for key, value in all_rows(store, name):
+            rows.append((table.encode_key(key), table.encode(value)))
+        assert rows == sorted(rows), "keys are not in order"
+        for raw, row in rows:
+            getattr(copy, name).put(table.decode_key(raw), table.decode(row))
+    return copy
+
+
+def all_rows(store: Store, name: str) -> list[tuple[Any, Any]]:
+    lowest: dict[str, Any] = {"latest": b"", "sessions": (0, ()), "results": (0, (), 0)}
+    return list(getattr(store, name).items(lowest.get(name, 0), None))
 
 
 def plain(result: Result | Refusal) -> Result | Refusal:
@@ -42,14 +59,19 @@ class Replica:
         self.group = group
         self.model = model.groups[group]
         self.messages = [m for m in workload.messages if group in m.destinations]
-        self.votes: list[Vote] = []
+        self.facts: list[Vote | tuple[Timestamp, bool]] = []
+        self.reads: dict[int, tuple[Timestamp, Footprint]] = {}
         self.answers: dict[int, Result | Refusal] = {}
         self.disk = (Store(), Picture(placement))
+        self.crashes = -1
         self.restart()
 
     def restart(self) -> None:
+        self.crashes += 1
         store, picture = self.disk
         self.store = copy_of(store)
+        self.reads.clear()
+        picture = decode_picture(encode_picture(picture))
         self.machine = Machine(self.group, self.store, picture, LIMITS, WINDOW)
 
     def save(self) -> None:
@@ -63,6 +85,29 @@ class Replica:
 
     def deliver(self) -> None:
         self.machine.deliver(self.messages[self.next()])
+
+    def hear(self, fact: Vote | tuple[Timestamp, bool]) -> None:
+        if isinstance(fact, Vote):
+            self.machine.vote(fact)
+        else:
+            self.machine.outcome(fact[0], succeeded=fact[1])
+
+    def read(self, rng: random.Random) -> None:
+        keys = tuple(rng.sample(KEYS, rng.choice([1, 2])))
+        token = max(self.reads, default=0) + 1
+        footprint = Footprint(keys, (), (some_range(rng),) if rng.random() < 0.3 else ())
+        self.reads[token] = (self.machine.delivered, footprint)
+        self.machine.read(token, footprint)
+
+    def check_read(self, token: int) -> None:
+        """A read sees its keys as of what was delivered when it came."""
+        at, footprint = self.reads.pop(token)
+        values = self.model.at(at)
+        for key in footprint.reads:
+            version = self.machine.versions.get(key)
+            assert (None if version is None else Entry(key, *astuple(version))) == values.get(key)
+        for asked in footprint.read_ranges:
+            assert list(self.machine.versions.scan(asked)) == list(ordered(values, asked, reverse=False))
 
     def note(self, executed: Executed) -> None:
         gts, result = executed.delivered.gts, plain(executed.result)
@@ -83,16 +128,18 @@ class Replica:
         picture = machine.picture()
         assert not picture.waiting
         assert not picture.executed
-        assert not picture.votes
-        assert not len(machine._locks)
+        assert not machine._locks._claims
+        assert not machine._early
+        assert not machine._sessions._open
+        assert not machine.open_votes()
         assert picture.floor == model.floor
-        assert dict(picture.pins) == model.pins
+        alive = {name: pin for name, pin in model.pins.items() if pin.until >= machine.delivered}
+        assert {name: pin for name, pin in machine.pins.items() if pin.until >= machine.delivered} == alive
         for gts, expected in model.answers:
-            if gts not in self.answers:
-                repeated = next(m for m in self.messages if m.gts == gts)
-                assert any(m.gts < gts and m.mid == repeated.mid for m in self.messages)
-            else:
+            if gts in self.answers:
                 assert self.answers[gts] == plain(expected), gts
+            else:
+                self.check_unanswered(gts)
         if not machine.watermark >= model.floor:
             return
         for reverse in (False, True):
@@ -106,13 +153,23 @@ class Replica:
                 machine.versions.get_at(b"a", model.floor - 1)
         self.check_feed()
 
+    def check_unanswered(self, gts: int) -> None:
+        """A repetition that waited for the first when the replica crashed. Its client asks again."""
+        repeated = next(m for m in self.messages if m.gts == gts)
+        numbers = [
+            (m.destinations, m.request.client, m.request.sequence) for m in self.messages if m.gts <= gts
+        ]
+        assert self.crashes
+        assert numbers.count((repeated.destinations, repeated.request.client, repeated.request.sequence)) > 1
+
     def check_revision(self, revision: int, *, reverse: bool) -> None:
         values = self.model.at(revision)
         found = list(self.machine.versions.scan_at(ALL, revision, reverse=reverse))
         assert found == list(ordered(values, ALL, reverse=reverse)), revision
         for key in (b"a", b"d", b"f{x}"):
             version = self.machine.versions.get_at(key, revision)
-            assert (None if version is None else (key, *version)) == values.get(key)
+            entry = None if version is None else Entry(key, *astuple(version))
+            assert entry == values.get(key)
 
     def check_feed(self) -> None:
         """Played on the state at the floor, the feed gives every later state."""
@@ -125,7 +182,7 @@ class Replica:
                 old = values.pop(change.key, None)
                 assert old is None or change.previous == old.mod_revision
                 if change.value is not None:
-                    entry = (change.key, change.value, change.create_revision, revision, change.version)
+                    entry = Entry(change.key, change.value, change.create_revision, revision, change.version)
                     values[change.key] = expected[change.key]
                     assert expected[change.key] == entry
             assert values == expected
@@ -146,40 +203,56 @@ class World:
         ]
 
     def drain(self, replica: Replica) -> None:
-        effects = replica.machine.drain()
-        for executed in effects.results:
-            replica.note(executed)
-        for vote, groups in effects.votes:
-            for other in self.replicas:
-                if other.group in groups:
-                    other.votes.append(vote)
+        while True:
+            effects = replica.machine.drain()
+            for executed in effects.results:
+                replica.note(executed)
+            for vote, groups in effects.votes:
+                for other in self.replicas:
+                    if other.group in groups and self.rng.random() < 0.9:
+                        other.facts.append(vote)
+            for gts, _, succeeded in effects.outcomes:
+                for other in self.replicas:
+                    if other.group == replica.group and self.rng.random() < 0.5:
+                        other.facts.append((gts, succeeded))
+            for token in effects.reads:
+                replica.check_read(token)
+            if not effects.reads:
+                break
         replica.check_watermark()
 
     def pull(self, replica: Replica) -> None:
-        """Ask the other groups again, as one does that has waited too long."""
-        for waiting in replica.machine.picture().waiting:
+        """Ask again, as one does that has waited too long."""
+        for gts, groups in replica.machine.open_votes():
             for other in self.replicas:
-                vote = other.machine.told(waiting.delivered.gts)
-                if vote is not None and other.group != replica.group:
-                    replica.votes.append(vote)
+                said = other.machine.said(gts)
+                if isinstance(said, Vote) and other.group in groups:
+                    replica.facts.append(said)
+                elif isinstance(said, bool):
+                    replica.facts.append((gts, said))
 
     def step(self) -> None:
         rng = self.rng
         replica = rng.choice(self.replicas)
         kind = rng.random()
-        if kind < 0.55:
+        if kind < 0.50:
             if not replica.idle():
                 replica.deliver()
-        elif kind < 0.85:
-            if replica.votes:
-                at = rng.randrange(len(replica.votes))
-                vote = replica.votes[at] if rng.random() < 0.1 else replica.votes.pop(at)
-                replica.machine.vote(vote)
+        elif kind < 0.75:
+            if replica.facts:
+                at = rng.randrange(len(replica.facts))
+                replica.hear(replica.facts[at] if rng.random() < 0.1 else replica.facts.pop(at))
+        elif kind < 0.80:
+            replica.machine.work()
+        elif kind < 0.88:
+            replica.read(rng)
         elif kind < 0.95:
+            self.drain(replica)
             replica.save()
         else:
             replica.restart()
-        self.drain(replica)
+        if rng.random() < 0.7:
+            self.drain(replica)
 
     def finish(self) -> None:
         for _ in range(2 * len(self.workload.messages) + 2):
@@ -187,11 +260,14 @@ class World:
                 while not replica.idle():
                     replica.deliver()
                 self.pull(replica)
-                while replica.votes:
-                    replica.machine.vote(replica.votes.pop())
+                while replica.facts:
+                    replica.hear(replica.facts.pop())
                 self.drain(replica)
+                while replica.machine.work():
+                    pass
         for replica in self.replicas:
             replica.check_end()
+            assert not replica.reads, "reads that were never granted"
         for one, other in zip(self.replicas[::2], self.replicas[1::2], strict=True):
             assert one.store == other.store
 
@@ -201,6 +277,13 @@ def run(rng: random.Random, count: int, steps: int) -> None:
     for _ in range(steps):
         world.step()
     world.finish()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_slices() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kvstore.machine.machine._STEPS", 3)
+        yield
 
 
 @settings(deadline=None, derandomize=True, max_examples=25)

@@ -102,3 +102,13 @@ def test_maps_that_follow() -> None:
     assert later.follows(ORDERED)
     assert not ORDERED.follows(later)
     assert not later.follows(HASHED)
+
+
+def test_the_first_token_that_moves() -> None:
+    groups = (A, B, C)
+    split = Placement(2, Scheme.ORDERED, (b"", b"c", b"g", b"p"), (A, A, B, C), groups)
+    assert split.moved_from(ORDERED) is None
+    assert ORDERED.moved_from(split) is None
+    assert Placement(2, Scheme.ORDERED, (b"", b"g", b"q"), (A, B, C), groups).moved_from(ORDERED) == b"p"
+    assert Placement(2, Scheme.ORDERED, (b"",), (C,), groups).moved_from(ORDERED) == b""
+    assert Placement(2, Scheme.ORDERED, (b"", b"z"), (A, C), groups).moved_from(ORDERED) == b"g"

@@ -63,10 +63,8 @@ def test_operations_that_are_refused(operation: Operation, message: str) -> None
     ("condition", "message"),
     [
         (Compare(b"", Subject.VALUE, Operator.EQUAL, b""), r"conditions\[0\]: the key is empty"),
-        (Compare(b"k", Subject.VALUE, Operator.EQUAL, 1), "a value must be bytes, not int"),
         (Compare(b"k", Subject.EXISTS, Operator.LESS, 1), "existence is compared by = or !=, not by <"),
         (Compare(b"k", Subject.EXISTS, Operator.EQUAL, 2), "existence must be an integer from 0 to 1"),
-        (Compare(b"k", Subject.VERSION, Operator.EQUAL, b"1"), "version must be an integer from 0"),
         (Compare(b"k", Subject.MOD_REVISION, Operator.LESS, -1), "mod_revision must be an integer from 0"),
         (Compare(b"k", Subject.CREATE_REVISION, Operator.GREATER, 1 << 53), "create_revision must be an int"),
         (Unchanged(Range(b"b", b"a"), 0), "start b'b' is not below its end b'a'"),
@@ -76,6 +74,16 @@ def test_operations_that_are_refused(operation: Operation, message: str) -> None
 def test_conditions_that_are_refused(condition: Condition, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         validate(Transaction(conditions=(condition,)), LIMITS)
+
+
+def test_what_is_compared_with_the_wrong_kind_of_thing() -> None:
+    with pytest.raises(InvalidRequest, match="the value of b'k' is not compared with int"):
+        Compare(b"k", Subject.VALUE, Operator.EQUAL, 1)
+    with pytest.raises(InvalidRequest, match="the version of b'k' is not compared with bytes"):
+        Compare(b"k", Subject.VERSION, Operator.EQUAL, b"1")
+    truth = Compare(b"k", Subject.EXISTS, Operator.EQUAL, operand=True)
+    with pytest.raises(InvalidRequest, match="existence must be an integer from 0 to 1, not True"):
+        validate(Transaction((truth,)), LIMITS)
 
 
 def test_transactions_that_are_refused() -> None:
@@ -110,7 +118,7 @@ def test_both_branches_and_the_conditions_are_the_footprint() -> None:
     conditions = (Compare(b"c", Subject.VERSION, Operator.EQUAL, 0), Unchanged(Range(b"x", b"y"), 0))
     operations = (Get(b"b"), Put(b"b", b""), Delete(b"d"), Get(b"e"), Scan(Range(b"p", None)))
     ranges = (DeleteRange(Range(b"q", b"r")), Calculate(b"n", Arithmetic.ADD, 1), Append(b"m", b""))
-    assert footprint_of(conditions, operations + ranges) == Footprint(
+    assert footprint_of(enumerate(conditions), enumerate(operations + ranges)) == Footprint(
         reads=(b"c", b"e"),
         writes=(b"b", b"d", b"n", b"m"),
         read_ranges=(Range(b"x", b"y"), Range(b"p", None)),

@@ -1,22 +1,47 @@
-"""Exactly once, within a window."""
+"""Exactly once, within a window and until a deadline."""
 
 from __future__ import annotations
 
+from kvstore.machine.commands import Request, Tick
 from kvstore.machine.ordered import MemoryMap
 from kvstore.machine.results import DONE, Refusal, Refused
-from kvstore.machine.sessions import Repeated, Sessions
-from multicast.types import ClientId, MessageId
+from kvstore.machine.sessions import Repeated, Session, Sessions
+from multicast.types import NO_TIMESTAMP, GroupId, Timestamp
 
-ONE, OTHER = ClientId(1), ClientId(2)
-
-
-def sessions(window: int = 4) -> Sessions:
-    return Sessions(MemoryMap(), MemoryMap(), window)
+A, B = GroupId(0), GroupId(1)
+ONE, OTHER = 1, 2
+LATER = 1000
 
 
-def execute(table: Sessions, mid: MessageId, ack_below: int = 0) -> None:
-    assert table.admit(mid, ack_below) is None
-    table.executed(mid, DONE)
+def request(
+    client: int, sequence: int, ack_below: int = 0, digest: int = 0, deadline: int = LATER
+) -> Request:
+    return Request(client, sequence, ack_below, deadline, digest, Tick())
+
+
+class Table:
+    """Sessions, with requests delivered one after the other."""
+
+    def __init__(self, window: int = 4) -> None:
+        self.rows: MemoryMap[tuple[int, tuple[GroupId, ...]], Session] = MemoryMap()
+        self.sessions = Sessions(self.rows, MemoryMap(), window)
+        self.gts = NO_TIMESTAMP
+
+    def admit(
+        self, wanted: Request, destinations: tuple[GroupId, ...] = (A,), gts: int = 0
+    ) -> Repeated | Refused | None:
+        self.gts = Timestamp(gts or self.gts + 1)
+        found = self.sessions.admit(wanted, destinations, self.gts)
+        if found is None:
+            self.sessions.open(wanted, destinations, self.gts)
+        return found
+
+    def execute(self, wanted: Request, destinations: tuple[GroupId, ...] = (A,), gts: int = 0) -> None:
+        assert self.admit(wanted, destinations, gts) is None
+        self.sessions.executed(wanted, destinations, self.gts, DONE)
+
+    def results(self) -> list[tuple[int, tuple[GroupId, ...], int]]:
+        return [number for number, _ in self.sessions._results.items((0, (), 0), None)]
 
 
 def refusal(found: Repeated | Refused | None) -> Refusal:
@@ -25,60 +50,105 @@ def refusal(found: Repeated | Refused | None) -> Refusal:
 
 
 def test_a_full_window_names_itself() -> None:
-    table = sessions()
-    assert table.admit(MessageId(ONE, 5, 0), 2) is None
-    found = table.admit(MessageId(ONE, 6, 0), 2)
-    assert found == Refused(
+    table = Table()
+    assert table.admit(request(ONE, 5, 2)) is None
+    assert table.admit(request(ONE, 6, 2)) == Refused(
         Refusal.WINDOW_FULL,
         "request 6 of client 1, which has acknowledged those below 2, exceeds its window of 4",
     )
 
 
 def test_the_table_is_bounded_by_the_window() -> None:
-    table = sessions()
+    table = Table()
     for sequence in range(100):
-        execute(table, MessageId(ONE, sequence, 0), max(0, sequence - 3))
-        assert len(list(table._results.items((ONE, 0), None))) <= 4
-    execute(table, MessageId(ONE, 10**9, 0), 10**9)
-    assert len(list(table._results.items((ONE, 0), None))) == 1
+        table.execute(request(ONE, sequence, max(0, sequence - 3)))
+        assert len(table.results()) <= 4
+    table.execute(request(ONE, 10**9, 10**9))
+    assert len(table.results()) == 1
+    assert len(list(table.rows.items((0, ()), None))) == 1
 
 
 def test_acknowledged_results_are_forgotten_and_others_are_not() -> None:
-    table = sessions()
-    execute(table, MessageId(ONE, 1, 0))
-    execute(table, MessageId(ONE, 2, 0))
-    execute(table, MessageId(OTHER, 1, 0))
-    execute(table, MessageId(ONE, 3, 0), 2)
-    found = table.admit(MessageId(ONE, 1, 0), 0)
-    assert refusal(found) is Refusal.FORGOTTEN
-    assert table.find(MessageId(ONE, 2, 0)) == Repeated(DONE)
-    assert table.find(MessageId(OTHER, 1, 0)) == Repeated(DONE)
+    table = Table()
+    table.execute(request(ONE, 1))
+    table.execute(request(ONE, 2))
+    table.execute(request(OTHER, 1))
+    table.execute(request(ONE, 1), (A, B))
+    table.execute(request(ONE, 3, 2))
+    assert refusal(table.admit(request(ONE, 1))) is Refusal.FORGOTTEN
+    for known, destinations in (
+        (request(ONE, 2), (A,)),
+        (request(OTHER, 1), (A,)),
+        (request(ONE, 1), (A, B)),
+    ):
+        assert table.sessions.find(known, destinations) == Repeated(DONE, NO_TIMESTAMP)
 
 
 def test_an_acknowledgement_never_goes_back() -> None:
-    table = sessions()
-    execute(table, MessageId(ONE, 5, 0), 5)
-    execute(table, MessageId(ONE, 6, 0), 3)
-    assert refusal(table.admit(MessageId(ONE, 4, 0), 3)) is Refusal.FORGOTTEN
+    table = Table()
+    table.execute(request(ONE, 5, 5))
+    table.execute(request(ONE, 6, 3))
+    assert refusal(table.admit(request(ONE, 4, 3))) is Refusal.FORGOTTEN
 
 
 def test_another_request_of_the_same_number_is_a_mismatch_before_and_after_execution() -> None:
-    table = sessions()
-    assert table.admit(MessageId(ONE, 1, 7), 0) is None
-    assert table.admit(MessageId(ONE, 1, 7), 0) == Repeated(None)
-    assert refusal(table.admit(MessageId(ONE, 1, 8), 0)) is Refusal.MISMATCH
-    table.executed(MessageId(ONE, 1, 7), DONE)
-    assert refusal(table.admit(MessageId(ONE, 1, 8), 0)) is Refusal.MISMATCH
-    assert table.admit(MessageId(ONE, 1, 7), 0) == Repeated(DONE)
+    table = Table()
+    first = request(ONE, 1, digest=7)
+    assert table.admit(first) is None
+    assert table.admit(first) == Repeated(None, Timestamp(1))
+    assert refusal(table.admit(request(ONE, 1, digest=8))) is Refusal.MISMATCH
+    table.sessions.executed(first, (A,), Timestamp(1), DONE)
+    assert refusal(table.admit(request(ONE, 1, digest=8))) is Refusal.MISMATCH
+    assert table.admit(first) == Repeated(DONE, NO_TIMESTAMP)
+    assert table.admit(request(ONE, 1, digest=8), (A, B)) is None, "to others it is another request"
 
 
-def test_expiry_forgets_one_client_for_good() -> None:
-    table = sessions()
-    execute(table, MessageId(ONE, 1, 0))
-    execute(table, MessageId(OTHER, 1, 0))
-    assert table.admit(MessageId(ONE, 2, 0), 0) is None
-    table.expire(ONE)
-    table.executed(MessageId(ONE, 2, 0), DONE)
-    assert [number for number, _ in table._results.items((ONE, 0), None)] == [(OTHER, 1)]
-    assert refusal(table.admit(MessageId(ONE, 1, 0), 0)) is Refusal.EXPIRED
-    assert refusal(table.admit(MessageId(ONE, 9, 0), 9)) is Refusal.EXPIRED
+def test_what_comes_after_its_deadline_is_expired_and_changes_nothing() -> None:
+    table = Table()
+    late = request(ONE, 9, ack_below=6, deadline=10)
+    assert table.admit(late, gts=11) == Refused(
+        Refusal.EXPIRED, "request 9 of client 1 had to come before 10"
+    )
+    assert not list(table.rows.items((0, ()), None))
+    assert table.admit(request(ONE, 9, deadline=10), gts=10) == Refused(
+        Refusal.WINDOW_FULL,
+        "request 9 of client 1, which has acknowledged those below 0, exceeds its window of 4",
+    )
+    assert table.admit(late, gts=10) is None
+
+
+def test_a_session_ends_at_its_last_deadline_whether_its_rows_are_there_or_not() -> None:
+    swept, left = Table(), Table()
+    for table in (swept, left):
+        table.execute(request(ONE, 1, deadline=20), gts=5)
+        table.execute(request(ONE, 2, deadline=15), gts=6)
+        assert table.admit(request(ONE, 3, deadline=18), gts=7) is None
+        table.execute(request(OTHER, 1, deadline=50), gts=8)
+    list(swept.sessions.sweep(21))
+    assert swept.results() == [(OTHER, (A,), 1)]
+    for table in (swept, left):
+        table.execute(request(ONE, 2, digest=9, deadline=40), gts=30)
+        assert table.admit(request(ONE, 3, digest=9, deadline=40), gts=31) is None, "not the one that is open"
+        table.sessions.executed(request(ONE, 3, deadline=18), (A,), Timestamp(7), DONE)
+        assert refusal(table.admit(request(ONE, 3, digest=8, deadline=40), gts=32)) is Refusal.MISMATCH
+        table.sessions.executed(request(ONE, 3, digest=9, deadline=40), (A,), Timestamp(31), DONE)
+        assert table.results() == [(ONE, (A,), 2), (ONE, (A,), 3), (OTHER, (A,), 1)]
+        assert table.rows.get((ONE, (A,))) == Session(0, 40, 30)
+
+
+def test_a_repetition_keeps_its_session_alive() -> None:
+    table = Table()
+    table.execute(request(ONE, 1, deadline=20))
+    assert table.admit(request(ONE, 1, deadline=60)) == Repeated(DONE, NO_TIMESTAMP)
+    list(table.sessions.sweep(50))
+    assert table.admit(request(ONE, 1, deadline=60), gts=51) == Repeated(DONE, NO_TIMESTAMP)
+
+
+def test_all_sessions_are_swept() -> None:
+    table = Table()
+    for client in range(150):
+        table.execute(request(client, 1, deadline=500), (A,) if client % 2 else (A, B))
+        table.execute(request(client, 1, deadline=700 if client % 3 else 500), (A, GroupId(2)))
+    list(table.sessions.sweep(600))
+    assert [client for (client, _), _ in table.rows.items((0, ()), None)] == [c for c in range(150) if c % 3]
+    assert len(table.results()) == 100

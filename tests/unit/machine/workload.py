@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from kvstore.machine.commands import (
     ChangePlacement,
     Command,
@@ -13,6 +15,7 @@ from kvstore.machine.commands import (
     Expire,
     Malformed,
     Pin,
+    Request,
     Tick,
     Unpin,
 )
@@ -53,6 +56,16 @@ def some_placement(rng: random.Random, groups: list[GroupId], scheme: Scheme, ve
     starts = sorted(rng.sample(pool[1:], rng.randrange(len(groups) + 2)))
     owners = [rng.choice(groups) for _ in range(len(starts) + 1)]
     return Placement(version, scheme, (b"", *starts), tuple(owners), tuple(groups))
+
+
+def split(rng: random.Random, placement: Placement, version: int) -> Placement:
+    """The same owners in other ranges."""
+    pool = KEYS if placement.scheme is Scheme.ORDERED else [slot_token(s) for s in range(0, 1 << 14, 1 << 11)]
+    starts = {b"": placement.owners[0]}
+    for start in sorted({*placement.starts, rng.choice(pool)}):
+        at = max(i for i, low in enumerate(placement.starts) if low <= start)
+        starts[start] = placement.owners[at]
+    return Placement(version, placement.scheme, tuple(starts), tuple(starts.values()), placement.groups)
 
 
 def some_range(rng: random.Random) -> Range:
@@ -130,38 +143,48 @@ class Workload:
     messages: list[Delivered] = field(default_factory=list)
 
 
+def number(i: int) -> MessageId:
+    """Ordering has its own numbers, whoever the request is from."""
+    return MessageId(ClientId(77), i, 0)
+
+
 def some_workload(rng: random.Random, count: int) -> Workload:
     groups = [GroupId(g) for g in range(rng.randint(1, 4))]
     scheme = rng.choice(list(Scheme))
     placement = some_placement(rng, groups, scheme, 1)
     workload = Workload(placement)
-    sequences = dict.fromkeys([ClientId(1), ClientId(2), ClientId(3)], 0)
+    sequences = dict.fromkeys([1, 2, 3], 0)
     revisions = [0]
     time = 0
     for _ in range(count):
         time += rng.choice([1, 1, 1, 3])
         gts = timestamp(time, rng.choice(groups))
-        transactions = [m for m in workload.messages if isinstance(m.command, Transaction)]
+        transactions = [m for m in workload.messages if isinstance(m.request.command, Transaction)]
         if transactions and rng.random() < 0.12:
             again = rng.choice(transactions)
-            command = again.command
-            mid = again.mid
+            request = again.request
             if rng.random() < 0.3:
-                mid = mid._replace(digest=mid.digest + 1)
-            workload.messages.append(Delivered(gts, mid, again.destinations, again.ack_below, command))
+                request = replace(request, digest=request.digest + 1)
+            if rng.random() < 0.3:
+                request = replace(request, deadline=gts + rng.randrange(40_000))
+            workload.messages.append(
+                Delivered(gts, number(len(workload.messages)), again.destinations, request)
+            )
             continue
         client = rng.choice(list(sequences))
         sequence = sequences[client] = sequences[client] + 1
         ack_below = rng.randint(max(0, sequence - WINDOW - 1), sequence)
+        deadline = gts + rng.choice([-1, *range(0, 40_000, 5000)])
         command, destinations = some_command(rng, groups, placement, revisions, gts)
-        if isinstance(command, ChangePlacement) and command.placement.version == placement.version + 1:
-            # Later requests may still go by the old map, or use the new one.
-            placement = command.placement if len(destinations) == len(groups) else placement
+        if isinstance(command, ChangePlacement):
+            if len(destinations) == len(groups) and command.placement.version == placement.version + 1:
+                follows = deadline >= gts and command.placement.moved_from(placement) is None
+                placement = command.placement if follows else placement
         elif rng.random() < 0.05:
             destinations = tuple(sorted({*destinations, rng.choice(groups)}))
         revisions.append(gts)
-        mid = MessageId(client, sequence, 10)
-        workload.messages.append(Delivered(gts, mid, destinations, ack_below, command))
+        request = Request(client, sequence, ack_below, deadline, 10, command)
+        workload.messages.append(Delivered(gts, number(len(workload.messages)), destinations, request))
     return workload
 
 
@@ -174,20 +197,21 @@ def some_command(
     if kind < 0.04:
         return Compact(rng.choice(past)), someone
     if kind < 0.07:
-        return Pin(rng.choice("pq"), rng.choice(past)), someone
+        return Pin(rng.choice("pq"), rng.choice(past), gts + rng.choice([-1, 0, 10_000, 30_000])), someone
     if kind < 0.09:
         return Unpin((rng.choice("pq"),)), someone
-    if kind < 0.10:
-        return Expire((ClientId(rng.randint(1, 3)),)), rng.choice([everyone, someone])
     if kind < 0.12:
-        return Tick(), someone
+        return Expire(rng.choice([gts, gts, gts - 5000, gts + 1])), rng.choice([everyone, someone, someone])
     if kind < 0.13:
+        return Tick(), someone
+    if kind < 0.14:
         return Malformed("no such thing"), someone
-    if kind < 0.16:
+    if kind < 0.17:
         version = placement.version + rng.choice([1, 1, 2])
-        return ChangePlacement(some_placement(rng, groups, placement.scheme, version)), rng.choice(
-            [everyone, everyone, someone]
-        )
+        after = some_placement(rng, groups, placement.scheme, version)
+        if rng.random() < 0.7:
+            after = split(rng, placement, version)
+        return ChangePlacement(after), rng.choice([everyone, everyone, someone])
     transaction = some_transaction(rng, past)
     stale = rng.random() < 0.05
     by = some_placement(rng, groups, placement.scheme, placement.version) if stale else placement

@@ -1,0 +1,131 @@
+"""The machine's values as bytes: msgpack, whose types are checked as it is read."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from kvstore.machine.commands import Malformed, Request
+from kvstore.machine.machine import Picture
+from kvstore.machine.ordered import Table
+from kvstore.machine.request import INT64_MAX
+from kvstore.machine.results import Result
+from kvstore.machine.sessions import Number, Session, SessionKey, Stored
+from kvstore.machine.versions import Row, Version
+from multicast.types import Destinations, GroupId
+
+V = TypeVar("V")
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_request: Final = msgspec.msgpack.Decoder(Request)
+
+
+class Unreadable(ValueError):
+    """Bytes that are not what they should be."""
+
+
+def encode_request(request: Request) -> bytes:
+    """A request, as a message carries it."""
+    return _encode(request)
+
+
+def decode_request(payload: bytes) -> Request:
+    """What a message carries. Whatever its bytes are, it has its place in the order, and a result."""
+    try:
+        return _request.decode(payload)
+    except (ValueError, RecursionError) as error:
+        return Request(0, 0, 0, INT64_MAX, 0, Malformed(str(error)))
+
+
+def encode_result(result: Result) -> bytes:
+    """A result, for whoever has asked."""
+    return _encode(result)
+
+
+def encode_picture(picture: Picture) -> bytes:
+    """All of a machine that is not in its store."""
+    return _encode(picture)
+
+
+def _decode(what: str, kind: Any) -> Callable[[bytes], Any]:
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def checked(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except (ValueError, RecursionError) as error:
+            raise Unreadable(f"{what}: {error}") from None
+
+    return checked
+
+
+decode_result: Final[Callable[[bytes], Result]] = _decode("a result", Result)
+decode_picture: Final[Callable[[bytes], Picture]] = _decode("a picture", Picture)
+
+
+# Keys: big-endian, so that bytes are ordered as numbers are.
+
+_NUMBER: Final = struct.Struct(">Q")
+_GROUP: Final = struct.Struct(">H")
+_END: Final = _GROUP.pack(0)
+"""Ends a list of groups, which are written one higher: shorter lists come first."""
+
+
+def _decode_bytes(data: bytes) -> bytes:
+    return bytes(data)
+
+
+def _decode_number(data: bytes) -> int:
+    if len(data) != _NUMBER.size:
+        raise Unreadable(f"a key of {len(data)} bytes")
+    return _NUMBER.unpack(data)[0]  # type: ignore[no-any-return]
+
+
+def _encode_session(key: SessionKey) -> bytes:
+    client, destinations = key
+    return _NUMBER.pack(client) + b"".join([_GROUP.pack(group + 1) for group in destinations]) + _END
+
+
+def _decode_session(data: bytes) -> SessionKey:
+    if len(data) < _NUMBER.size + _GROUP.size or len(data) % _GROUP.size or data[-_GROUP.size :] != _END:
+        raise Unreadable(f"a session's key of {len(data)} bytes")
+    groups = [group for (group,) in _GROUP.iter_unpack(data[_NUMBER.size : -_GROUP.size])]
+    if 0 in groups:
+        raise Unreadable("a session's key with an end inside")
+    destinations: Destinations = tuple([GroupId(group - 1) for group in groups])
+    return _NUMBER.unpack_from(data)[0], destinations
+
+
+def _encode_result_key(key: Number) -> bytes:
+    client, destinations, sequence = key
+    return _encode_session((client, destinations)) + _NUMBER.pack(sequence)
+
+
+def _decode_result_key(data: bytes) -> Number:
+    client, destinations = _decode_session(data[: -_NUMBER.size])
+    return client, destinations, _decode_number(data[-_NUMBER.size :])
+
+
+LATEST: Final[Table[bytes, Version]] = Table(
+    "latest", _decode_bytes, _decode_bytes, _encode, _decode("a version", Version)
+)
+HISTORY: Final[Table[int, Row]] = Table(
+    "history", _NUMBER.pack, _decode_number, _encode, _decode("a row", Row)
+)
+SESSIONS: Final[Table[SessionKey, Session]] = Table(
+    "sessions", _encode_session, _decode_session, _encode, _decode("a session", Session)
+)
+RESULTS: Final[Table[Number, Stored]] = Table(
+    "results", _encode_result_key, _decode_result_key, _encode, _decode("a stored result", Stored)
+)
+OUTCOMES: Final[Table[int, bool]] = Table(
+    "outcomes", _NUMBER.pack, _decode_number, _encode, _decode("an outcome", bool)
+)
+TABLES: Final[Mapping[str, Table[Any, Any]]] = MappingProxyType(
+    {table.name: table for table in (LATEST, HISTORY, SESSIONS, RESULTS, OUTCOMES)}
+)
+"""How each of the store's maps is written, by its name."""

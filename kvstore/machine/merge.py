@@ -1,0 +1,75 @@
+"""What the groups of a transaction have done, as one: for whoever answers its client."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kvstore.machine.operations import scan
+from kvstore.machine.placement import Placement, owners_of
+from kvstore.machine.request import Operation, Scan, Shape, Transaction
+from kvstore.machine.results import Deleted, Entry, Fault, OperationResult, Outcome, Scanned, Unmet
+from multicast.errors import InvariantBroken
+from multicast.types import GroupId
+
+
+class Merged(NamedTuple):
+    """A transaction's outcome in all its groups."""
+
+    succeeded: bool
+    unmet: tuple[Unmet, ...]
+    results: tuple[OperationResult, ...]
+    """Of the branch taken, in the order of the request."""
+
+
+def merge(transaction: Transaction, placement: Placement, parts: Mapping[GroupId, Outcome]) -> Merged:
+    """Merge the outcomes of all groups that have keys of it, by the map that it was routed by."""
+    said = {part.succeeded for part in parts.values()}
+    if len(said) != 1:
+        raise InvariantBroken(f"groups {sorted(parts)} do not agree on whether a transaction succeeded")
+    succeeded = said.pop()
+    by_place = {group: dict(part.results) for group, part in parts.items()}
+    results = []
+    for i, operation in enumerate(transaction.then if succeeded else transaction.otherwise):
+        owners = sorted(owners_of(operation, placement))
+        found = [by_place[group][i] for group in owners if i in by_place.get(group, {})]
+        if len(found) < len(owners):
+            raise InvariantBroken(f"operation {i} belongs to groups {owners}, not all of which answered it")
+        results.append(found[0] if len(found) == 1 else _merge(operation, found))
+    return Merged(succeeded, _unmet(parts), tuple(results))
+
+
+def _unmet(parts: Mapping[GroupId, Outcome]) -> tuple[Unmet, ...]:
+    """Each condition once. If one group knows that it does not hold, another's fault does not matter."""
+    faults: dict[int, Fault | None] = {}
+    for _, part in sorted(parts.items()):
+        for unmet in part.unmet:
+            if unmet.fault is None or unmet.condition not in faults:
+                faults[unmet.condition] = unmet.fault
+    return tuple([Unmet(condition, fault) for condition, fault in sorted(faults.items())])
+
+
+def _merge(operation: Operation, found: list[OperationResult]) -> OperationResult:
+    if not isinstance(operation, Scan):
+        return Deleted(sum(each.count for each in found if isinstance(each, Deleted)))
+    scans = [each for each in found if isinstance(each, Scanned)]
+    if operation.shape is Shape.COUNT:
+        return Scanned((), sum(each.count for each in scans), more=False)
+    return _merge_scans(operation, scans)
+
+
+def _merge_scans(asked: Scan, parts: list[Scanned]) -> Scanned:
+    """In the order of keys, up to the limits, and only as far as every group has gone."""
+
+    def key_of(entry: Entry) -> bytes:
+        return entry.key
+
+    ends = [part.entries[-1].key for part in parts if part.more]
+    merged = heapq.merge(*(part.entries for part in parts), key=key_of, reverse=asked.reverse)
+    if not ends:
+        return scan(asked, merged)
+    end = max(ends) if asked.reverse else min(ends)
+    within = [entry for entry in merged if (entry.key >= end if asked.reverse else entry.key <= end)]
+    found = scan(asked, within)
+    return Scanned(found.entries, found.count, more=True)
