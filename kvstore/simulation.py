@@ -15,6 +15,7 @@ from typing import Any
 from kvstore import wire
 from kvstore.node import Node
 from kvstore.ports import NodeId
+from kvstore.sequencing import Sequencing
 from kvstore.wire import Envelope
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint, Durable, Record
@@ -228,7 +229,7 @@ class Machine:
         simulation = self._simulation
         self.node = simulation.node_type(
             self.me, simulation.first, self.replicas, simulation.observed, node_of=simulation.node_of,
-            clock=self, network=self, log=self.log, state=self.state,
+            clock=self, network=self, log=self.log, application=Sequencing(self.state),
             rng=random.Random(self._rng.getrandbits(64)), timing=simulation.scenario.timing,
             observer=simulation,
         )  # fmt: skip
