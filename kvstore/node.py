@@ -331,7 +331,7 @@ class Node:
         """Take the snapshot's place, if it is ahead of ours. A bad one changes nothing."""
         replica = hosted.replica
         checkpoint = decode_checkpoint(b"".join(incoming.ordering))
-        if checkpoint.position <= hosted.position or replica.is_leader:
+        if not replica.takes(checkpoint):
             return
         self._application.install(replica.me.group, incoming.state, checkpoint)
         if not replica.install(checkpoint, now):
@@ -470,7 +470,7 @@ class Node:
             self.statistics.delivered += len(ready.deliver)
         for target, after in ready.transfers:
             self._bring_up(hosted, target, after, now)
-        asked = [(asker, mid) for asker, mid in ready.duplicates if not isinstance(asker, ReplicaId)]
+        asked = [(asker, message) for asker, message in ready.duplicates if not isinstance(asker, ReplicaId)]
         if asked:
             self._application.repeat(group, asked)
 

@@ -12,7 +12,7 @@ from typing import Any, NewType, Protocol, TypeAlias
 
 from kvstore.wire import Envelope
 from multicast.durable import Checkpoint, Durable, Record
-from multicast.messages import Delivery
+from multicast.messages import Delivery, Multicast
 from multicast.protocol import Protocol as Replica
 from multicast.types import ClientId, GroupId, MessageId, Process, Timestamp
 
@@ -75,7 +75,7 @@ class Application(Protocol):
     def deliver(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
         """Deliveries, in order."""
 
-    def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, MessageId]]) -> None:
+    def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:
         """Clients multicast these again, after they were delivered: they have missed the answers."""
 
     def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:

@@ -5,6 +5,7 @@ Fault tests, benchmarks and comparisons of protocols run on it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -14,7 +15,7 @@ from multicast.client import Reply
 from multicast.durable import Checkpoint
 from multicast.errors import PeerViolation
 from multicast.membership import MEMBERSHIP
-from multicast.messages import Delivery
+from multicast.messages import Delivery, Multicast
 from multicast.protocol import Protocol
 from multicast.types import ClientId, GroupId, MessageId, Process, Timestamp
 
@@ -31,8 +32,9 @@ class Sequencing:
         self._said: list[Said] = []
 
     def load(self, group: GroupId) -> Checkpoint:
-        """Position and delivered ids."""
-        return self._state.load(group)
+        """Position and delivered ids. What is delivered is executed."""
+        checkpoint = self._state.load(group)
+        return dataclasses.replace(checkpoint, executed=checkpoint.position)
 
     def host(self, replica: Protocol) -> None:
         """Remember who leads."""
@@ -44,9 +46,9 @@ class Sequencing:
         if self._replicas[group].is_leader:
             self._reply(group, [(d.mid, d.global_ts) for d in deliveries if d.mid.client != MEMBERSHIP])
 
-    def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, MessageId]]) -> None:
+    def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:
         """Answer again."""
-        self._reply(group, [(mid, self._state.place(group, mid)) for _, mid in asked])
+        self._reply(group, [(message.mid, self._state.place(group, message.mid)) for _, message in asked])
 
     def _reply(self, group: GroupId, places: Iterable[tuple[MessageId, Timestamp]]) -> None:
         me = self._replicas[group].me
