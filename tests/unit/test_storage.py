@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from kvstore import layout, storage
 from kvstore.layout import Durability, Identity, LostDisk, StorageError
 from kvstore.ports import Log, NodeId, State
-from kvstore.storage import BadSnapshot, LmdbLog, LmdbState
+from kvstore.storage import BadSnapshot, LmdbLog, LmdbState, deliveries, environment, log
 from multicast.delivered import DeliveredIds
 from multicast.durable import Accepted, Checkpoint, Dropped, Durable, Joined, Learned, Promised, Record
 from multicast.errors import InvariantBroken
@@ -145,9 +145,9 @@ class Gate:
         self.waited_in_vain = False
         self.error: BaseException | None = None
         self.commits = 0
-        monkeypatch.setattr(storage, "_commit", self)
+        monkeypatch.setattr(environment, "_commit", self)
 
-    def __call__(self, transaction: storage.Transaction) -> None:
+    def __call__(self, transaction: environment.Transaction) -> None:
         if not self.tickets.acquire(timeout=PATIENCE_S):
             self.waited_in_vain = True
         self.commits += 1
@@ -263,7 +263,7 @@ def test_a_batch_without_records_becomes_durable_in_its_turn(rig: Rig) -> None:
 
 
 def test_numbers_go_on_where_they_were(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "FOLD_BYTES", 1)
+    monkeypatch.setattr(log, "FOLD_BYTES", 1)
     rig.write([Promised(ballot(1))], group=G1)
     rig.write([Promised(ballot(2))], [Promised(ballot(3))])
     rig.disk.close()
@@ -342,9 +342,9 @@ BATCHES = st.dictionaries(st.sampled_from([G0, G1]), st.lists(any_record(), max_
 
 def small(patch: pytest.MonkeyPatch, fold_bytes: int) -> None:
     """Bounds that short histories reach."""
-    patch.setattr(storage, "FOLD_BYTES", fold_bytes)
-    patch.setattr(storage, "ROW_BYTES", 1)
-    patch.setattr(storage, "SLICE", 2)
+    patch.setattr(log, "FOLD_BYTES", fold_bytes)
+    patch.setattr(log, "ROW_BYTES", 1)
+    patch.setattr(log, "SLICE", 2)
 
 
 @EXAMPLES
@@ -389,7 +389,7 @@ def rows_of(path: Path, database: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def test_the_log_does_not_grow_with_what_was_delivered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "FOLD_BYTES", 1 << 16)
+    monkeypatch.setattr(log, "FOLD_BYTES", 1 << 16)
     rig = Rig(path)
     sizes = []
     history: list[list[Record]] = []
@@ -410,14 +410,14 @@ def test_the_log_does_not_grow_with_what_was_delivered(path: Path, monkeypatch: 
 def test_rows_that_were_folded_go_even_if_folding_was_the_last_thing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "SLICE", 3)
+    monkeypatch.setattr(log, "SLICE", 3)
     rig = Rig(path)
     rig.write(*[[Promised(ballot(n))] for n in range(1, 11)])
-    monkeypatch.setattr(storage, "FOLD_BYTES", 1)
+    monkeypatch.setattr(log, "FOLD_BYTES", 1)
     rig.write([Promised(ballot(11))])
     assert len(rows_of_open(rig.log, layout.LOG_ROWS)) == 7
     rig.disk.close()
-    monkeypatch.setattr(storage, "FOLD_BYTES", 1 << 20)
+    monkeypatch.setattr(log, "FOLD_BYTES", 1 << 20)
     again = Rig(path)
     assert again.log.load(G0).ballot == ballot(11)
     again.write([Promised(ballot(12))], [Promised(ballot(13))], [Promised(ballot(14))])
@@ -487,7 +487,7 @@ def test_a_protocols_records_and_deliveries_come_back(tmp_path: Path) -> None:
 
 
 def test_the_map_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "MAP_BYTES", 1 << 17)
+    monkeypatch.setattr(environment, "MAP_BYTES", 1 << 17)
     path = tmp_path / "disk"
     storage.create(path, Identity.new(CLUSTER, NODE))
     rig = Rig(path)
@@ -588,7 +588,7 @@ def test_a_state_that_fails_says_so_and_the_log_goes_on(rig: Rig, monkeypatch: p
 
 def test_half_a_transaction_is_never_committed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A put that cannot be: after it, nothing of its transaction may reach the disk."""
-    monkeypatch.setattr(storage, "SLICE", 1)
+    monkeypatch.setattr(deliveries, "SLICE", 1)
     _, delivered = traffic(2)
     rig.state.apply(G0, [delivered[0]])
     impossible = delivered[1]._replace(global_ts=Timestamp(-1))
@@ -842,7 +842,7 @@ def filled(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rig = Rig(path)
     accepted, delivered = traffic(20)
     rig.write([*accepted])
-    monkeypatch.setattr(storage, "FOLD_BYTES", 1)
+    monkeypatch.setattr(log, "FOLD_BYTES", 1)
     rig.write([Promised(ballot(1))], group=G1)
     monkeypatch.undo()
     for delivery in delivered:
@@ -1005,7 +1005,7 @@ def test_closing_does_the_commits_whose_records_are_in_the_log(rig: Rig) -> None
 
 def test_the_loop_does_a_bounded_number_of_puts_at_a_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
-    monkeypatch.setattr(storage, "SLICE", 10)
+    monkeypatch.setattr(deliveries, "SLICE", 10)
     _, delivered = traffic(95)
     for delivery in delivered:
         rig.state.apply(G0, [delivery])
@@ -1026,16 +1026,16 @@ def test_the_loop_does_a_bounded_number_of_puts_at_a_time(rig: Rig, monkeypatch:
 def test_a_commit_has_few_deliveries_left_to_find_places_for(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "PLACED_SLICE", 10)
+    monkeypatch.setattr(deliveries, "PLACED_SLICE", 10)
     _, delivered = traffic(95)
     heard: list[int] = []
-    add = storage._Places.add
+    add = deliveries._Places.add
 
     def count(places: Any, deliveries: Sequence[Delivery]) -> None:
         heard.append(len(deliveries))
         add(places, deliveries)
 
-    monkeypatch.setattr(storage._Places, "add", count)
+    monkeypatch.setattr(deliveries._Places, "add", count)
     for start in range(0, 95, 4):
         rig.state.apply(G0, delivered[start : start + 4])
     assert sum(heard) >= 95 - 10
@@ -1060,7 +1060,7 @@ def test_a_commit_writes_only_what_has_changed(rig: Rig, monkeypatch: pytest.Mon
         deliver(client, 1, 1)
     rig.commit()
     rig.settle()
-    monkeypatch.setattr(storage, "SLICE", 1)
+    monkeypatch.setattr(deliveries, "SLICE", 1)
     deliver(5, 2, 2)
     for sequence in range(2, 50):
         deliver(6, sequence, sequence)
@@ -1132,8 +1132,8 @@ def check_state(state: LmdbState, delivered: Sequence[Delivery], committed: int)
 )
 def test_any_history_leaves_the_state_it_should(delivered: list[Delivery], steps: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "SLICE", 2)
-        patch.setattr(storage, "PIECE_BYTES", 50)
+        patch.setattr(deliveries, "SLICE", 2)
+        patch.setattr(deliveries, "PIECE_BYTES", 50)
         storage.create(Path(directory) / "0", Identity.new(CLUSTER, NODE, "os"))
         rig = Rig(Path(directory) / "0")
         applied = asked = committed = 0
@@ -1216,7 +1216,7 @@ def others(count: int) -> list[Delivery]:
 
 
 def snapshot_of(delivered: Sequence[Delivery]) -> tuple[list[bytes], Checkpoint]:
-    places = storage._Places()
+    places = deliveries._Places()
     places.add(delivered)
     position = delivered[-1].global_ts
     rows = [layout.snapshot_row(d.global_ts, layout.seal_run([d])) for d in delivered]
@@ -1250,7 +1250,7 @@ def test_a_snapshot_is_of_the_time_it_was_taken(rig: Rig, tmp_path: Path) -> Non
 
 
 def test_a_snapshot_goes_on_while_a_commit_runs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(deliveries, "PIECE_BYTES", 1000)
     _, delivered = traffic(40, size=100)
     for delivery in delivered[:20]:
         rig.state.apply(G0, [delivery])
@@ -1274,7 +1274,7 @@ def test_a_snapshot_goes_on_while_a_commit_runs(rig: Rig, monkeypatch: pytest.Mo
 
 def test_a_snapshot_goes_on_while_another_one_is_installed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was installed has the same deliveries in other runs."""
-    monkeypatch.setattr(storage, "PIECE_BYTES", 300)
+    monkeypatch.setattr(deliveries, "PIECE_BYTES", 300)
     _, delivered = traffic(40)
     for start in range(0, 30, 10):
         rig.state.apply(G0, delivered[start : start + 10])
@@ -1283,11 +1283,11 @@ def test_a_snapshot_goes_on_while_another_one_is_installed(rig: Rig, monkeypatch
     pieces = rig.state.snapshot(G0)
     found = [next(pieces)]
     position = delivered[-1].global_ts
-    places = storage._Places()
+    places = deliveries._Places()
     places.add(delivered)
     runs = [delivered[:4], *(delivered[start : start + 12] for start in range(4, 40, 12))]
     rows = [layout.snapshot_row(run[-1].global_ts, layout.seal_run(run)) for run in runs]
-    monkeypatch.setattr(storage, "SLICE", 7)
+    monkeypatch.setattr(deliveries, "SLICE", 7)
     head = layout.snapshot_head(position, places.ids())
     rig.state.install(G0, [head, *rows], Checkpoint(position, table(delivered)))
     rig.commit()
@@ -1309,7 +1309,7 @@ def test_a_delivery_larger_than_a_piece_is_cut(rig: Rig) -> None:
 def test_an_installed_snapshot_replaces_all_or_nothing(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "SLICE", 3)
+    monkeypatch.setattr(deliveries, "SLICE", 3)
     old = traffic(10)[1]
     for delivery in old:
         rig.state.apply(G0, [delivery])
