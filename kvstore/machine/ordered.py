@@ -6,8 +6,8 @@ machine's `Picture`, in one batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from sortedcontainers import SortedDict
 
@@ -37,6 +37,18 @@ class OrderedMap(Protocol[K, V]):
 
     def items(self, start: K, end: K | None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
         """Keys from `start` up to, not including, `end`, or to the last; or the same backwards."""
+
+
+class Table(NamedTuple, Generic[K, V]):
+    """How a map's rows are bytes, for whoever keeps them on a disk or sends them."""
+
+    name: str
+    """The attribute of `Store`."""
+    encode_key: Callable[[K], bytes]
+    """Keeps the order."""
+    decode_key: Callable[[bytes], K]
+    encode: Callable[[V], bytes]
+    decode: Callable[[bytes], V]
 
 
 class MemoryMap(Generic[K, V]):
