@@ -91,7 +91,7 @@ STATE_PLACES: Final = b"places"
 """(group, client, sequence, digest): global timestamp of a delivery at or above the client's watermark."""
 
 LOG_DATABASES: Final = (META, LOG_ROWS, LOG_BASES)
-STATE_DATABASES: Final = (META, STATE_POSITIONS, STATE_DELIVERIES, STATE_CLIENTS, STATE_PLACES)
+DELIVERIES_DATABASES: Final = (META, STATE_POSITIONS, STATE_DELIVERIES, STATE_CLIENTS, STATE_PLACES)
 
 INCARNATION: Final = b"incarnation"
 

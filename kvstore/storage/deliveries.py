@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Final
 
 from kvstore import layout
 from kvstore.layout import (
+    DELIVERIES_DATABASES,
     PIECE_BYTES,
     STATE_CLIENTS,
-    STATE_DATABASES,
     STATE_DELIVERIES,
     STATE_PLACES,
     STATE_POSITIONS,
     BadSnapshot,
     Identity,
     Ids,
-    Row,
-    StorageError,
 )
-from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
+from kvstore.storage.environment import OnFailure, Puts, Transaction
+from kvstore.storage.lazy import LazyState, OnCommitted
+from kvstore.storage.runs import Runs, check_chain, cut, pieces, row_of, rows_from
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
 from multicast.errors import InvariantBroken
 from multicast.messages import Delivery
 from multicast.types import NO_TIMESTAMP, ClientId, GroupId, MessageId, Timestamp
-
-SLICE: Final = 200
-"""Deliveries, puts and deletes that one `pump` does."""
-
-RUN_BYTES: Final = 64 << 10
-"""Payloads of several deliveries that are kept as one row."""
 
 PLACED_SLICE: Final = 1024
 """Deliveries that the state's places may yet have to hear of: the loop is not to wait while they do."""
@@ -143,7 +134,8 @@ class _Places:
 class _Change:
     """What a commit does to a group."""
 
-    position: Timestamp
+    executed: Timestamp
+    """The position, since what is delivered is executed."""
     count: int
     deliveries: list[Delivery]
     places: dict[MessageId, Timestamp | None]
@@ -158,7 +150,7 @@ class _Change:
             return later
         deliveries, places = self.deliveries + later.deliveries, self.places | later.places
         lows = self.lows | later.lows
-        return _Change(later.position, later.count, deliveries, places, lows, later.installed, self.replace)
+        return _Change(later.executed, later.count, deliveries, places, lows, later.installed, self.replace)
 
 
 @dataclass(slots=True)
@@ -210,28 +202,13 @@ class _Group:
         """It is durable."""
         if change.installed == self.installed:
             written = len(change.deliveries)
-            self.committed = change.position
+            self.committed = change.executed
             del self.deliveries[:written]
             self.placed -= written
             self.requested -= written
 
 
-def _runs(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
-    """Runs of bounded length, and, but for single deliveries, of bounded size."""
-    start = 0
-    while start < len(deliveries):
-        run = deliveries[start : start + SLICE]
-        ends = accumulate([len(delivery.payload) for delivery in run])
-        length = max(1, bisect_right(list(ends), RUN_BYTES))
-        yield run[:length]
-        start += length
-
-
-def _row(run: Sequence[Delivery]) -> Row:
-    return run[-1].global_ts, layout.seal_run(run)
-
-
-class LmdbState:
+class LmdbState(LazyState[_Change]):
     """The state of a plain log, which keeps every delivery. See `kvstore.ports.State`.
 
     Delivered ids are kept as the places of deliveries and a low watermark for each client, so that a commit
@@ -239,21 +216,10 @@ class LmdbState:
     """
 
     def __init__(
-        self,
-        path: Path,
-        identity: Identity,
-        on_committed: Callable[[Mapping[GroupId, Timestamp]], None],
-        on_failure: OnFailure,
+        self, path: Path, identity: Identity, on_committed: OnCommitted, on_failure: OnFailure
     ) -> None:
-        self._env = Environment(path, STATE_DATABASES, identity, on_failure)
-        self._on_committed = on_committed
+        super().__init__(path, DELIVERIES_DATABASES, identity, on_committed, on_failure)
         self._groups: dict[GroupId, _Group] = {}
-        self._requests: deque[tuple[int, dict[GroupId, _Change]]] = deque()
-        self._writing: dict[GroupId, _Change] | None = None
-        self._durable = 0
-
-    def _where(self, group: GroupId, what: str) -> str:
-        return f"{self._env.path}, group {group}, {what}"
 
     # Reading
 
@@ -271,33 +237,22 @@ class LmdbState:
 
     def _load(self, group: GroupId) -> _Group:
         position, count = NO_TIMESTAMP, 0
-        with self._env.read() as transaction:
-            value = transaction.get(layout.group_key(group), db=self._env[STATE_POSITIONS])
-            if value is not None:
-                position, count = layout.unseal_position(value, self._where(group, "position"))
-            where = self._where(group, "clients")
-            clients: dict[ClientId, tuple[int, list[tuple[int, int, Timestamp]]]] = {}
-            for key, value in self._range(transaction, STATE_CLIENTS, layout.group_key(group)):
-                client = ClientId(layout.number_of_key(key, where))
-                clients[client] = (layout.unseal_number(value, where), [])
-            where = self._where(group, "places")
-            for key, value in self._range(transaction, STATE_PLACES, layout.group_key(group)):
-                client, sequence, digest = layout.mid_of_key(key, where)
-                place = Timestamp(layout.unseal_number(value, where))
-                clients.setdefault(client, (0, []))[1].append((sequence, digest, place))
+        transaction = self._env.read()
+        value = transaction.get(layout.group_key(group), db=self._env[STATE_POSITIONS])
+        if value is not None:
+            position, count = layout.unseal_position(value, self._where(group, "position"))
+        where = self._where(group, "clients")
+        clients: dict[ClientId, tuple[int, list[tuple[int, int, Timestamp]]]] = {}
+        for key, value in rows_from(self._env, transaction, STATE_CLIENTS, layout.group_key(group)):
+            client = ClientId(layout.number_of_key(key, where))
+            clients[client] = (layout.unseal_number(value, where), [])
+        where = self._where(group, "places")
+        for key, value in rows_from(self._env, transaction, STATE_PLACES, layout.group_key(group)):
+            client, sequence, digest = layout.mid_of_key(key, where)
+            place = Timestamp(layout.unseal_number(value, where))
+            clients.setdefault(client, (0, []))[1].append((sequence, digest, place))
         places = _Places([(client, low, above) for client, (low, above) in clients.items()])
         return _Group(position, count, places, position)
-
-    def _range(
-        self, transaction: Transaction, database: bytes, start: bytes
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of the group that the key begins with, from the key on."""
-        cursor = transaction.cursor(self._env[database])
-        if cursor.set_range(start):
-            for key, value in cursor:
-                if key[:2] != start[:2]:
-                    return
-                yield key, value
 
     def place(self, group: GroupId, mid: MessageId) -> Timestamp:
         """Where the group delivered the message; bottom once the client has acknowledged that it knows."""
@@ -312,39 +267,7 @@ class LmdbState:
         least one).
         """
         known = self._group(group)
-        found: list[Delivery] = []
-        for run in chain(self._stored_runs(group, after, known.committed), [known.deliveries]):
-            for delivery in run:
-                if delivery.global_ts <= after:
-                    continue
-                size -= len(delivery.payload)
-                if len(found) == count or (found and size < 0):
-                    return found
-                found.append(delivery)
-        return found
-
-    def _stored_runs(self, group: GroupId, after: Timestamp, upto: Timestamp) -> Iterator[Sequence[Delivery]]:
-        for last, value in self._stored(group, after, upto):
-            yield layout.unseal_run(value, last, self._where(group, f"deliveries up to {last}"))
-
-    def _stored(self, group: GroupId, after: Timestamp, upto: Timestamp) -> Iterator[Row]:
-        """What is on the disk after the one and up to the other.
-
-        Runs are read one at a time; if a snapshot was installed meanwhile, they are not cut as they were.
-        """
-        where = self._where(group, "deliveries")
-        while after < upto:
-            with self._env.read() as transaction:
-                rows = self._range(transaction, STATE_DELIVERIES, layout.run_key(group, Timestamp(after + 1)))
-                key, value = next(rows, (None, b""))
-            if key is None:
-                return
-            last = Timestamp(layout.number_of_key(key, where))
-            if last > upto or layout.run_follows(value, f"{where} up to {last}") < after:
-                run = layout.unseal_run(value, last, f"{where} up to {last}")
-                last, value = _row([delivery for delivery in run if after < delivery.global_ts <= upto])
-            yield last, value
-            after = last
+        return Runs(self._env, group).select(after, known.committed, known.deliveries, count, size)
 
     # Writing
 
@@ -352,13 +275,7 @@ class LmdbState:
         """Deliveries, in order."""
         self._env.check()
         known = self._group(group)
-        position = known.position
-        for delivery in deliveries:
-            if delivery.previous_ts != position:
-                raise InvariantBroken(
-                    f"{delivery.mid} follows {delivery.previous_ts}, but group {group} is at {position}"
-                )
-            position = delivery.global_ts
+        position = check_chain(group, known.position, deliveries)
         known.add(deliveries, position)
 
     def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
@@ -368,56 +285,32 @@ class LmdbState:
             position = self._group(group).position
             if wanted != position:
                 raise InvariantBroken(f"group {group} is to be committed at {wanted}, but is at {position}")
-        self._requests.append((after, {group: self._group(group).take() for group in positions}))
+        self._request(after, {group: self._group(group).take() for group in positions})
 
-    def log_durable(self, number: int) -> None:
-        """The log's batches up to this one are durable."""
-        self._durable = max(self._durable, number)
-
-    def pump(self) -> bool:
-        """Do some of what commits have to do. True if there is more of it to do at once."""
-        if self._env.advance(SLICE):
-            return True
-        if self._env.busy:
-            return False
-        if self._writing is not None:
-            for group, change in self._writing.items():
-                self._groups[group].done(change)
-            self._writing = None
-        changes: dict[GroupId, _Change] = {}
-        while self._requests and self._requests[0][0] <= self._durable:
-            _, later = self._requests.popleft()
-            for group, change in later.items():
-                changes[group] = changes[group].add(change) if group in changes else change
-        if not changes:
-            return False
-        self._writing = changes
-        positions = {group: change.position for group, change in changes.items()}
-        self._env.start(partial(self._puts, changes), partial(self._done, positions))
-        return True
-
-    def _puts(self, changes: Mapping[GroupId, _Change], transaction: Transaction) -> Puts:
-        for group, change in changes.items():
-            if change.replace:
-                yield from self._clear(group, transaction)
-            for run in _runs(change.deliveries):
-                key = layout.run_key(group, run[-1].global_ts)
-                transaction.put(key, layout.seal_run(run), db=self._env[STATE_DELIVERIES])
-                yield len(run)
-            for mid, place in change.places.items():
-                key = layout.place_key(group, mid)
-                if place is None:
-                    transaction.delete(key, db=self._env[STATE_PLACES])
-                else:
-                    transaction.put(key, layout.seal_number(place), db=self._env[STATE_PLACES])
-                yield 1
-            for client, low in change.lows.items():
-                key = layout.client_key(group, client)
-                transaction.put(key, layout.seal_number(low), db=self._env[STATE_CLIENTS])
-                yield 1
-            position = layout.seal_position(change.position, change.count)
-            transaction.put(layout.group_key(group), position, db=self._env[STATE_POSITIONS])
+    def _puts(self, group: GroupId, change: _Change, transaction: Transaction) -> Puts:
+        if change.replace:
+            yield from self._clear(group, transaction)
+        for run in cut(change.deliveries):
+            key = layout.run_key(group, run[-1].global_ts)
+            transaction.put(key, layout.seal_run(run), db=self._env[STATE_DELIVERIES])
+            yield len(run)
+        for mid, place in change.places.items():
+            key = layout.place_key(group, mid)
+            if place is None:
+                transaction.delete(key, db=self._env[STATE_PLACES])
+            else:
+                transaction.put(key, layout.seal_number(place), db=self._env[STATE_PLACES])
             yield 1
+        for client, low in change.lows.items():
+            key = layout.client_key(group, client)
+            transaction.put(key, layout.seal_number(low), db=self._env[STATE_CLIENTS])
+            yield 1
+        position = layout.seal_position(change.executed, change.count)
+        transaction.put(layout.group_key(group), position, db=self._env[STATE_POSITIONS])
+        yield 1
+
+    def _finish(self, group: GroupId, change: _Change) -> None:
+        self._groups[group].done(change)
 
     def _clear(self, group: GroupId, transaction: Transaction) -> Puts:
         prefix = layout.group_key(group)
@@ -427,11 +320,6 @@ class LmdbState:
                 while found and cursor.key().startswith(prefix):
                     found = cursor.delete()
                     yield 1
-
-    def _done(self, positions: Mapping[GroupId, Timestamp], whole: bool) -> None:  # noqa: FBT001 - an outcome
-        """In the thread. What did not fit into the map is done again by the next `pump`."""
-        if whole:
-            self._on_committed(positions)
 
     # Snapshots
 
@@ -443,26 +331,22 @@ class LmdbState:
         """
         known = self._group(group)
         head = layout.snapshot_head(known.position, known.settled().ids())
-        return self._pieces(group, head, known.committed, list(known.deliveries))
+        parts = self._parts(group, head, known.committed, list(known.deliveries))
+        return pieces(parts, PIECE_BYTES)
 
-    def _pieces(
+    def _parts(
         self, group: GroupId, head: bytes, committed: Timestamp, deliveries: list[Delivery]
     ) -> Iterator[bytes]:
-        piece = bytearray(head)
-        for last, value in chain(self._stored(group, NO_TIMESTAMP, committed), map(_row, _runs(deliveries))):
-            piece += layout.snapshot_row(last, value)
-            while len(piece) >= PIECE_BYTES:
-                yield bytes(piece[:PIECE_BYTES])
-                del piece[:PIECE_BYTES]
-        while piece:
-            yield bytes(piece[:PIECE_BYTES])
-            del piece[:PIECE_BYTES]
+        yield head
+        stored = Runs(self._env, group).rows(NO_TIMESTAMP, committed)
+        for last, value in chain(stored, map(row_of, cut(deliveries))):
+            yield layout.snapshot_row(last, value)
 
-    def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
+    def install(self, group: GroupId, snapshot: Iterable[bytes], checkpoint: Checkpoint) -> None:
         """Replace the group's state by a snapshot; durable with the next commit, as a whole."""
         self._env.check()
         where = f"the snapshot of group {group}"
-        position, ids, deliveries = layout.read_snapshot(pieces, where)
+        position, ids, deliveries = layout.read_snapshot(snapshot, where)
         places = _Places(ids)
         if position != checkpoint.position:
             raise BadSnapshot(f"{where} is of {position}, but its checkpoint of {checkpoint.position}")
@@ -477,16 +361,3 @@ class LmdbState:
         self._groups[group] = _Group(
             position, count, places, NO_TIMESTAMP, deliveries, count, 0, installed, replace=True
         )
-
-    def close(self) -> bool:
-        """Do the commits that need not wait for the log any more, and close. Whether all of it is durable."""
-        while not self._env.failed:
-            self._env.wait()
-            try:
-                while self.pump():
-                    pass
-            except StorageError:
-                break
-            if not self._env.busy:
-                break
-        return self._env.close()

@@ -11,6 +11,7 @@ import lmdb
 
 from kvstore import layout
 from kvstore.layout import (
+    DELIVERIES_DATABASES,
     DISK,
     INCARNATION,
     LOCK,
@@ -18,7 +19,6 @@ from kvstore.layout import (
     LOG_DATABASES,
     META,
     STATE,
-    STATE_DATABASES,
     Identity,
     Left,
     StorageError,
@@ -70,7 +70,7 @@ def create(path: Path, identity: Identity) -> None:
             raise StorageError(f"{path} has a disk already, or what was left of one: {name}")
     lock = _lock(path)
     try:
-        for name, databases in ((LOG, LOG_DATABASES), (STATE, STATE_DATABASES)):
+        for name, databases in ((LOG, LOG_DATABASES), (STATE, DELIVERIES_DATABASES)):
             _create_environment(path / name, databases, identity)
         layout.write_disk(path, identity, Left())
         layout.sync_directory(path.parent)

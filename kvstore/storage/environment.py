@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -13,18 +12,12 @@ from typing import Final, TypeAlias
 import lmdb
 
 from kvstore import layout
-from kvstore.layout import (
-    INCARNATION,
-    LOG_DATABASES,
-    META,
-    STATE_DATABASES,
-    Durability,
-    Identity,
-    StorageError,
-)
+from kvstore.layout import INCARNATION, META, Durability, Identity, StorageError
 
 MAP_BYTES: Final = 64 << 20
 """What an environment may grow to before its map is doubled."""
+
+DATABASES_MAX: Final = 32
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 Puts: TypeAlias = Generator[int, None, None]
@@ -57,13 +50,20 @@ class Environment:
 
     It is opened without LMDB's locks, since its lock for writers belongs to the thread that began. That is
     allowed to whoever sees to it that there is one writer, and that no reader is older than the last commit
-    when a write transaction begins. So a reader lives no longer than a call; and while the thread commits,
-    when it may be writing the very page that a new reader looks at first, all use one that was begun before.
+    when a write transaction begins. So all reads share one reader, which ends before the next write
+    transaction begins; and while the thread commits, when it may be writing the very page that a new reader
+    looks at first, it is one that was begun before. What a commit did is seen when `advance` finds it done.
     """
 
     def __init__(
-        self, path: Path, databases: Iterable[bytes], identity: Identity, on_failure: OnFailure
+        self,
+        path: Path,
+        databases: Iterable[bytes],
+        identity: Identity,
+        on_failure: OnFailure,
+        tables: Iterable[bytes] = (),
     ) -> None:
+        """The databases must be there; tables are made when they are first asked for."""
         self.path = path
         self._on_failure = on_failure
         self._env = open_environment(path, identity.durability, create=False)
@@ -72,6 +72,7 @@ class Environment:
             with self._env.begin() as transaction:
                 value = transaction.get(INCARNATION, b"", db=self._databases[META])
             layout.check_incarnation(path, identity, value)
+            self._databases.update({name: self._env.open_db(name) for name in tables})
         except lmdb.Error as error:
             self._env.close()
             raise StorageError(f"{path} is not what it should be: {error}") from error
@@ -108,15 +109,12 @@ class Environment:
         """Whether a transaction is under way."""
         return self._job is not None
 
-    @contextmanager
-    def read(self) -> Iterator[Transaction]:
+    def read(self) -> Transaction:
         """What is committed. Not to be kept beyond this turn of the loop."""
         self.check()
-        if self._reader is not None:
-            yield self._reader
-        else:
-            with self._env.begin() as transaction:
-                yield transaction
+        if self._reader is None:
+            self._reader = self._env.begin()
+        return self._reader
 
     def start(self, steps: Steps, then: Callable[[bool], None]) -> None:
         """Begin a transaction, which `advance` fills."""
@@ -153,6 +151,7 @@ class Environment:
             raise
 
     def _begin(self, job: _Job) -> None:
+        self._end_reader()
         try:
             transaction = self._env.begin(write=True)
         except lmdb.Error as error:
@@ -177,7 +176,7 @@ class Environment:
             done += count
             if puts is not None and done >= puts:
                 return True
-        self._reader = self._env.begin()
+        self.read()
         job.filling = None
         self._idle.clear()
         self._jobs.put((job, transaction))
@@ -190,6 +189,7 @@ class Environment:
 
     def _grow(self) -> None:
         """Double the map. No transaction may be open: neither ours nor a reader's."""
+        self._end_reader()
         try:
             self._env.set_mapsize(2 * self._env.info()["map_size"])
         except lmdb.Error as error:
@@ -256,7 +256,7 @@ def open_environment(path: Path, durability: Durability, *, create: bool) -> lmd
         return lmdb.open(
             str(path),
             map_size=max(MAP_BYTES, 2 * size),
-            max_dbs=max(len(LOG_DATABASES), len(STATE_DATABASES)),
+            max_dbs=DATABASES_MAX,
             create=create,
             lock=False,
             sync=sync,

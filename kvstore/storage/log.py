@@ -65,20 +65,20 @@ class LmdbLog:
     def _last(self) -> int:
         """The highest number on the disk."""
         highest = 0
-        with self._env.read() as transaction:
-            for key, value in transaction.cursor(self._env[LOG_BASES]):
-                group = layout.group_of_key(key, f"{self._env.path}, bases")
-                number, _ = layout.unseal_base(value, self._where(group, "base"))
-                highest = max(highest, number)
-                self._folded[group] = number
-            cursor = transaction.cursor(self._env[LOG_ROWS])
-            found = cursor.first()
-            while found:
-                group = layout.group_of_key(cursor.key(), f"{self._env.path}, rows")
-                found = cursor.set_range(layout.row_key(GroupId(group + 1), 0))
-                if cursor.prev() if found else cursor.last():
-                    highest = max(highest, layout.number_of_key(cursor.key(), self._where(group, "rows")))
-                found = found and cursor.next()
+        transaction = self._env.read()
+        for key, value in transaction.cursor(self._env[LOG_BASES]):
+            group = layout.group_of_key(key, f"{self._env.path}, bases")
+            number, _ = layout.unseal_base(value, self._where(group, "base"))
+            highest = max(highest, number)
+            self._folded[group] = number
+        cursor = transaction.cursor(self._env[LOG_ROWS])
+        found = cursor.first()
+        while found:
+            group = layout.group_of_key(cursor.key(), f"{self._env.path}, rows")
+            found = cursor.set_range(layout.row_key(GroupId(group + 1), 0))
+            if cursor.prev() if found else cursor.last():
+                highest = max(highest, layout.number_of_key(cursor.key(), self._where(group, "rows")))
+            found = found and cursor.next()
         return highest
 
     def _where(self, group: GroupId, what: str) -> str:
@@ -98,22 +98,22 @@ class LmdbLog:
         base = 0
         where = self._where(group, "base")
         try:
-            with self._env.read() as transaction:
-                value = transaction.get(layout.group_key(group), db=self._env[LOG_BASES])
-                if value is not None:
-                    rows.base_bytes = len(value)
-                    base, data = layout.unseal_base(value, where)
-                    decode(data, fold, where)
-                cursor = transaction.cursor(self._env[LOG_ROWS])
-                prefix = layout.group_key(group)
-                found = cursor.set_range(layout.row_key(group, base + 1))
-                while found and cursor.key().startswith(prefix):
-                    where = self._where(group, "rows")
-                    where = self._where(group, f"row {layout.number_of_key(cursor.key(), where)}")
-                    value = cursor.value()
-                    decode(layout.unseal(value, where), fold, where)
-                    rows.row_bytes += max(len(value), ROW_BYTES)
-                    found = cursor.next()
+            transaction = self._env.read()
+            value = transaction.get(layout.group_key(group), db=self._env[LOG_BASES])
+            if value is not None:
+                rows.base_bytes = len(value)
+                base, data = layout.unseal_base(value, where)
+                decode(data, fold, where)
+            cursor = transaction.cursor(self._env[LOG_ROWS])
+            prefix = layout.group_key(group)
+            found = cursor.set_range(layout.row_key(group, base + 1))
+            while found and cursor.key().startswith(prefix):
+                where = self._where(group, "rows")
+                where = self._where(group, f"row {layout.number_of_key(cursor.key(), where)}")
+                value = cursor.value()
+                decode(layout.unseal(value, where), fold, where)
+                rows.row_bytes += max(len(value), ROW_BYTES)
+                found = cursor.next()
         except InvariantBroken as error:
             raise StorageError(f"{where}: {error}") from error
         return rows
