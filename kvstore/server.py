@@ -116,7 +116,7 @@ class Server:
             self._disk.close()
             raise
 
-    def _open_disk(self) -> storage.Disk:
+    def _open_disk(self) -> storage.Disk[storage.LmdbState]:
         """The node's disk; if it is lost, a new one."""
         config, me = self._config, self.me
         path = config.data(me)
@@ -128,7 +128,7 @@ class Server:
             replace_lost_disk(config, me, str(error))
             return self._open()
 
-    def _open(self) -> storage.Disk:
+    def _open(self) -> storage.Disk[storage.LmdbState]:
         return storage.open(
             self._config.data(self.me), self._config.id, self.me,
             on_durable=self._from_thread(self._durable),

@@ -14,16 +14,20 @@ start.
 from kvstore.layout import BadSnapshot, Identity, LostDisk, StorageError
 from kvstore.storage.deliveries import LmdbState
 from kvstore.storage.disk import Disk, create, open  # noqa: A004 - read as `storage.open`
+from kvstore.storage.images import Image
 from kvstore.storage.log import LmdbLog
+from kvstore.storage.store import StoreState
 
 __all__ = [
     "BadSnapshot",
     "Disk",
     "Identity",
+    "Image",
     "LmdbLog",
     "LmdbState",
     "LostDisk",
     "StorageError",
+    "StoreState",
     "create",
     "open",
 ]

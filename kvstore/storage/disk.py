@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any, Generic, TypeVar, overload
 
 import lmdb
 
@@ -19,21 +20,26 @@ from kvstore.layout import (
     LOG_DATABASES,
     META,
     STATE,
+    STORE_DATABASES,
     Identity,
     Left,
     StorageError,
 )
+from kvstore.machine.ordered import Table
 from kvstore.ports import NodeId
 from kvstore.storage.deliveries import LmdbState
 from kvstore.storage.environment import OnFailure, open_environment
+from kvstore.storage.lazy import OnCommitted
 from kvstore.storage.log import LmdbLog
-from multicast.types import GroupId, Timestamp
+from kvstore.storage.store import StoreState
+
+S = TypeVar("S", bound="LmdbState | StoreState")
 
 
-class Disk:
+class Disk(Generic[S]):
     """A node's disk, in use by this process only."""
 
-    def __init__(self, path: Path, identity: Identity, log: LmdbLog, state: LmdbState, lock: int) -> None:
+    def __init__(self, path: Path, identity: Identity, log: LmdbLog, state: S, lock: int) -> None:
         self.path = path
         self.identity = identity
         self.log = log
@@ -70,7 +76,8 @@ def create(path: Path, identity: Identity) -> None:
             raise StorageError(f"{path} has a disk already, or what was left of one: {name}")
     lock = _lock(path)
     try:
-        for name, databases in ((LOG, LOG_DATABASES), (STATE, DELIVERIES_DATABASES)):
+        state = STORE_DATABASES if identity.keeps == "store" else DELIVERIES_DATABASES
+        for name, databases in ((LOG, LOG_DATABASES), (STATE, state)):
             _create_environment(path / name, databases, identity)
         layout.write_disk(path, identity, Left())
         layout.sync_directory(path.parent)
@@ -93,20 +100,42 @@ def _create_environment(path: Path, databases: Iterable[bytes], identity: Identi
     layout.sync_directory(path)
 
 
+@overload
 def open(  # noqa: A001 - read as `storage.open`
     path: Path,
     cluster: str,
     node: NodeId,
     *,
     on_durable: Callable[[int], None],
-    on_committed: Callable[[Mapping[GroupId, Timestamp]], None],
+    on_committed: OnCommitted,
     on_failure: OnFailure,
-) -> Disk:
-    """Open a node's disk.
+) -> Disk[LmdbState]: ...
+@overload
+def open(  # noqa: A001 - read as `storage.open`
+    path: Path,
+    cluster: str,
+    node: NodeId,
+    *,
+    tables: Mapping[str, Table[Any, Any]],
+    on_durable: Callable[[int], None],
+    on_committed: OnCommitted,
+    on_failure: OnFailure,
+) -> Disk[StoreState]: ...
+def open(  # noqa: A001 - read as `storage.open`
+    path: Path,
+    cluster: str,
+    node: NodeId,
+    *,
+    tables: Mapping[str, Table[Any, Any]] | None = None,
+    on_durable: Callable[[int], None],
+    on_committed: OnCommitted,
+    on_failure: OnFailure,
+) -> Disk[LmdbState] | Disk[StoreState]:
+    """Open a node's disk: with tables, a store's; without, one for bare multicast.
 
     `on_durable` gets the number of the log's last durable batch, maybe the same one again. `on_committed`
-    gets the positions of a commit of the state. `on_failure` is told, once by each store, that it has failed.
-    They may be called from any thread.
+    gets what a commit of the state has executed. `on_failure` is told, once by each store, that it has
+    failed. They may be called from any thread.
 
     Raises `LostDisk` if what the disk promised may be lost, and `StorageError` if it is not this node's, is
     in use, or cannot be read.
@@ -114,21 +143,27 @@ def open(  # noqa: A001 - read as `storage.open`
     if not path.is_dir():
         raise StorageError(f"{path} has no disk: there is no such directory")
     lock = _lock(path)
-    opened: list[LmdbLog | LmdbState] = []
+    opened: list[LmdbLog | LmdbState | StoreState] = []
     try:
         identity, left = layout.read_disk(path)
         boot = layout.boot_id()
-        layout.check_owner(path, identity, cluster, node)
+        layout.check_owner(path, identity, cluster, node, "deliveries" if tables is None else "store")
         layout.check_lost(path, identity, left, boot)
         opened.append(log := LmdbLog(path / LOG, identity, on_durable, on_failure))
-        opened.append(state := LmdbState(path / STATE, identity, on_committed, on_failure))
+        disk: Disk[LmdbState] | Disk[StoreState]
+        if tables is None:
+            opened.append(plain := LmdbState(path / STATE, identity, on_committed, on_failure))
+            disk = Disk(path, identity, log, plain, lock)
+        else:
+            opened.append(store := StoreState(path / STATE, identity, on_committed, on_failure, tables))
+            disk = Disk(path, identity, log, store, lock)
         layout.write_disk(path, identity, Left(clean=False, boot=boot))
     except BaseException:
-        for store in opened:
-            store.close()
+        for each in opened:
+            each.close()
         os.close(lock)
         raise
-    return Disk(path, identity, log, state, lock)
+    return disk
 
 
 def _lock(path: Path) -> int:

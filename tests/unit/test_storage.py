@@ -727,11 +727,13 @@ def test_a_disk_of_somebody_else_is_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 1}, "has format 1, but this program knows only format 3"),
+        ({"format": 1}, "has format 1, but this program knows only format 4"),
         ({"incarnation": "x"}, "incarnation must be in 1"),
         ({"clean": 1}, "clean and boot cannot be 1"),
         ({"extra": 1}, "unexpected keyword argument 'extra'"),
         ({"durability": "none"}, "durability must be"),
+        ({"keeps": "none"}, "keeps must be"),
+        ({"keeps": "store"}, "is a disk for 'store', not for 'deliveries'"),
         ({"incarnation": 5}, r"log is of incarnation [0-9a-f]+, but its disk of 5"),
     ],
 )
