@@ -85,7 +85,7 @@ class Loop:
         self.opened = self.open()
         self.used = self.longest = 0.0
 
-    def open(self) -> storage.Disk:
+    def open(self) -> storage.Disk[storage.LmdbState]:
         return storage.open(
             self.path, "benchmark", NODE,
             on_durable=self.events.put, on_committed=self.events.put, on_failure=self.events.put,

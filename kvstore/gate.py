@@ -75,6 +75,7 @@ class Gate(Generic[Answer]):
         "_owed",
         "_shared",
         "_shared_last",
+        "_taken_over",
         "_told",
     )
 
@@ -91,6 +92,7 @@ class Gate(Generic[Answer]):
         self._changed = False
         self._dependencies = Dependencies()
         self._inherited = NO_TIMESTAMP  # what everything depends on, since we do not know better
+        self._taken_over = NO_TIMESTAMP  # an earlier leader may have delivered up to this, and answered reads
         self._depends: dict[Answer, Timestamp] = {}
         self._held: dict[Timestamp, list[Answer]] = {}  # the same, by dependency
         self._executed: set[Answer] = set()
@@ -126,6 +128,8 @@ class Gate(Generic[Answer]):
                     self._shared_last[group] = gts
         if answer is not None:
             self._depend(answer, footprint, gts if several else NO_TIMESTAMP)
+        if several and gts <= self._taken_over:
+            self._inherited = gts
 
     def read(self, answer: Answer, footprint: Footprint) -> None:
         """A strict read stands behind what is delivered, like a transaction of this group alone."""
@@ -161,8 +165,13 @@ class Gate(Generic[Answer]):
         self._heard[group] = Announcement(group, closed, levels)
         self._changed = True
 
-    def new_ballot(self) -> None:
-        """The group's leader changes. Of what depends on what before that, a new leader assumes the worst."""
+    def new_ballot(self, taken_over: Timestamp) -> None:
+        """The group's leader changes. Of what depends on what before that, a new leader assumes the worst.
+
+        That goes for what it has delivered, and for what earlier leaders may have: up to `taken_over`. They
+        may not know that they are deposed, and still answer reads that they hold.
+        """
+        self._taken_over = taken_over
         self._inherited = self._open[-1] if self._open else NO_TIMESTAMP
         self._told.clear()
         self._dependencies = Dependencies()

@@ -41,11 +41,14 @@ from multicast.types import (
     Timestamp,
 )
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Of everything on the disk. Whoever changes any of it counts this up."""
 
 Durability: TypeAlias = Literal["fsync", "os"]
 """Whether a commit waits for the disk, or leaves that to the operating system."""
+
+Keeps: TypeAlias = Literal["deliveries", "store"]
+"""What the state is: all deliveries, for bare multicast; or a store's tables."""
 
 
 class StorageError(Exception):
@@ -90,8 +93,18 @@ STATE_CLIENTS: Final = b"clients"
 STATE_PLACES: Final = b"places"
 """(group, client, sequence, digest): global timestamp of a delivery at or above the client's watermark."""
 
+STORE_IMAGES: Final = b"images"
+"""group: everything of a store that is in no table."""
+
+STORE_RINGS: Final = b"rings"
+"""group: which of the last deliveries `STATE_DELIVERIES` still has, and how many bytes they are."""
+
+STORE_NODES: Final = b"nodes"
+"""(node, the rest of a long key, or its next part): as in a table. See `kvstore.storage.rows`."""
+
 LOG_DATABASES: Final = (META, LOG_ROWS, LOG_BASES)
-STATE_DATABASES: Final = (META, STATE_POSITIONS, STATE_DELIVERIES, STATE_CLIENTS, STATE_PLACES)
+DELIVERIES_DATABASES: Final = (META, STATE_POSITIONS, STATE_DELIVERIES, STATE_CLIENTS, STATE_PLACES)
+STORE_DATABASES: Final = (META, STORE_IMAGES, STORE_RINGS, STATE_DELIVERIES, STORE_NODES)
 
 INCARNATION: Final = b"incarnation"
 
@@ -124,6 +137,19 @@ def client_key(group: GroupId, client: ClientId) -> bytes:
 def place_key(group: GroupId, mid: MessageId) -> bytes:
     """Of a delivery's place in the order."""
     return _PLACE.pack(group, *mid)
+
+
+NODE_BYTES: Final = _NUMBER.size
+
+
+def table_name(name: str) -> bytes:
+    """The sub-database of a store's table: (group, key), or what leads to the rest of a long key."""
+    return b"table " + name.encode()
+
+
+def number_of_node(key: bytes) -> int:
+    """Whose row this is."""
+    return int.from_bytes(key[:NODE_BYTES], "big")
 
 
 def group_of_key(key: bytes, where: str) -> GroupId:
@@ -180,6 +206,11 @@ def unseal_number(value: bytes, where: str) -> int:
     number: int
     (number,) = _unpack(_NUMBER, unseal(value, where), where)
     return number
+
+
+def unseal_node(value: bytes, where: str) -> bytes:
+    """What the rows of a node begin with, whose number was sealed."""
+    return _NUMBER.pack(unseal_number(value, where))
 
 
 def seal_base(number: int, batch: bytes) -> bytes:
@@ -381,6 +412,7 @@ class Identity:
     incarnation: int
     """Random, in 1..2^63-1: a node that comes back with another disk is not the same replica."""
     durability: Durability = "fsync"
+    keeps: Keeps = "deliveries"
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -389,13 +421,17 @@ class Identity:
                 raise ValueError(f"{name} must be a name, not {getattr(self, name)!r}")
         if self.durability not in get_args(Durability):
             raise ValueError(f'durability must be "fsync" or "os", not {self.durability!r}')
+        if self.keeps not in get_args(Keeps):
+            raise ValueError(f'keeps must be "deliveries" or "store", not {self.keeps!r}')
         if type(self.incarnation) is not int or not 0 < self.incarnation < 2**63:
             raise ValueError(f"incarnation must be in 1..2^63-1, not {self.incarnation!r}")
 
     @classmethod
-    def new(cls, cluster: str, node: NodeId, durability: Durability = "fsync") -> Identity:
+    def new(
+        cls, cluster: str, node: NodeId, durability: Durability = "fsync", keeps: Keeps = "deliveries"
+    ) -> Identity:
         """A disk that never was."""
-        return cls(cluster, node, secrets.randbelow(2**63 - 1) + 1, durability)
+        return cls(cluster, node, secrets.randbelow(2**63 - 1) + 1, durability, keeps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,12 +485,14 @@ def write_disk(path: Path, identity: Identity, left: Left) -> None:
         raise StorageError(f"{path / DISK} cannot be written: {error.strerror}") from error
 
 
-def check_owner(path: Path, identity: Identity, cluster: str, node: NodeId) -> None:
-    """Refuse a disk of another cluster or node."""
+def check_owner(path: Path, identity: Identity, cluster: str, node: NodeId, keeps: Keeps) -> None:
+    """Refuse a disk of another cluster or node, or for something else."""
     if identity.cluster != cluster:
         raise StorageError(f"{path} is a disk of cluster {identity.cluster!r}, not of {cluster!r}")
     if identity.node != node:
         raise StorageError(f"{path} is the disk of node {identity.node!r}, not of {node!r}")
+    if identity.keeps != keeps:
+        raise StorageError(f"{path} is a disk for {identity.keeps!r}, not for {keeps!r}")
 
 
 def check_incarnation(path: Path, identity: Identity, value: bytes) -> None:

@@ -23,3 +23,7 @@ class SnapshotAck:
 
     transfer: int
     index: int
+
+
+STORE_MESSAGES: frozenset[type] = frozenset()
+"""What is the store's, and not the ordering protocol's or the node's own."""

@@ -7,8 +7,10 @@ frame for each other node, and what the application has to do. What its own repl
 The contract of `multicast.protocol`, and where it is kept:
 
 - promises leave when their batch, and all before it, are durable: `_waiting`, `durable`;
-- nothing of a delivery is durable in the state before its records are in the log: `State.commit(..., after)`;
-- a replica may report what it has executed when the state that has it is durable: `committed`.
+- nothing of a delivery is durable in the application before its records are in the log: `commit(..., after)`;
+- a replica may report what it has executed when the application has made that durable: `committed`.
+
+What messages mean is the `Application`'s business, and so is what clients are told.
 """
 
 from __future__ import annotations
@@ -24,18 +26,18 @@ from typing import Any, Final, TypeAlias
 from typing import Protocol as Interface
 
 from kvstore.layout import BadSnapshot
-from kvstore.messages import SnapshotAck, SnapshotPiece
-from kvstore.ports import Clock, Log, Network, NodeId, State
+from kvstore.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece
+from kvstore.ports import Application, Clock, Log, Network, NodeId
 from kvstore.snapshots import Incoming, Outgoing, decode_checkpoint, pieces_of
 from kvstore.wire import Envelope, WireError
 from multicast.client import Refused, Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
-from multicast.membership import MEMBERSHIP, Membership
+from multicast.membership import Membership
 from multicast.messages import TO_ANYONE, Deliveries, Delivery, Message, Multicast
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.topology import Topology
-from multicast.types import ClientId, GroupId, MessageId, Process, ReplicaId, Timestamp
+from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +111,7 @@ class Node:
         clock: Clock,
         network: Network,
         log: Log,
-        state: State,
+        application: Application,
         rng: random.Random,
         timing: Timing,
         observer: Observer | None = None,
@@ -127,7 +129,7 @@ class Node:
         self._clock = clock
         self._network = network
         self._log = log
-        self._state = state
+        self._application = application
         self._observer = observer
         self._on_learned = on_learned
         self.statistics = Statistics()
@@ -145,8 +147,10 @@ class Node:
         """What leaves to clients."""
         self._local: _Queues = {}
         """Between replicas of this node, and from a replica to itself."""
-        self._routes: dict[ReplicaId, dict[Sequence[Process], list[list[Any]]]] = defaultdict(dict)
+        self._routes: dict[Process, dict[Sequence[Process], list[list[Any]]]] = defaultdict(dict)
         """Into which of these queues a message goes, by sender and receivers: few, for many messages."""
+        self._clients: dict[ClientId, NodeId] = {}
+        """Clients that live on other nodes, and where they last spoke from."""
         self._strays: list[Message] = []
         """What was sent to replicas of which nobody knows where they are."""
         self._dirty: dict[ReplicaId, None] = {}
@@ -174,31 +178,52 @@ class Node:
             raise InvalidArgument(f"node {self.me} has a replica of group {group} already")
         start = Start(
             replica, self.topology, random.Random(self._rng.getrandbits(64)), now, self._timing,
-            self._log.load(group), self._state.load(group), self._place, evicts,
+            self._log.load(group), self._application.load(group), self._place, evicts,
         )  # fmt: skip
         hosted = _Hosted(self._protocol(start), position=start.checkpoint.position)
         self._hosted[replica] = self._by_group[group] = hosted
+        self._application.host(hosted.replica)
         self._dirty[replica] = None
         self._wakes[replica] = now
 
     # What comes in
 
-    def receive(self, envelopes: Iterable[Envelope]) -> None:
-        """Messages from another node or a client. Who sent them has been checked; what they say has not."""
+    def receive(self, envelopes: Iterable[Envelope], node: NodeId | None = None) -> None:
+        """Messages from a node or a client. Who sent them has been checked; what they say has not."""
         now = self._clock.now()
         for sender, receiver, messages in envelopes:
-            hosted = self._hosted.get(receiver) if isinstance(receiver, ReplicaId) else None
+            if node is not None and not isinstance(sender, ReplicaId):
+                self._clients[sender] = node
+            self._take(sender, receiver, messages, now)
+
+    def _take(self, sender: Process, receiver: Process, messages: Sequence[Any], now: float) -> None:
+        if receiver in self._application.processes:
+            self._tell(receiver, sender, messages)
+            return
+        hosted = self._hosted.get(receiver) if isinstance(receiver, ReplicaId) else None
+        if hosted is None:
+            hosted = self._stand_in(receiver, messages)
             if hosted is None:
-                hosted = self._stand_in(receiver, messages)
-                if hosted is None:
-                    self.statistics.strays += 1
-                    logger.debug("%s is not on node %s: %s asked for it", receiver, self.me, sender)
-                    continue
-            self._dirty[hosted.replica.me] = None
-            if len(messages) == 1 and isinstance(messages[0], SnapshotPiece | SnapshotAck):
-                self._transfer(hosted, sender, messages[0], now)
-            else:
-                self._handle(hosted.replica, sender, messages, now)
+                self.statistics.strays += 1
+                logger.debug("%s is not on node %s: %s asked for it", receiver, self.me, sender)
+                return
+        self._dirty[hosted.replica.me] = None
+        if len(messages) == 1 and isinstance(messages[0], SnapshotPiece | SnapshotAck):
+            self._transfer(hosted, sender, messages[0], now)
+        elif STORE_MESSAGES.isdisjoint(map(type, messages)):
+            self._handle(hosted.replica, sender, messages, now)
+        else:
+            for store, run in groupby(messages, lambda message: type(message) in STORE_MESSAGES):
+                if store:
+                    self._tell(hosted.replica.me, sender, list(run))
+                else:
+                    self._handle(hosted.replica, sender, list(run), now)
+
+    def _tell(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
+        try:
+            self._application.receive(receiver, sender, messages)
+        except PeerViolation as error:
+            self._refuse(sender, str(error))
 
     def _stand_in(self, receiver: Process, messages: Sequence[Message | Reply]) -> _Hosted | None:
         """Who was here before, on another disk, is gone; but some things are said to whoever is there."""
@@ -255,7 +280,9 @@ class Node:
         """
         me, timing = hosted.replica.me, self._timing
         missed = (
-            self._state.deliveries(me.group, after, timing.part_entries, timing.part_bytes) if after else ()
+            self._application.deliveries(me.group, after, timing.part_entries, timing.part_bytes)
+            if after
+            else ()
         )
         if missed and missed[0].previous_ts == after:
             self._route(me, [((target,), Deliveries(tuple(missed), hosted.position))])
@@ -269,7 +296,7 @@ class Node:
         if known is not None and now < known.deadline:
             return
         transfer = self._rng.getrandbits(62)
-        pieces = pieces_of(transfer, hosted.replica.checkpoint(), self._state.snapshot(me.group))
+        pieces = pieces_of(transfer, hosted.replica.checkpoint(), self._application.snapshot(me.group))
         outgoing = Outgoing(transfer, pieces, next(pieces), now + TRANSFER_S)
         self._outgoing[me, target] = outgoing
         self._pieces.append((me, target, outgoing.sent))
@@ -304,9 +331,9 @@ class Node:
         """Take the snapshot's place, if it is ahead of ours. A bad one changes nothing."""
         replica = hosted.replica
         checkpoint = decode_checkpoint(b"".join(incoming.ordering))
-        if checkpoint.position <= hosted.position or replica.is_leader:
+        if not replica.takes(checkpoint):
             return
-        self._state.install(replica.me.group, incoming.state, checkpoint)
+        self._application.install(replica.me.group, incoming.state, checkpoint)
         if not replica.install(checkpoint, now):
             raise InvariantBroken(f"{replica.me} did not take the snapshot that its state has taken")
         logger.info("%s took a snapshot of %s, at %d", replica.me, incoming.source, checkpoint.position)
@@ -319,13 +346,13 @@ class Node:
         """The log's batches up to this one are durable: their promises leave with the next turn."""
         self._durable = max(self._durable, number)
 
-    def committed(self, positions: Mapping[GroupId, Timestamp]) -> None:
-        """The state is durable up to these positions."""
+    def committed(self, executed: Mapping[GroupId, Timestamp]) -> None:
+        """The application is durable; of these groups, everything up to here is executed."""
         self._committing = False
         for hosted in self._hosted.values():
-            position = positions.get(hosted.replica.me.group)
-            if position is not None:
-                hosted.replica.executed(position)
+            watermark = executed.get(hosted.replica.me.group)
+            if watermark is not None:
+                hosted.replica.executed(watermark)
 
     def tick(self) -> None:
         """Time has passed."""
@@ -347,12 +374,12 @@ class Node:
         self.statistics.turns += 1
         now = self._clock.now()
         self._release()
-        while self._dirty or self._local:
+        while self._dirty or self._local or self._speak(now):
             self._drain(now)
             self._release()
         self._commit(now)
         self._flush()
-        self.wake_at = min([self._commit_at, *self._wakes.values()])
+        self.wake_at = min([self._commit_at, self._application.wake_at, *self._wakes.values()])
 
     def _drain(self, now: float) -> None:
         """Until no replica of this node has anything for another: then one batch for the log, if need be.
@@ -363,6 +390,8 @@ class Node:
         promises: list[tuple[ReplicaId, list[Send]]] = []
         while self._dirty or self._local:
             self._handle_local(now)
+            if not self._dirty:
+                continue
             me, _ = self._dirty.popitem()
             hosted = self._hosted[me]
             ready = hosted.replica.ready()
@@ -396,15 +425,19 @@ class Node:
         local, self._local = self._local, {}
         self._routes.clear()
         for (sender, receiver), messages in local.items():
-            replica = self._hosted[receiver].replica  # type: ignore[index]  # clients are not local
-            self._dirty[replica.me] = None
-            self._handle(replica, sender, messages, now)
+            self._take(sender, receiver, messages, now)
 
-    def _route(self, me: ReplicaId, sends: Sequence[Send]) -> None:
+    def _speak(self, now: float) -> bool:
+        """Send what the application says. Whether a process of this node has to hear it."""
+        for me, receivers, message in self._application.turn(now):
+            self._route(me, [(receivers, message)])
+        return bool(self._local)
+
+    def _route(self, me: Process, sends: Iterable[tuple[Sequence[Process], Any]]) -> None:
         """Put messages where they leave from."""
         routes = self._routes[me]
         for receivers, message in sends:
-            if self._observer is not None:
+            if self._observer is not None and isinstance(me, ReplicaId):
                 self._observer.sent(me, receivers, message)
             route = routes.get(receivers)
             if route is None:
@@ -412,11 +445,12 @@ class Node:
             for queue in route:
                 queue.append(message)
 
-    def _queue(self, me: ReplicaId, receiver: Process) -> list[Any]:
-        if not isinstance(receiver, ReplicaId):
-            queues = self._answers
-        elif receiver in self._hosted:
+    def _queue(self, me: Process, receiver: Process) -> list[Any]:
+        if receiver in self._hosted or receiver in self._application.processes:
             queues = self._local
+        elif not isinstance(receiver, ReplicaId):
+            home = self._clients.get(receiver)
+            queues = self._answers if home is None else self._links[home]
         elif (node := self._node_of(receiver)) is None or node == self.me:
             return self._strays
         else:
@@ -424,32 +458,21 @@ class Node:
         return queues.setdefault((me, receiver), [])
 
     def _apply(self, hosted: _Hosted, ready: Ready, now: float) -> None:
-        replica = hosted.replica
-        me = replica.me
+        me = hosted.replica.me
         group = me.group
         if ready.deliver:
-            self._state.apply(group, ready.deliver)
+            self._application.deliver(group, ready.deliver)
             if self._observer is not None:
                 for delivery in ready.deliver:
                     self._observer.delivered(me, delivery)
-            if replica.is_leader:
-                self._reply(me, [(d.mid, d.global_ts) for d in ready.deliver if d.mid.client != MEMBERSHIP])
             hosted.applied = True
             hosted.position = ready.deliver[-1].global_ts
             self.statistics.delivered += len(ready.deliver)
         for target, after in ready.transfers:
             self._bring_up(hosted, target, after, now)
-        asked = [mid for asker, mid in ready.duplicates if not isinstance(asker, ReplicaId)]
-        self._reply(me, [(mid, self._state.place(group, mid)) for mid in asked])
-
-    def _reply(self, me: ReplicaId, places: Iterable[tuple[MessageId, Timestamp]]) -> None:
-        """Tell clients where their messages are in the group's order."""
-        for client, run in groupby(places, lambda answer: answer[0][0]):
-            mids, found = zip(*run, strict=True)
-            reply = Reply(mids, me.group, found)
-            self._queue(me, client).append(reply)
-            if self._observer is not None:
-                self._observer.sent(me, (client,), reply)
+        asked = [(asker, message) for asker, message in ready.duplicates if not isinstance(asker, ReplicaId)]
+        if asked:
+            self._application.repeat(group, asked)
 
     def _release(self) -> None:
         """Promises leave whose records, and all before them, are durable."""
@@ -475,7 +498,7 @@ class Node:
                 hosted.applied = False
         if positions:
             self._committing = True
-            self._state.commit(positions, self._written)
+            self._application.commit(positions, self._written)
 
     def _flush(self) -> None:
         links, self._links = self._links, defaultdict(dict)
@@ -515,7 +538,7 @@ class Node:
             me: {
                 **hosted.replica.status_of(),
                 "delivered": hosted.position,
-                "deliveries": self._state.count(me.group),
+                **self._application.status(me.group),
             }
             for me, hosted in self._hosted.items()
         }

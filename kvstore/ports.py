@@ -8,12 +8,13 @@ in its own loop.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NewType, Protocol
+from typing import Any, NewType, Protocol, TypeAlias
 
 from kvstore.wire import Envelope
 from multicast.durable import Checkpoint, Durable, Record
-from multicast.messages import Delivery
-from multicast.types import GroupId, MessageId, Timestamp
+from multicast.messages import Delivery, Multicast
+from multicast.protocol import Protocol as Replica
+from multicast.types import ClientId, GroupId, MessageId, Process, Timestamp
 
 NodeId = NewType("NodeId", str)
 
@@ -45,12 +46,66 @@ class Log(Protocol):
         """Hand over a batch. It gets a number; when it is durable, the node's `durable(number)` is called."""
 
 
-class State(Protocol):
-    """The application's disk, committed lazily, in one commit for all groups: what deliveries did.
+Said: TypeAlias = tuple[Process, Sequence[Process], Any]
+"""Who says what to whom."""
 
-    Nothing of a delivery may become durable before the log's batch that has its records: `commit` is called
-    with the number of that batch, and waits for it.
+
+class Application(Protocol):
+    """What delivered messages mean, for all groups of a node: they go in, and what is to be sent comes out.
+
+    What it makes durable is committed lazily, in one commit for all groups. Nothing of a delivery may become
+    durable before the log's batch that has its records: `commit` is called with the number of that batch, and
+    waits for it. When it is done, the node's `committed` is called, with what each group has executed.
     """
+
+    @property
+    def processes(self) -> Sequence[ClientId]:
+        """Processes of its own, which messages may come from and go to."""
+
+    @property
+    def wake_at(self) -> float:
+        """When `turn` is due, if nothing happens before."""
+
+    def load(self, group: GroupId) -> Checkpoint:
+        """What is durable of a group, on the ordering side."""
+
+    def host(self, replica: Replica) -> None:
+        """The group's replica has started from that."""
+
+    def deliver(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
+        """Deliveries, in order."""
+
+    def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:
+        """Clients multicast these again, after they were delivered: they have missed the answers."""
+
+    def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
+        """Messages that are not the ordering protocol's, or are for a process of its own."""
+
+    def turn(self, now: float) -> list[Said]:
+        """What is to be sent, at once."""
+
+    def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
+        """Commit everything delivered so far to these groups, which are at these positions, once the log's
+        batch `after` is durable.
+        """
+
+    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
+        """What follows the position, as far as it is still known: at most so many, and at most so many bytes
+        (but at least one). Empty if there is no more, or if it is not known any more.
+        """
+
+    def snapshot(self, group: GroupId) -> Iterator[bytes]:
+        """The group's whole state at the time of this call, in pieces of bounded size, while it goes on."""
+
+    def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
+        """Replace the group's state by a snapshot; durable with the next commit, as a whole."""
+
+    def status(self, group: GroupId) -> Mapping[str, Any]:
+        """For people."""
+
+
+class State(Protocol):
+    """The disk of an application that only keeps what was delivered. See `Application`, and `sequencing`."""
 
     def load(self, group: GroupId) -> Checkpoint:
         """Position and delivered ids, as last committed."""

@@ -24,6 +24,7 @@ from kvstore.layout import Identity
 from kvstore.node import Node
 from kvstore.places import Directory, place_of
 from kvstore.ports import NodeId
+from kvstore.sequencing import Sequencing
 from kvstore.status import serve_status
 from kvstore.transport import Transport
 from kvstore.wire import Envelope
@@ -107,14 +108,15 @@ class Server:
             self.node = Node(
                 me, config.topology, self._replicas(), config.protocol_type,
                 node_of=self._directory.node_of, place=place_of(me, config.addresses[me]),
-                clock=self, network=self.transport, log=self._disk.log, state=self._disk.state,
+                clock=self, network=self.transport,
+                log=self._disk.log, application=Sequencing(self._disk.state),
                 rng=random.Random(secrets.randbits(128)), timing=config.timing, on_learned=self._learned,
             )  # fmt: skip
         except BaseException:
             self._disk.close()
             raise
 
-    def _open_disk(self) -> storage.Disk:
+    def _open_disk(self) -> storage.Disk[storage.LmdbState]:
         """The node's disk; if it is lost, a new one."""
         config, me = self._config, self.me
         path = config.data(me)
@@ -126,7 +128,7 @@ class Server:
             replace_lost_disk(config, me, str(error))
             return self._open()
 
-    def _open(self) -> storage.Disk:
+    def _open(self) -> storage.Disk[storage.LmdbState]:
         return storage.open(
             self._config.data(self.me), self._config.id, self.me,
             on_durable=self._from_thread(self._durable),
@@ -186,7 +188,7 @@ class Server:
     # What happens
 
     def _frame(self, node: NodeId, envelopes: list[Envelope], size: int) -> None:
-        self.node.receive(envelopes)
+        self.node.receive(envelopes, node)
         self._handled(size)
 
     def _client(self, client: ClientId, envelopes: list[Envelope], size: int) -> None:

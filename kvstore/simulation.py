@@ -13,16 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kvstore import wire
-from kvstore.node import Node
+from kvstore.node import COMMIT_S, Node
 from kvstore.ports import NodeId
+from kvstore.sequencing import Sequencing
 from kvstore.wire import Envelope
 from multicast.delivered import DeliveredIds
-from multicast.durable import Checkpoint, Durable, Record
+from multicast.durable import Checkpoint, Dropped, Durable, Record
 from multicast.membership import Membership
 from multicast.messages import Delivery, Message
-from multicast.protocol import Protocol
+from multicast.protocol import Protocol, Ready, Start
 from multicast.sim.checkers import Violation
-from multicast.sim.host import Commit, Disk, Host, Observer
+from multicast.sim.host import Commit, Disk, Host, Observer, execute
 from multicast.sim.network import Loop
 from multicast.sim.run import Simulation
 from multicast.types import NO_TIMESTAMP, GroupId, MessageId, Process, ReplicaId, Timestamp
@@ -86,6 +87,7 @@ class SimState:
         """What is in the pieces of all snapshots of this run."""
         self.logs: dict[GroupId, list[Delivery]] = {}
         self.commits: dict[GroupId, Commit] = {}
+        self._executed: dict[GroupId, Timestamp] = {}
         self._places: dict[tuple[GroupId, MessageId], Timestamp] = {}
         self._installed: dict[GroupId, int] = {}
         """How many of a group's deliveries came with a snapshot, in this life."""
@@ -122,9 +124,14 @@ class SimState:
             delivered = DeliveredIds()
             for delivery in log:
                 delivered.add(delivery.mid, delivery.ack_below)
-            commits[group] = Commit(Checkpoint(position, delivered), len(log))
+            self._execute(group)
+            commits[group] = Commit(Checkpoint(position, delivered, executed=self._executed[group]), len(log))
         self._waiting = (after, commits)
         self.log_durable(self._machine.durable_number)
+
+    def _execute(self, group: GroupId) -> None:
+        known = self._executed.get(group, NO_TIMESTAMP)
+        self._executed[group] = execute(self.logs.get(group, []), known, self._machine.late)
 
     def _check(self, group: GroupId, log: Sequence[Delivery], after: int) -> None:
         """The contract's strictest clause: the log gets a delivery before the state may commit it."""
@@ -140,15 +147,30 @@ class SimState:
             self._machine.later(self._machine.disk_delay(), self._committed, commits)
 
     def _committed(self, commits: dict[GroupId, Commit]) -> None:
+        for group, commit in commits.items():
+            known = self.commits.setdefault(group, Commit()).checkpoint.executed
+            commit.checkpoint.executed = max(commit.checkpoint.executed, known)
         self.commits.update(commits)
-        self._machine.committed({group: commit.checkpoint.position for group, commit in commits.items()})
+        self._machine.committed({group: commit.checkpoint.executed for group, commit in commits.items()})
+
+    def catch_up(self) -> None:
+        """Now and then, more of what is durable is executed, and that is durable too."""
+        for group, commit in self.commits.items():
+            self._execute(group)
+            executed = min(self._executed[group], commit.checkpoint.position)
+            if executed > commit.checkpoint.executed:
+                commit.checkpoint.executed = executed
+                self._machine.executed(group, executed)
+        self._machine.later(COMMIT_S, self.catch_up)
 
     def crash(self) -> None:
         """Back to what was committed."""
         self._waiting = None
         self._installed.clear()
         for group, log in self.logs.items():
-            del log[self.commits.setdefault(group, Commit()).length :]
+            commit = self.commits.setdefault(group, Commit())
+            del log[commit.length :]
+            self._executed[group] = commit.checkpoint.executed
         self._places = {(group, d.mid): d.global_ts for group, log in self.logs.items() for d in log}
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
@@ -164,7 +186,16 @@ class SimState:
         """Replace the log."""
         self.logs[group] = log = [delivery for piece in pieces for delivery in self.pieces[piece]]
         self._installed[group] = len(log)
+        self._executed[group] = checkpoint.executed
         self._places.update({(group, delivery.mid): delivery.global_ts for delivery in log})
+
+
+class LateSequencing(Sequencing):
+    """Bare multicast whose state executes late what it was given."""
+
+    def load(self, group: GroupId) -> Checkpoint:
+        """As the state has it."""
+        return self._state.load(group)
 
 
 class Machine:
@@ -180,6 +211,7 @@ class Machine:
         self.node: Node | None = None
         self.log = SimLog(self)
         self.state = SimState(self, simulation.pieces)
+        self.late = simulation.late(me)
         self.durable_number = 0
         self.stalled_until = 0.0
         self._life = 0
@@ -228,7 +260,7 @@ class Machine:
         simulation = self._simulation
         self.node = simulation.node_type(
             self.me, simulation.first, self.replicas, simulation.observed, node_of=simulation.node_of,
-            clock=self, network=self, log=self.log, state=self.state,
+            clock=self, network=self, log=self.log, application=LateSequencing(self.state),
             rng=random.Random(self._rng.getrandbits(64)), timing=simulation.scenario.timing,
             observer=simulation,
         )  # fmt: skip
@@ -237,6 +269,7 @@ class Machine:
     def _life_began(self) -> None:
         for replica in self.replicas:
             self._simulation.views[replica].restarted()
+        self.later(COMMIT_S, self.state.catch_up)
         self.turn_soon()
 
     def crash(self) -> None:
@@ -270,6 +303,13 @@ class Machine:
         if self.node is not None:
             self.node.committed(positions)
             self.turn_soon()
+
+    def executed(self, group: GroupId, watermark: Timestamp) -> None:
+        """The state has executed more, without a commit that the node asked for."""
+        assert self.node is not None
+        for me, replica in self.node.replicas.items():
+            if me.group == group:
+                replica.executed(watermark)
 
     def turn_soon(self) -> None:
         """At the end of this turn of the loop."""
@@ -402,6 +442,18 @@ class NodeSimulation(Simulation):
         simulation = self
 
         class Observed(protocol):  # type: ignore[misc, valid-type]
+            def __init__(self, start: Start) -> None:
+                start.wall_s = simulation.wall_s(simulation.node_of(start.me))
+                super().__init__(start)
+
+            def ready(self) -> Ready:
+                ready = super().ready()
+                for record in ready.persist:
+                    if isinstance(record, Dropped):
+                        for observer in simulation._observers:
+                            observer.dropped(simulation.views[self.me], record.mids)
+                return ready  # type: ignore[no-any-return]
+
             def receive(self, sender: Process, messages: Iterable[Message], now: float) -> None:
                 view = simulation.views[self.me]
                 for message in messages:

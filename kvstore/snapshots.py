@@ -23,7 +23,7 @@ from multicast.messages import NewState, Part
 from multicast.types import NO_BALLOT, ClientId, GroupId, MessageId, ReplicaId, Timestamp
 
 PIECE_BYTES: Final = 1 << 20
-_HEAD: Final = struct.Struct("<QQQ")
+_HEAD: Final = struct.Struct("<QQQQ")
 _CLIENT: Final = struct.Struct("<QQI")
 _NUMBER: Final = struct.Struct("<QQ")
 _NOBODY: Final = ReplicaId(GroupId(0), 0, 0)
@@ -78,7 +78,8 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     state = NewState(NO_BALLOT, 0, Part(0, 0, 1), checkpoint.entries)
     entries = wire.encode([(_NOBODY, _NOBODY, [state])])
     membership = b"" if checkpoint.membership is None else checkpoint.membership.encode()
-    parts = [_HEAD.pack(checkpoint.position, len(membership), len(entries)), membership, entries]
+    head = _HEAD.pack(checkpoint.position, checkpoint.executed, len(membership), len(entries))
+    parts = [head, membership, entries]
     for client, low, above in checkpoint.delivered.rows():
         numbers = [(sequence, digest) for sequence, digests in above for digest in digests]
         parts.append(_CLIENT.pack(client, low, len(numbers)))
@@ -89,7 +90,9 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 def decode_checkpoint(data: bytes) -> Checkpoint:
     """What `encode_checkpoint` was given. Raises `WireError` for anything else."""
     try:
-        position, members, length = _HEAD.unpack_from(data)
+        position, executed, members, length = _HEAD.unpack_from(data)
+        if executed > position:
+            raise WireError(f"a checkpoint that has executed {executed}, but delivered only {position}")
         begin = _HEAD.size + members
         at = begin + length
         if at > len(data):
@@ -113,4 +116,6 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         raise WireError(f"a checkpoint that ends too early: {error}") from None
     except InvalidArgument as error:
         raise WireError(f"a checkpoint: {error}") from None
-    return Checkpoint(Timestamp(position), delivered, envelopes[0][2][0].entries, membership)
+    return Checkpoint(
+        Timestamp(position), delivered, envelopes[0][2][0].entries, membership, Timestamp(executed)
+    )

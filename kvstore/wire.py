@@ -288,7 +288,7 @@ def _put_heartbeat(w: _Writer, m: Heartbeat) -> None:
 
 
 def _put_heartbeat_ack(w: _Writer, m: HeartbeatAck) -> None:
-    w.columns["heartbeat_acks"] += w.ballots[m.ballot], w.ballots[m.cballot], m.executed
+    w.columns["heartbeat_acks"] += w.ballots[m.ballot], w.ballots[m.cballot], m.executed, m.wall_time
 
 
 def _put_pre_vote(w: _Writer, m: PreVote) -> None:
@@ -643,8 +643,8 @@ def _take_heartbeats(r: _Reader) -> list[Heartbeat]:
 
 def _take_heartbeat_acks(r: _Reader) -> list[HeartbeatAck]:
     return [
-        HeartbeatAck(r.ballots[ballot], r.ballots[cballot], executed)
-        for ballot, cballot, executed in r.rows("heartbeat_acks", 3)
+        HeartbeatAck(r.ballots[ballot], r.ballots[cballot], executed, wall_time)
+        for ballot, cballot, executed, wall_time in r.rows("heartbeat_acks", 4)
     ]
 
 

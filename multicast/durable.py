@@ -160,3 +160,6 @@ class Checkpoint:
     entries: tuple[EntryState, ...] = ()
     membership: Membership | None = None
     """Of the group, at this position or later."""
+    executed: Timestamp = NO_TIMESTAMP
+    """Up to where everything is executed in this state, at most its position: what may be reported of it,
+    once it is durable. An application that executes what it has delivered at once has one number for both."""

@@ -1,13 +1,13 @@
 """The deliveries a replica still has, as a chain, for replicas of its group that missed some.
 
-It keeps a bounded number of the newest. Every delivery is added, and hardly any is ever looked for: adding is
-cheap, and looking for a position passes over all that is kept.
+It keeps a bounded number of the newest, which have a bounded size together. Every delivery is added, and
+hardly any is ever looked for: adding is cheap, and looking for a position passes over all that is kept.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import dropwhile
 
 from multicast.messages import Delivery
@@ -17,14 +17,22 @@ from multicast.types import Timestamp
 class History:
     """The newest deliveries of a group, in order and without gaps."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_bytes", "_bytes_max", "_capacity", "_kept")
 
-    def __init__(self, capacity: int) -> None:
-        self._kept: deque[Delivery] = deque(maxlen=capacity)
+    def __init__(self, capacity: int, bytes_max: int) -> None:
+        self._kept: deque[Delivery] = deque()
+        self._capacity = capacity
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        """Of the payloads kept."""
 
-    def extend(self, deliveries: Iterable[Delivery]) -> None:
+    def extend(self, deliveries: Sequence[Delivery]) -> None:
         """The group's next deliveries."""
-        self._kept.extend(deliveries)
+        kept = self._kept
+        kept.extend(deliveries)
+        self._bytes += sum([len(delivery[2]) for delivery in deliveries])
+        while len(kept) > self._capacity or self._bytes > self._bytes_max:
+            self._bytes -= len(kept.popleft().payload)
 
     def after(self, position: Timestamp, count: int, size: int) -> tuple[Delivery, ...]:
         """What follows the position: at most so many, and at most so many bytes (but at least one).

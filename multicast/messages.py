@@ -240,6 +240,8 @@ class HeartbeatAck:
     ballot: Ballot
     cballot: Ballot
     executed: Timestamp
+    wall_time: int = 0
+    """Its time of day, in ticks, if its clock is hybrid."""
 
 
 @dataclass(slots=True)

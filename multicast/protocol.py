@@ -28,9 +28,9 @@ from typing import Any, TypeAlias
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.errors import InvalidArgument
 from multicast.membership import Membership
-from multicast.messages import Delivery, Message
+from multicast.messages import Delivery, Message, Multicast
 from multicast.topology import Topology
-from multicast.types import MessageId, Process, ReplicaId, Timestamp
+from multicast.types import Ballot, Destinations, MessageId, Process, ReplicaId, Timestamp
 
 Send: TypeAlias = tuple[Sequence[Process], Message]
 """One message to one or more receivers."""
@@ -44,7 +44,7 @@ class Ready:
     send: list[Send] = field(default_factory=list)
     promise: list[Send] = field(default_factory=list)
     deliver: list[Delivery] = field(default_factory=list)
-    duplicates: list[tuple[Process, MessageId]] = field(default_factory=list)
+    duplicates: list[tuple[Process, Multicast]] = field(default_factory=list)
     """Messages that were multicast again after this group had delivered them, and by whom."""
     transfers: list[tuple[ReplicaId, Timestamp]] = field(default_factory=list)
     """Replicas of this group that are behind everything retained here, and how far each has come.
@@ -86,6 +86,8 @@ class Timing:
     """Bounds of one piece of a state, of one run of deliveries, and of one frame's worth of either."""
     history: int = 1024
     """Deliveries kept, beyond what protocol needs, for replicas that fell behind a little."""
+    history_bytes: int = 16 << 20
+    """The most that the payloads of these may take."""
     waiting: int = 4096
     """MULTICASTs held while the group has no leader; the rest is answered with a hint."""
 
@@ -117,6 +119,10 @@ class Start:
     """Where this replica is to be found, for those who do not know it yet."""
     evicts: ReplicaId | None = None
     """A member whose place it is to take although that one is well."""
+    wall_s: float | None = None
+    """What to add to `now` for the time of day, in seconds since an epoch that all groups share. With it,
+    clocks are hybrid: local timestamps follow the time of day, in ticks of 100 microseconds, unless the clock
+    is ahead of that. Without it they are logical, the paper's."""
 
 
 class Protocol(abc.ABC):
@@ -154,11 +160,52 @@ class Protocol(abc.ABC):
 
     @abc.abstractmethod
     def checkpoint(self) -> Checkpoint:
-        """The ordering side of a snapshot taken now, at the last delivery: drain `ready` before it."""
+        """The ordering side of a snapshot taken now, at the last delivery: drain `ready` before it.
+
+        It says `executed` of what is durable here; an application that has executed more may say so.
+        """
+
+    @abc.abstractmethod
+    def takes(self, checkpoint: Checkpoint) -> bool:
+        """Whether `install` would take it: if it has delivered more than was delivered here, and executed no
+        less than was reported from here, and this replica does not lead.
+        """
 
     @abc.abstractmethod
     def install(self, checkpoint: Checkpoint, now: float) -> bool:
-        """Jump to a snapshot's position. False, and nothing changed, if it is not ahead of here."""
+        """Jump to a snapshot's position. False, and nothing changed, if it is not one that this takes.
+
+        What the snapshot has executed may be reported (`executed`) when it is durable here, no sooner.
+        """
+
+    @abc.abstractmethod
+    def raise_clock(self, time: int) -> None:
+        """Let the next local timestamps be above this time. It is no promise: a restart may forget it.
+
+        Always safe; but a clock is never lowered again, so hosts bound what they let others ask for.
+        """
+
+    @property
+    @abc.abstractmethod
+    def reading_ballot(self) -> Ballot | None:
+        """The ballot this replica leads, if it has delivered all that it took over when it began to lead.
+
+        Then, once a quorum of `readers` has said, each after a read arrived here, that it stands in this
+        ballot, everything that any leader of the group delivered before the read arrived is delivered here.
+        """
+
+    @abc.abstractmethod
+    def stands_in(self, ballot: Ballot) -> bool:
+        """Whether this replica, as leader or follower, is in the ballot and has promised no higher one."""
+
+    @property
+    @abc.abstractmethod
+    def readers(self) -> tuple[Sequence[ReplicaId], int]:
+        """The members of this replica's current ballot, and how many of them are a quorum."""
+
+    @abc.abstractmethod
+    def retained_groups(self) -> list[tuple[Timestamp, Destinations]]:
+        """Delivered messages of several groups, and which groups, that are not collected yet; in order."""
 
     @abc.abstractmethod
     def nominate(self, now: float) -> None:

@@ -20,6 +20,13 @@ GROUP_BITS: Final = 10
 
 GROUPS_MAX: Final = 1 << GROUP_BITS
 
+TIME_MAX: Final = (1 << 43) - 1
+"""No clock passes it: timestamps stay below 2^53, which every JSON reader reads exactly. In ticks of hybrid
+clocks it is 27 years."""
+
+TICKS_PER_S: Final = 10_000
+"""Of hybrid clocks, which count 100 microseconds."""
+
 Timestamp = NewType("Timestamp", int)
 """The paper's pair (time, group), ordered lexicographically, packed as ``time << GROUP_BITS | group``."""
 

@@ -1,7 +1,7 @@
 """The ordered map that all of the machine's data lives in, and the one in memory.
 
 Whoever keeps the machine's data on a disk gives it other maps, and commits their changes together with the
-machine's `Picture`, in one batch. A `Table` says how a map's rows are written.
+machine's `Picture`, in one batch.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from sortedcontainers import SortedList
+from sortedcontainers import SortedDict
 
 
 class Ordered(Protocol):
@@ -40,57 +40,43 @@ class OrderedMap(Protocol[K, V]):
 
 
 class Table(NamedTuple, Generic[K, V]):
-    """How the rows of one of the store's maps are written."""
+    """How a map's rows are bytes, for whoever keeps them on a disk or sends them."""
 
     name: str
     """The attribute of `Store`."""
     encode_key: Callable[[K], bytes]
-    """Bytes are ordered as the keys are."""
+    """Keeps the order."""
     decode_key: Callable[[bytes], K]
     encode: Callable[[V], bytes]
     decode: Callable[[bytes], V]
 
 
 class MemoryMap(Generic[K, V]):
-    """An ordered map in memory. Keys are put in order when somebody asks for it."""
+    """An ordered map in memory."""
 
-    __slots__ = ("_fresh", "_ordered", "_rows", "get")
+    __slots__ = ("_rows", "get")
 
     def __init__(self, rows: dict[K, V] | None = None) -> None:
-        self._rows: dict[K, V] = dict(rows or {})
-        self._ordered: SortedList[K] = SortedList()
-        self._fresh = set(self._rows)
-        """Keys that are not in order yet."""
+        self._rows: SortedDict[K, V] = SortedDict(rows or {})
         self.get = self._rows.get
 
     def put(self, key: K, value: V) -> None:
         """Give a key a value."""
-        rows = self._rows
-        if key not in rows:
-            self._fresh.add(key)
-        rows[key] = value
+        self._rows[key] = value
 
     def delete(self, key: K) -> None:
         """Remove a key, if it is there."""
-        if key in self._rows:
-            del self._rows[key]
-            if key in self._fresh:
-                self._fresh.remove(key)
-            else:
-                self._ordered.remove(key)
+        self._rows.pop(key, None)
 
     def items(self, start: K, end: K | None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
         """Keys from `start` up to, not including, `end`, or to the last; or the same backwards."""
-        if self._fresh:
-            self._ordered.update(self._fresh)
-            self._fresh.clear()
         rows = self._rows
-        for key in self._ordered.irange(start, end, (True, False), reverse=reverse):
+        for key in rows.irange(start, end, (True, False), reverse=reverse):
             yield key, rows[key]
 
     def copy(self) -> MemoryMap[K, V]:
         """An independent copy."""
-        return MemoryMap(self._rows)
+        return MemoryMap(dict(self._rows))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MemoryMap) and self._rows == other._rows
@@ -98,4 +84,4 @@ class MemoryMap(Generic[K, V]):
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        return f"MemoryMap({dict(sorted(self._rows.items(), key=lambda row: row[0]))})"
+        return f"MemoryMap({dict(self._rows)})"

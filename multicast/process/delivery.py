@@ -146,9 +146,17 @@ class DeliveryPath(State[E]):
             self._catch_up(replica)
         self._caught_up()
 
+    def takes(self, checkpoint: Checkpoint) -> bool:
+        """Whether it is ahead of us. What we have reported as executed is never undone: others rely on it."""
+        return (
+            self.status is not Status.LEADER
+            and checkpoint.position > self.last_delivered
+            and checkpoint.executed >= self.executed_ts
+        )
+
     def install(self, checkpoint: Checkpoint, now: float) -> bool:
         """Jump to a snapshot's position, taking over what its source still retains for other groups."""
-        if self.status is Status.LEADER or checkpoint.position <= self.last_delivered:
+        if not self.takes(checkpoint):
             return False
         self.now = now
         persist = self._ready.persist
@@ -157,7 +165,7 @@ class DeliveryPath(State[E]):
         self.delivered_ids = checkpoint.delivered.copy()
         if checkpoint.membership is not None:
             self._learn(checkpoint.membership)
-        self.history = History(self.timing.history)
+        self.history = History(self.timing.history, self.timing.history_bytes)
         self.clock = max(self.clock, time_of(self.last_delivered))
         taken = {state.mid for state in checkpoint.entries}
         for mid, entry in list(self.entries.items()):

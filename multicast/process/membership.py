@@ -19,7 +19,7 @@ from multicast.messages import HandOver, Join, Members, MembersWanted, Message, 
 from multicast.process.entry import E
 from multicast.process.recovery import LeaderRecovery
 from multicast.protocol import Start
-from multicast.types import NO_BALLOT, GroupId, Process, ReplicaId, Status
+from multicast.types import NO_BALLOT, TIME_MAX, GroupId, Process, ReplicaId, Status
 
 
 class Admission(LeaderRecovery[E]):
@@ -65,7 +65,9 @@ class Admission(LeaderRecovery[E]):
         return self.cballot.configuration == self.membership.current.number
 
     def _step(self, membership: Membership) -> None:
-        """Have the group order the next step, as any message."""
+        """Have the group order the next step, as any message; if it can still order any."""
+        if self.clock >= TIME_MAX:
+            return
         message = Multicast(membership.mid, (self.group,), membership.encode(), membership.version)
         self.on_multicast(self.me, message)
 

@@ -72,6 +72,8 @@ class Campaign:
     """Who must promise: quorums of its current configuration and, if it is not settled, of the previous."""
     resend_at: float
     promises: dict[ReplicaId, Promise] = field(default_factory=dict)
+    executed: Timestamp = NO_TIMESTAMP
+    """The most that any of those has executed whose promises were made use of."""
     merged: bool = False
     """Whether the promises have been made use of: the ballot has its initial state."""
     acknowledged: set[ReplicaId] = field(default_factory=set)
@@ -93,7 +95,10 @@ class LeaderRecovery(Requests[E]):
         self.joining: dict[ReplicaId, float] = {}
         """At a leader: until when a member that was away is left alone with its NEW_STATE."""
         self.opened_at = NO_TIMESTAMP
-        """At a leader: what it had delivered when its ballot began. No more had been collected before."""
+        """At a leader: the most that anyone had executed who promised its ballot. No more had been collected
+        before."""
+        self.inherited: list[MessageId] = []
+        """At a leader: what it took over when it began to lead, and may not have delivered yet."""
 
     @property
     def electorate(self) -> Membership:
@@ -219,6 +224,7 @@ class LeaderRecovery(Requests[E]):
             self._catch_up(furthest)
             return
         campaign.merged = True
+        campaign.executed = campaign.promises[furthest].executed
         campaign.resend_at = self.now + self.timing.retry_s
         promises = [campaign.promises[m] for m in promised]
         self._adopt(campaign.ballot, self._recovered_clock(promises), self._merge(promises))
@@ -332,12 +338,12 @@ class LeaderRecovery(Requests[E]):
     def _lead(self) -> None:
         """Lines 66-69: deliver what can be, take up what the old leader left, then serve."""
         self.status = Status.LEADER
+        self.opened_at = NO_TIMESTAMP if self.campaign is None else self.campaign.executed
         self.campaign = None
         self.joining = {}
         self.selection.lead(self.configuration, self.now)
         self.reports = {}
         self.executed_by_quorum = NO_TIMESTAMP
-        self.opened_at = self.last_delivered
         unfinished = []
         for entry in self.entries.values():
             if entry.phase is ACCEPTED:
@@ -347,11 +353,27 @@ class LeaderRecovery(Requests[E]):
                 unfinished.append(entry)
             elif entry.phase is COMMITTED and not entry.delivered:
                 self.queue.add_committed(entry.global_ts, entry)
+        self.inherited = [
+            entry.mid for entry in self.entries.values() if entry.phase >= ACCEPTED and not entry.delivered
+        ]
         self._deliver_committed()
         for entry in sorted(unfinished, key=lambda entry: entry.local_ts):
             self.retry(entry)
         self._release_waiting()
         self._heartbeat()
+
+    @property
+    def reading_ballot(self) -> Ballot | None:
+        """The ballot we lead, if we have delivered what we took over: others may have answered it before."""
+        if self.status is not Status.LEADER:
+            return None
+        inherited = self.inherited
+        while inherited:
+            entry = self.entries.get(inherited[-1])
+            if entry is not None and not entry.delivered:
+                return None
+            inherited.pop()
+        return self.cballot
 
     def _resend(self) -> None:
         """A candidate repeats what may have been lost; whoever has answered is left alone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from multicast.errors import PeerViolation, UnknownConfiguration
 from multicast.messages import (
@@ -30,7 +30,11 @@ from multicast.messages import (
 from multicast.process.entry import E
 from multicast.process.membership import Admission
 from multicast.protocol import Ready, Start
-from multicast.types import NO_TIMESTAMP, Ballot, Process, ReplicaId, Status
+from multicast.types import NO_TIMESTAMP, TICKS_PER_S, Ballot, Process, ReplicaId, Status
+
+WALL_LEAD_MAX: Final = TICKS_PER_S // 2
+"""By how many ticks a leader's time of day may lead that of most others, what their acknowledgements take
+included. Who is further ahead counts on from its clock, as if it had no time of day."""
 
 
 class _NotForIt(Exception):
@@ -56,6 +60,8 @@ class Replica(Admission[E]):
         """At a follower: when to ask other groups for watermarks, if anything still waits for them."""
         self.defied: dict[ReplicaId, float] = {}
         """At a leader: members that have promised a higher ballot, and since when."""
+        self.leads_by: dict[ReplicaId, int] = {}
+        """At a leader with a hybrid clock: by how many ticks its time of day was ahead of each member's."""
         self.heir_well_since = start.now
         """At a leader that should not lead: since when the one that should has been well."""
         self._client_handlers = _Handlers(
@@ -169,6 +175,15 @@ class Replica(Admission[E]):
         self._collect()
         self._expire_orphans()
 
+    def _compare_clocks(self, member: ReplicaId, wall_time: int) -> None:
+        """A leader whose time of day leads that of most others by far does not use it.
+
+        Skew harms nobody but those who wait for the clocks of others to pass: all of them wait for this one.
+        """
+        self.leads_by[member] = self.wall_time() - wall_time
+        ahead = [m for m in self.others if self.leads_by.get(m, 0) > WALL_LEAD_MAX]
+        self.is_fast = 2 * len(ahead) > len(self.others)
+
     def _give_back(self) -> None:
         """Leaders are to be spread over nodes: hand over to who should lead, once it has been well for long.
 
@@ -190,6 +205,8 @@ class Replica(Admission[E]):
     def _lead(self) -> None:
         self.defied = {}
         self.heir_well_since = self.now
+        self.leads_by = {}
+        self.is_fast = False
         super()._lead()
 
     def _leave_ballot(self) -> None:
@@ -245,7 +262,7 @@ class Replica(Admission[E]):
 
     def _heartbeat(self) -> None:
         # To itself, the leader only says what its disk has kept.
-        ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts)
+        ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts, self.wall_time())
         self._ready.promise.append(((self.me,), ack))
         if self.others:
             facts = tuple(sorted(self.facts.items()))
@@ -265,7 +282,7 @@ class Replica(Admission[E]):
             self.pre_vote_for = None
             if message.last_delivered > self.last_delivered and ballot == self.cballot:
                 self._catch_up(leader)
-        ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts)
+        ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts, self.wall_time())
         self._ready.promise.append(((leader,), ack))
 
     def on_heartbeat_ack(self, sender: Process, message: HeartbeatAck) -> None:
@@ -277,6 +294,8 @@ class Replica(Admission[E]):
             self.reports[member] = max(self.reports.get(member, message.executed), message.executed)
             self.selection.heard_member(member, self.now)
             self.defied.pop(member, None)
+            if self.wall_s is not None and message.wall_time and member != self.me:
+                self._compare_clocks(member, message.wall_time)
         elif message.ballot > self.ballot:
             # It has promised a ballot that nobody opened, and cannot come back to ours.
             self.note_ballot(self.group, message.ballot)

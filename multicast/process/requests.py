@@ -13,6 +13,8 @@ from multicast.messages import Hint, Members, Multicast
 from multicast.process.collection import Collection
 from multicast.process.entry import E
 from multicast.types import (
+    TICKS_PER_S,
+    TIME_MAX,
     Destinations,
     GroupId,
     MessageId,
@@ -46,16 +48,18 @@ class Requests(Collection[E]):
         entry = self.entries.get(mid)
         if entry is None:
             if delivered:
-                self._ready.duplicates.append((sender, mid))
+                self._ready.duplicates.append((sender, message))
                 return
+            self._check_clock()
             entry = self.entries[mid] = self.new_entry(mid, dest, payload, ack_below)
         elif entry.phase is START:
+            self._check_clock()
             del self.orphans[mid]
             entry.payload = payload
             entry.ack_below = ack_below
         else:
             if entry.delivered:
-                self._ready.duplicates.append((sender, mid))
+                self._ready.duplicates.append((sender, message))
             self._repeat(entry, sender)
             return
         self._propose(entry)
@@ -106,10 +110,33 @@ class Requests(Collection[E]):
                 # Two requests waited under one number. The second is refused when its sender repeats it.
                 continue
 
+    def _check_clock(self) -> None:
+        """Raise, with nothing changed, if no timestamp is left: better than one that others read wrong."""
+        if self.clock >= TIME_MAX:
+            raise InvalidArgument(f"the clock of group {self.group} is at its end, {TIME_MAX}")
+
+    def raise_clock(self, time: int) -> None:
+        """Let the next local timestamps be above this time."""
+        if not 0 <= time <= TIME_MAX:
+            raise InvalidArgument(f"a clock cannot be raised to {time}, but to 0..{TIME_MAX}")
+        self.clock = max(self.clock, time)
+
+    def wall_time(self) -> int:
+        """The time of day in ticks, or 0 if nobody said what it is."""
+        return 0 if self.wall_s is None else max(0, int((self.now + self.wall_s) * TICKS_PER_S))
+
     def _propose(self, entry: E) -> None:
-        """Lines 6-8: the clock ticks, and gives the message its local timestamp."""
-        self.clock += 1
-        entry.local_ts = local_ts = timestamp(self.clock, self.group)
+        """Lines 6-8: the clock ticks, and gives the message its local timestamp.
+
+        A hybrid clock ticks to the time of day, if that is ahead of it.
+        """
+        time = self.clock + 1
+        if self.wall_s is not None and not self.is_fast:
+            now = self.wall_time()
+            if time < now <= TIME_MAX:
+                time = now
+        self.clock = time
+        entry.local_ts = local_ts = timestamp(time, self.group)
         entry.phase = PROPOSED
         entry.retry_at = self.now + self.timing.retry_s
         entry.retries = 0

@@ -51,6 +51,9 @@ class State(Protocol, Generic[E]):
         if me.number not in [member.number for member in topology.members(me.group)]:
             raise InvalidArgument(f"{me} can be no member of group {me.group}")
 
+        self.wall_s = start.wall_s
+        self.is_fast = False
+        """At a leader with a hybrid clock: whether its time of day leads that of most others by far."""
         self.clock = durable.clock
         self.ballot = durable.ballot
         self.cballot = durable.cballot
@@ -67,7 +70,7 @@ class State(Protocol, Generic[E]):
         self.queue: DeliveryQueue[E] = DeliveryQueue()
         """What a leader has yet to deliver; empty elsewhere."""
 
-        self.history = History(self.timing.history)
+        self.history = History(self.timing.history, self.timing.history_bytes)
         self.retained: dict[Destinations, deque[E]] = {}
         """Delivered entries that some destination may still ask for, by destinations, in order."""
         self.superseded: deque[tuple[Timestamp, MessageId]] = deque()
@@ -81,7 +84,10 @@ class State(Protocol, Generic[E]):
         self.asked_until = 0.0
         """Until when a request for missing deliveries may still be answered."""
 
-        self.executed_ts = self.last_delivered
+        if checkpoint.executed > checkpoint.position:
+            raise InvalidArgument(f"executed {checkpoint.executed}, but delivered only {checkpoint.position}")
+        self.executed_ts = checkpoint.executed
+        """Up to where everything is durably executed here: what is reported. It never falls."""
         self.facts: dict[GroupId, Timestamp] = {}
         """E(h): up to where a quorum of group h has durably executed, as far as known."""
         self.reports: dict[ReplicaId, Timestamp] = {}
@@ -206,7 +212,31 @@ class State(Protocol, Generic[E]):
     def checkpoint(self) -> Checkpoint:
         """The ordering side of a snapshot taken now, at the last delivery."""
         retained = [entry.state() for entry in self.entries.values() if entry.delivered]
-        return Checkpoint(self.last_delivered, self.delivered_ids.copy(), tuple(retained), self.membership)
+        return Checkpoint(
+            self.last_delivered,
+            self.delivered_ids.copy(),
+            tuple(retained),
+            self.membership,
+            self.executed_ts,
+        )
+
+    def retained_groups(self) -> list[tuple[Timestamp, Destinations]]:
+        """Delivered messages of several groups that are not collected yet."""
+        return sorted(
+            (entry.global_ts, dest)
+            for dest, bucket in self.retained.items()
+            if len(dest) > 1
+            for entry in bucket
+        )
+
+    def stands_in(self, ballot: Ballot) -> bool:
+        """Whether this process is in the ballot and has promised no higher one."""
+        return self.ballot == self.cballot == ballot and self.status is not Status.RECOVERING
+
+    @property
+    def readers(self) -> tuple[tuple[ReplicaId, ...], int]:
+        """The members of cballot, and the size of a quorum of them."""
+        return self.configuration.members, self.configuration.quorum
 
     def executed(self, watermark: Timestamp) -> None:
         """Everything up to here is durably executed by the application."""

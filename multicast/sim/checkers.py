@@ -9,16 +9,27 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from multicast.client import Reply
 from multicast.membership import MEMBERSHIP, Membership
-from multicast.messages import Accept, Delivery, LocalTimestamp, Message, Multicast, Phase2a, about
+from multicast.messages import (
+    Accept,
+    Delivery,
+    HeartbeatAck,
+    LocalTimestamp,
+    Message,
+    Multicast,
+    NewLeaderAck,
+    Phase2a,
+    about,
+)
 from multicast.sim.faults import Fault
 from multicast.sim.host import Host
 from multicast.topology import Topology
 from multicast.types import (
+    NO_TIMESTAMP,
     ClientId,
     Destinations,
     GroupId,
@@ -53,6 +64,9 @@ class Checker:
 
     def delivered(self, host: Host, delivery: Delivery) -> None:
         """A replica's application got a message."""
+
+    def dropped(self, host: Host, mids: Sequence[MessageId]) -> None:
+        """A replica forgets messages for good."""
 
     def installed(self, host: Host) -> None:
         """A replica's application was replaced by a snapshot."""
@@ -211,6 +225,47 @@ class Order(Checker):
         stuck = [str(mid) for mid, count in before.items() if count]
         if stuck:
             raise Violation("Ordering", f"no total order exists: {', '.join(stuck[:6])} are in a cycle")
+
+
+class Execution(Checker):
+    """What is reported as executed is so, durably; nothing is forgotten before all destinations are done."""
+
+    def __init__(self, topology: Topology, hosts: Mapping[ReplicaId, Host]) -> None:
+        self._topology = topology
+        self._hosts = hosts
+        self._delivered: dict[MessageId, Delivery] = {}
+        self._reported: dict[ReplicaId, Timestamp] = defaultdict(lambda: NO_TIMESTAMP)
+
+    def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
+        """Who reports must know, and does not take back what it reported."""
+        if isinstance(message, (HeartbeatAck, NewLeaderAck)):
+            before, executed = self._reported[host.me], host.commit.checkpoint.executed
+            if not before <= message.executed <= executed:
+                places = ", ".join(map(format_timestamp, (before, message.executed, executed)))
+                raise Violation("Execution", f"{host.me} reported, reports, has executed: {places}")
+            self._reported[host.me] = message.executed
+
+    def delivered(self, host: Host, delivery: Delivery) -> None:
+        """Remember where it is in the order."""
+        self._delivered[delivery.mid] = delivery
+
+    def restarted(self, host: Host) -> None:
+        """What was reported is still so."""
+        if host.commit.checkpoint.executed < self._reported[host.me]:
+            raise Violation("Execution", f"{host.me} came back with less than it has reported")
+
+    def dropped(self, host: Host, mids: Sequence[MessageId]) -> None:
+        """Everybody concerned must be done with it."""
+        for delivery in map(self._delivered.__getitem__, mids):
+            done = [
+                me for me, each in self._hosts.items()
+                if each.commit.checkpoint.executed >= delivery.global_ts
+            ]  # fmt: skip
+            if host.me not in done:
+                raise Violation("Collection", f"{host.me} drops {delivery.mid} and has not executed it")
+            for group in delivery.dest:
+                if not any(each.has_quorum(done) for each in self._topology.configurations(group)):
+                    raise Violation("Collection", f"{host.me} drops {delivery.mid}, not executed in {group}")
 
 
 class Genuine(Checker):

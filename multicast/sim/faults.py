@@ -82,7 +82,15 @@ class Nominate:
     replica: ReplicaId
 
 
-Fault: TypeAlias = Nominate | Crash | Wipe | Outage | Cut | Heal | Reset | Stall | ClientDeath
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """Somebody has seen a later time than a replica's clock shows, by so much, and tells it."""
+
+    replica: ReplicaId
+    by: int
+
+
+Fault: TypeAlias = Raise | Nominate | Crash | Wipe | Outage | Cut | Heal | Reset | Stall | ClientDeath
 
 
 def schedule(
@@ -140,6 +148,7 @@ class _Draw:
     def nominations(self) -> None:
         for _ in range(2 * len(self.topology.groups)):
             self.add(Nominate(self.rng.choice(self.replicas)))
+            self.add(Raise(self.rng.choice(self.replicas), self.rng.choice((1, 10, 5000))))
 
     def partitions(self) -> None:
         self.nominations()

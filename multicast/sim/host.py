@@ -2,7 +2,8 @@
 
 The disk makes batches durable in order, each after a delay; a crash loses the batches that are not yet
 durable, whole. The application's own state (the log, its position, the delivered ids) is committed lazily,
-behind the batches that were handed out before it.
+behind the batches that were handed out before it. It may execute late what it has delivered: as a store does
+that waits for another group's vote.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol as Interface
 
 from multicast.client import Reply
-from multicast.durable import Checkpoint, Durable, Record
+from multicast.durable import Checkpoint, Dropped, Durable, Record
 from multicast.membership import MEMBERSHIP, Membership
 from multicast.messages import Delivery, Message
 from multicast.protocol import Protocol, Send, Start, Timing
@@ -65,6 +66,9 @@ class Observer(Interface):
     def delivered(self, host: Host, delivery: Delivery) -> None:
         """A replica's application got a message."""
 
+    def dropped(self, host: Host, mids: Sequence[MessageId]) -> None:
+        """A replica forgets messages for good."""
+
     def installed(self, host: Host) -> None:
         """A replica's application was replaced by a snapshot."""
 
@@ -100,6 +104,13 @@ class Disk:
         return self.least_s + (self.most_s - self.least_s) * rng.random()
 
 
+def execute(log: Sequence[Delivery], executed: Timestamp, late: random.Random | None) -> Timestamp:
+    """Up to where an application executes now what it has delivered: everything, or as far as it comes."""
+    left = [delivery.global_ts for delivery in log if delivery.global_ts > executed]
+    count = len(left) if late is None or late.random() < 0.5 else late.randint(0, len(left))
+    return left[count - 1] if count else executed
+
+
 class Host:
     """One replica and its machine."""
 
@@ -117,7 +128,12 @@ class Host:
         disk: Disk,
         skew: float = 0.0,
         turn_s: float = 0.0,
+        wall_s: float | None = None,
+        late: random.Random | None = None,
     ) -> None:
+        """`late` decides how much is executed of what was delivered, whenever the state is committed; without
+        it, all is.
+        """
         self.me = me
         self._topology = topology
         self._protocol = protocol
@@ -130,10 +146,14 @@ class Host:
         self._rate = 1.0 + skew
         self._turn_s = turn_s
         self._turning = False
+        self._wall_s = wall_s
+        self._late = late
         self.replica: Protocol | None = None
         self.durable = Durable()
         self.commit = Commit()
         self.log: list[Delivery] = []
+        self.executed = NO_TIMESTAMP
+        """Up to where the application has executed what it has delivered."""
         self.places: dict[MessageId, Timestamp] = {}
         self.stalled_until = 0.0
         self.gone = False
@@ -165,9 +185,11 @@ class Host:
         start = Start(
             self.me, self._topology, self._rng, self.local(self._loop.now),
             self._timing, self.durable, self.commit.checkpoint, place=self.place, evicts=self.evicts,
+            wall_s=self._wall_s,
         )  # fmt: skip
         self.replica = self._protocol(start)
         del self.log[self.commit.length :]
+        self.executed = self.commit.checkpoint.executed
         self.places = {delivery.mid: delivery.global_ts for delivery in self.log}
         for observer in self._observers:
             observer.restarted(self)
@@ -194,6 +216,7 @@ class Host:
             self._drain()
             if replica.install(message.checkpoint, self.local(self._loop.now)):
                 self.log = list(message.log)
+                self.executed = message.checkpoint.executed
                 self.places = {delivery.mid: delivery.global_ts for delivery in self.log}
                 for observer in self._observers:
                     observer.installed(self)
@@ -242,15 +265,19 @@ class Host:
             for membership in ready.learned:
                 for observer in self._observers:
                     observer.learned(self, membership)
+            for record in ready.persist:
+                if isinstance(record, Dropped):
+                    for observer in self._observers:
+                        observer.dropped(self, record.mids)
             for receivers, message in ready.send:
                 self._send(receivers, message)
             for delivery in ready.deliver:
                 self._deliver(delivery)
-            for asker, mid in ready.duplicates:
+            for asker, repeated in ready.duplicates:
                 if not isinstance(asker, ReplicaId):
-                    self._reply(mid)
+                    self._reply(repeated.mid)
             for target, _ in ready.transfers:
-                self._send((target,), Snapshot(replica.checkpoint(), tuple(self.log)))
+                self._send((target,), self.snapshot())
             if ready.persist or ready.promise:
                 self._write(Batch(ready.persist, ready.promise))
             if not self._own:
@@ -262,6 +289,12 @@ class Host:
             self._wake_at = wake_at
             self._wake_local = min(ready.wake_at, self.local(wake_at) + 1e-6)
             self._loop.at(wake_at, self.tick, self._life)
+
+    def snapshot(self) -> Snapshot:
+        """The application's state, which may have executed more than is durable."""
+        assert self.replica is not None
+        checkpoint = dataclasses.replace(self.replica.checkpoint(), executed=self.executed)
+        return Snapshot(checkpoint, tuple(self.log))
 
     def _send(self, receivers: Sequence[Process], message: Message | Reply | Snapshot) -> None:
         for observer in self._observers:
@@ -320,7 +353,7 @@ class Host:
         if batch.commit is not None:
             self.commit = batch.commit
             assert self.replica is not None
-            self.replica.executed(batch.commit.checkpoint.position)
+            self.replica.executed(batch.commit.checkpoint.executed)
         for receivers, message in batch.promises:
             self._send(receivers, message)
 
@@ -335,9 +368,9 @@ class Host:
         if life != self._life or replica is None:
             return
         self._drain()
-        if len(self.log) > self.commit.length:
-            checkpoint = replica.checkpoint()
-            checkpoint.entries = ()
+        self.executed = execute(self.log, self.executed, self._late)
+        if len(self.log) > self.commit.length or self.executed > self.commit.checkpoint.executed:
+            checkpoint = dataclasses.replace(self.snapshot().checkpoint, entries=())
             self._write(Batch([], [], Commit(checkpoint, len(self.log))))
             self._drain()
         self._loop.at(self._loop.now + self._disk.commit_s, self._commit, life)

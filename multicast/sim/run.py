@@ -10,13 +10,13 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from multicast.errors import MulticastError
+from multicast.errors import InvalidArgument, MulticastError
 from multicast.membership import Membership
 from multicast.messages import TO_ANYONE
 from multicast.protocol import Protocol, Timing
-from multicast.sim.checkers import Checker, Genuine, Memberships, Multicasts, Order, Violation
+from multicast.sim.checkers import Checker, Execution, Genuine, Memberships, Multicasts, Order, Violation
 from multicast.sim.clients import SimClient, Workload
 from multicast.sim.faults import (
     ClientDeath,
@@ -26,6 +26,7 @@ from multicast.sim.faults import (
     Heal,
     Nominate,
     Outage,
+    Raise,
     Reset,
     Stall,
     Wipe,
@@ -39,6 +40,9 @@ from multicast.types import ClientId, Process, ReplicaId
 from multicast.whitebox import WhiteBox
 
 P = TypeVar("P", bound=Process)
+
+WALL_S = 1000.0
+"""Seconds since the epoch of hybrid clocks when a run begins."""
 
 HEAL_S = 120.0
 """Virtual seconds after healing within which everything must have come to its end."""
@@ -59,7 +63,17 @@ class Scenario:
     skew: float = 0.05
     turn_s: float = 0.002
     """The longest turn of a replica's loop: what arrives within one is handled before anything is sent."""
+    late: bool = True
+    """Whether applications may execute late what they have delivered."""
+    clock: str = "logical"
+    """Or "hybrid": timestamps follow machines' wall clocks, which differ."""
+    wall_skew_s: float = 0.8
+    """By how much these differ from the true time at most."""
     checkers: bool = True
+
+    def __post_init__(self) -> None:
+        if self.clock not in ("logical", "hybrid"):
+            raise InvalidArgument(f"unknown clock {self.clock!r}; choose logical or hybrid")
 
 
 @dataclass(slots=True)
@@ -99,7 +113,7 @@ class Simulation:
         self.memberships = Memberships(self.topology, self.multicasts)
         checkers: list[Checker] = [self.memberships, self.order]
         if scenario.checkers:
-            checkers.append(Genuine(self.multicasts))
+            checkers += [Genuine(self.multicasts), Execution(self.topology, self.hosts)]
             checkers += invariants_of(scenario.protocol, self.topology, self.multicasts, self.hosts)
         checkers += observers
         self._observers = checkers
@@ -125,7 +139,19 @@ class Simulation:
             loop=self.loop, network=self.network, rng=self._fork(str(member)),
             observers=self._observers, timing=scenario.timing, disk=scenario.disk,
             skew=scenario.skew * (2 * self.rng.random() - 1), turn_s=scenario.turn_s,
+            wall_s=self.wall_s(str(member)), late=self.late(str(member)),
         )  # fmt: skip
+
+    def wall_s(self, machine: str) -> float | None:
+        """What a machine's wall clock shows when the run begins, if timestamps follow it."""
+        if self.scenario.clock == "logical":
+            return None
+        skew_s = self.scenario.wall_skew_s
+        return WALL_S + self._fork(f"wall {machine}").uniform(-skew_s, skew_s)
+
+    def late(self, machine: str) -> random.Random | None:
+        """What decides how late a machine's application executes, if it may be late."""
+        return self._fork(f"late {machine}") if self.scenario.late else None
 
     def _fork(self, name: str) -> random.Random:
         return random.Random(f"{self.seed} {name}")
@@ -173,10 +199,18 @@ class Simulation:
                 self.network.reset(self.now_at(source), self.now_at(target))
             case Nominate(replica):
                 self.hosts[self.now_at(replica)].nominate()
+            case Raise(replica, by):
+                self.raise_clock(self.now_at(replica), by)
             case Stall(replica, for_s):
                 self.hosts[self.now_at(replica)].stalled_until = self.loop.now + for_s
             case ClientDeath(client, halfway):
                 self.clients[ClientId(client + 1)].die(halfway=halfway)
+
+    def raise_clock(self, replica: ReplicaId, by: int) -> None:
+        """Somebody has seen a later time than the replica's clock shows."""
+        found: Any = self.hosts[replica].replica
+        if found is not None:
+            found.raise_clock(found.clock + by)
 
     def now_at(self, process: P) -> P:
         """Who is now where this replica was at first: on a new disk, it is another."""

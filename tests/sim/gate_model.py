@@ -105,6 +105,7 @@ class Group:
         self._proposals: dict[Transaction, dict[GroupId, Timestamp]] = {}
         self._global_ts: dict[Transaction, Timestamp] = {}
         self._unanswered: dict[Transaction, bool] = {}  # and whether it is executed
+        self._deposed: list[Gate[Transaction]] = []
 
     def multicast(self, transaction: Transaction) -> None:
         self.clock += 1
@@ -187,20 +188,36 @@ class Group:
         assert self.gate is not None
         self.gate.heard(announcement)
         self.turn()
+        for gate in self._deposed:
+            gate.heard(announcement)
+            for transaction in gate.turn().answers:
+                if transaction in self._unanswered:
+                    self._answer(transaction)
 
-    def change_leader(self) -> None:
-        """Another replica leads. It knows what is retained, and answers what is repeated to it."""
+    def change_leader(self, *, behind: int = 0) -> None:
+        """Another replica leads. It knows what is retained, and answers what is repeated to it.
+
+        It may have to deliver again the last of what the old leader has delivered. Then the old one does not
+        know that it is deposed, and keeps the reads that it has not answered yet.
+        """
         old = self.gate
         if old is None or self.world.gate is None:
             return
         self.gate = self.world.gate(self.number)
-        for global_ts, transaction in self.delivered:
+        known = len(self.delivered) - behind
+        for global_ts, transaction in self.delivered[:known]:
             if global_ts > old.closed:
                 self.gate.delivered(global_ts, transaction.destinations)
-        self.gate.new_ballot()
+        self.gate.new_ballot(timestamp(self.clock + 1, GroupId(0)))
+        for global_ts, transaction in self.delivered[known:]:
+            footprint = transaction.footprints[self.number]
+            self.gate.delivered(global_ts, transaction.destinations, transaction, footprint)
+        delivered = {transaction for _, transaction in self.delivered}
         for transaction, executed in self._unanswered.items():
-            if executed:
+            if executed and (transaction in delivered or not behind):
                 self.gate.executed(transaction)
+        if behind:
+            self._deposed.append(old)
         self.repeat()
         self.turn()
 

@@ -84,9 +84,16 @@ class ReadsDoNotConflict(Model):
 class NewLeaderForgets(Model):
     """A new leader takes what earlier ones delivered for independent of everything."""
 
-    def new_ballot(self) -> None:
-        super().new_ballot()
+    def new_ballot(self, taken_over: Timestamp) -> None:
+        super().new_ballot(taken_over)
         self._inherited = NO_TIMESTAMP
+
+
+class NewLeaderInheritsWhatItHasDelivered(Model):
+    """A new leader does not mind that earlier ones may have delivered more than it has, and shown it."""
+
+    def new_ballot(self, taken_over: Timestamp) -> None:
+        super().new_ballot(NO_TIMESTAMP)
 
 
 class AnnouncesAboveDelivered(Model):

@@ -31,7 +31,12 @@ OVERWRITES = (Link(Footprint(reads=(b"k", b"l")), read=True), Link(Footprint(wri
 
 
 def falling_path(
-    gate: GateType | None, hops: int = 1, links: Links = READS, *, new_leader: bool = False
+    gate: GateType | None,
+    hops: int = 1,
+    links: Links = READS,
+    *,
+    new_leader: bool = False,
+    deposed: bool = False,
 ) -> World:
     """The four-transaction cycle of the design (hops = 1; A = 0, D = 1, C = 2), and longer ones.
 
@@ -39,6 +44,9 @@ def falling_path(
     timestamp 7 at group `hops`, long on its way to the last group, C. Z(hops - 1) waits behind it there, but
     is delivered at its other group; all the others are delivered, up to Z0 at A, the design's T4. Then the
     links: what conflicts with Z0 at A. When the last link is answered, T2 starts at C. Z(hops) comes later.
+
+    A new leader is elected before the links. Or the old one is *deposed* after the first of them, a read that
+    it holds and will answer, and the new one delivers Z0 again.
     """
     late = 1000.0
     world = World(
@@ -71,5 +79,7 @@ def falling_path(
     for i, link in enumerate(links):
         world.invoke(f"link{i}", {GroupId(0): link.footprint}, read=link.read)
         world.run(until=world.now + 1.5)
+        if deposed and not i:
+            world.groups[0].change_leader(behind=1)
     world.run()
     return world

@@ -47,6 +47,7 @@ class Story(Simulation):
         scenario = Scenario(
             protocol=protocol, groups=groups, replicas=replicas, faults="none", timing=timing,
             delays=Delays(0.001, 0.001, 0.0), disk=Disk(0.0, 0.0, commit_s), skew=0.0, turn_s=0.0,
+            late=False,
             workload=Workload(clients=2, messages=0, window=0, repeats=0.0),
         )  # fmt: skip
         super().__init__(scenario, seed=0)

@@ -29,6 +29,14 @@ def test_no_path_makes_a_cycle_with_the_gate(hops: int, links: Links, *, new_lea
 
 
 @pytest.mark.parametrize("hops", range(1, 5))
+def test_a_read_that_a_deposed_leader_answers_makes_no_cycle(hops: int) -> None:
+    world = falling_path(GATE, hops, OVERWRITES, deposed=True)
+    assert not cycle(world)
+    assert all(transaction.responded is not None for transaction in world.history)
+    assert cycle(falling_path(mutants.NewLeaderInheritsWhatItHasDelivered, hops, OVERWRITES, deposed=True))
+
+
+@pytest.mark.parametrize("hops", range(1, 5))
 def test_a_path_makes_a_cycle_with_fewer_levels_than_it_has_hops(hops: int) -> None:
     assert cycle(falling_path(mutants.with_levels(hops - 1), hops))
     assert not cycle(falling_path(mutants.with_levels(hops), hops))

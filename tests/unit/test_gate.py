@@ -133,13 +133,38 @@ def test_a_lost_announcement_is_asked_for() -> None:
     assert there.closed == 5
 
 
+def test_a_gate_made_anew_says_how_far_its_group_has_delivered() -> None:
+    """Everything is collected here, but the other group's new leader has not heard of it."""
+    here: Gate[str] = Gate(A)
+    there: Gate[str] = Gate(B)
+    there.delivered(ts(5), (A, B))
+    here.delivered(ts(7), (A,))
+    [(_, wish)] = there.repeat()
+    here.heard(wish)
+    [(_, announcement)] = here.turn().announcements
+    there.heard(announcement)
+    there.turn()
+    assert there.closed == 5
+
+
+def test_a_follower_that_lags_closes_no_more_than_it_has_delivered() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(3), (A, B))
+    gate.heard(Announcement(A, ts(9), ()))
+    assert (gate.closed, len(gate)) == (3, 0)
+    gate.delivered(ts(5), (A, B))
+    assert len(gate) == 1
+    gate.heard(Announcement(A, ts(9), ()))
+    assert (gate.closed, len(gate)) == (5, 0)
+
+
 def test_a_new_leader_takes_everything_for_dependent_until_what_it_found_is_closed() -> None:
     gate: Gate[str] = Gate(A)
     gate.delivered(ts(4), (A, C))
     gate.heard(Announcement(A, ts(4), ()))  # the leader says so
     assert len(gate) == 0
     gate.delivered(ts(5), (A, B))
-    gate.new_ballot()
+    gate.new_ballot(ts(5))
     gate.executed("repeated")
     gate.delivered(ts(6), (A,), "new", Footprint(reads=(b"other",)))
     gate.executed("new")
@@ -148,6 +173,21 @@ def test_a_new_leader_takes_everything_for_dependent_until_what_it_found_is_clos
     assert answers(gate) == ["repeated", "new"]
     gate.executed("repeated")
     assert answers(gate) == ["repeated"]
+
+
+def test_what_an_earlier_leader_may_have_shown_is_inherited_when_it_is_delivered() -> None:
+    """It may still answer a read of "k" and "l": who overwrites "l" depends on what was read in "k"."""
+    gate: Gate[str] = Gate(A)
+    gate.new_ballot(ts(5))
+    gate.delivered(ts(5), (A, B), "taken over", PUT)
+    gate.delivered(ts(6), (A,), "after it", Footprint(writes=(b"l",)))
+    gate.delivered(ts(7), (A, C), "new", Footprint(writes=(b"m",)))
+    gate.delivered(ts(8), (A,), "after both", Footprint(writes=(b"n",)))
+    for answer in ("after it", "new", "after both"):
+        gate.executed(answer)
+    assert answers(gate) == []
+    gate.heard(announced(B, 5, closed=5))
+    assert answers(gate) == ["after it", "new", "after both"]
 
 
 def test_what_is_closed_is_forgotten() -> None:

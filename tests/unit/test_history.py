@@ -35,16 +35,21 @@ def obvious(kept: list[Delivery], position: int, count: int, size: int) -> list[
 @given(
     st.lists(st.integers(0, 20), max_size=20),
     st.integers(0, 12),
+    st.integers(0, 90),
     st.integers(1, 8),
     st.integers(1, 60),
     st.integers(0, 50),
 )
-def test_same_answers_as_a_list(sizes: list[int], capacity: int, count: int, size: int, start: int) -> None:
-    history, deliveries = History(capacity), chain(sizes, Timestamp(start))
+def test_same_answers_as_a_list(
+    sizes: list[int], capacity: int, bytes_max: int, count: int, size: int, start: int
+) -> None:
+    history, deliveries = History(capacity, bytes_max), chain(sizes, Timestamp(start))
     kept: list[Delivery] = []
     for delivery in deliveries:
         history.extend([delivery])
         kept = [*kept, delivery][-capacity:] if capacity else []
+        while sum(len(each.payload) for each in kept) > bytes_max:
+            kept = kept[1:]
         assert len(history) == len(kept)
     for position in range(start + 4 * len(sizes) + 2):
         found = history.after(Timestamp(position), count, size)
@@ -52,7 +57,7 @@ def test_same_answers_as_a_list(sizes: list[int], capacity: int, count: int, siz
 
 
 def test_a_single_delivery_above_the_bound_still_comes() -> None:
-    history = History(10)
+    history = History(10, 1000)
     deliveries = chain([500, 1])
     for delivery in deliveries:
         history.extend([delivery])
@@ -60,13 +65,13 @@ def test_a_single_delivery_above_the_bound_still_comes() -> None:
 
 
 def test_nothing_follows_the_newest() -> None:
-    history, (delivery,) = History(10), chain([1])
+    history, (delivery,) = History(10, 1000), chain([1])
     history.extend([delivery])
     assert history.after(delivery.global_ts, 10, 100) == ()
 
 
 def test_what_was_dropped_is_not_bridged() -> None:
-    history, deliveries = History(2), chain([1, 1, 1, 1])
+    history, deliveries = History(2, 1000), chain([1, 1, 1, 1])
     for delivery in deliveries:
         history.extend([delivery])
     assert history.after(NO_TIMESTAMP, 10, 100) == ()

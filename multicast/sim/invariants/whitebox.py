@@ -115,9 +115,12 @@ class Agreement(Checker):
         for other, ballot in zip(dest, vector, strict=True):
             lts = self._proposals.get((mid, other, ballot))
             if lts is None and other == group and self._is_alone(group, ballot):
-                # Alone in its group, a leader proposes to nobody but itself, without a word.
+                # Alone in its group, a leader proposes to nobody but itself, without a word. While its disk is
+                # slow, it may collect what was repeated to it.
                 replica: Any = host.replica
-                lts = self._proposals[mid, group, ballot] = replica.entries[mid].local_ts
+                entry = replica.entries.get(mid)
+                lts = self._local[group, mid] if entry is None else entry.local_ts
+                self._proposals[mid, group, ballot] = lts
             if lts is None:
                 raise Violation("Invariant 2", f"{host.me} accepted what {ballot} never proposed: {mid}")
             assert lts is not None
@@ -251,7 +254,7 @@ class Agreement(Checker):
         replica: Any = host.replica
         group = host.me.group
         executed = min(
-            (self._hosts[m].commit.checkpoint.position for m in self._topology.members(group)), default=0
+            (self._hosts[m].commit.checkpoint.executed for m in self._topology.members(group)), default=0
         )
         quorums = self._quorums[group]
         for mid in [mid for mid, quorum in quorums.items() if quorum.global_ts <= executed]:
@@ -307,7 +310,7 @@ class Agreement(Checker):
         if gts is None:
             return False
         for group in self._multicasts.known[mid].dest:
-            done = [me for me, host in self._hosts.items() if host.commit.checkpoint.position >= gts]
+            done = [me for me, host in self._hosts.items() if host.commit.checkpoint.executed >= gts]
             if not any(c.has_quorum(done) for c in self._topology.configurations(group)):
                 return False
         return True

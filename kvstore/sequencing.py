@@ -1,0 +1,86 @@
+"""Bare multicast as an application: clients are told where in the order their messages are, and that is all.
+
+Fault tests, benchmarks and comparisons of protocols run on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from kvstore.ports import Said, State
+from multicast.client import Reply
+from multicast.durable import Checkpoint
+from multicast.errors import PeerViolation
+from multicast.membership import MEMBERSHIP
+from multicast.messages import Delivery, Multicast
+from multicast.protocol import Protocol
+from multicast.types import ClientId, GroupId, MessageId, Process, Timestamp
+
+
+class Sequencing:
+    """See `kvstore.ports.Application`."""
+
+    processes: Sequence[ClientId] = ()
+    wake_at = float("inf")
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._replicas: dict[GroupId, Protocol] = {}
+        self._said: list[Said] = []
+
+    def load(self, group: GroupId) -> Checkpoint:
+        """Position and delivered ids. What is delivered is executed."""
+        checkpoint = self._state.load(group)
+        return dataclasses.replace(checkpoint, executed=checkpoint.position)
+
+    def host(self, replica: Protocol) -> None:
+        """Remember who leads."""
+        self._replicas[replica.me.group] = replica
+
+    def deliver(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
+        """Keep them; a leader answers."""
+        self._state.apply(group, deliveries)
+        if self._replicas[group].is_leader:
+            self._reply(group, [(d.mid, d.global_ts) for d in deliveries if d.mid.client != MEMBERSHIP])
+
+    def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:
+        """Answer again."""
+        self._reply(group, [(message.mid, self._state.place(group, message.mid)) for _, message in asked])
+
+    def _reply(self, group: GroupId, places: Iterable[tuple[MessageId, Timestamp]]) -> None:
+        me = self._replicas[group].me
+        for client, run in groupby(places, lambda answer: answer[0][0]):
+            mids, found = zip(*run, strict=True)
+            self._said.append((me, (client,), Reply(mids, group, found)))
+
+    def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
+        """There is nothing that anybody could say to it."""
+        raise PeerViolation(f"{sender} sent {type(messages[0]).__name__} to {receiver}, which has no store")
+
+    def turn(self, now: float) -> list[Said]:
+        """The answers."""
+        said, self._said = self._said, []
+        return said
+
+    def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
+        """Commit what was delivered."""
+        self._state.commit(positions, after)
+
+    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
+        """What follows the position."""
+        return self._state.deliveries(group, after, count, size)
+
+    def snapshot(self, group: GroupId) -> Iterator[bytes]:
+        """All that was delivered."""
+        return self._state.snapshot(group)
+
+    def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
+        """Replace it."""
+        self._state.install(group, pieces, checkpoint)
+
+    def status(self, group: GroupId) -> Mapping[str, Any]:
+        """How many messages there are."""
+        return {"deliveries": self._state.count(group)}

@@ -1,0 +1,363 @@
+"""The state of bare multicast: every delivery, and where each message is in the order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
+from pathlib import Path
+from typing import Final
+
+from kvstore import layout
+from kvstore.layout import (
+    DELIVERIES_DATABASES,
+    PIECE_BYTES,
+    STATE_CLIENTS,
+    STATE_DELIVERIES,
+    STATE_PLACES,
+    STATE_POSITIONS,
+    BadSnapshot,
+    Identity,
+    Ids,
+)
+from kvstore.storage.environment import OnFailure, Puts, Transaction
+from kvstore.storage.lazy import LazyState, OnCommitted
+from kvstore.storage.runs import Runs, check_chain, cut, pieces, row_of, rows_from
+from multicast.delivered import DeliveredIds
+from multicast.durable import Checkpoint
+from multicast.errors import InvariantBroken
+from multicast.messages import Delivery
+from multicast.types import NO_TIMESTAMP, ClientId, GroupId, MessageId, Timestamp
+
+PLACED_SLICE: Final = 1024
+"""Deliveries that the state's places may yet have to hear of: the loop is not to wait while they do."""
+
+
+class _Client:
+    __slots__ = ("above", "low")
+
+    def __init__(self, low: int) -> None:
+        self.low = low
+        self.above: dict[int, list[tuple[int, Timestamp]]] = {}
+        """By sequence number: digests and places."""
+
+
+class _Places:
+    """`DeliveredIds`, with the place of each delivery, and with what has changed since it was last taken."""
+
+    __slots__ = ("_clients", "changed_lows", "changed_places")
+
+    def __init__(self, ids: Ids = ()) -> None:  # type: ignore[assignment]
+        self._clients: dict[ClientId, _Client] = {}
+        self.changed_places: dict[MessageId, Timestamp | None] = {}
+        """What to put, and (None) what to delete."""
+        self.changed_lows: dict[ClientId, int] = {}
+        for client, low, above in ids:
+            known = self._clients[client] = _Client(low)
+            for sequence, digest, place in sorted(above, key=lambda row: row[2]):
+                known.above.setdefault(sequence, []).append((digest, place))
+
+    def add(self, deliveries: Sequence[Delivery]) -> None:
+        """As `DeliveredIds.add` for each: what is below the last watermark of its client is not kept anyway.
+
+        So watermarks come first, and most deliveries of a long run cost next to nothing.
+        """
+        lows: dict[ClientId, int] = {}
+        for delivery in deliveries:
+            client = delivery.mid.client
+            if delivery.ack_below > lows.get(client, -1):
+                lows[client] = delivery.ack_below
+        clients, changed = self._clients, self.changed_places
+        for client, low in lows.items():
+            known = clients.get(client)
+            if known is None:
+                known = clients[client] = _Client(0)
+            if low > known.low:
+                self._pass(client, known, low)
+            lows[client] = known.low
+        for delivery in deliveries:
+            client, sequence, digest = mid = delivery.mid
+            if sequence >= lows[client]:
+                clients[client].above.setdefault(sequence, []).append((digest, delivery.global_ts))
+                changed[mid] = delivery.global_ts
+
+    def _pass(self, client: ClientId, known: _Client, low: int) -> None:
+        """Forget what is below the new watermark."""
+        above = known.above
+        passed: Iterable[int] = range(known.low, low)
+        if low - known.low > len(above):
+            passed = [sequence for sequence in above if sequence < low]
+        changed = self.changed_places
+        for sequence in passed:
+            for digest, _ in above.pop(sequence, ()):
+                mid = MessageId(client, sequence, digest)
+                if changed.pop(mid, None) is None:
+                    changed[mid] = None
+        known.low = self.changed_lows[client] = low
+
+    def place(self, mid: MessageId) -> Timestamp:
+        """Where the message was delivered; bottom if that is not known, or not any more."""
+        known = self._clients.get(mid.client)
+        if known is not None:
+            for digest, place in known.above.get(mid.sequence, ()):
+                if digest == mid.digest:
+                    return place
+        return NO_TIMESTAMP
+
+    def ids(self) -> Ids:
+        """Everything, in a fixed order."""
+        found = []
+        for client, known in sorted(self._clients.items()):
+            above = sorted(known.above.items())
+            found.append((client, known.low, [(s, *delivery) for s, each in above for delivery in each]))
+        return found
+
+    def delivered(self) -> DeliveredIds:
+        """Without the places."""
+        delivered = DeliveredIds()
+        for client, low, above in self.ids():
+            if low:
+                delivered.add(MessageId(client, low - 1, 0), low)
+            for sequence, digest, _ in above:
+                delivered.add(MessageId(client, sequence, digest), 0)
+        return delivered
+
+    def take(self) -> tuple[dict[MessageId, Timestamp | None], dict[ClientId, int]]:
+        """What has changed, for a commit."""
+        changed = self.changed_places, self.changed_lows
+        self.changed_places, self.changed_lows = {}, {}
+        return changed
+
+
+@dataclass(slots=True)
+class _Change:
+    """What a commit does to a group."""
+
+    executed: Timestamp
+    """The position, since what is delivered is executed."""
+    count: int
+    deliveries: list[Delivery]
+    places: dict[MessageId, Timestamp | None]
+    lows: dict[ClientId, int]
+    installed: int
+    replace: bool
+    """Whether everything that was there goes first."""
+
+    def add(self, later: _Change) -> _Change:
+        """Both in one commit."""
+        if later.replace:
+            return later
+        deliveries, places = self.deliveries + later.deliveries, self.places | later.places
+        lows = self.lows | later.lows
+        return _Change(later.executed, later.count, deliveries, places, lows, later.installed, self.replace)
+
+
+@dataclass(slots=True)
+class _Group:
+    """What the state has of a group."""
+
+    position: Timestamp
+    """Of the last delivery that was applied."""
+    count: int
+    """How many deliveries that is."""
+    places: _Places
+    committed: Timestamp
+    """Deliveries up to here are on the disk."""
+    deliveries: list[Delivery] = field(default_factory=list)
+    """Those that follow."""
+    placed: int = 0
+    """How many of them `places` knows."""
+    requested: int = 0
+    """How many of them go with a commit that was asked for already."""
+    installed: int = 0
+    """How many snapshots have replaced it."""
+    replace: bool = False
+    """Whether the last of them is not yet part of a commit."""
+
+    def settled(self) -> _Places:
+        """The places, up to date. Few ask for them, so they hear of many deliveries at once."""
+        if self.placed < len(self.deliveries):
+            self.places.add(self.deliveries[self.placed :])
+            self.placed = len(self.deliveries)
+        return self.places
+
+    def add(self, deliveries: Sequence[Delivery], position: Timestamp) -> None:
+        """More deliveries, up to a position."""
+        self.deliveries += deliveries
+        self.count += len(deliveries)
+        self.position = position
+        if len(self.deliveries) - self.placed >= PLACED_SLICE:
+            self.settled()
+
+    def take(self) -> _Change:
+        """What the next commit has to do."""
+        changed = self.settled().take()
+        deliveries = self.deliveries[self.requested :]
+        change = _Change(self.position, self.count, deliveries, *changed, self.installed, self.replace)
+        self.requested, self.replace = len(self.deliveries), False
+        return change
+
+    def done(self, change: _Change) -> None:
+        """It is durable."""
+        if change.installed == self.installed:
+            written = len(change.deliveries)
+            self.committed = change.executed
+            del self.deliveries[:written]
+            self.placed -= written
+            self.requested -= written
+
+
+class LmdbState(LazyState[_Change]):
+    """The state of a plain log, which keeps every delivery. See `kvstore.ports.State`.
+
+    Delivered ids are kept as the places of deliveries and a low watermark for each client, so that a commit
+    writes only what has changed. They follow from the deliveries, as those of a `Checkpoint` do.
+    """
+
+    def __init__(
+        self, path: Path, identity: Identity, on_committed: OnCommitted, on_failure: OnFailure
+    ) -> None:
+        super().__init__(path, DELIVERIES_DATABASES, identity, on_committed, on_failure)
+        self._groups: dict[GroupId, _Group] = {}
+
+    # Reading
+
+    def load(self, group: GroupId) -> Checkpoint:
+        """Position and delivered ids, as last committed."""
+        found = self._load(group)
+        self._groups.setdefault(group, found)
+        return Checkpoint(found.position, found.places.delivered())
+
+    def _group(self, group: GroupId) -> _Group:
+        found = self._groups.get(group)
+        if found is None:
+            found = self._groups[group] = self._load(group)
+        return found
+
+    def _load(self, group: GroupId) -> _Group:
+        position, count = NO_TIMESTAMP, 0
+        transaction = self._env.read()
+        value = transaction.get(layout.group_key(group), db=self._env[STATE_POSITIONS])
+        if value is not None:
+            position, count = layout.unseal_position(value, self._where(group, "position"))
+        where = self._where(group, "clients")
+        clients: dict[ClientId, tuple[int, list[tuple[int, int, Timestamp]]]] = {}
+        for key, value in rows_from(self._env, transaction, STATE_CLIENTS, layout.group_key(group)):
+            client = ClientId(layout.number_of_key(key, where))
+            clients[client] = (layout.unseal_number(value, where), [])
+        where = self._where(group, "places")
+        for key, value in rows_from(self._env, transaction, STATE_PLACES, layout.group_key(group)):
+            client, sequence, digest = layout.mid_of_key(key, where)
+            place = Timestamp(layout.unseal_number(value, where))
+            clients.setdefault(client, (0, []))[1].append((sequence, digest, place))
+        places = _Places([(client, low, above) for client, (low, above) in clients.items()])
+        return _Group(position, count, places, position)
+
+    def place(self, group: GroupId, mid: MessageId) -> Timestamp:
+        """Where the group delivered the message; bottom once the client has acknowledged that it knows."""
+        return self._group(group).settled().place(mid)
+
+    def count(self, group: GroupId) -> int:
+        """How many messages the group has delivered."""
+        return self._group(group).count
+
+    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: float = inf) -> list[Delivery]:
+        """What the group delivered after this, in order; at most so many, and at most so many bytes (but at
+        least one).
+        """
+        known = self._group(group)
+        return Runs(self._env, group).select(after, known.committed, known.deliveries, count, size)
+
+    # Writing
+
+    def apply(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
+        """Deliveries, in order."""
+        self._env.check()
+        known = self._group(group)
+        position = check_chain(group, known.position, deliveries)
+        known.add(deliveries, position)
+
+    def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
+        """Commit what was applied to these groups, once the log's batch `after` is durable."""
+        self._env.check()
+        for group, wanted in positions.items():
+            position = self._group(group).position
+            if wanted != position:
+                raise InvariantBroken(f"group {group} is to be committed at {wanted}, but is at {position}")
+        self._request(after, {group: self._group(group).take() for group in positions})
+
+    def _puts(self, group: GroupId, change: _Change, transaction: Transaction) -> Puts:
+        if change.replace:
+            yield from self._clear(group, transaction)
+        for run in cut(change.deliveries):
+            key = layout.run_key(group, run[-1].global_ts)
+            transaction.put(key, layout.seal_run(run), db=self._env[STATE_DELIVERIES])
+            yield len(run)
+        for mid, place in change.places.items():
+            key = layout.place_key(group, mid)
+            if place is None:
+                transaction.delete(key, db=self._env[STATE_PLACES])
+            else:
+                transaction.put(key, layout.seal_number(place), db=self._env[STATE_PLACES])
+            yield 1
+        for client, low in change.lows.items():
+            key = layout.client_key(group, client)
+            transaction.put(key, layout.seal_number(low), db=self._env[STATE_CLIENTS])
+            yield 1
+        position = layout.seal_position(change.executed, change.count)
+        transaction.put(layout.group_key(group), position, db=self._env[STATE_POSITIONS])
+        yield 1
+
+    def _finish(self, group: GroupId, change: _Change) -> None:
+        self._groups[group].done(change)
+
+    def _clear(self, group: GroupId, transaction: Transaction) -> Puts:
+        prefix = layout.group_key(group)
+        for database in (STATE_DELIVERIES, STATE_PLACES, STATE_CLIENTS):
+            with transaction.cursor(self._env[database]) as cursor:
+                found = cursor.set_range(prefix)
+                while found and cursor.key().startswith(prefix):
+                    found = cursor.delete()
+                    yield 1
+
+    # Snapshots
+
+    def snapshot(self, group: GroupId) -> Iterator[bytes]:
+        """The group's state at the time of this call, in pieces.
+
+        A delivery never changes, and up to a position all replicas have the same ones. So pieces are read as
+        they are asked for, whatever is applied, committed or installed meanwhile.
+        """
+        known = self._group(group)
+        head = layout.snapshot_head(known.position, known.settled().ids())
+        parts = self._parts(group, head, known.committed, list(known.deliveries))
+        return pieces(parts, PIECE_BYTES)
+
+    def _parts(
+        self, group: GroupId, head: bytes, committed: Timestamp, deliveries: list[Delivery]
+    ) -> Iterator[bytes]:
+        yield head
+        stored = Runs(self._env, group).rows(NO_TIMESTAMP, committed)
+        for last, value in chain(stored, map(row_of, cut(deliveries))):
+            yield layout.snapshot_row(last, value)
+
+    def install(self, group: GroupId, snapshot: Iterable[bytes], checkpoint: Checkpoint) -> None:
+        """Replace the group's state by a snapshot; durable with the next commit, as a whole."""
+        self._env.check()
+        where = f"the snapshot of group {group}"
+        position, ids, deliveries = layout.read_snapshot(snapshot, where)
+        places = _Places(ids)
+        if position != checkpoint.position:
+            raise BadSnapshot(f"{where} is of {position}, but its checkpoint of {checkpoint.position}")
+        if places.delivered() != checkpoint.delivered:
+            raise BadSnapshot(f"{where} has other delivered ids than its checkpoint")
+        for client, low, above in ids:
+            places.changed_lows[client] = low
+            for sequence, digest, place in above:
+                places.changed_places[MessageId(client, sequence, digest)] = place
+        count = len(deliveries)
+        installed = self._group(group).installed + 1
+        self._groups[group] = _Group(
+            position, count, places, NO_TIMESTAMP, deliveries, count, 0, installed, replace=True
+        )

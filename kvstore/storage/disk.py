@@ -1,0 +1,187 @@
+"""A node's disk as a whole: made once, used by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar, overload
+
+import lmdb
+
+from kvstore import layout
+from kvstore.layout import (
+    DELIVERIES_DATABASES,
+    DISK,
+    INCARNATION,
+    LOCK,
+    LOG,
+    LOG_DATABASES,
+    META,
+    STATE,
+    STORE_DATABASES,
+    Identity,
+    Left,
+    StorageError,
+)
+from kvstore.machine.ordered import Table
+from kvstore.ports import NodeId
+from kvstore.storage.deliveries import LmdbState
+from kvstore.storage.environment import OnFailure, open_environment
+from kvstore.storage.lazy import OnCommitted
+from kvstore.storage.log import LmdbLog
+from kvstore.storage.store import StoreState
+
+S = TypeVar("S", bound="LmdbState | StoreState")
+
+
+class Disk(Generic[S]):
+    """A node's disk, in use by this process only."""
+
+    def __init__(self, path: Path, identity: Identity, log: LmdbLog, state: S, lock: int) -> None:
+        self.path = path
+        self.identity = identity
+        self.log = log
+        self.state = state
+        self._lock = lock
+
+    def close(self) -> None:
+        """Write what was gathered, and leave the disk clean, unless it has failed. Waits for the disk.
+
+        No callback comes any more.
+        """
+        if self._lock < 0:
+            return
+        try:
+            whole = self.log.close()
+            if whole:
+                self.state.log_durable(self.log.durable)
+            whole = self.state.close() and whole
+            if whole:
+                layout.write_disk(self.path, self.identity, Left(clean=True, boot=layout.boot_id()))
+        finally:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def create(path: Path, identity: Identity) -> None:
+    """Make a new disk in this directory, which may exist, but must not have one."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be made: {error.strerror}") from error
+    for name in (DISK, LOG, STATE):
+        if (path / name).exists():
+            raise StorageError(f"{path} has a disk already, or what was left of one: {name}")
+    lock = _lock(path)
+    try:
+        state = STORE_DATABASES if identity.keeps == "store" else DELIVERIES_DATABASES
+        for name, databases in ((LOG, LOG_DATABASES), (STATE, state)):
+            _create_environment(path / name, databases, identity)
+        layout.write_disk(path, identity, Left())
+        layout.sync_directory(path.parent)
+    finally:
+        os.close(lock)
+
+
+def _create_environment(path: Path, databases: Iterable[bytes], identity: Identity) -> None:
+    env = open_environment(path, "fsync", create=True)
+    try:
+        for name in databases:
+            env.open_db(name)
+        with env.begin(write=True) as transaction:
+            value = layout.seal_number(identity.incarnation)
+            transaction.put(INCARNATION, value, db=env.open_db(META, transaction))
+    except lmdb.Error as error:
+        raise StorageError(f"{path} cannot be made: {error}") from error
+    finally:
+        env.close()
+    layout.sync_directory(path)
+
+
+@overload
+def open(  # noqa: A001 - read as `storage.open`
+    path: Path,
+    cluster: str,
+    node: NodeId,
+    *,
+    on_durable: Callable[[int], None],
+    on_committed: OnCommitted,
+    on_failure: OnFailure,
+) -> Disk[LmdbState]: ...
+@overload
+def open(  # noqa: A001 - read as `storage.open`
+    path: Path,
+    cluster: str,
+    node: NodeId,
+    *,
+    tables: Mapping[str, Table[Any, Any]],
+    on_durable: Callable[[int], None],
+    on_committed: OnCommitted,
+    on_failure: OnFailure,
+) -> Disk[StoreState]: ...
+def open(  # noqa: A001 - read as `storage.open`
+    path: Path,
+    cluster: str,
+    node: NodeId,
+    *,
+    tables: Mapping[str, Table[Any, Any]] | None = None,
+    on_durable: Callable[[int], None],
+    on_committed: OnCommitted,
+    on_failure: OnFailure,
+) -> Disk[LmdbState] | Disk[StoreState]:
+    """Open a node's disk: with tables, a store's; without, one for bare multicast.
+
+    `on_durable` gets the number of the log's last durable batch, maybe the same one again. `on_committed`
+    gets what a commit of the state has executed. `on_failure` is told, once by each store, that it has
+    failed. They may be called from any thread.
+
+    Raises `LostDisk` if what the disk promised may be lost, and `StorageError` if it is not this node's, is
+    in use, or cannot be read.
+    """
+    if not path.is_dir():
+        raise StorageError(f"{path} has no disk: there is no such directory")
+    lock = _lock(path)
+    opened: list[LmdbLog | LmdbState | StoreState] = []
+    try:
+        identity, left = layout.read_disk(path)
+        boot = layout.boot_id()
+        layout.check_owner(path, identity, cluster, node, "deliveries" if tables is None else "store")
+        layout.check_lost(path, identity, left, boot)
+        opened.append(log := LmdbLog(path / LOG, identity, on_durable, on_failure))
+        disk: Disk[LmdbState] | Disk[StoreState]
+        if tables is None:
+            opened.append(plain := LmdbState(path / STATE, identity, on_committed, on_failure))
+            disk = Disk(path, identity, log, plain, lock)
+        else:
+            opened.append(store := StoreState(path / STATE, identity, on_committed, on_failure, tables))
+            disk = Disk(path, identity, log, store, lock)
+        layout.write_disk(path, identity, Left(clean=False, boot=boot))
+    except BaseException:
+        for each in opened:
+            each.close()
+        os.close(lock)
+        raise
+    return disk
+
+
+def _lock(path: Path) -> int:
+    """Keep other processes away from the disk, until this one closes the file or ends."""
+    file = path / LOCK
+    try:
+        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageError(f"{file} cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+    except BlockingIOError:
+        owner = os.pread(lock, 20, 0).decode(errors="replace") or "unknown"
+        os.close(lock)
+        raise StorageError(f"{path} is in use by process {owner}") from None
+    except OSError as error:
+        os.close(lock)
+        raise StorageError(f"{file} cannot be locked: {error.strerror}") from error
+    return lock

@@ -1,0 +1,115 @@
+"""How a state is committed: lazily, slice by slice, and never before the log."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+from kvstore.layout import Identity, StorageError
+from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
+from multicast.types import GroupId, Timestamp
+
+SLICE: Final = 200
+"""Deliveries, puts and deletes that one `pump` does."""
+
+OnCommitted: TypeAlias = Callable[[Mapping[GroupId, Timestamp]], None]
+
+
+class Change(Protocol):
+    """What a commit does to a group."""
+
+    executed: Timestamp
+    """What is told when it is durable."""
+
+    def add(self: C, later: C) -> C:
+        """Both in one commit."""
+
+
+C = TypeVar("C", bound=Change)
+
+
+class LazyState(Generic[C]):
+    """Commits that were asked for wait here until the log has what they need; then one transaction does all
+    of them that need not wait any more.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        databases: Iterable[bytes],
+        identity: Identity,
+        on_committed: OnCommitted,
+        on_failure: OnFailure,
+        tables: Iterable[bytes] = (),
+    ) -> None:
+        self._env = Environment(path, databases, identity, on_failure, tables)
+        self._on_committed = on_committed
+        self._requests: deque[tuple[int, dict[GroupId, C]]] = deque()
+        self._writing: dict[GroupId, C] | None = None
+        self._durable = 0
+
+    def _where(self, group: GroupId, what: str) -> str:
+        return f"{self._env.path}, group {group}, {what}"
+
+    @abstractmethod
+    def _puts(self, group: GroupId, change: C, transaction: Transaction) -> Puts:
+        """Do a change. It may have to be done again, in another transaction."""
+
+    @abstractmethod
+    def _finish(self, group: GroupId, change: C) -> None:
+        """It is durable, and reads see it now."""
+
+    def _request(self, after: int, changes: dict[GroupId, C]) -> None:
+        self._requests.append((after, changes))
+
+    def log_durable(self, number: int) -> None:
+        """The log's batches up to this one are durable."""
+        self._durable = max(self._durable, number)
+
+    def pump(self) -> bool:
+        """Do some of what commits have to do. True if there is more of it to do at once."""
+        if self._env.advance(SLICE):
+            return True
+        if self._env.busy:
+            return False
+        if self._writing is not None:
+            for group, change in self._writing.items():
+                self._finish(group, change)
+            self._writing = None
+        changes: dict[GroupId, C] = {}
+        while self._requests and self._requests[0][0] <= self._durable:
+            _, later = self._requests.popleft()
+            for group, change in later.items():
+                changes[group] = changes[group].add(change) if group in changes else change
+        if not changes:
+            return False
+        self._writing = changes
+        executed = {group: change.executed for group, change in changes.items()}
+        self._env.start(partial(self._all_puts, changes), partial(self._done, executed))
+        return True
+
+    def _all_puts(self, changes: Mapping[GroupId, C], transaction: Transaction) -> Puts:
+        for group, change in changes.items():
+            yield from self._puts(group, change, transaction)
+
+    def _done(self, executed: Mapping[GroupId, Timestamp], whole: bool) -> None:  # noqa: FBT001 - an outcome
+        """In the thread. What did not fit into the map is done again by the next `pump`."""
+        if whole:
+            self._on_committed(executed)
+
+    def close(self) -> bool:
+        """Do the commits that need not wait for the log any more, and close. Whether all of it is durable."""
+        while not self._env.failed:
+            self._env.wait()
+            try:
+                while self.pump():
+                    pass
+            except StorageError:
+                break
+            if not self._env.busy:
+                break
+        return self._env.close()

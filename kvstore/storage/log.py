@@ -1,0 +1,199 @@
+"""The log: what acknowledgements promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from kvstore import layout
+from kvstore.layout import LOG_BASES, LOG_DATABASES, LOG_ROWS, Identity, StorageError
+from kvstore.records import Fold, decode, encode
+from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
+from multicast.durable import Durable, Record
+from multicast.errors import InvariantBroken
+from multicast.types import GroupId
+
+FOLD_BYTES: Final = 4 << 20
+"""Rows of a group beyond this, and beyond four times what they amount to, are folded into one."""
+
+ROW_BYTES: Final = 512
+"""What a row counts for at least: many small ones take long to load."""
+
+SLICE: Final = 200
+"""Folded rows that one commit deletes."""
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What the log has of a group."""
+
+    fold: Fold = field(default_factory=Fold)
+    base_bytes: int = 0
+    row_bytes: int = 0
+    """Of the rows after the base, where small ones count for more."""
+
+
+class LmdbLog:
+    """The log of all groups of a node. See `kvstore.ports.Log`.
+
+    All that one commit has for a group is one row. Now and then the rows of a group are folded into one that
+    amounts to the same, its base, so that the log grows with what is in flight and not with what was ever
+    delivered. A base is written at once: where very much is in flight, that is a stall of some ten
+    milliseconds for each megabyte. The rows that it replaces are deleted by and by.
+    """
+
+    def __init__(
+        self, path: Path, identity: Identity, on_durable: Callable[[int], None], on_failure: OnFailure
+    ) -> None:
+        self._env = Environment(path, LOG_DATABASES, identity, on_failure)
+        self._on_durable = on_durable
+        self._groups: dict[GroupId, _Rows] = {}
+        self._gathered: dict[GroupId, list[Record]] = {}
+        self._loaded: dict[GroupId, Durable] = {}
+        """What was read, until something is written."""
+        self._folded: dict[GroupId, int] = {}
+        """Rows up to this number may be deleted."""
+        try:
+            self._number = self._started = self.durable = self._last()
+        except StorageError:
+            self._env.close()
+            raise
+
+    def _last(self) -> int:
+        """The highest number on the disk."""
+        highest = 0
+        transaction = self._env.read()
+        for key, value in transaction.cursor(self._env[LOG_BASES]):
+            group = layout.group_of_key(key, f"{self._env.path}, bases")
+            number, _ = layout.unseal_base(value, self._where(group, "base"))
+            highest = max(highest, number)
+            self._folded[group] = number
+        cursor = transaction.cursor(self._env[LOG_ROWS])
+        found = cursor.first()
+        while found:
+            group = layout.group_of_key(cursor.key(), f"{self._env.path}, rows")
+            found = cursor.set_range(layout.row_key(GroupId(group + 1), 0))
+            if cursor.prev() if found else cursor.last():
+                highest = max(highest, layout.number_of_key(cursor.key(), self._where(group, "rows")))
+            found = found and cursor.next()
+        return highest
+
+    def _where(self, group: GroupId, what: str) -> str:
+        return f"{self._env.path}, group {group}, {what}"
+
+    def load(self, group: GroupId) -> Durable:
+        """What the durable records of a group amount to. Until something is written, they are read once."""
+        if group not in self._loaded:
+            rows = self._load(group)
+            self._groups.setdefault(group, rows)
+            self._loaded[group] = rows.fold.durable()
+        return self._loaded[group]
+
+    def _load(self, group: GroupId) -> _Rows:
+        rows = _Rows()
+        fold = rows.fold
+        base = 0
+        where = self._where(group, "base")
+        try:
+            transaction = self._env.read()
+            value = transaction.get(layout.group_key(group), db=self._env[LOG_BASES])
+            if value is not None:
+                rows.base_bytes = len(value)
+                base, data = layout.unseal_base(value, where)
+                decode(data, fold, where)
+            cursor = transaction.cursor(self._env[LOG_ROWS])
+            prefix = layout.group_key(group)
+            found = cursor.set_range(layout.row_key(group, base + 1))
+            while found and cursor.key().startswith(prefix):
+                where = self._where(group, "rows")
+                where = self._where(group, f"row {layout.number_of_key(cursor.key(), where)}")
+                value = cursor.value()
+                decode(layout.unseal(value, where), fold, where)
+                rows.row_bytes += max(len(value), ROW_BYTES)
+                found = cursor.next()
+        except InvariantBroken as error:
+            raise StorageError(f"{where}: {error}") from error
+        return rows
+
+    def write(self, records: Mapping[GroupId, Sequence[Record]]) -> int:
+        """Gather a batch, for the next commit that `pump` begins."""
+        self._env.check()
+        self._loaded.clear()
+        for group, batch in records.items():
+            self._gathered.setdefault(group, []).extend(batch)
+        self._number += 1
+        return self._number
+
+    def pump(self) -> None:
+        """Begin a commit of what was gathered, if none is under way. For the end of each turn."""
+        env = self._env
+        while True:
+            while env.advance():
+                pass
+            if env.busy or self._started == self._number:
+                return
+            self._start()
+
+    def _start(self) -> None:
+        number = self._number
+        gathered, self._gathered = self._gathered, {}
+        try:
+            rows = [self._row(group, number, records) for group, records in gathered.items()]
+        except BaseException as error:  # some groups may have been folded, but none is written
+            self._env.fail(error)
+            raise
+        self._started = number
+        self._env.start(partial(self._puts, rows), partial(self._done, number))
+
+    def _row(self, group: GroupId, number: int, records: Sequence[Record]) -> tuple[bytes, bytes, bytes]:
+        """A database, a key and a value: these records, or all that there are."""
+        rows = self._groups.get(group)
+        if rows is None:
+            rows = self._groups[group] = self._load(group)
+        value = layout.seal(encode(records, rows.fold))
+        rows.row_bytes += max(len(value), ROW_BYTES)
+        if rows.row_bytes <= max(FOLD_BYTES, 4 * rows.base_bytes):
+            return LOG_ROWS, layout.row_key(group, number), value
+        base = layout.seal_base(number, encode(rows.fold.records(), Fold()))
+        rows.base_bytes, rows.row_bytes = len(base), 0
+        self._folded[group] = number
+        return LOG_BASES, layout.group_key(group), base
+
+    def _puts(self, rows: Sequence[tuple[bytes, bytes, bytes]], transaction: Transaction) -> Puts:
+        for database, key, value in rows:
+            transaction.put(key, value, db=self._env[database])
+        yield len(rows)
+        left = SLICE
+        for group, number in list(self._folded.items()):
+            last = layout.row_key(group, number)
+            with transaction.cursor(self._env[LOG_ROWS]) as cursor:
+                found = cursor.set_range(layout.group_key(group))
+                while found and left and cursor.key() <= last:
+                    cursor.delete()
+                    found = bool(cursor.key())
+                    left -= 1
+            if left:
+                del self._folded[group]
+        yield SLICE - left
+
+    def _done(self, number: int, whole: bool) -> None:  # noqa: FBT001 - an outcome
+        """In the thread."""
+        if whole:
+            self.durable = number
+        self._on_durable(self.durable)
+
+    def close(self) -> bool:
+        """Write what was gathered, and close. Waits for the disk. Whether all of it is durable."""
+        while not self._env.failed:
+            self._env.wait()
+            try:
+                self.pump()
+            except StorageError:
+                break
+            if not self._env.busy:
+                self.durable = self._number
+                break
+        return self._env.close()

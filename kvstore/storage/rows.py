@@ -1,0 +1,231 @@
+"""Rows of bytes in the order of their keys: where a map's data is when it is not in the map's layers.
+
+LMDB's keys end at 511 bytes; ours may be longer. Of a long key the row has the first `HEAD` bytes, a mark,
+and as its value the number of a *node*; the rest of the key is a row of that node, in another database, and
+so on. So keys stay in order however much of their beginning they share, and short ones pay nothing: no short
+key has the length of a marked one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol, TypeAlias
+
+from kvstore import layout
+from kvstore.layout import STORE_NODES
+from kvstore.storage.environment import Environment, Transaction
+from multicast.types import GroupId
+
+HEAD: Final = 480
+MARK: Final = b"\0"
+CHUNK_BYTES: Final = 256 << 10
+"""Rows that are read at once: more than one only up to this."""
+
+Pair: TypeAlias = tuple[bytes, bytes]
+"""A key and the value as it is stored, with its checksum."""
+
+
+class Rows(Protocol):
+    """What a map's layers lie on."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, if it has one."""
+
+    def chunk(
+        self, start: bytes, end: bytes | None, count: int, *, reverse: bool = False
+    ) -> tuple[Sequence[Pair], bool]:
+        """The first rows of a range, or the last ones backwards, and whether there may be more."""
+
+
+def chunks(rows: Rows, start: bytes, end: bytes | None, *, reverse: bool = False) -> Iterator[Sequence[Pair]]:
+    """A range, chunk by chunk. Nothing is held between two of them."""
+    count, more = 16, True
+    while more:
+        found, more = rows.chunk(start, end, count, reverse=reverse)
+        if found:
+            yield found
+            last = found[-1][0]
+            if reverse:
+                end = last
+            else:
+                start = last + b"\0"
+        count = min(4 * count, 1024)
+
+
+class LmdbRows:
+    """A table's rows of one group."""
+
+    __slots__ = ("_database", "_env", "_prefix", "_where")
+
+    def __init__(self, env: Environment, database: bytes, group: GroupId) -> None:
+        self._env = env
+        self._database = database
+        self._prefix = layout.group_key(group)
+        self._where = f"{env.path}, group {group}, {database.decode()}"
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, if it has one."""
+        if len(key) <= HEAD:
+            return self._env.read().get(self._prefix + key, db=self._env[self._database])
+        transaction = self._env.read()
+        *_, (database, row) = self._path(transaction, key)
+        return transaction.get(row, db=self._env[database])
+
+    def _path(self, transaction: Transaction, key: bytes, *, make: bool = False) -> list[tuple[bytes, bytes]]:
+        """Databases and keys of the rows that lead to a key; the last is the key's own.
+
+        If a node is missing, and not to be made, the last is where it is missing.
+        """
+        database, prefix = self._database, self._prefix
+        path = []
+        made = 0
+        while len(key) > HEAD:
+            row = prefix + key[:HEAD] + MARK
+            path.append((database, row))
+            node = transaction.get(row, db=self._env[database])
+            if node is None:
+                if not make:
+                    return path
+                made = max(made + 1, self._new_node(transaction))
+                node = layout.seal_number(made)
+                transaction.put(row, node, db=self._env[database])
+            database, prefix, key = STORE_NODES, self._node(node), key[HEAD:]
+        path.append((database, prefix + key))
+        return path
+
+    def _node(self, value: bytes) -> bytes:
+        return layout.unseal_node(value, self._where)
+
+    def _new_node(self, transaction: Transaction) -> int:
+        """Nodes have rows, but for those that are being made: a number above that of the last row is free."""
+        with transaction.cursor(self._env[STORE_NODES]) as cursor:
+            return layout.number_of_node(cursor.key()) + 1 if cursor.last() else 1
+
+    def put(self, transaction: Transaction, pairs: Sequence[Pair]) -> None:
+        """Put rows."""
+        short = [(self._prefix + key, value) for key, value in pairs if len(key) <= HEAD]
+        if short:
+            with transaction.cursor(self._env[self._database]) as cursor:
+                cursor.putmulti(short)
+        if len(short) < len(pairs):
+            for key, value in pairs:
+                if len(key) > HEAD:
+                    *_, (database, row) = self._path(transaction, key, make=True)
+                    transaction.put(row, value, db=self._env[database])
+
+    def delete(self, transaction: Transaction, key: bytes) -> None:
+        """Delete a row, if it is there, and the nodes that it leaves empty."""
+        path = self._path(transaction, key)
+        database, row = path.pop()
+        transaction.delete(row, db=self._env[database])
+        while path:
+            node = row[: layout.NODE_BYTES]
+            with transaction.cursor(self._env[STORE_NODES]) as cursor:
+                if cursor.set_range(node) and cursor.key().startswith(node):
+                    return
+            database, row = path.pop()
+            transaction.delete(row, db=self._env[database])
+
+    def chunk(
+        self, start: bytes, end: bytes | None, count: int, *, reverse: bool = False
+    ) -> tuple[Sequence[Pair], bool]:
+        """The first rows of a range, or the last ones backwards, and whether there may be more."""
+        found: list[Pair] = []
+        more = self._collect(
+            self._env.read(), (self._database, self._prefix, b""), start, end, count, found, reverse=reverse
+        )
+        return found, more
+
+    def first(self, transaction: Transaction, count: int) -> list[Pair]:
+        """Some rows, as the transaction sees them."""
+        found: list[Pair] = []
+        self._collect(
+            transaction, (self._database, self._prefix, b""), b"", None, count, found, reverse=False
+        )
+        return found
+
+    def _collect(
+        self,
+        transaction: Transaction,
+        node: tuple[bytes, bytes, bytes],
+        start: bytes,
+        end: bytes | None,
+        count: int,
+        found: list[Pair],
+        *,
+        reverse: bool,
+    ) -> bool:
+        """Add rows of a node (its database, its rows' prefix, what all its keys begin with) until there are
+        enough. Whether there were.
+        """
+        database, prefix, before = node
+        cursor = transaction.cursor(self._env[database])
+        low = _bound(prefix, start)
+        if end is None:
+            high = (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
+        else:
+            high = _bound(prefix, end) + (b"\0" if len(end) > HEAD else b"")  # a mark may hide some below it
+        if not reverse:
+            rows = cursor.iternext() if cursor.set_range(low) else iter(())
+        else:
+            rows = (
+                cursor.iterprev()
+                if (cursor.prev() if cursor.set_range(high) else cursor.last())
+                else iter(())
+            )
+        cut, marked, size = len(prefix), len(prefix) + HEAD + 1, 0
+        for key, value in rows:
+            if key < low if reverse else key >= high:
+                break
+            if len(key) != marked:
+                found.append((before + key[cut:], value))
+                size += len(value)
+            else:
+                full = self._collect(
+                    transaction,
+                    (STORE_NODES, self._node(value), before + key[cut:-1]),
+                    start[HEAD:] if len(start) > HEAD and key == low else b"",
+                    end[HEAD:] if end is not None and len(end) > HEAD and key == high[:-1] else None,
+                    count,
+                    found,
+                    reverse=reverse,
+                )
+                if full:
+                    return True
+            if len(found) >= count or size >= CHUNK_BYTES:
+                return True
+        return False
+
+
+def _bound(prefix: bytes, key: bytes) -> bytes:
+    """Where a key is, or the mark that leads to it."""
+    return prefix + key if len(key) <= HEAD else prefix + key[:HEAD] + MARK
+
+
+class MemoryRows:
+    """Rows in memory, which never change: those of a snapshot that is not yet committed."""
+
+    __slots__ = ("keys", "values")
+
+    def __init__(self, keys: list[bytes], values: list[bytes]) -> None:
+        self.keys = keys
+        """In order."""
+        self.values = values
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, if it has one."""
+        at = bisect_left(self.keys, key)
+        return self.values[at] if at < len(self.keys) and self.keys[at] == key else None
+
+    def chunk(
+        self, start: bytes, end: bytes | None, count: int, *, reverse: bool = False
+    ) -> tuple[Sequence[Pair], bool]:
+        """The first rows of a range, or the last ones backwards, and whether there may be more."""
+        low = bisect_left(self.keys, start)
+        high = len(self.keys) if end is None else max(low, bisect_left(self.keys, end))
+        part = slice(max(low, high - count), high) if reverse else slice(low, min(low + count, high))
+        found = list(zip(self.keys[part], self.values[part], strict=True))
+        if reverse:
+            found.reverse()
+        return found, high - low > count

@@ -1,0 +1,122 @@
+"""Deliveries on the disk: runs of them, each a row of columns."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+from kvstore import layout
+from kvstore.layout import STATE_DELIVERIES, Row
+from kvstore.storage.environment import Environment, Transaction
+from multicast.errors import InvariantBroken
+from multicast.messages import Delivery
+from multicast.types import GroupId, Timestamp
+
+RUN: Final = 200
+"""Deliveries of a run, at most."""
+
+RUN_BYTES: Final = 64 << 10
+"""Payloads of several deliveries that are kept as one row."""
+
+
+def check_chain(group: GroupId, position: Timestamp, deliveries: Iterable[Delivery]) -> Timestamp:
+    """Where a group is after these, which must follow each other."""
+    for delivery in deliveries:
+        if delivery.previous_ts != position:
+            raise InvariantBroken(
+                f"{delivery.mid} follows {delivery.previous_ts}, but group {group} is at {position}"
+            )
+        position = delivery.global_ts
+    return position
+
+
+def cut(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
+    """Runs of bounded length, and, but for single deliveries, of bounded size."""
+    start = 0
+    while start < len(deliveries):
+        run = deliveries[start : start + RUN]
+        ends = accumulate([len(delivery.payload) for delivery in run])
+        length = max(1, bisect_right(list(ends), RUN_BYTES))
+        yield run[:length]
+        start += length
+
+
+def row_of(run: Sequence[Delivery]) -> Row:
+    """A run as it is stored."""
+    return run[-1].global_ts, layout.seal_run(run)
+
+
+def rows_from(
+    env: Environment, transaction: Transaction, database: bytes, start: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    """Rows of the group that the key begins with, from the key on."""
+    cursor = transaction.cursor(env[database])
+    if cursor.set_range(start):
+        for key, value in cursor:
+            if key[:2] != start[:2]:
+                return
+            yield key, value
+
+
+class Runs:
+    """The runs of one group that an environment has."""
+
+    __slots__ = ("_env", "_group", "_where")
+
+    def __init__(self, env: Environment, group: GroupId) -> None:
+        self._env = env
+        self._group = group
+        self._where = f"{env.path}, group {group}, deliveries"
+
+    def rows(self, after: Timestamp, upto: Timestamp) -> Iterator[Row]:
+        """What is on the disk after the one and up to the other.
+
+        Runs are read one at a time; if a snapshot was installed meanwhile, they are not cut as they were.
+        """
+        while after < upto:
+            start = layout.run_key(self._group, Timestamp(after + 1))
+            key, value = next(rows_from(self._env, self._env.read(), STATE_DELIVERIES, start), (None, b""))
+            if key is None:
+                return
+            last = Timestamp(layout.number_of_key(key, self._where))
+            where = f"{self._where} up to {last}"
+            if last > upto or layout.run_follows(value, where) < after:
+                run = layout.unseal_run(value, last, where)
+                last, value = row_of([delivery for delivery in run if after < delivery.global_ts <= upto])
+            yield last, value
+            after = last
+
+    def select(
+        self, after: Timestamp, upto: Timestamp, later: Sequence[Delivery], count: int, size: float
+    ) -> list[Delivery]:
+        """Deliveries after a place: those on the disk, up to another, and then these later ones; at most so
+        many, and at most so many bytes (but at least one).
+        """
+        found: list[Delivery] = []
+        for delivery in self._all(after, upto, later):
+            if delivery.global_ts <= after:
+                continue
+            size -= len(delivery.payload)
+            if len(found) == count or (found and size < 0):
+                break
+            found.append(delivery)
+        return found
+
+    def _all(self, after: Timestamp, upto: Timestamp, later: Sequence[Delivery]) -> Iterator[Delivery]:
+        for last, value in self.rows(after, upto):
+            yield from layout.unseal_run(value, last, f"{self._where} up to {last}")
+        yield from later
+
+
+def pieces(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes, cut into pieces of this size."""
+    piece = bytearray()
+    for part in parts:
+        piece += part
+        while len(piece) >= size:
+            yield bytes(piece[:size])
+            del piece[:size]
+    if piece:
+        yield bytes(piece)

@@ -1,0 +1,357 @@
+"""The state of a store: its tables, the machine's picture and the ordering side, and the last deliveries.
+
+Tables are `StoredMap`s: what is put is seen at once, and on the disk after a commit. A commit has all that
+was put, by all groups, when it was asked for, and their images as of then: what is found after a crash is
+exactly that of one commit. The last deliveries are kept for replicas that missed some, as many as
+`RING_BYTES` has room for; whoever has missed more gets a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+from weakref import WeakSet
+
+from kvstore import layout
+from kvstore.layout import (
+    PIECE_BYTES,
+    STATE_DELIVERIES,
+    STORE_DATABASES,
+    STORE_IMAGES,
+    STORE_RINGS,
+    BadSnapshot,
+    Identity,
+    StorageError,
+)
+from kvstore.machine.ordered import OrderedMap, Table
+from kvstore.storage import lazy
+from kvstore.storage.environment import OnFailure, Puts, Transaction
+from kvstore.storage.images import Image, read_stream, seal_image, unseal_image
+from kvstore.storage.lazy import LazyState, OnCommitted
+from kvstore.storage.maps import Layer, StoredMap, combine
+from kvstore.storage.rows import LmdbRows, MemoryRows
+from kvstore.storage.runs import Runs, check_chain, cut, pieces, row_of
+from kvstore.storage.views import View
+from multicast.durable import Checkpoint
+from multicast.errors import InvariantBroken
+from multicast.messages import Delivery
+from multicast.types import NO_TIMESTAMP, GroupId, Timestamp
+
+RING_BYTES: Final = 64 << 20
+"""Of deliveries that a group keeps."""
+
+ROW_BYTES: Final = 512
+"""What a run of deliveries counts for at least."""
+
+_Map: TypeAlias = StoredMap[Any, Any]
+_Layers: TypeAlias = dict[str, list[Layer[Any, Any]]]
+"""By table, the oldest first."""
+
+
+class _Ring(NamedTuple):
+    """Which deliveries the disk has."""
+
+    oldest: Timestamp = NO_TIMESTAMP
+    """All after this one."""
+    size: int = 0
+
+
+class _Installed(NamedTuple):
+    """A snapshot that takes the place of all that was there."""
+
+    position: Timestamp
+    tables: dict[str, MemoryRows]
+
+
+@dataclass(slots=True)
+class _Change:
+    """What a commit does to a group."""
+
+    executed: Timestamp
+    position: Timestamp
+    image: bytes
+    layers: _Layers
+    deliveries: list[Delivery]
+    installed: _Installed | None
+    ring: _Ring = field(default_factory=_Ring)
+    """What it leaves of the ring, once it is done."""
+
+    def add(self, later: _Change) -> _Change:
+        """Both in one commit."""
+        if later.installed is not None:
+            return later
+        layers = {name: self.layers.get(name, []) + later.layers.get(name, []) for name in self.layers}
+        return _Change(
+            later.executed,
+            later.position,
+            later.image,
+            layers,
+            self.deliveries + later.deliveries,
+            self.installed,
+        )
+
+
+@dataclass(slots=True)
+class _Group:
+    """What the state has of a group."""
+
+    maps: dict[str, _Map]
+    rows: dict[str, LmdbRows]
+    position: Timestamp
+    """Of the last delivery."""
+    count: int
+    """How many there were."""
+    committed: Timestamp
+    """Deliveries up to here are on the disk, as far as the ring goes back."""
+    ring: _Ring
+    deliveries: list[Delivery] = field(default_factory=list)
+    """Those that follow."""
+    requested: int = 0
+    """How many of them go with a commit that was asked for already."""
+    layers: _Layers = field(default_factory=dict)
+    """Frozen, but not yet part of a commit that was asked for."""
+    installed: _Installed | None = None
+    """The last snapshot that was installed, until it is on the disk."""
+    fresh: bool = False
+    """Whether it is not yet part of a commit that was asked for."""
+    views: WeakSet[View] = field(default_factory=WeakSet)
+
+    def freeze(self) -> None:
+        """What was put until now never changes again."""
+        for name, each in self.maps.items():
+            layer = each.freeze()
+            if layer is not None:
+                self.layers.setdefault(name, []).append(layer)
+
+    def take(self, image: Image) -> _Change:
+        """What the next commit has to do."""
+        self.freeze()
+        change = _Change(
+            image.checkpoint.executed,
+            self.position,
+            seal_image(image, self.count),
+            {name: self.layers.get(name, []) for name in self.maps},
+            self.deliveries[self.requested :],
+            self.installed if self.fresh else None,
+        )
+        self.layers = {}
+        self.requested, self.fresh = len(self.deliveries), False
+        return change
+
+    def done(self, change: _Change) -> None:
+        """It is on the disk."""
+        self.ring = change.ring
+        for name, layers in change.layers.items():
+            self.maps[name].drop(layers)
+        if change.installed is not None:
+            for name, rows in change.installed.tables.items():
+                self.maps[name].settle(rows, self.rows[name])
+        if self.installed is change.installed:
+            self.installed = None
+            written = len(change.deliveries)
+            self.committed = change.position
+            del self.deliveries[:written]
+            self.requested -= written
+
+
+class StoreState(LazyState[_Change]):
+    """The state of all groups of a node's store."""
+
+    def __init__(
+        self,
+        path: Path,
+        identity: Identity,
+        on_committed: OnCommitted,
+        on_failure: OnFailure,
+        tables: Mapping[str, Table[Any, Any]],
+    ) -> None:
+        names = [layout.table_name(name) for name in tables]
+        super().__init__(path, STORE_DATABASES, identity, on_committed, on_failure, names)
+        self._tables = tables
+        self._groups: dict[GroupId, _Group] = {}
+
+    # Reading
+
+    def open(self, group: GroupId) -> tuple[Image | None, Mapping[str, OrderedMap[Any, Any]]]:
+        """The image as last committed, if there is one; and the maps, by their tables' names."""
+        image, _ = self._image(group)
+        return image, self._group(group).maps
+
+    def load(self, group: GroupId) -> Checkpoint:
+        """The ordering side, as last committed."""
+        image, _ = self._image(group)
+        return Checkpoint() if image is None else image.checkpoint
+
+    def _image(self, group: GroupId) -> tuple[Image | None, int]:
+        value = self._env.read().get(layout.group_key(group), db=self._env[STORE_IMAGES])
+        return (None, 0) if value is None else unseal_image(value, self._where(group, "image"))
+
+    def _group(self, group: GroupId) -> _Group:
+        found = self._groups.get(group)
+        if found is None:
+            found = self._groups[group] = self._load(group)
+        return found
+
+    def _load(self, group: GroupId) -> _Group:
+        image, count = self._image(group)
+        position = NO_TIMESTAMP if image is None else image.checkpoint.position
+        value = self._env.read().get(layout.group_key(group), db=self._env[STORE_RINGS])
+        ring = _Ring()
+        if value is not None:
+            ring = _Ring(*layout.unseal_position(value, self._where(group, "ring")))
+        rows = {name: LmdbRows(self._env, layout.table_name(name), group) for name in self._tables}
+        maps = {
+            name: StoredMap(table, rows[name], self._where(group, name))
+            for name, table in self._tables.items()
+        }
+        return _Group(maps, rows, position, count, position, ring)
+
+    def count(self, group: GroupId) -> int:
+        """How many messages the group has delivered."""
+        return self._group(group).count
+
+    def oldest(self, group: GroupId) -> Timestamp:
+        """The lowest position from which `deliveries` still knows all that follows."""
+        known = self._group(group)
+        return known.ring.oldest if known.installed is None else known.installed.position
+
+    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: float = inf) -> list[Delivery]:
+        """What the group delivered after this, in order; at most so many, and at most so many bytes (but at
+        least one). Nothing, if not all of it is known any more.
+        """
+        known = self._group(group)
+        if after < self.oldest(group):
+            return []
+        return Runs(self._env, group).select(after, known.committed, known.deliveries, count, size)
+
+    # Writing
+
+    def remember(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
+        """Deliveries, in order, for replicas that miss them."""
+        self._env.check()
+        known = self._group(group)
+        known.position = check_chain(group, known.position, deliveries)
+        known.deliveries += deliveries
+        known.count += len(deliveries)
+
+    def commit(self, images: Mapping[GroupId, Image], after: int) -> None:
+        """Commit what was put and remembered of these groups, once the log's batch `after` is durable."""
+        self._env.check()
+        for group, image in images.items():
+            wanted, position = image.checkpoint.position, self._group(group).position
+            if wanted != position:
+                raise InvariantBroken(f"group {group} is to be committed at {wanted}, but is at {position}")
+        self._request(after, {group: self._group(group).take(image) for group, image in images.items()})
+
+    def _puts(self, group: GroupId, change: _Change, transaction: Transaction) -> Puts:
+        known = self._groups[group]
+        if change.installed is not None:
+            yield from self._replace(group, change.installed, transaction)
+        for name, layers in change.layers.items():
+            if layers:
+                yield from self._put_table(known, name, combine(layers), transaction)
+        yield from self._put_ring(group, change, transaction)
+        transaction.put(layout.group_key(group), change.image, db=self._env[STORE_IMAGES])
+        yield 1
+
+    def _put_table(self, known: _Group, name: str, layer: Layer[Any, Any], transaction: Transaction) -> Puts:
+        each, rows = known.maps[name], known.rows[name]
+        keys = sorted(layer.rows)
+        for start in range(0, len(keys), lazy.SLICE):
+            part = keys[start : start + lazy.SLICE]
+            puts, deletes = each.encode(layer, part)
+            for view in known.views:
+                for key, _ in puts:
+                    view.save(name, key, rows)
+                for key in deletes:
+                    view.save(name, key, rows)
+            rows.put(transaction, puts)
+            for key in deletes:
+                rows.delete(transaction, key)
+            yield len(part)
+
+    def _put_ring(self, group: GroupId, change: _Change, transaction: Transaction) -> Puts:
+        """More deliveries, and the oldest go."""
+        oldest, size = self._groups[group].ring
+        if change.installed is not None:
+            oldest, size = change.installed.position, 0
+        for run in cut(change.deliveries):
+            last, value = row_of(run)
+            transaction.put(layout.run_key(group, last), value, db=self._env[STATE_DELIVERIES])
+            size += max(len(value), ROW_BYTES)
+            yield len(run)
+        where = self._where(group, "deliveries")
+        with transaction.cursor(self._env[STATE_DELIVERIES]) as cursor:
+            while size > RING_BYTES and cursor.set_range(layout.group_key(group)):
+                size -= max(len(cursor.value()), ROW_BYTES)
+                oldest = Timestamp(layout.number_of_key(cursor.key(), where))
+                cursor.delete()
+                yield 1
+        change.ring = _Ring(oldest, size)
+        transaction.put(
+            layout.group_key(group), layout.seal_position(oldest, size), db=self._env[STORE_RINGS]
+        )
+
+    def _replace(self, group: GroupId, installed: _Installed, transaction: Transaction) -> Puts:
+        """Remove all that there is, and put what was installed."""
+        for name, rows in self._groups[group].rows.items():
+            while found := rows.first(transaction, lazy.SLICE):
+                for key, _ in found:
+                    rows.delete(transaction, key)
+                yield len(found)
+            new = installed.tables[name]
+            for start in range(0, len(new.keys), lazy.SLICE):
+                part = slice(start, start + lazy.SLICE)
+                rows.put(transaction, list(zip(new.keys[part], new.values[part], strict=True)))
+                yield lazy.SLICE
+        prefix = layout.group_key(group)
+        with transaction.cursor(self._env[STATE_DELIVERIES]) as cursor:
+            found_run = cursor.set_range(prefix)
+            while found_run and cursor.key().startswith(prefix):
+                found_run = cursor.delete()
+                yield 1
+
+    def _finish(self, group: GroupId, change: _Change) -> None:
+        self._groups[group].done(change)
+
+    # Snapshots
+
+    def snapshot(self, group: GroupId, image: Image) -> Iterator[bytes]:
+        """The group's state at the time of this call, with this image, in pieces, while the group goes on."""
+        known = self._group(group)
+        known.freeze()
+        view = View(seal_image(image, known.count), known.maps)
+        known.views.add(view)
+        return pieces(view.frames(), PIECE_BYTES)
+
+    def install(self, group: GroupId, snapshot: Iterable[bytes]) -> Image:
+        """Replace the group's state by a snapshot; durable with the next commit, as a whole.
+
+        The maps stay the same objects. Snapshots of what was there before are given up.
+        """
+        self._env.check()
+        where = f"the snapshot of group {group}"
+        known = self._group(group)
+        image, count, found = read_stream(snapshot, self._tables, where)
+        for name, (keys, values) in found.items():
+            each = known.maps[name]
+            try:
+                for key, value in zip(keys, values, strict=True):
+                    each.check(key, value)
+            except StorageError as error:
+                raise BadSnapshot(f"{where}: {error}") from error
+        tables = {name: MemoryRows(keys, values) for name, (keys, values) in found.items()}
+        for name, rows in tables.items():
+            known.maps[name].replace(rows)
+        for view in known.views:
+            view.give_up()
+        position = image.checkpoint.position
+        known.installed, known.fresh = _Installed(position, tables), True
+        known.layers = {}
+        known.position = known.committed = position
+        known.count = count
+        known.deliveries, known.requested = [], 0
+        return image

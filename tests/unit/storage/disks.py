@@ -1,0 +1,190 @@
+"""A disk and its loop, for tests: what passes through both."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+import pytest
+
+from kvstore import storage
+from kvstore.layout import StorageError
+from kvstore.ports import NodeId
+from kvstore.storage import LmdbLog, LmdbState, environment, lazy, runs
+from multicast.delivered import DeliveredIds
+from multicast.durable import Accepted, Durable, Record
+from multicast.messages import Delivery
+from multicast.types import (
+    NO_TIMESTAMP,
+    Ballot,
+    ClientId,
+    GroupId,
+    MessageId,
+    ReplicaId,
+    Timestamp,
+    timestamp,
+)
+
+CLUSTER: Final = "test"
+NODE: Final = NodeId("n1")
+G0, G1 = GroupId(0), GroupId(1)
+PATIENCE_S: Final = 20.0
+"""Only a broken test waits so long."""
+
+
+def ballot(number: int) -> Ballot:
+    return Ballot(number, ReplicaId(G0, number % 3, 7), 0)
+
+
+# A disk and its loop
+
+
+class Rig:
+    """An open disk, and the thread that uses it: callbacks come through a queue."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.threads: set[str] = set()
+        self.durable: list[int] = []
+        self.committed: list[Mapping[GroupId, Timestamp]] = []
+        self.failures: list[StorageError] = []
+        self.disk = storage.open(
+            path, CLUSTER, NODE,
+            on_durable=lambda number: self.tell("durable", number),
+            on_committed=lambda positions: self.tell("committed", positions),
+            on_failure=lambda error: self.tell("failed", error),
+        )  # fmt: skip
+        self.log, self.state = self.disk.log, self.disk.state
+
+    def tell(self, kind: str, value: object) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.events.put((kind, value))
+
+    def take(self) -> None:
+        """What the loop does with a callback, but for pumping."""
+        kind, value = self.events.get(timeout=PATIENCE_S)
+        if kind == "durable":
+            self.durable.append(value)
+            self.state.log_durable(value)
+        elif kind == "committed":
+            self.committed.append(value)
+        else:
+            self.failures.append(value)
+
+    def pump(self) -> None:
+        self.log.pump()
+        while self.state.pump():
+            pass
+
+    def settle(self) -> None:
+        """Until nothing is under way."""
+        self.pump()
+        while self.log._env.busy or self.state._env.busy:
+            self.take()
+            self.pump()
+
+    def write(self, *batches: Sequence[Record], group: GroupId = G0) -> None:
+        for batch in batches:
+            self.log.write({group: batch})
+            self.settle()
+
+    def commit(self, *groups: GroupId, after: int = 0) -> None:
+        self.state.commit({g: self.state._group(g).position for g in groups or (G0,)}, after)
+
+    def crash(self, to: Path) -> Rig:
+        """Another process finds what this one has on its disk now."""
+        shutil.copytree(self.path, to)
+        return Rig(to)
+
+
+def slices(patch: pytest.MonkeyPatch, length: int) -> None:
+    """So much is done at once, and is one row."""
+    patch.setattr(lazy, "SLICE", length)
+    patch.setattr(runs, "RUN", length)
+
+
+class Gate:
+    """Commits wait here until they are let through; and one that is told to fail does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tickets = threading.Semaphore(0)
+        self.waited_in_vain = False
+        self.error: BaseException | None = None
+        self.commits = 0
+        monkeypatch.setattr(environment, "_commit", self)
+
+    def __call__(self, transaction: environment.Transaction) -> None:
+        if not self.tickets.acquire(timeout=PATIENCE_S):
+            self.waited_in_vain = True
+        self.commits += 1
+        error, self.error = self.error, None
+        if error is None:
+            transaction.commit()
+        else:
+            transaction.abort()
+            raise error
+
+
+def loaded(path: Path, group: GroupId = G0) -> Durable:
+    rig = Rig(path)
+    try:
+        return rig.log.load(group)
+    finally:
+        rig.disk.close()
+
+
+def fold(*batches: Sequence[Record]) -> Durable:
+    durable = Durable()
+    for batch in batches:
+        durable.apply(batch)
+    return durable
+
+
+def same(one: Durable, other: Durable) -> bool:
+    return one == other and list(one.entries) == list(other.entries) and repr(one) == repr(other)
+
+
+# What passes through a log: messages of three clients, each acknowledging what is well behind it
+
+
+def traffic(count: int, first: int = 1, size: int = 20) -> tuple[list[Accepted], list[Delivery]]:
+    accepted, delivered = [], []
+    for number in range(first, first + count):
+        mid = MessageId(ClientId(2**63 + number % 3), number, number * 0x9E3779B97F4A7C15 % 2**64)
+        at, previous = timestamp(number, G0), timestamp(number - 1, G0) if number > 1 else NO_TIMESTAMP
+        payload = bytes([number % 256]) * size
+        ack_below = max(0, number - 6)
+        accepted.append(Accepted((G0, G1), (mid,), (at,), (payload,), (ack_below,), number))
+        delivered.append(Delivery(mid, (G0, G1), payload, ack_below, at, at, previous, mismatch=False))
+    return accepted, delivered
+
+
+def batch(number: int) -> list[Record]:
+    """The n-th batch of a child process: ten messages."""
+    accepted, delivered = traffic(10, 1 + 10 * (number - 1))
+    return [*accepted, *delivered]
+
+
+def rows_of(path: Path, database: bytes) -> list[tuple[bytes, bytes]]:
+    """What an environment has, as another program sees it."""
+    with lmdb.open(str(path), max_dbs=8, lock=False, create=False) as env:
+        db = env.open_db(database, create=False)
+        with env.begin() as transaction:
+            return list(transaction.cursor(db))
+
+
+def rows_of_open(store: LmdbLog | LmdbState, database: bytes) -> list[tuple[bytes, bytes]]:
+    return list(store._env.read().cursor(store._env[database]))
+
+
+def table(delivered: Sequence[Delivery]) -> DeliveredIds:
+    ids = DeliveredIds()
+    for delivery in delivered:
+        ids.add(delivery.mid, delivery.ack_below)
+    return ids
