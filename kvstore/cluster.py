@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from kvstore.config import Config, ConfigError, Durability
+from kvstore.config import Config, ConfigError, Durability, StoreConfig
 from kvstore.layout import StorageError
 from kvstore.ports import NodeId
 from kvstore.status import ClusterStatus, ask_all
@@ -70,8 +70,11 @@ class LocalCluster:
         *,
         replicas: int | None = None,
         port: int | None = None,
+        api_port: int | None = None,
         protocol: str | None = None,
         durability: Durability | None = None,
+        application: str | None = None,
+        store: StoreConfig | None = None,
         timing: Timing | None = None,
         delays_ms: Mapping[str, float] | None = None,
         restart: bool = True,
@@ -80,7 +83,8 @@ class LocalCluster:
         grace_s: float = GRACE_S,
         report: Callable[[str], None] = logger.warning,
     ) -> None:
-        """What is None is as the folder has it, or as usual. `port` is the first node's; the rest count up.
+        """What is None is as the folder has it, or as usual. `port` is the first node's, `api_port` the one
+        where it serves clients; the rest count up.
 
         `command` is started with `--config FILE --node NAME`. `report` gets what happens to nodes; it is
         called from other threads. Raises `ConfigError` or `ClusterError`.
@@ -95,23 +99,33 @@ class LocalCluster:
                 found = Config.load(file)
                 wanted: dict[str, object] = {"nodes": nodes, "partitions": partitions, "replicas": replicas}
                 wanted |= {"protocol": protocol, "durability": durability}
+                wanted |= {"application": application, "store": store}
                 wanted |= {"timing": timing, "delays_ms": delays_ms}
                 _compare(file, found, wanted)
-                self.config = found if port is None else found.moved(_ports(port, len(found.nodes)))
+                self.config = found
+                count = len(found.nodes)
+                if port is not None or api_port is not None:
+                    ports = [own for _, own in found.addresses.values()]
+                    ports = ports if port is None else list(_ports(port, count))
+                    self.config = found.moved(ports, None if api_port is None else _ports(api_port, count))
                 check_ports(self.config)
                 if self.config != found:
                     self.config.dump(file)
             else:
                 _check_empty(self.data)
                 nodes = NODES if nodes is None else nodes
+                free = free_ports(2 * nodes)
                 self.config = Config.local(
                     nodes,
                     PARTITIONS if partitions is None else partitions,
                     usual_replicas(nodes, protocol) if replicas is None else replicas,
                     self.data,
-                    ports=free_ports(nodes) if port is None else _ports(port, nodes),
+                    ports=free[:nodes] if port is None else _ports(port, nodes),
+                    api_ports=free[nodes:] if api_port is None else _ports(api_port, nodes),
                     protocol=protocol or "whitebox",
                     durability=durability or "fsync",
+                    application=application or "store",
+                    store=store,
                     timing=timing,
                     delays_ms=delays_ms,
                 )
@@ -139,7 +153,9 @@ class LocalCluster:
     def add(self, port: int | None = None) -> NodeId:
         """One more node, which is in no group until it takes another's place. It does not run yet."""
         node = next(name for n in itertools.count(1) if (name := NodeId(f"n{n}")) not in self.config.nodes)
-        self.config = self.config.with_node(node, free_ports(1)[0] if port is None else port)
+        free, api = free_ports(2)
+        serves = any(other.api for other in self.config.nodes.values())
+        self.config = self.config.with_node(node, free if port is None else port, api if serves else None)
         self.config.dump(self.data / CONFIG)
         self._children[node] = self._child(node)
         return node
@@ -297,6 +313,8 @@ def _compare(file: Path, config: Config, wanted: Mapping[str, object]) -> None:
         "replicas": sizes[0] if len(sizes) == 1 else sizes,
         "protocol": config.protocol,
         "durability": config.durability,
+        "application": config.application,
+        "store": config.store,
         "timing": config.timing,
         "delays_ms": config.delays_ms,
     }
@@ -333,7 +351,8 @@ def free_ports(count: int) -> list[int]:
 
 def check_ports(config: Config) -> None:
     """Raise `ClusterError` if a node could not listen on its address."""
-    for node, (host, port) in config.addresses.items():
+    addresses = [*config.addresses.items(), *config.api_addresses.items()]
+    for node, (host, port) in addresses:
         try:
             _bound(host, port).close()
         except OSError as error:

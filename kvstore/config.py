@@ -40,6 +40,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_type_hints
 
+from kvstore.machine.placement import Placement, Scheme
+from kvstore.machine.request import Limits
 from kvstore.places import NAME, split_address
 from kvstore.ports import NodeId
 from multicast import PROTOCOLS, VARIANTS
@@ -56,6 +58,19 @@ DURABILITY: Final[tuple[Durability, ...]] = get_args(Durability)
 INCARNATION_MAX: Final = 2**63 - 1
 DELAY_MAX_MS: Final = 60_000
 PORT: Final = 7101
+API_PORT: Final = 7400
+
+APPLICATIONS: Final = ("store", "multicast")
+PLACEMENTS: Final = ("hashed", "ordered")
+
+LIMITS_MAX: Final[Mapping[str, int]] = {
+    "key_bytes": 4 << 10,
+    "value_bytes": 8 << 20,
+    "transaction_bytes": 16 << 20,
+    "operations": 1 << 16,
+    "scan_bytes": 16 << 20,
+}
+"""The most that limits may be raised to: what frames, and the disk, can hold."""
 """Of the first node of a local cluster, if nobody says otherwise."""
 
 _PROTOCOLS: Final[Mapping[str, type[Protocol]]] = PROTOCOLS | VARIANTS
@@ -80,6 +95,8 @@ class NodeConfig:
     incarnation: int | None = None
     """Of its first disk, if it is one of the first members of a group."""
     region: str | None = None
+    api: str | None = None
+    """Where it listens for clients of the store; without one it serves none."""
 
     @property
     def host(self) -> str:
@@ -92,6 +109,17 @@ class NodeConfig:
         return int(self.address.rpartition(":")[2])
 
 
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """What the nodes of a store must agree on. It cannot be changed while there is data."""
+
+    placement: str = "hashed"
+    """How keys are placed: by hash slots in equal shares, or in their order, cut at `splits`."""
+    splits: tuple[str, ...] = ()
+    """With ordered placement, the first keys of the second group, of the third, and so on."""
+    limits: Limits = field(default_factory=Limits)
+
+
 @dataclass(frozen=True)
 class Config:
     """A valid configuration: whoever holds one need not check it again."""
@@ -102,6 +130,9 @@ class Config:
     """The first members of each group; the replica's number is the index."""
     protocol: str = "whitebox"
     durability: Durability = "fsync"
+    application: str = "store"
+    """What delivered messages mean: "store", or "multicast" for nothing but their order."""
+    store: StoreConfig = field(default_factory=StoreConfig)
     timing: Timing = field(default_factory=Timing)
     delays_ms: Mapping[str, float] = field(default_factory=dict)
     """As written, by "FROM-TO"; `delays_s` is what they come to."""
@@ -157,8 +188,11 @@ class Config:
         data: Path | str,
         *,
         ports: Sequence[int] | None = None,
+        api_ports: Sequence[int] | None = None,
         protocol: str = "whitebox",
         durability: Durability = "fsync",
+        application: str = "store",
+        store: StoreConfig | None = None,
         timing: Timing | None = None,
         delays_ms: Mapping[str, float] | None = None,
     ) -> Config:
@@ -174,11 +208,15 @@ class Config:
             raise ConfigError(f"{replicas} replicas of a group need as many nodes, not {nodes}")
         names = [NodeId(f"n{number}") for number in range(1, nodes + 1)]
         found = range(PORT, PORT + nodes) if ports is None else ports
+        apis: list[str | None] = [None] * nodes
+        if application == "store":
+            numbers = range(API_PORT, API_PORT + nodes) if api_ports is None else api_ports
+            apis = [f"127.0.0.1:{number}" for number in numbers]
         return cls(
             id=secrets.token_hex(8),
             nodes={
-                name: NodeConfig(f"127.0.0.1:{port}", name, 1 + secrets.randbelow(INCARNATION_MAX))
-                for name, port in zip(names, found, strict=True)
+                name: NodeConfig(f"127.0.0.1:{port}", name, 1 + secrets.randbelow(INCARNATION_MAX), api=api)
+                for name, port, api in zip(names, found, apis, strict=True)
             },
             groups={
                 GroupId(g): tuple(names[(g + (n - g) % replicas) % nodes] for n in range(replicas))
@@ -186,22 +224,37 @@ class Config:
             },
             protocol=protocol,
             durability=durability,
+            application=application,
+            store=store or StoreConfig(),
             timing=timing or Timing(),
             delays_ms=delays_ms or {},
             directory=Path(data).absolute(),
         )
 
-    def with_node(self, node: NodeId, port: int) -> Config:
+    def with_node(self, node: NodeId, port: int, api_port: int | None = None) -> Config:
         """The same cluster, with one more node on this machine, in no group yet."""
-        return replace(self, nodes={**self.nodes, node: NodeConfig(f"127.0.0.1:{port}", node)})
+        api = None if api_port is None else f"127.0.0.1:{api_port}"
+        return replace(self, nodes={**self.nodes, node: NodeConfig(f"127.0.0.1:{port}", node, api=api)})
 
-    def moved(self, ports: Sequence[int]) -> Config:
+    def moved(self, ports: Sequence[int], api_ports: Sequence[int] | None = None) -> Config:
         """The same cluster on other ports of the same hosts."""
         nodes = {
-            name: replace(node, address=f"{node.address.rpartition(':')[0]}:{port}")
+            name: replace(node, address=_at_port(node.address, port))
             for (name, node), port in zip(self.nodes.items(), ports, strict=True)
         }
+        for (name, node), port in zip(nodes.items(), api_ports or (), strict=False):
+            if node.api is not None:
+                nodes[name] = replace(node, api=_at_port(node.api, port))
         return replace(self, nodes=nodes)
+
+    @property
+    def first_placement(self) -> Placement:
+        """Which group has which keys, in the beginning."""
+        groups = tuple(sorted(self.groups))
+        if self.store.placement == "hashed":
+            return Placement.evenly(groups)
+        starts = (b"", *(split.encode() for split in self.store.splits))
+        return Placement(1, Scheme.ORDERED, starts, groups, groups)
 
     @cached_property
     def topology(self) -> Topology:
@@ -234,6 +287,12 @@ class Config:
         """Host and port of every node."""
         return {name: (node.host, node.port) for name, node in self.nodes.items()}
 
+    @cached_property
+    def api_addresses(self) -> Mapping[NodeId, tuple[str, int]]:
+        """Host and port where clients are served, of every node that serves any."""
+        found = {name: node.api and split_address(node.api) for name, node in self.nodes.items()}
+        return {name: address for name, address in found.items() if address}
+
     @property
     def protocol_type(self) -> type[Protocol]:
         """What orders the messages."""
@@ -246,7 +305,8 @@ class Config:
             [group, [[node, self.incarnations[node]] for node in nodes]]
             for group, nodes in sorted(self.groups.items())
         ]
-        agreed = json.dumps([self.id, self.protocol, members])
+        store = [self.application, self.store.placement, self.store.splits, _limits(self.store.limits)]
+        agreed = json.dumps([self.id, self.protocol, members, store])
         return hashlib.blake2b(agreed.encode(), digest_size=16).digest()
 
     def node(self, name: str) -> NodeId:
@@ -298,11 +358,13 @@ def _check(config: Config) -> None:
     _check_name(config.id, ("cluster", "id"))
     _check_choice(config.protocol, _PROTOCOLS, ("cluster", "protocol"))
     _check_choice(config.durability, DURABILITY, ("cluster", "durability"))
+    _check_choice(config.application, APPLICATIONS, ("cluster", "application"))
     for name in _TIMING:
         if not 0 <= getattr(config.timing, name) < 2**63:
             raise ConfigError(f"{getattr(config.timing, name)} is too much", ("timing", name))
     _check_nodes(config)
     _check_groups(config)
+    _check_store(config)
     for key, delay_ms in config.delays_ms.items():
         _ends(config, key)
         if not 0 <= delay_ms <= DELAY_MAX_MS:
@@ -318,6 +380,8 @@ def _check_nodes(config: Config) -> None:
         _check_name(name, keys)
         if split_address(node.address) is None:
             raise ConfigError(f"{_show(node.address)} is not HOST:PORT", (*keys, "address"))
+        if node.api is not None and split_address(node.api) is None:
+            raise ConfigError(f"{_show(node.api)} is not HOST:PORT", (*keys, "api"))
         if not node.data.strip() or "\0" in node.data:
             raise ConfigError(f"{_show(node.data)} is no folder", (*keys, "data"))
         incarnation = node.incarnation
@@ -329,11 +393,26 @@ def _check_nodes(config: Config) -> None:
                 raise ConfigError(f"{_show(node.region)} is a node's name already", (*keys, "region"))
         for key, value, shown in (
             ("address", (node.host, node.port), node.address),
+            ("api", node.api and split_address(node.api), node.api),
             ("data", config.data(name), node.data),
             ("incarnation", incarnation, f"{incarnation or 0:016x}"),
         ):
             if value is not None and seen.setdefault(value, name) != name:
                 raise ConfigError(f"{_show(shown)} is {seen[value]}'s already", (*keys, key))
+
+
+def _check_store(config: Config) -> None:
+    store = config.store
+    _check_choice(store.placement, PLACEMENTS, ("store", "placement"))
+    wanted = len(config.groups) - 1 if store.placement == "ordered" else 0
+    if len(store.splits) != wanted:
+        problem = f"{len(store.splits)} keys; {len(config.groups)} groups with this placement need {wanted}"
+        raise ConfigError(problem, ("store", "splits"))
+    if "" in store.splits or list(store.splits) != sorted(set(store.splits), key=str.encode):
+        raise ConfigError("keys must rise strictly", ("store", "splits"))
+    for name, most in LIMITS_MAX.items():
+        if not 1 <= getattr(store.limits, name) <= most:
+            raise ConfigError(f"{getattr(store.limits, name)} is not in 1..{most}", ("store", name))
 
 
 def _check_groups(config: Config) -> None:
@@ -424,8 +503,8 @@ class _Table:
 
 
 def _read(document: dict[str, Any], directory: Path) -> Config:
-    top = _Table(document, (), ("cluster", "timing", "nodes", "groups", "delays"))
-    cluster = top.table("cluster", ("id", "protocol", "durability"), required=True)
+    top = _Table(document, (), ("cluster", "store", "timing", "nodes", "groups", "delays"))
+    cluster = top.table("cluster", ("id", "protocol", "durability", "application"), required=True)
     delays = top.table("delays")
     nodes = top.table("nodes", required=True)
     groups = top.table("groups", required=True)
@@ -435,6 +514,8 @@ def _read(document: dict[str, Any], directory: Path) -> Config:
         groups=dict(_read_group(groups, name) for name in groups.values),
         protocol=cluster.text("protocol", "whitebox"),
         durability=cast(Durability, cluster.text("durability", "fsync")),  # `Config` checks it
+        application=cluster.text("application", "store"),
+        store=_read_store(top.table("store", ("placement", "splits", *LIMITS_MAX))),
         timing=_read_timing(top.table("timing", _TIMING)),
         delays_ms={key: delays.number(key) for key in delays.values},
         directory=directory,
@@ -448,7 +529,20 @@ def _read_node(nodes: _Table, name: str) -> NodeConfig:
         raise ConfigError(f"{_show(incarnation)} is not a hexadecimal number", (*node.keys, "incarnation"))
     region = node.text("region") if "region" in node.values else None
     number = None if incarnation is None else int(incarnation, 16)
-    return NodeConfig(node.text("address"), node.text("data"), number, region)
+    api = node.text("api") if "api" in node.values else None
+    return NodeConfig(node.text("address"), node.text("data"), number, region, api)
+
+
+def _read_store(store: _Table) -> StoreConfig:
+    splits = store.values.get("splits", [])
+    if not isinstance(splits, list) or not all(isinstance(split, str) for split in splits):
+        raise ConfigError(f"must be a list of keys, not {_show(splits)}", ("store", "splits"))
+    limits = {key: store.number(key) for key in LIMITS_MAX if key in store.values}
+    for key, value in limits.items():
+        if not isinstance(value, int):
+            raise ConfigError(f"must be a whole number, not {_show(value)}", ("store", key))
+    found = Limits(**limits)  # type: ignore[arg-type]  # whole numbers
+    return StoreConfig(store.text("placement", "hashed"), tuple(splits), found)
 
 
 def _read_group(groups: _Table, name: str) -> tuple[GroupId, tuple[NodeId, ...]]:
@@ -508,7 +602,9 @@ def _parts(dotted: str) -> tuple[str, ...]:
 def _write(config: Config) -> str:
     """The whole file, in the one style that we write."""
     lines = ["[cluster]"]
-    lines += [f"{key} = {_show(getattr(config, key))}" for key in ("id", "protocol", "durability")]
+    keys = ("id", "protocol", "durability", "application")
+    lines += [f"{key} = {_show(getattr(config, key))}" for key in keys]
+    lines += _write_store(config.store)
     plain = Timing()
     changed = [name for name in _TIMING if getattr(config.timing, name) != getattr(plain, name)]
     if changed:
@@ -518,11 +614,29 @@ def _write(config: Config) -> str:
         lines.append(f"data = {_show(node.data)}")
         lines += [] if node.incarnation is None else [f'incarnation = "{node.incarnation:016x}"']
         lines += [] if node.region is None else [f"region = {_show(node.region)}"]
+        lines += [] if node.api is None else [f"api = {_show(node.api)}"]
     for group, members in sorted(config.groups.items()):
         lines += ["", f"[groups.{group}]", f"members = [{', '.join(map(_show, members))}]"]
     if config.delays_ms:
         lines += ["", "[delays]", *(f"{_key(key)} = {_show(ms)}" for key, ms in config.delays_ms.items())]
     return "\n".join(lines) + "\n"
+
+
+def _write_store(store: StoreConfig) -> list[str]:
+    plain = Limits()
+    lines = [] if store.placement == "hashed" else [f"placement = {_show(store.placement)}"]
+    lines += [f"splits = [{', '.join(map(_show, store.splits))}]"] if store.splits else []
+    for name, value in _limits(store.limits).items():
+        lines += [] if value == getattr(plain, name) else [f"{name} = {value}"]
+    return ["", "[store]", *lines] if lines else []
+
+
+def _limits(limits: Limits) -> dict[str, int]:
+    return {name: getattr(limits, name) for name in LIMITS_MAX}
+
+
+def _at_port(address: str, port: int) -> str:
+    return f"{address.rpartition(':')[0]}:{port}"
 
 
 def _key(key: str) -> str:

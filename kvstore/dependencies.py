@@ -6,26 +6,15 @@ that everything that depends on it is forgotten with it, and nothing is ever sea
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Final
 
 from sortedcontainers import SortedDict, SortedList
 
+from kvstore.machine.request import Footprint, Range
 from multicast.types import NO_TIMESTAMP, Timestamp
 
-KeyRange: TypeAlias = tuple[bytes, bytes]
-"""From the first key on, up to but without the second."""
-
-
-class Footprint(NamedTuple):
-    """What a transaction may touch in one group, whichever of its branches runs."""
-
-    reads: tuple[bytes, ...] = ()
-    writes: tuple[bytes, ...] = ()
-    read_ranges: tuple[KeyRange, ...] = ()
-    write_ranges: tuple[KeyRange, ...] = ()
-
-
-NOTHING = Footprint()
+_BEYOND: Final = b"\xff" * (1 << 16)
+"""Above every key: keys are much shorter."""
 
 
 class Dependencies:
@@ -78,7 +67,7 @@ class _Highest:
         self._keys_by_dependency: dict[Timestamp, list[bytes]] = {}
         self._pieces_by_dependency: dict[Timestamp, list[bytes]] = {}
 
-    def of(self, keys: tuple[bytes, ...], ranges: tuple[KeyRange, ...]) -> Timestamp:
+    def of(self, keys: tuple[bytes, ...], ranges: tuple[Range, ...]) -> Timestamp:
         """The highest dependency of any of these."""
         highest = NO_TIMESTAMP
         if self._keys:
@@ -87,18 +76,18 @@ class _Highest:
             for first, end in ranges:
                 if self._order is None:
                     self._order = SortedList(self._keys)
-                for key in self._order.irange(first, end, (True, False)):
+                for key in self._order.irange(first, end or _BEYOND, (True, False)):
                     highest = max(highest, self._keys[key])
         if self._pieces:
             for key in keys:
                 for _, _, dependency in self._overlapping(key, key + b"\0"):
                     highest = max(highest, dependency)
             for first, end in ranges:
-                for _, _, dependency in self._overlapping(first, end):
+                for _, _, dependency in self._overlapping(first, end or _BEYOND):
                     highest = max(highest, dependency)
         return highest
 
-    def raise_to(self, dependency: Timestamp, keys: tuple[bytes, ...], ranges: tuple[KeyRange, ...]) -> None:
+    def raise_to(self, dependency: Timestamp, keys: tuple[bytes, ...], ranges: tuple[Range, ...]) -> None:
         """These depend on this much, or more."""
         for key in keys:
             before = self._keys.get(key, NO_TIMESTAMP)
@@ -107,7 +96,8 @@ class _Highest:
                     self._order.add(key)
                 self._keys[key] = dependency
                 self._keys_by_dependency.setdefault(dependency, []).append(key)
-        for first, end in ranges:
+        for first, last in ranges:
+            end = last or _BEYOND
             if first >= end:
                 continue
             highest = dependency

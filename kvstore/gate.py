@@ -23,7 +23,8 @@ from collections.abc import Hashable
 from itertools import zip_longest
 from typing import Generic, NamedTuple, TypeVar
 
-from kvstore.dependencies import NOTHING, Dependencies, Footprint
+from kvstore.dependencies import Dependencies
+from kvstore.machine.request import NOTHING, Footprint
 from multicast.errors import InvariantBroken
 from multicast.types import NO_TIMESTAMP, Destinations, GroupId, Timestamp
 
@@ -102,6 +103,11 @@ class Gate(Generic[Answer]):
     def closed(self) -> Timestamp:
         """No transaction that starts from now on can come before what was delivered here up to this."""
         return self._closed
+
+    @property
+    def position(self) -> Timestamp:
+        """The last delivery."""
+        return self._deliveries
 
     def __len__(self) -> int:
         """How many multi-group messages are not closed: what the gate's memory is proportional to."""

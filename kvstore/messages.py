@@ -1,8 +1,20 @@
-"""What nodes say to each other beyond the protocol's own messages."""
+"""What nodes say to each other beyond the protocol's own messages: of snapshots, and of the store.
+
+Those of the store have no columns on the wire: a frame has few of them, and each is a run by itself.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import msgspec
+
+from kvstore.gate import Announcement
+from kvstore.machine import Vote
+from kvstore.questions import Question, Response
+from multicast.types import Ballot, GroupId, MessageId, Timestamp
 
 
 @dataclass(slots=True)
@@ -25,5 +37,75 @@ class SnapshotAck:
     index: int
 
 
-STORE_MESSAGES: frozenset[type] = frozenset()
-"""What is the store's, and not the ordering protocol's or the node's own."""
+class Results(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A group has executed these messages: where they are in its order, and what became of them."""
+
+    group: GroupId
+    complete: Timestamp
+    """Everything up to here is executed."""
+    mids: tuple[MessageId, ...]
+    places: tuple[Timestamp, ...]
+    results: tuple[bytes, ...]
+
+
+class Votes(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """What is known of transactions with conditions in several groups. All of it stays true for ever."""
+
+    votes: tuple[Vote, ...] = ()
+    outcomes: tuple[tuple[Timestamp, bool], ...] = ()
+
+
+class VotesWanted(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Somebody waits for what is known of the transactions at these places."""
+
+    places: tuple[Timestamp, ...]
+
+
+class Levels(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """What a group's gate announces."""
+
+    announcement: Announcement
+
+
+class StandsIn(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """A leader asks whether its ballot is still the one; and a member says that it is."""
+
+    ballot: Ballot
+    number: int
+    asked: bool
+
+
+class Raise(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """What is multicast next should have a place above this time."""
+
+    time: int
+
+
+class Query(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """A process asks a replica something that is not to be ordered."""
+
+    number: int
+    question: Question
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """And is answered."""
+
+    number: int
+    response: Response
+
+
+StoreMessage: TypeAlias = Results | Votes | VotesWanted | Levels | StandsIn | Raise | Query | Answer
+STORE_MESSAGES: Final = frozenset((Results, Votes, VotesWanted, Levels, StandsIn, Raise, Query, Answer))
+
+encode_store_message: Final[Callable[[StoreMessage], bytes]] = msgspec.msgpack.Encoder().encode
+_DECODER: Final = msgspec.msgpack.Decoder(StoreMessage)
+
+
+def decode_store_message(data: bytes) -> StoreMessage:
+    """What `encode_store_message` was given. Raises `ValueError` for anything else."""
+    try:
+        message: StoreMessage = _DECODER.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+    return message

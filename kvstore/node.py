@@ -114,11 +114,13 @@ class Node:
         application: Application,
         rng: random.Random,
         timing: Timing,
+        wall_s: float | None = None,
         observer: Observer | None = None,
         on_learned: Callable[[Membership], None] = lambda _: None,
     ) -> None:
         """`replicas` are those of this node's disk. `node_of` says where others are, as far as known; `place`
-        is what to tell those who do not know where this node is.
+        is what to tell those who do not know where this node is. With `wall_s`, the time of day is the
+        clock's plus that: see `multicast.protocol.Start`.
         """
         self.me = me
         self.topology = topology
@@ -126,6 +128,7 @@ class Node:
         self._timing = timing
         self._node_of = node_of
         self._place = place
+        self._wall_s = wall_s
         self._clock = clock
         self._network = network
         self._log = log
@@ -178,7 +181,7 @@ class Node:
             raise InvalidArgument(f"node {self.me} has a replica of group {group} already")
         start = Start(
             replica, self.topology, random.Random(self._rng.getrandbits(64)), now, self._timing,
-            self._log.load(group), self._application.load(group), self._place, evicts,
+            self._log.load(group), self._application.load(group), self._place, evicts, self._wall_s,
         )  # fmt: skip
         hosted = _Hosted(self._protocol(start), position=start.checkpoint.position)
         self._hosted[replica] = self._by_group[group] = hosted
@@ -493,7 +496,7 @@ class Node:
         self._write()
         positions = {}
         for me, hosted in self._hosted.items():
-            if hosted.applied:
+            if hosted.applied or self._application.unsaved(me.group):
                 positions[me.group] = hosted.position
                 hosted.applied = False
         if positions:

@@ -8,7 +8,7 @@ in its own loop.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NewType, Protocol, TypeAlias
+from typing import Any, NamedTuple, NewType, Protocol, TypeAlias
 
 from kvstore.wire import Envelope
 from multicast.durable import Checkpoint, Durable, Record
@@ -84,6 +84,9 @@ class Application(Protocol):
     def turn(self, now: float) -> list[Said]:
         """What is to be sent, at once."""
 
+    def unsaved(self, group: GroupId) -> bool:
+        """Whether there is something to commit, even if nothing was delivered since the last time."""
+
     def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
         """Commit everything delivered so far to these groups, which are at these positions, once the log's
         batch `after` is durable.
@@ -102,6 +105,51 @@ class Application(Protocol):
 
     def status(self, group: GroupId) -> Mapping[str, Any]:
         """For people."""
+
+
+class Image(NamedTuple):
+    """What is to be durable of a group beside its maps."""
+
+    checkpoint: Checkpoint
+    """The ordering side, without entries."""
+    picture: bytes
+    """What the machine knows beside its maps."""
+
+
+class StoreDisk(Protocol):
+    """The store's disk: maps of each group, committed lazily, in one commit for all. See `Application`.
+
+    What is put into a map is seen at once by whoever reads it, and durable with the next commit.
+    """
+
+    def load(self, group: GroupId) -> Checkpoint:
+        """The ordering side, as last committed."""
+
+    def open(self, group: GroupId) -> tuple[Image | None, Mapping[str, Any]]:
+        """What was last committed or installed, and the maps by their names."""
+
+    def count(self, group: GroupId) -> int:
+        """How many messages the group has delivered."""
+
+    def remember(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
+        """Keep the last deliveries, for replicas that fall behind."""
+
+    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
+        """Of these, those after a position. Empty if there are none, or if it is not known any more."""
+
+    def oldest(self, group: GroupId) -> Timestamp:
+        """The lowest position for which `deliveries` knows everything after it."""
+
+    def commit(self, images: Mapping[GroupId, Image], after: int) -> None:
+        """Commit everything put so far, and these, once the log's batch `after` is durable. When it is done,
+        the node's `committed` is called with what the images say is executed.
+        """
+
+    def snapshot(self, group: GroupId, image: Image) -> Iterator[bytes]:
+        """The group at the time of this call, in pieces of bounded size, while it goes on."""
+
+    def install(self, group: GroupId, snapshot: Iterable[bytes]) -> Image:
+        """Replace all that there is of the group. Raises `BadSnapshot`, and then changes nothing."""
 
 
 class State(Protocol):

@@ -65,6 +65,10 @@ class Sequencing:
         said, self._said = self._said, []
         return said
 
+    def unsaved(self, group: GroupId) -> bool:
+        """There is nothing but deliveries."""
+        return False
+
     def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
         """Commit what was delivered."""
         self._state.commit(positions, after)

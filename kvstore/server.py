@@ -14,23 +14,27 @@ import os
 import random
 import secrets
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
 from kvstore import storage
 from kvstore.config import INCARNATION_MAX, Config
-from kvstore.layout import Identity
+from kvstore.layout import Identity, Keeps
+from kvstore.machine.codec import TABLES
 from kvstore.node import Node
 from kvstore.places import Directory, place_of
-from kvstore.ports import NodeId
+from kvstore.ports import Application, NodeId
 from kvstore.sequencing import Sequencing
+from kvstore.service import Service
 from kvstore.status import serve_status
+from kvstore.store import StoreApplication
 from kvstore.transport import Transport
 from kvstore.wire import Envelope
 from multicast.errors import InvalidArgument
 from multicast.membership import Membership
-from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
+from multicast.types import TICKS_PER_S, ClientId, GroupId, Process, ReplicaId, Timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +49,9 @@ TEST_HOOKS: Final = "WBKV_TEST_HOOKS"
 
 CONTROL: Final = "control.sock"
 
+EPOCH_S: Final = 1_767_225_600
+"""When revisions begin: the first of January 2026, UTC."""
+
 HAND_OVER_S: Final = 2.0
 """How long a node that stops waits for others to lead its groups."""
 
@@ -56,7 +63,8 @@ def create_disk(config: Config, me: NodeId, incarnation: int | None = None) -> N
     """
     if incarnation is None:
         incarnation = config.incarnations.get(me) or _new_incarnation()
-    storage.create(config.data(me), Identity(config.id, me, incarnation, config.durability))
+    keeps: Keeps = "store" if config.application == "store" else "deliveries"
+    storage.create(config.data(me), Identity(config.id, me, incarnation, config.durability, keeps))
 
 
 def replace_lost_disk(config: Config, me: NodeId, why: str) -> None:
@@ -98,6 +106,9 @@ class Server:
         self._disk = self._open_disk()
         self.incarnation = self._disk.identity.incarnation
         self._directory = Directory(config.incarnations)
+        self._wall_s = time.time() - EPOCH_S - self.now()
+        self.store: StoreApplication | None = None
+        self.service: Service | None = None
         try:
             self.transport = Transport(
                 me, config.id, config.hash, config.addresses,
@@ -108,15 +119,31 @@ class Server:
             self.node = Node(
                 me, config.topology, self._replicas(), config.protocol_type,
                 node_of=self._directory.node_of, place=place_of(me, config.addresses[me]),
-                clock=self, network=self.transport,
-                log=self._disk.log, application=Sequencing(self._disk.state),
+                clock=self, network=self.transport, log=self._disk.log, application=self._application(),
+                wall_s=self._wall_s,
                 rng=random.Random(secrets.randbits(128)), timing=config.timing, on_learned=self._learned,
             )  # fmt: skip
         except BaseException:
             self._disk.close()
             raise
 
-    def _open_disk(self) -> storage.Disk[storage.LmdbState]:
+    def _application(self) -> Application:
+        """What the cluster is for."""
+        config, state = self._config, self._disk.state
+        if isinstance(state, storage.LmdbState):
+            return Sequencing(state)
+        self.store = StoreApplication(
+            state, config.topology, config.first_placement, me=ClientId(1 + secrets.randbelow(2**63 - 1)),
+            limits=config.store.limits, now=self.now, ticks=self._ticks,
+            rng=random.Random(secrets.randbits(128)),
+        )  # fmt: skip
+        self.service = Service(self.store.gateway, self._turn_soon)
+        return self.store
+
+    def _ticks(self) -> int:
+        return int((self.now() + self._wall_s) * TICKS_PER_S)
+
+    def _open_disk(self) -> storage.Disk[storage.LmdbState] | storage.Disk[storage.StoreState]:
         """The node's disk; if it is lost, a new one."""
         config, me = self._config, self.me
         path = config.data(me)
@@ -128,13 +155,16 @@ class Server:
             replace_lost_disk(config, me, str(error))
             return self._open()
 
-    def _open(self) -> storage.Disk[storage.LmdbState]:
-        return storage.open(
-            self._config.data(self.me), self._config.id, self.me,
-            on_durable=self._from_thread(self._durable),
-            on_committed=self._from_thread(self._committed),
-            on_failure=self._from_thread(self._failed),
-        )  # fmt: skip
+    def _open(self) -> storage.Disk[storage.LmdbState] | storage.Disk[storage.StoreState]:
+        where = self._config.data(self.me), self._config.id, self.me
+        calls: Any = {
+            "on_durable": self._from_thread(self._durable),
+            "on_committed": self._from_thread(self._committed),
+            "on_failure": self._from_thread(self._failed),
+        }
+        if self._config.application == "multicast":
+            return storage.open(*where, **calls)
+        return storage.open(*where, tables=TABLES, **calls)
 
     def _replicas(self) -> list[ReplicaId]:
         """Who is on this disk: members of groups, or those who are to become that.
@@ -346,7 +376,8 @@ def _member(row: object) -> ReplicaId:
 
 
 def _lives_on(directory: Directory, node: NodeId, process: Process) -> bool:
-    return isinstance(process, ReplicaId) and directory.node_of(process) == node
+    """Its replicas; and its gateway, which nobody has heard of before."""
+    return not isinstance(process, ReplicaId) or directory.node_of(process) == node
 
 
 async def serve(config: Config, me: NodeId) -> int:

@@ -20,7 +20,14 @@ from typing import Any, Final, TypeAlias, TypeVar
 from google.protobuf.message import DecodeError
 from wbkv_proto.peer_pb2 import Frame, Kind
 
-from kvstore.messages import SnapshotAck, SnapshotPiece
+from kvstore.messages import (
+    STORE_MESSAGES,
+    SnapshotAck,
+    SnapshotPiece,
+    StoreMessage,
+    decode_store_message,
+    encode_store_message,
+)
 from multicast.client import Refused, Reply
 from multicast.errors import InvalidArgument
 from multicast.membership import Membership
@@ -74,7 +81,7 @@ NUMBER_MAX: Final = 2**63 - 1
 
 T = TypeVar("T")
 
-Sent: TypeAlias = Message | Reply | Refused | SnapshotPiece | SnapshotAck
+Sent: TypeAlias = Message | Reply | Refused | SnapshotPiece | SnapshotAck | StoreMessage
 """Whatever has a wire format."""
 
 Envelope: TypeAlias = tuple[Process, Process, Sequence[Any]]
@@ -352,6 +359,10 @@ def _put_members(w: _Writer, m: Members) -> None:
     w.columns["members"].append(w.payload(m.membership.encode()))
 
 
+def _put_store_message(w: _Writer, m: StoreMessage) -> None:
+    w.columns["stores"].append(w.payload(encode_store_message(m)))
+
+
 _PUT: Final[dict[type, tuple[int, Callable[[_Writer, Sequence[Any]], None]]]] = {
     Multicast: (Kind.MULTICAST, _put_multicasts),
     Accept: (Kind.ACCEPT, _each(_put_accept)),
@@ -380,6 +391,7 @@ _PUT: Final[dict[type, tuple[int, Callable[[_Writer, Sequence[Any]], None]]]] = 
     MembersWanted: (Kind.MEMBERS_WANTED, _each(_put_members_wanted)),
     Members: (Kind.MEMBERS, _each(_put_members)),
     Refused: (Kind.REFUSED, _each(_put_refused)),
+    **dict.fromkeys(STORE_MESSAGES, (Kind.STORE, _each(_put_store_message))),
 }
 
 
@@ -729,6 +741,13 @@ def _take_members(r: _Reader) -> list[Members]:
         raise WireError(f"members: {error}") from None
 
 
+def _take_store_messages(r: _Reader) -> list[StoreMessage]:
+    try:
+        return [decode_store_message(r.payloads[payload]) for payload in r.numbers("stores")]
+    except ValueError as error:
+        raise WireError(f"stores: {error}") from None
+
+
 _TAKE: Final[dict[int, tuple[str, Callable[[_Reader], Sequence[Sent]]]]] = {
     Kind.MULTICAST: ("multicasts", _take_multicasts),
     Kind.ACCEPT: ("accepts", _take_accepts),
@@ -757,4 +776,5 @@ _TAKE: Final[dict[int, tuple[str, Callable[[_Reader], Sequence[Sent]]]]] = {
     Kind.MEMBERS_WANTED: ("members_wanted", _take_members_wanted),
     Kind.MEMBERS: ("members", _take_members),
     Kind.REFUSED: ("refusals", _take_refusals),
+    Kind.STORE: ("stores", _take_store_messages),
 }

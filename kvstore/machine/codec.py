@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -9,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from kvstore.machine.commands import Malformed, Request
+from kvstore.machine.commands import Command, Malformed, Request
 from kvstore.machine.machine import Picture
 from kvstore.machine.ordered import Table
 from kvstore.machine.request import INT64_MAX
@@ -39,6 +40,11 @@ def decode_request(payload: bytes) -> Request:
         return _request.decode(payload)
     except (ValueError, RecursionError) as error:
         return Request(0, 0, 0, INT64_MAX, 0, Malformed(str(error)))
+
+
+def digest_of(command: Command) -> int:
+    """What a request's number is bound to."""
+    return int.from_bytes(hashlib.blake2b(_encode(command), digest_size=8).digest(), "big") >> 1
 
 
 def encode_result(result: Result) -> bytes:

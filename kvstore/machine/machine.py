@@ -66,9 +66,10 @@ class Vote(Data, frozen=True):
 
 
 class Executed(Data, frozen=True):
-    """A message and its result in this group."""
+    """A message, its result in this group, and where it was executed: repetitions were at another place."""
 
     delivered: Delivered
+    revision: Timestamp
     result: Result
 
 
@@ -411,12 +412,25 @@ class Machine:
         if self._locks.claim(number, footprint):
             self._decide([number])
 
-    def stored(self, request: Request, destinations: Destinations) -> Result | None:
-        """The result of a request that was multicast again; None if it is not executed, or forgotten."""
+    def stored(self, request: Request, destinations: Destinations) -> tuple[Timestamp, Result] | None:
+        """The result of a request that was multicast again, and where it was executed; None if it is not
+        executed, or forgotten.
+        """
         if isinstance(request.command, Malformed):
-            return Refused(Refusal.MALFORMED, request.command.reason)
+            return NO_TIMESTAMP, Refused(Refusal.MALFORMED, request.command.reason)
         known = self._sessions.find(request, destinations)
-        return known.result if isinstance(known, Repeated) else known
+        if isinstance(known, Refused):
+            return NO_TIMESTAMP, known
+        return None if known is None or known.result is None else (known.gts, known.result)
+
+    @property
+    def waiting(self) -> int:
+        """Transactions that are delivered and not executed."""
+        return len(self._open)
+
+    def has_expired(self, before: int) -> bool:
+        """Whether sessions have expired before a revision."""
+        return self._sessions.has_expired(before)
 
     def work(self) -> bool:
         """Do a slice of what compaction and expiry have left to do. True if there is more."""
@@ -444,13 +458,13 @@ class Machine:
     # Messages, in the order of delivery
 
     def _refuse(self, delivered: Delivered, refused: Refused) -> Footprint:
-        self._effects.results.append(Executed(delivered, refused))
+        self._effects.results.append(Executed(delivered, delivered.gts, refused))
         self._close(delivered.gts)
         return NOTHING
 
     def _repeat(self, delivered: Delivered, known: Repeated) -> None:
         if known.result is not None:
-            self._effects.results.append(Executed(delivered, known.result))
+            self._effects.results.append(Executed(delivered, known.gts, known.result))
         else:
             self._open[known.gts].repeats.append(delivered)
         self._close(delivered.gts)
@@ -581,7 +595,7 @@ class Machine:
                 del self._open[gts]
                 self._execute(found.delivered, found.part, found.floor, found.unmet, succeeded=succeeded)
                 result = self._effects.results[-1].result
-                self._effects.results += [Executed(again, result) for again in found.repeats]
+                self._effects.results += [Executed(again, gts, result) for again in found.repeats]
                 granted += self._locks.release(gts)
 
     def _evaluate(self, delivered: Delivered, part: Part, floor: int) -> tuple[Unmet, ...]:
@@ -617,7 +631,7 @@ class Machine:
 
     def _finish(self, delivered: Delivered, result: Result) -> None:
         self._sessions.executed(delivered.request, delivered.destinations, delivered.gts, result)
-        self._effects.results.append(Executed(delivered, result))
+        self._effects.results.append(Executed(delivered, delivered.gts, result))
         self._close(delivered.gts)
 
     def _close(self, gts: Timestamp) -> None:

@@ -185,3 +185,11 @@ def _split(
             elif owner not in destinations:
                 return None
     return tuple(mine)
+
+
+def groups_of(transaction: Transaction, placement: Placement) -> Destinations:
+    """The groups that a transaction is to be sent to."""
+    found: set[GroupId] = set()
+    for each in (*transaction.conditions, *transaction.then, *transaction.otherwise):
+        found.update(owners_of(each, placement))
+    return tuple(sorted(found))

@@ -47,9 +47,10 @@ class Session(Data, frozen=True):
 
 
 class Stored(Data, frozen=True):
-    """A result that its client has not acknowledged, and the request's digest."""
+    """A result that its client has not acknowledged, the request's digest, and where it was executed."""
 
     digest: int
+    gts: Timestamp
     result: Result
 
 
@@ -132,7 +133,7 @@ class Sessions:
         stored = self._results.get(number)
         if stored is not None:
             digest = stored.digest
-            known = Repeated(stored.result, NO_TIMESTAMP)
+            known = Repeated(stored.result, stored.gts)
         else:
             digest, gts = self._open.get(number, _UNKNOWN)
             if gts < session.born:
@@ -154,7 +155,11 @@ class Sessions:
             del self._open[number]
         session = self._sessions.get((client, destinations))
         if session is not None and session.born <= gts and sequence >= session.low:
-            self._results.put(number, Stored(request.digest, result))
+            self._results.put(number, Stored(request.digest, gts, result))
+
+    def has_expired(self, before: int) -> bool:
+        """Whether there is anything for `sweep` to do."""
+        return any(session.last_deadline < before for _, session in self._sessions.items((0, ()), None))
 
     def sweep(self, before: int) -> Iterator[None]:
         """Remove all sessions that have expired before a revision, a step at a time."""

@@ -12,9 +12,9 @@ start.
 """
 
 from kvstore.layout import BadSnapshot, Identity, LostDisk, StorageError
+from kvstore.ports import Image
 from kvstore.storage.deliveries import LmdbState
 from kvstore.storage.disk import Disk, create, open  # noqa: A004 - read as `storage.open`
-from kvstore.storage.images import Image
 from kvstore.storage.log import LmdbLog
 from kvstore.storage.store import StoreState
 

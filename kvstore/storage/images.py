@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from kvstore import layout
 from kvstore.layout import BadSnapshot, StorageError
+from kvstore.ports import Image
 from kvstore.storage.rows import CHUNK_BYTES, Pair
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
@@ -24,15 +25,6 @@ _LENGTH: Final = struct.Struct(">I")
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Wide: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 """Of 64 bits: msgpack has no more."""
-
-
-class Image(NamedTuple):
-    """A group's state, but for its tables."""
-
-    checkpoint: Checkpoint
-    """Without entries and membership, which the log has."""
-    picture: bytes
-    """The machine's."""
 
 
 class _Image(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

@@ -27,9 +27,10 @@ from kvstore.layout import (
     StorageError,
 )
 from kvstore.machine.ordered import OrderedMap, Table
+from kvstore.ports import Image
 from kvstore.storage import lazy
 from kvstore.storage.environment import OnFailure, Puts, Transaction
-from kvstore.storage.images import Image, read_stream, seal_image, unseal_image
+from kvstore.storage.images import read_stream, seal_image, unseal_image
 from kvstore.storage.lazy import LazyState, OnCommitted
 from kvstore.storage.maps import Layer, StoredMap, combine
 from kvstore.storage.rows import LmdbRows, MemoryRows

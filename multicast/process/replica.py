@@ -62,6 +62,8 @@ class Replica(Admission[E]):
         """At a leader: members that have promised a higher ballot, and since when."""
         self.leads_by: dict[ReplicaId, int] = {}
         """At a leader with a hybrid clock: by how many ticks its time of day was ahead of each member's."""
+        self.led_upto: Timestamp | None = None
+        """What the leader that we follow had delivered when it last spoke to us."""
         self.heir_well_since = start.now
         """At a leader that should not lead: since when the one that should has been well."""
         self._client_handlers = _Handlers(
@@ -107,6 +109,13 @@ class Replica(Admission[E]):
         except _NotForIt as error:
             who = f"{'' if handlers is self._handlers else 'client '}{sender}"
             raise PeerViolation(f"{who} sent {error.kind.__name__}, which is not for it to send") from None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this process takes part in its group, and has all that its leader had a moment ago."""
+        if self.status is Status.FOLLOWER:
+            return self.led_upto is not None and self.led_upto <= self.last_delivered
+        return self.reading_ballot is not None
 
     def ready(self) -> Ready:
         """Drain what is to be done."""
@@ -211,6 +220,7 @@ class Replica(Admission[E]):
 
     def _leave_ballot(self) -> None:
         self.pre_vote_for = None
+        self.led_upto = None
         super()._leave_ballot()
 
     def _step_down(self) -> None:
@@ -280,8 +290,10 @@ class Replica(Admission[E]):
                 self._leave_ballot()
             self.selection.heard_leader(self.now)
             self.pre_vote_for = None
-            if message.last_delivered > self.last_delivered and ballot == self.cballot:
-                self._catch_up(leader)
+            if ballot == self.cballot:
+                self.led_upto = message.last_delivered
+                if message.last_delivered > self.last_delivered:
+                    self._catch_up(leader)
         ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts, self.wall_time())
         self._ready.promise.append(((leader,), ack))
 

@@ -103,7 +103,9 @@ def under_load(
     others' places by the end.
     """
     os.environ[TEST_HOOKS] = "1"
-    cluster = LocalCluster(data, nodes, partitions, restart=False, timing=timing or Timing())
+    cluster = LocalCluster(
+        data, nodes, partitions, application="multicast", restart=False, timing=timing or Timing()
+    )
     with cluster:
         if away:
             cluster.kill(*away)

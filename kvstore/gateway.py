@@ -1,0 +1,458 @@
+"""A node's gateway: it multicasts on behalf of clients, asks replicas, and puts their answers together.
+
+It is a process of its own, with its own numbers for messages. What clients call their requests travels inside
+the messages and is judged when they are executed, so that no client can disturb the ordering.
+
+Like everything below it, it does no I/O: calls and messages go in, what is to be said comes out of `turn`.
+Whoever calls passes a function that gets the outcome: a value, or an exception of `kvstore.errors`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from kvstore import errors
+from kvstore.machine import Placement
+from kvstore.machine.codec import decode_result, digest_of, encode_request
+from kvstore.machine.commands import Command, Pin, Request, Tick
+from kvstore.machine.merge import merge
+from kvstore.machine.placement import groups_of
+from kvstore.machine.request import Limits, Transaction, validate
+from kvstore.machine.results import (
+    OperationResult,
+    Outcome,
+    Refusal,
+    Refused,
+    Result,
+    Unmet,
+    WrongPartition,
+)
+from kvstore.machine.sessions import WINDOW
+from kvstore.messages import Answer, Query, Raise, Results
+from kvstore.ports import Said
+from kvstore.questions import Frontier, NotLeading, Question, Reached, Response
+from multicast.client import Refused as NotOrdered
+from multicast.client import Reply, Sender
+from multicast.errors import PeerViolation
+from multicast.messages import Hint, Members
+from multicast.topology import Topology
+from multicast.types import (
+    NO_TIMESTAMP,
+    ClientId,
+    Destinations,
+    GroupId,
+    MessageId,
+    Process,
+    ReplicaId,
+    Timestamp,
+    time_of,
+    timestamp,
+)
+
+RETRY_S: Final = 0.5
+"""How long to wait for an answer before somebody else is asked."""
+
+IN_FLIGHT: Final = 16_384
+IN_FLIGHT_BYTES: Final = 256 << 20
+"""Messages that may be under way before no more are taken."""
+
+LIFE_TICKS: Final = 10 * 60 * 10_000
+"""How long a request may be repeated: ten minutes."""
+
+AHEAD_TICKS: Final = 10_000
+"""A revision further ahead than this is one that nobody can have seen: a second."""
+
+REROUTED: Final = 5
+"""How often a request is sent by a newer map before its client hears of it."""
+
+OnDone: TypeAlias = Callable[[Any], None]
+
+
+class Identity(NamedTuple):
+    """What a client calls its request, so that it can be asked again and is executed once."""
+
+    client: int
+    sequence: int
+    ack_below: int
+    deadline: int
+    """A revision: above it, the request is not executed any more."""
+
+
+class Committed(NamedTuple):
+    """A transaction was executed."""
+
+    revision: int
+    complete: int
+    """Everything up to here is executed, in all groups concerned."""
+    succeeded: bool
+    unmet: tuple[Unmet, ...]
+    results: tuple[OperationResult, ...]
+
+
+class Placed(NamedTuple):
+    """Housekeeping was executed, there."""
+
+    revision: int
+
+
+@dataclass(slots=True)
+class _Call:
+    """A message under way."""
+
+    command: Command
+    dest: Destinations
+    identity: Identity | None
+    done: OnDone
+    size: int
+    own: int
+    """The number that the gateway gave the request, if its client gave none."""
+    session: _Session
+    at_least: int
+    routed: int
+    complete: int = 0
+    results: dict[GroupId, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Question:
+    """A question under way."""
+
+    group: GroupId
+    question: Question
+    done: OnDone
+    of_leader: bool
+    retry_at: float
+    tries: int = 0
+
+
+class _Session:
+    """Numbers for requests whose clients give none."""
+
+    __slots__ = ("_finished", "ack_below", "client", "next")
+
+    def __init__(self, client: int) -> None:
+        self.client = client
+        self.next = 1
+        self.ack_below = 1
+        self._finished: set[int] = set()
+
+    def finish(self, sequence: int) -> None:
+        """The request has a result."""
+        self._finished.add(sequence)
+        while self.ack_below in self._finished:
+            self._finished.remove(self.ack_below)
+            self.ack_below += 1
+
+    @property
+    def full(self) -> bool:
+        """Whether something has been under way for too long."""
+        return self.next >= self.ack_below + WINDOW
+
+
+class Gateway:
+    """See the module."""
+
+    def __init__(
+        self,
+        me: ClientId,
+        topology: Topology,
+        placement: Placement,
+        *,
+        limits: Limits,
+        local: Mapping[GroupId, ReplicaId],
+        ticks: Callable[[], int],
+        rng: random.Random,
+    ) -> None:
+        """`local` are the replicas of the same node. `ticks` is the wall clock, in hybrid time."""
+        self.me = me
+        self.placement = placement
+        self.limits = limits
+        self.wake_at = float("inf")
+        self._sender = Sender(me, topology, RETRY_S)
+        self._local = local
+        self._ticks = ticks
+        self._rng = rng
+        self._now = 0.0
+        self._session = _Session(rng.getrandbits(63))
+        self._calls: dict[MessageId, _Call] = {}
+        self._bytes = 0
+        self._numbers = itertools.count(1)
+        self._questions: dict[int, _Question] = {}
+        self._said: list[Said] = []
+        self._clocks: dict[GroupId, Timestamp] = {}
+        """The highest places that groups have told us."""
+
+    @property
+    def in_flight(self) -> int:
+        """Messages and questions under way."""
+        return len(self._calls) + len(self._questions)
+
+    @property
+    def groups(self) -> tuple[GroupId, ...]:
+        """All partitions."""
+        return self.placement.groups
+
+    def leader(self, group: GroupId) -> ReplicaId:
+        """Who leads, as far as known here."""
+        return self._sender.leader(group)
+
+    def newest(self) -> int:
+        """A time that no revision of a correct client is far above."""
+        return max([self._ticks(), *map(time_of, self._clocks.values())])
+
+    def check_revision(self, revision: int) -> None:
+        """Nobody can have seen a revision that is far ahead."""
+        if time_of(Timestamp(revision)) > self.newest() + AHEAD_TICKS:
+            raise errors.FutureRevision(f"revision {revision} is in the future")
+
+    # Transactions and housekeeping
+
+    def transact(
+        self,
+        transaction: Transaction,
+        done: OnDone,
+        *,
+        identity: Identity | None = None,
+        min_revision: int = 0,
+    ) -> None:
+        """Execute it, once. Raises, with nothing done, if it cannot be."""
+        validate(transaction, self.limits)
+        self.check_revision(min_revision)
+        self._multicast(transaction, groups_of(transaction, self.placement), done, identity, min_revision, 0)
+
+    def command(self, group: GroupId, command: Command, done: OnDone, *, at_least: int = 0) -> None:
+        """Housekeeping of one group, at a place above a revision."""
+        self._multicast(command, (group,), done, None, at_least, 0)
+
+    def _multicast(
+        self, command: Command, dest: Destinations, done: OnDone, identity: Identity | None, at_least: int,
+        routed: int,
+    ) -> None:  # fmt: skip
+        if len(self._calls) >= IN_FLIGHT or self._bytes >= IN_FLIGHT_BYTES:
+            raise errors.Overloaded(f"{len(self._calls)} messages of {self._bytes} bytes are under way here")
+        session, own = self._session, 0
+        if identity is None:
+            if session.full:
+                session = self._session = _Session(self._rng.getrandbits(63))
+            own, session.next = session.next, session.next + 1
+            deadline = timestamp(self.newest() + LIFE_TICKS, GroupId(0))
+            named = Identity(session.client, own, session.ack_below, deadline)
+        else:
+            named = identity
+        digest = digest_of(command)
+        payload = encode_request(
+            Request(named.client, named.sequence, named.ack_below, named.deadline, digest, command)
+        )
+        for group in dest:
+            if at_least > self._clocks.get(group, NO_TIMESTAMP):
+                self._said.append((self.me, (self.leader(group),), Raise(time_of(Timestamp(at_least)) + 1)))
+        message = self._sender.multicast(dest, payload, self._now)
+        self._bytes += len(payload)
+        self._calls[message.mid] = _Call(
+            command, dest, identity, done, len(payload), own, session, at_least, routed
+        )
+
+    def _finish(self, mid: MessageId, places: Mapping[GroupId, int]) -> None:
+        call = self._calls.pop(mid)
+        self._bytes -= call.size
+        if call.own:
+            call.session.finish(call.own)
+        results = {group: decode_result(data) for group, data in call.results.items()}
+        revision = max(places.values())
+        outcome = self._outcome(call, results, revision)
+        if outcome is not None:
+            call.done(outcome)
+
+    def _outcome(self, call: _Call, results: Mapping[GroupId, Result], revision: int) -> object | None:
+        """What the groups' results come to; None if the request was sent again."""
+        outcomes: dict[GroupId, Outcome] = {}
+        for group, result in results.items():
+            if isinstance(result, Refused):
+                return _error(result)
+            if isinstance(result, WrongPartition):
+                return self._reroute(call, result.placement)
+            if isinstance(result, Outcome):
+                outcomes[group] = result
+        if not isinstance(call.command, Transaction):
+            return Placed(revision)
+        succeeded, unmet, merged = merge(call.command, self.placement, outcomes)
+        return Committed(revision, call.complete, succeeded, unmet, merged)
+
+    def _reroute(self, call: _Call, placement: Placement) -> object | None:
+        if placement.version > self.placement.version:
+            self.placement = placement
+        if call.routed == REROUTED or not isinstance(call.command, Transaction):
+            return errors.WrongPartition(placement)
+        dest = groups_of(call.command, self.placement)
+        try:
+            self._multicast(call.command, dest, call.done, call.identity, call.at_least, call.routed + 1)
+        except errors.StoreError as error:
+            return error
+        return None
+
+    # Questions
+
+    def ask(self, group: GroupId, question: Question, done: OnDone, *, of_leader: bool) -> int:
+        """Ask a replica: the leader, or any. `forget` the number if nobody wants to know any more."""
+        number = next(self._numbers)
+        self._questions[number] = _Question(group, question, done, of_leader, 0.0)
+        self._send_question(number)
+        return number
+
+    def forget(self, number: int) -> None:
+        """Nobody waits for the answer."""
+        self._questions.pop(number, None)
+
+    def _send_question(self, number: int) -> None:
+        asked = self._questions[number]
+        asked.retry_at = self._now + RETRY_S
+        local = self._local.get(asked.group)
+        if not asked.of_leader and local is not None and asked.tries % 2 == 0:
+            target = local
+        elif asked.tries < 2:
+            target = self.leader(asked.group)
+        else:
+            members = self._sender.topology.members(asked.group)
+            target = members[self._rng.randrange(len(members))]
+        asked.tries += 1
+        self._said.append((self.me, (target,), Query(number, asked.question)))
+
+    def _answered(self, number: int, response: Response) -> None:
+        asked = self._questions.get(number)
+        if asked is None:
+            return
+        if isinstance(response, NotLeading):
+            asked.retry_at = self._now + RETRY_S / 10
+            if response.ballot.number:
+                self._sender.step(Hint(asked.group, response.ballot), self._now)
+                if self.leader(asked.group) == response.ballot.leader:
+                    asked.tries = min(asked.tries, 1)
+            return
+        del self._questions[number]
+        asked.done(response)
+
+    # A revision that all groups have passed
+
+    def cut(self, done: OnDone, *, pin: str | None = None, life_ticks: int = 0) -> None:
+        """A revision above all that was completed, which every group has passed; kept, if it is pinned."""
+        _Cut(self, done, pin, life_ticks)
+
+    # What comes in, and out
+
+    def receive(self, sender: Process, messages: Iterable[Any], now: float) -> None:
+        """What replicas say to us."""
+        self._now = now
+        if not isinstance(sender, ReplicaId):
+            raise PeerViolation(f"{sender} is no replica")
+        for message in messages:
+            if isinstance(message, Results):
+                self._take_results(sender, message)
+            elif isinstance(message, Answer):
+                self._answered(message.number, message.response)
+            elif isinstance(message, Hint | Members | NotOrdered):
+                self._sender.step(message, now)
+            else:
+                raise PeerViolation(f"{sender} sent {type(message).__name__} to a gateway")
+        for refused in self._sender.refused:
+            self._calls[refused.mid].done(errors.OutcomeUnknown(refused.reason))
+        self._sender.refused.clear()
+
+    def _take_results(self, sender: ReplicaId, message: Results) -> None:
+        group = message.group
+        if sender.group != group:
+            raise PeerViolation(f"{sender} has results of group {group}")
+        for mid, result in zip(message.mids, message.results, strict=True):
+            call = self._calls.get(mid)
+            if call is not None and group not in call.results:
+                complete = int(message.complete)
+                call.complete = min(call.complete, complete) if call.results else complete
+                call.results[group] = result
+        self._clocks[group] = max(self._clocks.get(group, NO_TIMESTAMP), *message.places)
+        self._sender.step(Reply(message.mids, group, message.places), self._now)
+        finished, self._sender.finished = self._sender.finished, {}
+        for mid, places in finished.items():
+            self._finish(mid, places)
+
+    def turn(self, now: float) -> list[Said]:
+        """All that is to be said now."""
+        self._now = now
+        if now >= self.wake_at:
+            self._sender.tick(now)
+            for number, asked in list(self._questions.items()):
+                if asked.retry_at <= now:
+                    self._send_question(number)
+        said, self._said = self._said, []
+        said += [(self.me, receivers, message) for receivers, message in self._sender.drain()]
+        busy = self._calls or self._questions
+        self.wake_at = now + RETRY_S / 8 if busy else float("inf")
+        return said
+
+
+class _Cut:
+    """A question to every group's leader, how far it is; then a message to each, above the highest answer."""
+
+    def __init__(self, gateway: Gateway, done: OnDone, pin: str | None, life_ticks: int) -> None:
+        self._gateway = gateway
+        self._done = done
+        self._pin = pin
+        self._life = life_ticks
+        self._waiting = set(gateway.groups)
+        self._revision = 0
+        for group in gateway.groups:
+            gateway.ask(group, Frontier(), partial(self._found, group), of_leader=True)
+
+    def _found(self, group: GroupId, found: Reached) -> None:
+        self._revision = max(self._revision, found.frontier)
+        self._waiting.discard(group)
+        if not self._waiting:
+            self._waiting = set(self._gateway.groups)
+            for each in self._gateway.groups:
+                self._pass(each)
+
+    def _pass(self, group: GroupId) -> None:
+        command: Command = Tick()
+        if self._pin is not None:
+            until = timestamp(self._gateway.newest() + self._life, GroupId(0))
+            command = Pin(self._pin, self._revision, until)
+        try:
+            self._gateway.command(group, command, partial(self._passed, group), at_least=self._revision)
+        except errors.StoreError as error:
+            self._fail(error)
+
+    def _passed(self, group: GroupId, placed: Placed | errors.StoreError) -> None:
+        if isinstance(placed, errors.FutureRevision) or (
+            isinstance(placed, Placed) and placed.revision < self._revision
+        ):
+            self._pass(group)  # its leader changed in between, and did not hear how far to go
+        elif isinstance(placed, errors.StoreError):
+            self._fail(placed)
+        else:
+            self._waiting.discard(group)
+            if not self._waiting and self._revision >= 0:
+                self._done(self._revision)
+
+    def _fail(self, error: errors.StoreError) -> None:
+        if self._revision >= 0:
+            self._revision = -1
+            self._done(error)
+
+
+_ERRORS: Final[Mapping[Refusal, type[errors.StoreError]]] = {
+    Refusal.MISMATCH: errors.RequestMismatch,
+    Refusal.WINDOW_FULL: errors.WindowFull,
+    Refusal.EXPIRED: errors.RequestExpired,
+    Refusal.FORGOTTEN: errors.RequestForgotten,
+    Refusal.FUTURE_REVISION: errors.FutureRevision,
+    Refusal.PINNED: errors.Pinned,
+}
+
+
+def _error(refused: Refused) -> Exception:
+    if refused.refusal is Refusal.COMPACTED:
+        return errors.Compacted(-1, -1)
+    return _ERRORS.get(refused.refusal, errors.StoreError)(refused.message)

@@ -1,0 +1,513 @@
+"""One replica of the store's: a machine, its gate, and what replicas tell each other beyond the order.
+
+Every replica executes. Its leader also answers: transactions when the gate lets them, strict reads when a
+quorum has said that its ballot is still the one. Votes and outcomes of transactions with conditions in
+several groups are pushed by leaders, to the other groups' leaders and to their own followers, and pulled by
+whoever waits too long. Reads at a revision, and the change feed, any replica serves from what it has executed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from kvstore.gate import Announcement, Gate
+from kvstore.machine import Compacted, Delivered, Machine, NotYet, Vote
+from kvstore.machine.codec import decode_request, encode_result
+from kvstore.machine.operations import scan
+from kvstore.machine.request import Get, Range, Scan, footprint_of
+from kvstore.machine.results import Entry, Got, OperationResult
+from kvstore.machine.versions import Row, Version
+from kvstore.messages import Answer, Levels, Query, Raise, Results, StandsIn, StoreMessage, Votes, VotesWanted
+from kvstore.ports import Said
+from kvstore.questions import (
+    At,
+    Changes,
+    Entries,
+    Event,
+    Feed,
+    Frontier,
+    Gone,
+    NotLeading,
+    Page,
+    Reached,
+    Response,
+    Strict,
+    Values,
+)
+from kvstore.questions import NotYet as NotYetHere
+from multicast.errors import PeerViolation
+from multicast.membership import MEMBERSHIP
+from multicast.messages import Delivery, Multicast
+from multicast.process.replica import Replica
+from multicast.types import (
+    NO_TIMESTAMP,
+    Ballot,
+    ClientId,
+    GroupId,
+    MessageId,
+    Process,
+    ReplicaId,
+    Timestamp,
+    timestamp,
+)
+
+PULL_S: Final = 0.1
+"""How often to ask for votes, announcements and confirmations that have not come."""
+
+PULLED: Final = 256
+"""Votes that are asked for at once."""
+
+RAISE_TICKS: Final = 10_000
+"""How far ahead of the clock, and of the wall, anybody may raise a clock: a second."""
+
+FEED_ROWS: Final = 4096
+"""Transactions that are looked at for one answer to a watch."""
+
+_Waiting: TypeAlias = MessageId | int
+"""What an answer at the gate is for: a message, or a read."""
+
+
+@dataclass(slots=True)
+class _Read:
+    """A question that only a leader can answer."""
+
+    client: ClientId
+    number: int
+    question: Strict | Frontier
+
+
+@dataclass(slots=True)
+class _Round:
+    """Whether the ballot is still the one: a question to the members, asked after these reads came."""
+
+    number: int
+    ballot: Ballot
+    reads: list[_Read]
+    asked_at: float
+    standing: set[ReplicaId] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Watch:
+    client: ClientId
+    number: int
+    question: Feed
+    until: float
+
+
+class Partition:
+    """See the module. Everything goes in by calls; what is to be said comes out of `turn`."""
+
+    def __init__(self, replica: Replica[Any], machine: Machine) -> None:
+        self.me = replica.me
+        self.group = replica.me.group
+        self.replica = replica
+        self.machine = machine
+        self.gate: Gate[_Waiting] = Gate(self.group)
+        for gts, destinations in replica.retained_groups():
+            if gts <= machine.delivered:
+                self.gate.delivered(gts, destinations)
+        if machine.delivered > self.gate.position:
+            self.gate.delivered(machine.delivered, (self.group,))
+        self._ballot: Ballot | None = None
+        """In which this replica leads."""
+        self._results: dict[_Waiting, Any] = {}
+        """Executed, and at the gate."""
+        self._votes: dict[GroupId, list[Vote]] = {}
+        self._outcomes: list[tuple[Timestamp, bool]] = []
+        self._tokens = itertools.count()
+        self._reads: dict[int, _Read] = {}
+        """They have passed the check of the ballot, and wait for locks, or at the gate."""
+        self._arrived: list[_Read] = []
+        self._round: _Round | None = None
+        self._rounds = itertools.count()
+        self._watches: list[_Watch] = []
+        self._watched = NO_TIMESTAMP
+        self._waited: set[Timestamp] = set()
+        """What waited for votes already when they were last asked for."""
+        self._said: list[Said] = []
+        self._pull_at = 0.0
+        self._more_work = False
+        self.worked = False
+        """Whether rows were dropped since somebody looked."""
+
+    # What is ordered
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """The group's next messages."""
+        self._see_ballot()
+        machine, gate, leading = self.machine, self.gate, self._ballot is not None
+        for mid, dest, payload, _, _, gts, _, _ in deliveries:
+            if mid.client == MEMBERSHIP:
+                machine.skip(gts)
+                gate.delivered(gts, dest)
+                continue
+            footprint = machine.deliver(Delivered(gts, mid, dest, decode_request(payload)))
+            if leading:
+                gate.delivered(gts, dest, mid, footprint)
+            else:
+                gate.delivered(gts, dest)
+            if self._reads:
+                self._settle()
+
+    def repeat(self, asked: Iterable[tuple[ClientId, Multicast]]) -> None:
+        """Somebody has missed our answers. What is not executed yet is answered when it is."""
+        self._see_ballot()
+        for _, message in asked:
+            if self._ballot is None or message.mid in self._results:
+                continue
+            stored = self.machine.stored(decode_request(message.payload), message.dest)
+            if stored is not None:
+                self._results[message.mid] = stored
+                self.gate.executed(message.mid)
+
+    @property
+    def executed(self) -> Timestamp:
+        """What ordering may forget, once it is durable: executed, and of no more interest to the gate."""
+        return min(self.machine.watermark, self.gate.closed)
+
+    # What others say
+
+    def receive(self, sender: Process, message: StoreMessage, now: float) -> None:
+        """Handle a message."""
+        if isinstance(message, Query):
+            self._ask(sender, message, now)
+        elif isinstance(message, Raise):
+            self._raise_clock(message.time)
+        elif not isinstance(sender, ReplicaId):
+            raise PeerViolation(f"client {sender} sent {type(message).__name__}")
+        elif isinstance(message, Votes):
+            self._hear_votes(message)
+        elif isinstance(message, VotesWanted):
+            self._tell_votes(sender, message.places)
+        elif isinstance(message, Levels):
+            self._hear_levels(sender, message.announcement)
+        elif isinstance(message, StandsIn):
+            self._stand(sender, message)
+        else:
+            raise PeerViolation(f"{sender} sent {type(message).__name__} to a replica")
+
+    def _raise_clock(self, time: int) -> None:
+        if time <= max(self.replica.clock, self.replica.wall_time()) + RAISE_TICKS:
+            self.replica.raise_clock(time)
+
+    def _hear_votes(self, message: Votes) -> None:
+        for vote in message.votes:
+            self.machine.vote(vote)
+            if self._reads:
+                self._settle()
+        for gts, succeeded in message.outcomes:
+            self.machine.outcome(gts, succeeded=succeeded)
+            if self._reads:
+                self._settle()
+
+    def _tell_votes(self, asker: ReplicaId, places: Sequence[Timestamp]) -> None:
+        """What we know of them. An outcome is as good as all votes."""
+        votes, outcomes = [], []
+        for gts in places[:PULLED]:
+            said = self.machine.said(gts)
+            if isinstance(said, Vote):
+                votes.append(said)
+            elif said is not None:
+                outcomes.append((gts, said))
+        if votes or outcomes:
+            self._said.append((self.me, (asker,), Votes(tuple(votes), tuple(outcomes))))
+
+    def _hear_levels(self, sender: ReplicaId, announcement: Announcement) -> None:
+        if sender.group != announcement.group:
+            raise PeerViolation(f"{sender} announces what group {announcement.group} has closed")
+        self.gate.heard(announcement)
+
+    def _stand(self, sender: ReplicaId, message: StandsIn) -> None:
+        if sender.group != self.group:
+            raise PeerViolation(f"{sender} is not of group {self.group}, whose ballot it speaks of")
+        ballot, number = message.ballot, message.number
+        if message.asked:
+            if self.replica.stands_in(ballot):
+                self._said.append((self.me, (sender,), StandsIn(ballot, number, asked=False)))
+        elif self._round is not None and (ballot, number) == (self._round.ballot, self._round.number):
+            self._round.standing.add(sender)
+            self._pass_round()
+
+    # Questions
+
+    def _ask(self, asker: Process, query: Query, now: float) -> None:
+        if isinstance(asker, ReplicaId):
+            raise PeerViolation(f"{asker} asks what only clients do")
+        question = query.question
+        if isinstance(question, Strict | Frontier):
+            self._see_ballot()
+            if self._ballot is None:
+                self._answer(asker, query.number, NotLeading(self.replica.ballot))
+            else:
+                self._arrived.append(_Read(asker, query.number, question))
+        elif isinstance(question, Feed):
+            self._watches.append(_Watch(asker, query.number, question, now + question.wait_s))
+            self._watched = NO_TIMESTAMP
+        else:
+            self._answer(asker, query.number, self._read_at(question))
+
+    def _answer(self, client: ClientId, number: int, response: Response) -> None:
+        self._said.append((self.me, (client,), Answer(number, response)))
+
+    def _read_at(self, question: At | Page) -> Response:
+        versions = self.machine.versions
+        revision = question.revision or versions.watermark
+        try:
+            if isinstance(question, Page):
+                asked = question.scan
+                entries = versions.scan_at(asked.range, revision, reverse=asked.reverse)
+                found = scan(asked, entries)
+                return Entries(revision, found.entries, found.more)
+            return Values(revision, tuple(self._results_at(question.operations, revision)))
+        except NotYet as error:
+            return NotYetHere(error.watermark)
+        except Compacted as error:
+            return Gone(error.floor)
+
+    def _results_at(self, operations: Sequence[Get | Scan], revision: int) -> Iterator[OperationResult]:
+        versions = self.machine.versions
+        for operation in operations:
+            if isinstance(operation, Get):
+                found = versions.get_at(operation.key, revision)
+                yield _got(operation.key, found)
+            else:
+                asked = versions.scan_at(operation.range, revision, reverse=operation.reverse)
+                yield scan(operation, asked)
+
+    # Strict reads: a quorum must say, after they came, that nobody else can have led since
+
+    def _check_reads(self, now: float) -> None:
+        current = self._round
+        if current is not None:
+            if now - current.asked_at >= PULL_S:
+                current.asked_at = now
+                self._ask_round(current)
+            return
+        ballot = self.replica.reading_ballot
+        if self._arrived and ballot is not None:
+            self._round = _Round(next(self._rounds), ballot, self._arrived, now, {self.me})
+            self._arrived = []
+            self._ask_round(self._round)
+            self._pass_round()
+
+    def _ask_round(self, current: _Round) -> None:
+        members, _ = self.replica.readers
+        others = tuple(member for member in members if member not in current.standing)
+        if others:
+            self._said.append((self.me, others, StandsIn(current.ballot, current.number, asked=True)))
+
+    def _pass_round(self) -> None:
+        current = self._round
+        if current is None or current.ballot != self.replica.reading_ballot:
+            return
+        members, quorum = self.replica.readers
+        if len(current.standing.intersection(members)) < quorum:
+            return
+        self._round = None
+        for read in current.reads:
+            if isinstance(read.question, Frontier):
+                self._answer(read.client, read.number, Reached(self.machine.delivered))
+                continue
+            token = next(self._tokens)
+            footprint = footprint_of((), enumerate(read.question.operations))
+            self._reads[token] = read
+            self.gate.read(token, footprint)
+            self.machine.read(token, footprint)
+            self._settle()
+
+    def _read_now(self, token: int) -> None:
+        """The locks are granted: nothing that is delivered and not executed touches what is read."""
+        question = self._reads[token].question
+        assert isinstance(question, Strict)
+        self._results[token] = Values(self.machine.watermark, tuple(self._results_now(question.operations)))
+        self.gate.executed(token)
+
+    def _results_now(self, operations: Sequence[Get | Scan]) -> Iterator[OperationResult]:
+        versions = self.machine.versions
+        for operation in operations:
+            if isinstance(operation, Get):
+                found = versions.get(operation.key)
+                yield _got(operation.key, found)
+            else:
+                yield scan(operation, versions.scan(operation.range, reverse=operation.reverse))
+
+    # Turns
+
+    def turn(self, now: float) -> list[Said]:
+        """All that is to be said now."""
+        self._see_ballot()
+        self._settle()
+        answers, announcements = self.gate.turn()
+        if self._ballot is not None:
+            for group, announcement in announcements:
+                self._said.append((self.me, (self.replica.leader_of(group),), Levels(announcement)))
+            self._send_answers(answers)
+            self._send_votes()
+            self._check_reads(now)
+        if now >= self._pull_at:
+            self._pull_at = now + PULL_S
+            self._pull()
+        self._feed(now)
+        more_work = self.machine.work()
+        self.worked = self.worked or more_work or self._more_work
+        self._more_work = more_work
+        said, self._said = self._said, []
+        return said
+
+    @property
+    def wake_at(self) -> float:
+        """When the next turn is due."""
+        return 0.0 if self._more_work else self._pull_at
+
+    def _see_ballot(self) -> None:
+        """Whether we lead, and since when: what was known in another ballot does not count."""
+        ballot = self.replica.cballot if self.replica.is_leader else None
+        if ballot == self._ballot:
+            return
+        self._settle()
+        self._ballot = ballot
+        self.gate.new_ballot(timestamp(self.replica.clock + 1, GroupId(0)))
+        waiting = [*self._arrived, *(self._round.reads if self._round else ()), *self._reads.values()]
+        for read in waiting:
+            self._answer(read.client, read.number, NotLeading(self.replica.ballot))
+        self._arrived, self._round = [], None
+        self._reads.clear()
+        self._results.clear()
+        self._votes.clear()
+        self._outcomes.clear()
+        self._pull_at = 0.0
+
+    def _settle(self) -> None:
+        """What the machine has done since."""
+        effects = self.machine.drain()
+        for token in effects.reads:
+            if token in self._reads:
+                self._read_now(token)
+        if effects.reads:
+            self._settle()
+        if self._ballot is None:
+            return
+        for executed in effects.results:
+            mid = executed.delivered.mid
+            self._results[mid] = executed.revision, executed.result
+            self.gate.executed(mid)
+        for vote, others in effects.votes:
+            for group in others:
+                self._votes.setdefault(group, []).append(vote)
+        self._outcomes += [(gts, succeeded) for gts, _, succeeded in effects.outcomes]
+
+    def _send_answers(self, answers: Sequence[_Waiting]) -> None:
+        runs: dict[ClientId, list[MessageId]] = {}
+        for answer in answers:
+            if isinstance(answer, int):
+                read = self._reads.pop(answer)
+                self._answer(read.client, read.number, self._results.pop(answer))
+            elif answer in self._results:
+                runs.setdefault(answer.client, []).append(answer)
+        for client, mids in runs.items():
+            found = [self._results.pop(mid) for mid in mids]
+            places = tuple(place for place, _ in found)
+            results = tuple(encode_result(result) for _, result in found)
+            message = Results(self.group, self.machine.watermark, tuple(mids), places, results)
+            self._said.append((self.me, (client,), message))
+
+    def _send_votes(self) -> None:
+        for group, votes in self._votes.items():
+            self._said.append((self.me, (self.replica.leader_of(group),), Votes(tuple(votes))))
+        self._votes.clear()
+        if self._outcomes and self.replica.others:
+            self._said.append((self.me, self.replica.others, Votes((), tuple(self._outcomes))))
+        self._outcomes.clear()
+
+    def _pull(self) -> None:
+        """Ask for what should have come, and say again what may have been lost."""
+        leading = self._ballot is not None
+        waiting = self.machine.open_votes()[:PULLED]
+        late = [(gts, voters) for gts, voters in waiting if gts in self._waited]
+        self._waited = {gts for gts, _ in waiting}
+        if late and leading:
+            wanted: dict[GroupId, list[Timestamp]] = {}
+            for gts, voters in late:
+                for group in voters:
+                    wanted.setdefault(group, []).append(gts)
+            for group, places in wanted.items():
+                members = self.replica.topology.members(group)
+                self._said.append((self.me, members, VotesWanted(tuple(places))))
+        elif late:
+            others = tuple(m for m in self.replica.topology.members(self.group) if m != self.me)
+            self._said.append((self.me, others, VotesWanted(tuple(gts for gts, _ in late))))
+        if not leading:
+            return
+        for group, announcement in self.gate.repeat():
+            self._said.append((self.me, (self.replica.leader_of(group),), Levels(announcement)))
+        if self.replica.others:
+            closed = Announcement(self.group, self.gate.closed, ())
+            self._said.append((self.me, self.replica.others, Levels(closed)))
+
+    def status(self) -> dict[str, Any]:
+        """For people."""
+        return {
+            "executed": self.machine.watermark,
+            "closed": self.gate.closed,
+            "waiting": self.machine.waiting,
+            "serving": self.serving,
+        }
+
+    @property
+    def serving(self) -> bool:
+        """Whether this replica is part of its group, and has caught up."""
+        return self.replica.is_current
+
+    # The change feed
+
+    def _feed(self, now: float) -> None:
+        """Answer watches that something has come for, or that have waited long enough."""
+        watermark = self.machine.watermark
+        if not self._watches or (watermark == self._watched and now < min(w.until for w in self._watches)):
+            return
+        self._watched = watermark
+        waiting = []
+        for watch in self._watches:
+            if watermark <= watch.question.after and now < watch.until:
+                waiting.append(watch)
+            else:
+                self._answer(watch.client, watch.number, self._changes(watch.question))
+        self._watches = waiting
+
+    def _changes(self, question: Feed) -> Response:
+        after, watermark = question.after, self.machine.watermark
+        if after >= watermark:
+            return Changes(after, ())
+        size = question.limit_bytes
+        upto: int = watermark
+        last = after
+        found: list[tuple[int, tuple[Event, ...]]] = []
+        try:
+            for count, (revision, row) in enumerate(self.machine.versions.changes(after)):
+                if size <= 0 or count == FEED_ROWS:
+                    upto = last
+                    break
+                last = revision
+                events = tuple(_events(row, question.ranges))
+                if events:
+                    found.append((revision, events))
+                    size -= sum(len(event.key) + len(event.value or b"") for event in events)
+        except Compacted as error:
+            return Gone(error.floor)
+        return Changes(upto, tuple(found))
+
+
+def _got(key: bytes, found: Version | None) -> Got:
+    if found is None or found.value is None:
+        return Got(None)
+    return Got(Entry(key, found.value, found.create_revision, found.mod_revision, found.version))
+
+
+def _events(row: Row, ranges: Sequence[Range]) -> Iterator[Event]:
+    for change in row:
+        if any(asked.covers(change.key) for asked in ranges):
+            yield Event(change.key, change.value, change.create_revision, change.version)

@@ -1,0 +1,106 @@
+"""What can be asked of a single replica of a group, without ordering anything; and its replies."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from kvstore.machine.request import Get, Range, Scan
+from kvstore.machine.results import Entry, OperationResult
+from multicast.types import Ballot
+
+
+class Strict(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Read as of now. Only a leader knows that."""
+
+    operations: tuple[Get | Scan, ...]
+
+
+class At(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Read as of a revision, or as of the last that is complete here."""
+
+    operations: tuple[Get | Scan, ...]
+    revision: int = 0
+
+
+class Page(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """A part of a long scan, at a revision."""
+
+    scan: Scan
+    revision: int
+
+
+class Frontier(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """What has been delivered by now? Only a leader knows that."""
+
+
+class Feed(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """What has changed in these ranges after a revision? If nothing has, wait a while."""
+
+    after: int
+    ranges: tuple[Range, ...]
+    limit_bytes: int
+    wait_s: float
+
+
+Question: TypeAlias = Strict | At | Page | Frontier | Feed
+
+
+class Values(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Results of operations, in their order."""
+
+    revision: int
+    """Everything up to here is in them."""
+    results: tuple[OperationResult, ...]
+
+
+class Entries(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """A page. The next begins behind its last key."""
+
+    revision: int
+    entries: tuple[Entry, ...]
+    more: bool
+
+
+class Reached(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """What has been delivered."""
+
+    frontier: int
+
+
+class Event(NamedTuple):
+    """What a transaction made of a key; without a value, it was removed."""
+
+    key: bytes
+    value: bytes | None
+    create_revision: int
+    version: int
+
+
+class Changes(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Transactions in the order of their revisions: all that changed anything there, up to a revision."""
+
+    upto: int
+    transactions: tuple[tuple[int, tuple[Event, ...]], ...]
+
+
+class NotLeading(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """Somebody else must be asked: the leader of this ballot, if there is one."""
+
+    ballot: Ballot
+
+
+class NotYet(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """The revision is above what is complete here."""
+
+    watermark: int
+
+
+class Gone(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """The revision is compacted; the oldest one is this."""
+
+    floor: int
+
+
+Response: TypeAlias = Values | Entries | Reached | Changes | NotLeading | NotYet | Gone

@@ -1,0 +1,479 @@
+"""The store as a node's callers see it: coroutines over the gateway, deadlines, long scans, and watches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import heapq
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kvstore import errors
+from kvstore.gateway import Committed, Gateway, Identity, Placed
+from kvstore.machine.commands import Compact, Tick, Unpin
+from kvstore.machine.merge import merge
+from kvstore.machine.placement import Placement, groups_of, part_of
+from kvstore.machine.request import Get, Limits, Range, Scan, Shape, Transaction, validate
+from kvstore.machine.results import Entry, Outcome
+from kvstore.questions import At, Changes, Entries, Event, Feed, Gone, NotYet, Page, Question, Strict, Values
+from multicast.types import GroupId
+
+__all__ = ["Batch", "Committed", "Consistency", "Entry", "Event", "Identity", "Part", "Service", "Snapshot"]
+
+PAGE_BYTES: Final = 128 << 10
+"""How much of a scan or of a watch one replica is asked for at a time: a few milliseconds of its loop."""
+
+AGAIN_S: Final = 0.02
+"""How soon to ask a replica again that has not come as far as it will."""
+
+IDLE_S: Final = 0.2
+"""How long a watch waits for a group that lags behind the others before it makes it move."""
+
+TICKS: Final = 10_000
+"""In a second."""
+
+T = TypeVar("T")
+
+
+class Consistency(enum.Enum):
+    """What a read promises: see docs/consistency.md."""
+
+    STRICT = "strict"
+    SERIALIZABLE = "serializable"
+
+
+class Part(NamedTuple):
+    """Some of a scan's entries, in order, as of a revision."""
+
+    revision: int
+    entries: tuple[Entry, ...]
+
+
+class Snapshot(NamedTuple):
+    """A revision that is kept until its time is over, or its name released."""
+
+    name: str
+    revision: int
+    expires_s: float
+
+
+class Batch(NamedTuple):
+    """All transactions that changed anything watched, up to a revision, since the last batch."""
+
+    revision: int
+    transactions: tuple[tuple[int, tuple[Event, ...]], ...]
+
+
+class Service:
+    """One node's. All calls are made in its loop."""
+
+    def __init__(self, gateway: Gateway, turn_soon: Callable[[], None]) -> None:
+        self._gateway = gateway
+        self._turn_soon = turn_soon
+        self._moving: dict[GroupId, asyncio.Future[Any]] = {}
+        """Groups that were asked to move, for all who wait for it."""
+
+    @property
+    def limits(self) -> Limits:
+        """How large things may be."""
+        return self._gateway.limits
+
+    @property
+    def placement(self) -> Placement:
+        """Which group has which key."""
+        return self._gateway.placement
+
+    @property
+    def in_flight(self) -> int:
+        """What is under way at the gateway."""
+        return self._gateway.in_flight
+
+    # Transactions and reads
+
+    def submit(
+        self,
+        transaction: Transaction,
+        done: Callable[[Committed | Exception], None],
+        *,
+        identity: Identity | None = None,
+        min_revision: int = 0,
+    ) -> None:
+        """Execute a transaction, and call back. Raises at once what can be known at once."""
+        self._gateway.transact(transaction, done, identity=identity, min_revision=min_revision)
+        self._turn_soon()
+
+    async def transact(
+        self,
+        transaction: Transaction,
+        *,
+        identity: Identity | None = None,
+        min_revision: int = 0,
+        timeout_s: float,
+    ) -> Committed:
+        """Execute a transaction."""
+        future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
+        done = partial(_resolve, future)
+        self.submit(transaction, done, identity=identity, min_revision=min_revision)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            operations = (*transaction.then, *transaction.otherwise)
+            if not any(operation.writes for operation in operations):
+                raise errors.DeadlinePassed(f"no answer within {timeout_s:g} s") from None
+            raise errors.OutcomeUnknown(f"no answer within {timeout_s:g} s") from None
+
+    async def read(
+        self,
+        operations: tuple[Get | Scan, ...],
+        *,
+        consistency: Consistency = Consistency.STRICT,
+        revision: int = 0,
+        min_revision: int = 0,
+        timeout_s: float,
+    ) -> Committed:
+        """Read keys and ranges: as of now, as of some recent point of the order, or as of a revision."""
+        transaction = Transaction(then=operations)
+        validate(transaction, self.limits)
+        self._gateway.check_revision(max(revision, min_revision))
+        groups = groups_of(transaction, self.placement)
+        strict = consistency is Consistency.STRICT and not revision
+        if strict and len(groups) > 1:
+            return await self.transact(transaction, min_revision=min_revision, timeout_s=timeout_s)
+        async with self._deadline(timeout_s):
+            if len(groups) > 1 and not revision:
+                revision = await self._complete(groups, min_revision)
+            if len(groups) == 1:
+                values = await self._values(groups[0], operations, revision, min_revision, strict=strict)
+                return Committed(
+                    values.revision, values.revision, succeeded=True, unmet=(), results=values.results
+                )
+            return await self._read_at(transaction, groups, revision)
+
+    async def _read_at(self, transaction: Transaction, groups: Sequence[GroupId], revision: int) -> Committed:
+        """Of several groups, at a revision: each reads its own part, and they are put together."""
+        outcomes = {}
+        for group in groups:
+            part = part_of(transaction, self.placement, group, tuple(groups))
+            mine = () if part is None else part.then
+            operations = tuple(operation for _, operation in mine if isinstance(operation, Get | Scan))
+            values = await self._values(group, operations, revision, 0, strict=False)
+            results = tuple(zip((i for i, _ in mine), values.results, strict=True))
+            outcomes[group] = Outcome(succeeded=True, unmet=(), results=results)
+        merged = merge(transaction, self.placement, outcomes)
+        return Committed(revision, revision, merged.succeeded, merged.unmet, merged.results)
+
+    async def _values(
+        self,
+        group: GroupId,
+        operations: tuple[Get | Scan, ...],
+        revision: int,
+        min_revision: int,
+        *,
+        strict: bool,
+    ) -> Values:
+        question = Strict(operations) if strict else At(operations, revision)
+        while True:
+            values = await self._ask(group, question, Values, revision or min_revision, of_leader=strict)
+            if values.revision >= min_revision or strict:
+                return values
+            await self._move(group, min_revision)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _complete(self, groups: Sequence[GroupId], at_least: int) -> int:
+        """A revision that replicas of all these groups have executed, and that is not below another."""
+        while True:
+            found = [await self._values(group, (), 0, 0, strict=False) for group in groups]
+            revision = min(values.revision for values in found)
+            if revision >= at_least:
+                return revision
+            for group in groups:
+                await self._move(group, at_least)
+
+    async def _ask(
+        self, group: GroupId, question: Question, wanted: type[T], revision: int, *, of_leader: bool = False
+    ) -> T:
+        """Ask until somebody knows. Raises if nobody can."""
+        while True:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            number = self._gateway.ask(group, question, partial(_resolve, future), of_leader=of_leader)
+            self._turn_soon()
+            try:
+                response = await future
+            finally:
+                self._gateway.forget(number)
+            if isinstance(response, wanted):
+                return response
+            if isinstance(response, Gone):
+                raise errors.Compacted(revision, response.floor)
+            if isinstance(response, NotYet):
+                await self._move(group, revision)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _move(self, group: GroupId, revision: int) -> None:
+        """Make a group pass a revision, which an idle one does not by itself."""
+        known = self._moving.get(group)
+        if known is None or known.done():
+            known = self._moving[group] = asyncio.get_running_loop().create_future()
+            self._gateway.command(group, Tick(), partial(_resolve, known), at_least=revision)
+            self._turn_soon()
+        with contextlib.suppress(errors.StoreError):
+            await asyncio.shield(known)
+
+    @contextlib.asynccontextmanager
+    async def _deadline(self, timeout_s: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield
+        except TimeoutError:
+            raise errors.DeadlinePassed(f"no answer within {timeout_s:g} s") from None
+
+    # Long scans
+
+    async def scan(
+        self,
+        asked: Range,
+        *,
+        revision: int = 0,
+        consistency: Consistency = Consistency.STRICT,
+        min_revision: int = 0,
+        limit: int = 0,
+        reverse: bool = False,
+        keys_only: bool = False,
+        page_bytes: int = PAGE_BYTES,
+        timeout_s: float,
+    ) -> AsyncIterator[Part]:
+        """All of a range at one revision, in the order of the keys, in parts that come as they are wanted.
+
+        The time-out is for each part.
+        """
+        shape = Shape.KEYS if keys_only else Shape.ENTRIES
+        whole = Scan(asked, limit, page_bytes, reverse, shape)
+        validate(Transaction(then=(whole,)), self.limits)
+        self._gateway.check_revision(max(revision, min_revision))
+        groups = sorted(self.placement.groups_of_range(asked))
+        async with self._deadline(timeout_s):
+            if not revision and consistency is Consistency.STRICT:
+                revision = await self._cut()
+            elif not revision:
+                revision = await self._complete(groups, min_revision)
+        streams = [_Stream(self, group, whole, revision, timeout_s) for group in groups]
+        left = limit or float("inf")
+        try:
+            while left > 0:
+                entries = await _merge_step(streams, reverse=reverse)
+                if not entries:
+                    return
+                part = entries if len(entries) <= left else entries[: int(left)]
+                left -= len(part)
+                yield Part(revision, tuple(part))
+        finally:
+            for stream in streams:
+                stream.close()
+
+    async def page(self, group: GroupId, scan: Scan, revision: int, timeout_s: float) -> Entries:
+        """One group's part of a scan, as far as its limits go."""
+        async with self._deadline(timeout_s):
+            return await self._ask(group, Page(scan, revision), Entries, revision)
+
+    # Snapshots and compaction
+
+    async def _cut(self, pin: str | None = None, life_s: float = 0.0) -> int:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._gateway.cut(partial(_resolve, future), pin=pin, life_ticks=int(life_s * TICKS))
+        self._turn_soon()
+        return await future
+
+    async def snapshot(self, *, name: str, ttl_s: float, timeout_s: float) -> Snapshot:
+        """A revision that has everything completed so far, kept for so long. The same name moves it."""
+        async with self._deadline(timeout_s):
+            return Snapshot(name, await self._cut(name, ttl_s), ttl_s)
+
+    async def release(self, name: str, *, timeout_s: float) -> None:
+        """A snapshot is not needed any more."""
+        async with self._deadline(timeout_s):
+            await self._everywhere(lambda: Unpin((name,)), 0)
+
+    async def compact(self, revision: int, *, timeout_s: float) -> None:
+        """Forget what no read at this revision or above needs."""
+        if revision < 1:
+            raise errors.InvalidRequest(f"revision {revision} cannot be compacted to")
+        self._gateway.check_revision(revision)
+        async with self._deadline(timeout_s):
+            await self._everywhere(lambda: Compact(revision), revision)
+
+    async def _everywhere(self, command: Callable[[], Any], at_least: int) -> None:
+        futures: list[asyncio.Future[Placed]] = []
+        for group in self._gateway.groups:
+            futures.append(asyncio.get_running_loop().create_future())
+            self._gateway.command(group, command(), partial(_resolve, futures[-1]), at_least=at_least)
+        self._turn_soon()
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    # Watches
+
+    async def watch(
+        self, *, after: int, ranges: tuple[Range, ...], progress_s: float = 1.0
+    ) -> AsyncIterator[Batch]:
+        """All transactions after a revision that change anything in these ranges, in the order of revisions.
+
+        A batch has whole transactions of all groups, and everything up to its revision; one without any is a
+        mark of progress. It goes on for ever, or until what follows was compacted.
+        """
+        self._gateway.check_revision(after)
+        groups = sorted({group for asked in ranges for group in self.placement.groups_of_range(asked)})
+        feeds = [_Feed(self, group, ranges, after) for group in groups]
+        loop = asyncio.get_running_loop()
+        told, told_at = after, loop.time()
+        try:
+            while True:
+                for feed in feeds:
+                    feed.start()
+                slow = [feed.task for feed in feeds if feed.task is not None]
+                wait = max(0.0, min(IDLE_S, told_at + progress_s - loop.time()))
+                if slow:
+                    await asyncio.wait(slow, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                for feed in feeds:
+                    feed.take()
+                upto = min(feed.upto for feed in feeds)
+                if upto > told:
+                    found = _transactions(feeds, upto)
+                    if found or loop.time() >= told_at + progress_s:
+                        told, told_at = upto, loop.time()
+                        yield Batch(upto, found)
+                newest = max(feed.upto for feed in feeds)
+                for feed in feeds:
+                    if feed.upto < newest or loop.time() >= told_at + progress_s:
+                        feed.move(newest)
+        finally:
+            for feed in feeds:
+                feed.close()
+
+
+class _Stream:
+    """One group's part of a long scan: a page at hand, and the next on its way."""
+
+    def __init__(self, service: Service, group: GroupId, scan: Scan, revision: int, timeout_s: float) -> None:
+        self._service = service
+        self._group = group
+        self._scan = scan
+        self._revision = revision
+        self._timeout_s = timeout_s
+        self.entries: Sequence[Entry] = ()
+        self.at = 0
+        self.more = True
+        self._next: asyncio.Task[Entries] | None = None
+        self._fetch()
+
+    def _fetch(self) -> None:
+        call = self._service.page(self._group, self._scan, self._revision, self._timeout_s)
+        self._next = asyncio.create_task(call)
+
+    async def fill(self) -> None:
+        """Have something at hand, unless there is nothing more."""
+        while self.at == len(self.entries) and self._next is not None:
+            page = await self._next
+            self._next = None
+            self.entries, self.at = page.entries, 0
+            if page.more:
+                last = page.entries[-1].key
+                start, end = self._scan.range
+                rest = Range(start, last) if self._scan.reverse else Range(last + b"\0", end)
+                self._scan = Scan(rest, *_limits(self._scan))
+                self._fetch()
+
+    def close(self) -> None:
+        """Nobody wants more."""
+        if self._next is not None:
+            self._next.cancel()
+
+
+def _limits(scan: Scan) -> tuple[int, int, bool, Shape]:
+    return scan.limit, scan.limit_bytes, scan.reverse, scan.shape
+
+
+async def _merge_step(streams: Sequence[_Stream], *, reverse: bool) -> list[Entry]:
+    """The next entries in order, as far as the pages at hand go."""
+    for stream in streams:
+        await stream.fill()
+    live = [stream for stream in streams if stream.at < len(stream.entries)]
+    if not live:
+        return []
+    if reverse:
+        bound = max(stream.entries[-1].key for stream in live)
+        runs = [[e for e in s.entries[s.at :] if e.key >= bound] for s in live]
+    else:
+        bound = min(stream.entries[-1].key for stream in live)
+        runs = [[e for e in s.entries[s.at :] if e.key <= bound] for s in live]
+    for stream, run in zip(live, runs, strict=True):
+        stream.at += len(run)
+    if len(runs) == 1:
+        return runs[0]
+    return list(heapq.merge(*runs, key=lambda entry: entry.key, reverse=reverse))
+
+
+class _Feed:
+    """What one group has for a watch."""
+
+    def __init__(self, service: Service, group: GroupId, ranges: tuple[Range, ...], after: int) -> None:
+        self._service = service
+        self._group = group
+        self._ranges = ranges
+        self.upto = after
+        self.waiting: list[tuple[int, tuple[Event, ...]]] = []
+        """What was found and not yet passed on."""
+        self.task: asyncio.Task[Changes] | None = None
+        self._mover: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Ask for more, unless much waits to be passed on."""
+        if self.task is None and len(self.waiting) < 10_000:
+            question = Feed(self.upto, self._ranges, PAGE_BYTES, 5.0)
+            self.task = asyncio.create_task(
+                self._service._ask(self._group, question, Changes, self.upto)  # noqa: SLF001 - its own
+            )
+
+    def take(self) -> None:
+        """What has come. Raises what went wrong."""
+        if self.task is not None and self.task.done():
+            changes, self.task = self.task.result(), None
+            self.waiting += changes.transactions
+            self.upto = max(self.upto, changes.upto)
+
+    def move(self, revision: int) -> None:
+        """The group is behind others, or has had nothing for long: make it pass where they are."""
+        if self._mover is None or self._mover.done():
+            self._mover = asyncio.create_task(self._service._move(self._group, revision))  # noqa: SLF001
+
+    def close(self) -> None:
+        """The watch is over."""
+        for task in (self.task, self._mover):
+            if task is not None:
+                task.cancel()
+
+
+def _transactions(feeds: Sequence[_Feed], upto: int) -> tuple[tuple[int, tuple[Event, ...]], ...]:
+    """Take from all groups what is complete. What one transaction did in several groups is put together."""
+    merged: dict[int, list[Event]] = {}
+    for feed in feeds:
+        count = 0
+        for revision, events in feed.waiting:
+            if revision > upto:
+                break
+            merged.setdefault(revision, []).extend(events)
+            count += 1
+        del feed.waiting[:count]
+    return tuple((revision, tuple(sorted(events))) for revision, events in sorted(merged.items()))
+
+
+def _resolve(future: asyncio.Future[Any], outcome: object) -> None:
+    if not future.done():
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)

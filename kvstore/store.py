@@ -1,0 +1,174 @@
+"""The key-value store as a node's application: a partition for each group that the node has a replica of, and
+a gateway.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from kvstore.gateway import Gateway
+from kvstore.layout import BadSnapshot
+from kvstore.machine import Limits, Machine, Picture, Placement, Store
+from kvstore.machine.codec import decode_picture, encode_picture
+from kvstore.machine.commands import Expire
+from kvstore.partition import Partition
+from kvstore.ports import Image as Image
+from kvstore.ports import Said, StoreDisk
+from multicast.durable import Checkpoint
+from multicast.errors import PeerViolation
+from multicast.messages import Delivery, Multicast
+from multicast.process.replica import Replica
+from multicast.protocol import Protocol
+from multicast.topology import Topology
+from multicast.types import NO_TIMESTAMP, ClientId, GroupId, Process, ReplicaId, Timestamp, timestamp
+
+EXPIRE_S: Final = 60.0
+"""How often a leader looks for sessions that have expired."""
+
+
+class StoreApplication:
+    """See `kvstore.ports.Application`."""
+
+    def __init__(
+        self,
+        disk: StoreDisk,
+        topology: Topology,
+        placement: Placement,
+        *,
+        me: ClientId,
+        limits: Limits,
+        now: Callable[[], float],
+        ticks: Callable[[], int],
+        rng: random.Random,
+    ) -> None:
+        """The placement is the first one: a group that has a state goes on with its own."""
+        self._disk = disk
+        self._placement = placement
+        self._limits = limits
+        self._now = now
+        self._replicas: dict[GroupId, Replica[Any]] = {}
+        self._partitions: dict[GroupId, Partition] = {}
+        self._local: dict[GroupId, ReplicaId] = {}
+        self._installed: dict[GroupId, Image] = {}
+        self._saved: dict[GroupId, Timestamp] = {}
+        """What was executed at the last commit."""
+        self.gateway = Gateway(
+            me, topology, placement, limits=limits, local=self._local, ticks=ticks, rng=rng
+        )
+        self._ticks = ticks
+        self.processes = (me,)
+        self.wake_at = 0.0
+        self._expire_at = now() + EXPIRE_S
+
+    # Start and snapshots
+
+    def load(self, group: GroupId) -> Checkpoint:
+        """The ordering side of what is durable."""
+        return self._disk.load(group)
+
+    def host(self, replica: Protocol) -> None:
+        """A partition of this node."""
+        assert isinstance(replica, Replica)
+        self._replicas[replica.me.group] = replica
+        self._local[replica.me.group] = replica.me
+        self.partition(replica.me.group)
+
+    def partition(self, group: GroupId) -> Partition:
+        """The group's. After a snapshot it is made anew, when the replica has taken it over too."""
+        found = self._partitions.get(group)
+        if found is None:
+            image, maps = self._disk.open(group)
+            image = self._installed.pop(group, image)
+            picture = Picture(self._placement) if image is None else decode_picture(image.picture)
+            machine = Machine(group, Store(**maps), picture, self._limits)
+            found = self._partitions[group] = Partition(self._replicas[group], machine)
+            if machine.placement.version > self.gateway.placement.version:
+                self.gateway.placement = machine.placement
+        return found
+
+    def _image(self, group: GroupId) -> Image:
+        partition, replica = self.partition(group), self._replicas[group]
+        machine = partition.machine
+        checkpoint = Checkpoint(machine.delivered, replica.delivered_ids.copy(), executed=partition.executed)
+        return Image(checkpoint, encode_picture(machine.picture()))
+
+    def snapshot(self, group: GroupId) -> Iterator[bytes]:
+        """The group's maps and picture."""
+        return self._disk.snapshot(group, self._image(group))
+
+    def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
+        """Take the place of all that is there."""
+        image = self._disk.install(group, pieces)
+        if image.checkpoint.position != checkpoint.position:
+            raise BadSnapshot(
+                f"it is of {image.checkpoint.position}, its checkpoint of {checkpoint.position}"
+            )
+        self._installed[group] = image
+        del self._partitions[group]
+
+    def unsaved(self, group: GroupId) -> bool:
+        """More was executed, or rows were dropped, without anything delivered."""
+        partition = self.partition(group)
+        return partition.worked or partition.executed > self._saved.get(group, NO_TIMESTAMP)
+
+    def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
+        """Everything so far."""
+        for group in positions:
+            partition = self.partition(group)
+            retained = partition.replica.retained_groups()
+            bound = min(self._disk.oldest(group), retained[0][0] if retained else partition.executed)
+            partition.machine.forget_outcomes(bound)
+            partition.worked = False
+            self._saved[group] = partition.executed
+        self._disk.commit({group: self._image(group) for group in positions}, after)
+
+    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
+        """Of the last ones, those after a position."""
+        return self._disk.deliveries(group, after, count, size)
+
+    # What happens
+
+    def deliver(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
+        """The group's next messages."""
+        self._disk.remember(group, deliveries)
+        self.partition(group).deliver(deliveries)
+
+    def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:
+        """Answers were missed."""
+        self.partition(group).repeat(asked)
+
+    def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
+        """What replicas and gateways say to each other."""
+        now = self._now()
+        if isinstance(receiver, ReplicaId):
+            for message in messages:
+                self.partition(receiver.group).receive(sender, message, now)
+        elif receiver == self.gateway.me:
+            self.gateway.receive(sender, messages, now)
+        else:
+            raise PeerViolation(f"{sender} speaks to {receiver}, who is not here")
+
+    def turn(self, now: float) -> list[Said]:
+        """All that is to be said."""
+        said: list[Said] = []
+        for group in self._replicas:
+            said += self.partition(group).turn(now)
+        if now >= self._expire_at:
+            self._expire_at = now + EXPIRE_S
+            self._expire()
+        said += self.gateway.turn(now)
+        self.wake_at = min([self.gateway.wake_at, *(p.wake_at for p in self._partitions.values())])
+        return said
+
+    def _expire(self) -> None:
+        """Leaders let their groups forget clients that cannot come back."""
+        before = timestamp(self._ticks(), GroupId(0))
+        for group, partition in self._partitions.items():
+            if partition.replica.is_leader and partition.machine.has_expired(before):
+                self.gateway.command(group, Expire(before), lambda _: None, at_least=before)
+
+    def status(self, group: GroupId) -> Mapping[str, Any]:
+        """For people."""
+        return {"deliveries": self._disk.count(group), **self.partition(group).status()}
