@@ -3,7 +3,8 @@
 Every replica executes. Its leader also answers: transactions when the gate lets them, strict reads when a
 quorum has said that its ballot is still the one. Votes and outcomes of transactions with conditions in
 several groups are pushed by leaders, to the other groups' leaders and to their own followers, and pulled by
-whoever waits too long. Reads at a revision, and the change feed, any replica serves from what it has executed.
+whoever waits too long. Reads at a revision, and the change feed, any replica serves from what it has
+executed.
 """
 
 from __future__ import annotations

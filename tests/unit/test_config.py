@@ -203,7 +203,11 @@ def at(line: int, what: str) -> str:
         ("[timing]", "[cluster]", ": not TOML: Cannot declare ('cluster',) twice (at line 5, column 9)"),
         # Keys
         ("[timing]", "[timings]", at(5, 'timings: unknown key; did you mean "timing"?')),
-        ("[timing]", "[quux]", at(5, "quux: unknown key; there is cluster, timing, nodes, groups, delays")),
+        (
+            "[timing]",
+            "[quux]",
+            at(5, "quux: unknown key; there is cluster, store, timing, nodes, groups, delays"),
+        ),
         ('data = "n1"', 'dada = "n1"', at(10, 'nodes.n1.dada: unknown key; did you mean "data"?')),
         ("election_s", "elections_s", at(6, 'timing.elections_s: unknown key; did you mean "election_s"?')),
         ("members = [", "member = [", at(26, 'groups.0.member: unknown key; did you mean "members"?')),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from wbkv_proto.peer_pb2 import Frame, Kind
 
 from kvstore import wire
-from kvstore.messages import SnapshotAck, SnapshotPiece
+from kvstore.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece, VotesWanted
 from kvstore.wire import Envelope, WireError, decode, encode, size_of
 from multicast.client import Refused, Reply
 from multicast.membership import Configuration, Membership
@@ -72,7 +72,8 @@ FUZZ = settings(deadline=None, derandomize=True, max_examples=300)
 Messages: TypeAlias = list[Any]
 Strategy: TypeAlias = st.SearchStrategy[Any]
 
-KINDS: list[type[Any]] = [*get_args(Message), Reply, Refused, SnapshotPiece, SnapshotAck]
+KINDS: list[type[Any]] = [*get_args(Message), Reply, Refused, SnapshotPiece, SnapshotAck, VotesWanted]
+"""Of the store's messages, which are all of one kind here, one stands for all: see `test_store_messages`."""
 
 
 # Any message, from the fields its class declares. Numbers are as large as they may be.
@@ -219,6 +220,7 @@ SOME: Messages = [
     *(PreVote(NO_BALLOT), PreVoteAck(OTHER), HandOver(BALLOT)),
     *(Join("somewhere", ReplicaId(GroupId(0), 1, 7)), MembersWanted(GroupId(1)), Members(MEMBERSHIP)),
     *(SnapshotPiece(1, 2, ordering=True, last=False, data=b"piece"), SnapshotAck(1, 2)),
+    VotesWanted((TS,)),
 ]
 """At least one of every kind."""
 
@@ -261,8 +263,8 @@ def test_a_frame_may_carry_nothing() -> None:
 
 
 def test_every_kind_of_message_has_a_wire_format() -> None:
-    assert set(wire._PUT) == set(KINDS)
-    kinds = [kind for kind, _ in wire._PUT.values()]
+    assert set(wire._PUT) == set(KINDS) | STORE_MESSAGES
+    kinds = {kind for kind, _ in wire._PUT.values()}
     assert sorted(kinds) == sorted(wire._TAKE) == sorted(set(Kind.values()) - {Kind.KIND_UNSPECIFIED})
 
 

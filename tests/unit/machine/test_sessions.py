@@ -76,12 +76,12 @@ def test_acknowledged_results_are_forgotten_and_others_are_not() -> None:
     table.execute(request(ONE, 1), (A, B))
     table.execute(request(ONE, 3, 2))
     assert refusal(table.admit(request(ONE, 1))) is Refusal.FORGOTTEN
-    for known, destinations in (
-        (request(ONE, 2), (A,)),
-        (request(OTHER, 1), (A,)),
-        (request(ONE, 1), (A, B)),
+    for known, destinations, gts in (
+        (request(ONE, 2), (A,), 2),
+        (request(OTHER, 1), (A,), 3),
+        (request(ONE, 1), (A, B), 4),
     ):
-        assert table.sessions.find(known, destinations) == Repeated(DONE, NO_TIMESTAMP)
+        assert table.sessions.find(known, destinations) == Repeated(DONE, Timestamp(gts))
 
 
 def test_an_acknowledgement_never_goes_back() -> None:
@@ -99,7 +99,7 @@ def test_another_request_of_the_same_number_is_a_mismatch_before_and_after_execu
     assert refusal(table.admit(request(ONE, 1, digest=8))) is Refusal.MISMATCH
     table.sessions.executed(first, (A,), Timestamp(1), DONE)
     assert refusal(table.admit(request(ONE, 1, digest=8))) is Refusal.MISMATCH
-    assert table.admit(first) == Repeated(DONE, NO_TIMESTAMP)
+    assert table.admit(first) == Repeated(DONE, Timestamp(1))
     assert table.admit(request(ONE, 1, digest=8), (A, B)) is None, "to others it is another request"
 
 
@@ -139,9 +139,9 @@ def test_a_session_ends_at_its_last_deadline_whether_its_rows_are_there_or_not()
 def test_a_repetition_keeps_its_session_alive() -> None:
     table = Table()
     table.execute(request(ONE, 1, deadline=20))
-    assert table.admit(request(ONE, 1, deadline=60)) == Repeated(DONE, NO_TIMESTAMP)
+    assert table.admit(request(ONE, 1, deadline=60)) == Repeated(DONE, Timestamp(1))
     list(table.sessions.sweep(50))
-    assert table.admit(request(ONE, 1, deadline=60), gts=51) == Repeated(DONE, NO_TIMESTAMP)
+    assert table.admit(request(ONE, 1, deadline=60), gts=51) == Repeated(DONE, Timestamp(1))
 
 
 def test_all_sessions_are_swept() -> None:

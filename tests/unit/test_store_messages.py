@@ -1,0 +1,110 @@
+"""What the store's processes say to each other, as bytes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvstore.gate import Announcement, Level
+from kvstore.machine import Vote
+from kvstore.machine.request import Get, Range, Scan, Shape
+from kvstore.machine.results import Entry, Got, Scanned
+from kvstore.messages import (
+    STORE_MESSAGES,
+    Answer,
+    Levels,
+    Query,
+    Raise,
+    Results,
+    StandsIn,
+    StoreMessage,
+    Votes,
+    VotesWanted,
+    decode_store_message,
+    encode_store_message,
+)
+from kvstore.questions import (
+    At,
+    Changes,
+    Entries,
+    Event,
+    Feed,
+    Frontier,
+    Gone,
+    NotLeading,
+    NotYet,
+    Page,
+    Question,
+    Reached,
+    Response,
+    Strict,
+    Values,
+)
+from multicast.types import Ballot, ClientId, GroupId, MessageId, ReplicaId, Timestamp
+
+BALLOT = Ballot(3, ReplicaId(GroupId(1), 2, 2**63 - 1), 4)
+MID = MessageId(ClientId(2**64 - 1), 5, 2**64 - 1)
+TS = Timestamp(2**53 - 1)
+SCAN = Scan(Range(b"a", None), 3, 100, reverse=True, shape=Shape.KEYS)
+ENTRY = Entry(b"k", b"v", 1, 2, 3)
+QUESTIONS: list[Question] = [
+    Strict((Get(b"k"), SCAN)),
+    At((), 7),
+    Page(SCAN, 9),
+    Frontier(),
+    Feed(1, (Range(b"", None), Range(b"a", b"b")), 1000, 0.5),
+]
+RESPONSES: list[Response] = [
+    Values(7, (Got(None), Got(ENTRY), Scanned((ENTRY,), 1, more=False))),
+    Entries(7, (ENTRY,), more=True),
+    Reached(TS),
+    Changes(9, ((8, (Event(b"k", None, 1, 2), Event(b"l", b"v", 1, 2))),)),
+    NotLeading(BALLOT),
+    NotYet(4),
+    Gone(5),
+]
+SOME: list[StoreMessage] = [
+    Results(GroupId(1), TS, (MID, MID), (TS, TS), (b"one", b"")),
+    Votes((Vote(TS, MID, GroupId(2), yes=True),), ((TS, False),)),
+    VotesWanted((TS, TS)),
+    Levels(Announcement(GroupId(1), TS, (Level(TS, 5), Level(Timestamp(0), 2**62)), wanted=True)),
+    StandsIn(BALLOT, 6, asked=False),
+    Raise(17),
+    *(Query(number, question) for number, question in enumerate(QUESTIONS)),
+    *(Answer(number, response) for number, response in enumerate(RESPONSES)),
+]
+
+
+@pytest.mark.parametrize("message", SOME, ids=lambda message: type(message).__name__)
+def test_a_message_comes_back_as_it_was(message: StoreMessage) -> None:
+    found = decode_store_message(encode_store_message(message))
+    assert found == message
+    assert repr(found) == repr(message)
+
+
+def test_there_is_one_of_every_kind() -> None:
+    assert {type(message) for message in SOME} == STORE_MESSAGES
+
+
+@settings(deadline=None, derandomize=True, max_examples=500)
+@given(st.sampled_from(SOME), st.data())
+def test_bytes_that_are_no_message_are_refused(message: StoreMessage, data: st.DataObject) -> None:
+    whole = bytearray(encode_store_message(message))
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    try:
+        found = decode_store_message(cut)
+    except ValueError:
+        return
+    assert type(found) in STORE_MESSAGES
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\xc1", b"\xff" * 9, msgspec.msgpack.encode([99, 1]), b"\x91" * 5000]
+)
+def test_garbage_is_refused(garbage: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode_store_message(garbage)
