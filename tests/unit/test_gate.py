@@ -175,6 +175,33 @@ def test_a_new_leader_takes_everything_for_dependent_until_what_it_found_is_clos
     assert answers(gate) == ["repeated"]
 
 
+def test_a_new_leader_waits_for_the_last_of_what_it_found_open() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(4), (A, B))
+    gate.delivered(ts(5), (A, C))
+    gate.new_ballot(ts(5))
+    gate.executed("repeated")
+    gate.heard(announced(B, 4, closed=4))
+    assert answers(gate) == []
+    assert gate.closed == 4
+    gate.heard(announced(C, 5, closed=5))
+    assert answers(gate) == ["repeated"]
+
+
+def test_what_was_held_in_an_earlier_ballot_is_answered_only_if_it_is_executed_again() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(5), (A, B), "z", PUT)
+    gate.delivered(ts(6), (A,), "held", K)
+    gate.executed("held")
+    gate.delivered(ts(7), (A,), "waits", K)
+    gate.new_ballot(ts(7))
+    gate.executed("waits")
+    assert answers(gate) == []
+    gate.heard(announced(B, 5, A))
+    assert answers(gate) == ["waits"]
+    assert (len(gate._depends), len(gate._held), len(gate._executed)) == (0, 0, 0)
+
+
 def test_what_an_earlier_leader_may_have_shown_is_inherited_when_it_is_delivered() -> None:
     """It may still answer a read of "k" and "l": who overwrites "l" depends on what was read in "k"."""
     gate: Gate[str] = Gate(A)
