@@ -244,6 +244,14 @@ def test_deliveries_out_of_order_are_a_broken_invariant() -> None:
         gate.delivered(ts(5), (A,))
 
 
+def test_two_that_wait_under_one_name_are_a_broken_invariant() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(5), (A, B), "z", PUT)
+    gate.read("read", K)
+    with pytest.raises(InvariantBroken, match="read waits for an answer already"):
+        gate.read("read", K)
+
+
 KEYS = st.integers(0, 7).map(lambda n: b"%d" % n)
 RANGES = st.tuples(KEYS, KEYS)
 FOOTPRINTS = st.builds(
