@@ -11,7 +11,7 @@ from kvstore.gate import Announcement, Gate, Level
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId, Timestamp
 
-A, B, C = GroupId(0), GroupId(1), GroupId(2)
+A, B, C, D = (GroupId(number) for number in range(4))
 K = Footprint(reads=(b"k",))
 PUT = Footprint(writes=(b"k",))
 
@@ -206,15 +206,19 @@ def test_what_an_earlier_leader_may_have_shown_is_inherited_when_it_is_delivered
     """It may still answer a read of "k" and "l": who overwrites "l" depends on what was read in "k"."""
     gate: Gate[str] = Gate(A)
     gate.new_ballot(ts(5))
-    gate.delivered(ts(5), (A, B), "taken over", PUT)
-    gate.delivered(ts(6), (A,), "after it", Footprint(writes=(b"l",)))
-    gate.delivered(ts(7), (A, C), "new", Footprint(writes=(b"m",)))
-    gate.delivered(ts(8), (A,), "after both", Footprint(writes=(b"n",)))
-    for answer in ("after it", "new", "after both"):
+    gate.delivered(ts(4), (A, C), "taken over", PUT)
+    gate.delivered(ts(5), (A, B), "taken over, too", Footprint(writes=(b"m",)))
+    gate.delivered(ts(6), (A,), "after them", Footprint(writes=(b"l",)))
+    gate.delivered(ts(7), (A,), "after one of them", PUT)
+    gate.delivered(ts(8), (A, D), "new", Footprint(writes=(b"n",)))
+    gate.delivered(ts(9), (A,), "after all", Footprint(writes=(b"o",)))
+    for answer in ("after them", "after one of them", "new", "after all"):
         gate.executed(answer)
+    gate.heard(announced(C, 4, closed=4))
     assert answers(gate) == []
+    assert gate.closed == 4
     gate.heard(announced(B, 5, closed=5))
-    assert answers(gate) == ["after it", "new", "after both"]
+    assert answers(gate) == ["after them", "after one of them", "new", "after all"]
 
 
 def test_what_is_closed_is_forgotten() -> None:
