@@ -11,7 +11,7 @@ from kvstore.gate import Announcement, Gate, Level
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId, Timestamp
 
-A, B, C = GroupId(0), GroupId(1), GroupId(2)
+A, B, C, D = (GroupId(number) for number in range(4))
 K = Footprint(reads=(b"k",))
 PUT = Footprint(writes=(b"k",))
 
@@ -175,19 +175,50 @@ def test_a_new_leader_takes_everything_for_dependent_until_what_it_found_is_clos
     assert answers(gate) == ["repeated"]
 
 
+def test_a_new_leader_waits_for_the_last_of_what_it_found_open() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(4), (A, B))
+    gate.delivered(ts(5), (A, C))
+    gate.new_ballot(ts(5))
+    gate.executed("repeated")
+    gate.heard(announced(B, 4, closed=4))
+    assert answers(gate) == []
+    assert gate.closed == 4
+    gate.heard(announced(C, 5, closed=5))
+    assert answers(gate) == ["repeated"]
+
+
+def test_what_was_held_in_an_earlier_ballot_is_answered_only_if_it_is_executed_again() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(5), (A, B), "z", PUT)
+    gate.delivered(ts(6), (A,), "held", K)
+    gate.executed("held")
+    gate.delivered(ts(7), (A,), "waits", K)
+    gate.new_ballot(ts(7))
+    gate.executed("waits")
+    assert answers(gate) == []
+    gate.heard(announced(B, 5, A))
+    assert answers(gate) == ["waits"]
+    assert (len(gate._depends), len(gate._held), len(gate._executed)) == (0, 0, 0)
+
+
 def test_what_an_earlier_leader_may_have_shown_is_inherited_when_it_is_delivered() -> None:
     """It may still answer a read of "k" and "l": who overwrites "l" depends on what was read in "k"."""
     gate: Gate[str] = Gate(A)
     gate.new_ballot(ts(5))
-    gate.delivered(ts(5), (A, B), "taken over", PUT)
-    gate.delivered(ts(6), (A,), "after it", Footprint(writes=(b"l",)))
-    gate.delivered(ts(7), (A, C), "new", Footprint(writes=(b"m",)))
-    gate.delivered(ts(8), (A,), "after both", Footprint(writes=(b"n",)))
-    for answer in ("after it", "new", "after both"):
+    gate.delivered(ts(4), (A, C), "taken over", PUT)
+    gate.delivered(ts(5), (A, B), "taken over, too", Footprint(writes=(b"m",)))
+    gate.delivered(ts(6), (A,), "after them", Footprint(writes=(b"l",)))
+    gate.delivered(ts(7), (A,), "after one of them", PUT)
+    gate.delivered(ts(8), (A, D), "new", Footprint(writes=(b"n",)))
+    gate.delivered(ts(9), (A,), "after all", Footprint(writes=(b"o",)))
+    for answer in ("after them", "after one of them", "new", "after all"):
         gate.executed(answer)
+    gate.heard(announced(C, 4, closed=4))
     assert answers(gate) == []
+    assert gate.closed == 4
     gate.heard(announced(B, 5, closed=5))
-    assert answers(gate) == ["after it", "new", "after both"]
+    assert answers(gate) == ["after them", "after one of them", "new", "after all"]
 
 
 def test_what_is_closed_is_forgotten() -> None:
@@ -215,6 +246,14 @@ def test_deliveries_out_of_order_are_a_broken_invariant() -> None:
     gate.delivered(ts(5), (A,))
     with pytest.raises(InvariantBroken, match="delivery 5 after 5"):
         gate.delivered(ts(5), (A,))
+
+
+def test_two_that_wait_under_one_name_are_a_broken_invariant() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(5), (A, B), "z", PUT)
+    gate.read("read", K)
+    with pytest.raises(InvariantBroken, match="read waits for an answer already"):
+        gate.read("read", K)
 
 
 KEYS = st.integers(0, 7).map(lambda n: b"%d" % n)
