@@ -30,7 +30,7 @@ from multicast.messages import (
 from multicast.process.entry import E
 from multicast.process.membership import Admission
 from multicast.protocol import Ready, Start
-from multicast.types import NO_TIMESTAMP, TICKS_PER_S, Ballot, Process, ReplicaId, Status
+from multicast.types import NO_TIMESTAMP, TICKS_PER_S, Ballot, Process, ReplicaId, Status, Timestamp
 
 WALL_LEAD_MAX: Final = TICKS_PER_S // 2
 """By how many ticks a leader's time of day may lead that of most others, what their acknowledgements take

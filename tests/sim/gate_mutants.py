@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from kvstore.dependencies import Footprint
+import msgspec
+
 from kvstore.gate import Announcement, Gate, Level
+from kvstore.machine.request import Footprint
 from multicast.types import NO_TIMESTAMP, GroupId, Timestamp, timestamp
 from tests.sim.gate_model import Transaction
 
@@ -78,7 +80,7 @@ class ReadsDoNotConflict(Model):
         dependency = max(self._inherited, self._dependencies.of(footprint))
         self._hold(answer, dependency)
         if max(dependency, own) > self._closed:
-            self._dependencies.add(footprint._replace(reads=()), max(dependency, own))
+            self._dependencies.add(msgspec.structs.replace(footprint, reads=()), max(dependency, own))
 
 
 class NewLeaderForgets(Model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kvstore.dependencies import Footprint
+from kvstore.machine.request import Footprint
 from multicast.types import GroupId
 from tests.sim.gate_model import GateType, Transaction, World
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.dependencies import Footprint
 from kvstore.gate import Gate
+from kvstore.machine.request import Footprint
 from multicast.types import GroupId
 from tests.sim import gate_mutants as mutants
 from tests.sim.gate_model import GateType, NotClosed, Transaction, Workload, World, cycle

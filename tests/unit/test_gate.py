@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.dependencies import Dependencies, Footprint
+from kvstore.dependencies import Dependencies
 from kvstore.gate import Announcement, Gate, Level
+from kvstore.machine.request import Footprint, Range
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId, Timestamp
 
@@ -228,7 +229,7 @@ def test_what_is_closed_is_forgotten() -> None:
             ts(number),
             (A, B),
             str(number),
-            Footprint((b"r%d" % number,), (b"w%d" % number,), ((b"r", b"s"),)),
+            Footprint((b"r%d" % number,), (b"w%d" % number,), (Range(b"r", b"s"),)),
         )
         gate.executed(str(number))
         gate.heard(announced(B, number - 3, A))
@@ -257,7 +258,7 @@ def test_two_that_wait_under_one_name_are_a_broken_invariant() -> None:
 
 
 KEYS = st.integers(0, 7).map(lambda n: b"%d" % n)
-RANGES = st.tuples(KEYS, KEYS)
+RANGES = st.builds(Range, KEYS, KEYS | st.none())
 FOOTPRINTS = st.builds(
     Footprint,
     *[st.lists(KEYS, max_size=2).map(tuple)] * 2,
@@ -265,9 +266,9 @@ FOOTPRINTS = st.builds(
 )
 
 
-def touched(keys: tuple[bytes, ...], ranges: tuple[tuple[bytes, bytes], ...]) -> set[bytes]:
+def touched(keys: tuple[bytes, ...], ranges: tuple[Range, ...]) -> set[bytes]:
     every = [b"%d" % n for n in range(8)]
-    return {*keys, *(key for key in every for first, end in ranges if first <= key < end)}
+    return {*keys, *(key for key in every for asked in ranges if asked.covers(key))}
 
 
 def conflict(one: Footprint, other: Footprint) -> bool:
@@ -307,13 +308,13 @@ def test_dependencies_against_looking_at_everything(
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(st.lists(st.tuples(RANGES, st.integers(1, 5)), max_size=8), st.integers(0, 5))
 def test_no_key_of_a_range_is_forgotten_before_its_dependency(
-    added: list[tuple[tuple[bytes, bytes], int]], closed: int
+    added: list[tuple[Range, int]], closed: int
 ) -> None:
     dependencies = Dependencies()
-    for key_range, dependency in added:
-        dependencies.add(Footprint(read_ranges=(key_range,)), ts(dependency))
+    for asked, dependency in added:
+        dependencies.add(Footprint(read_ranges=(asked,)), ts(dependency))
     for dependency in range(1, closed + 1):
         dependencies.forget(ts(dependency))
     for key in (b"%d" % n for n in range(8)):
-        exact = max((d for (first, end), d in added if d > closed and first <= key < end), default=0)
+        exact = max((d for asked, d in added if d > closed and asked.covers(key)), default=0)
         assert dependencies.of(Footprint(writes=(key,))) >= exact
