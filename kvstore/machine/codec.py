@@ -24,6 +24,10 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _request: Final = msgspec.msgpack.Decoder(Request)
 
 
+_REASON: Final = 200
+"""The most characters of a reason."""
+
+
 class Unreadable(ValueError):
     """Bytes that are not what they should be."""
 
@@ -38,7 +42,7 @@ def decode_request(payload: bytes) -> Request:
     try:
         return _request.decode(payload)
     except (ValueError, RecursionError) as error:
-        return Request(0, 0, 0, INT64_MAX, 0, Malformed(str(error)))
+        return Request(0, 0, 0, INT64_MAX, 0, Malformed(str(error)[:_REASON]))
 
 
 def encode_result(result: Result) -> bytes:
