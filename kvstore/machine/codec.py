@@ -25,6 +25,10 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _request: Final = msgspec.msgpack.Decoder(Request)
 
 
+_REASON: Final = 200
+"""The most characters of a reason."""
+
+
 class Unreadable(ValueError):
     """Bytes that are not what they should be."""
 
@@ -39,7 +43,7 @@ def decode_request(payload: bytes) -> Request:
     try:
         return _request.decode(payload)
     except (ValueError, RecursionError) as error:
-        return Request(0, 0, 0, INT64_MAX, 0, Malformed(str(error)))
+        return Request(0, 0, 0, INT64_MAX, 0, Malformed(str(error)[:_REASON]))
 
 
 def digest_of(command: Command) -> int:

@@ -28,6 +28,7 @@ from multicast.types import Destinations, GroupId
 
 SLOTS: Final = 1 << 14
 _SLOT_BYTES: Final = 2
+_SLOT_MASK: Final = SLOTS - 1
 _ON_RANGES: Final = (*RANGE_OPERATIONS, Unchanged)
 _NOBODY: Final[frozenset[GroupId]] = frozenset()
 
@@ -37,6 +38,9 @@ class Scheme(enum.Enum):
 
     HASHED = "hashed"
     ORDERED = "ordered"
+
+
+_ORDERED: Final = Scheme.ORDERED
 
 
 def tag_of(key: bytes) -> bytes:
@@ -93,15 +97,15 @@ class Placement(Data, frozen=True):
 
     def token(self, key: bytes) -> bytes:
         """The key's place in the order of tokens."""
-        if self.scheme is Scheme.ORDERED:
+        if self.scheme is _ORDERED:
             return key
-        return slot_token(zlib.crc32(tag_of(key) if b"{" in key else key) & (SLOTS - 1))
+        tag = tag_of(key) if b"{" in key else key
+        return (zlib.crc32(tag) & _SLOT_MASK).to_bytes(_SLOT_BYTES, "big")
 
     def group_of(self, key: bytes) -> GroupId:
         """The group that has the key."""
-        if len(self.owners) == 1:
-            return self.owners[0]
-        return self._owner(self.token(key))
+        owners = self.owners
+        return owners[0] if len(owners) == 1 else owners[bisect_right(self.starts, self.token(key)) - 1]
 
     def groups_of_range(self, asked: Range) -> frozenset[GroupId]:
         """The groups that have keys of the range: with hash slots nearly always all."""
@@ -169,6 +173,8 @@ def _split(
     operations: tuple[Operation, ...], placement: Placement, group: GroupId, destinations: Destinations
 ) -> tuple[tuple[int, Operation], ...] | None:
     """The operations that are the group's; None if one belongs to a group that is no destination."""
+    if not operations:
+        return ()
     mine: list[tuple[int, Operation]] = []
     for item in enumerate(operations):
         operation = item[1]
