@@ -365,7 +365,7 @@ def decided_above_its_ballot(protocol: type[Protocol]) -> None:
     story.finish()
 
 
-class _Never(random.Random):
+class Never(random.Random):
     """An application that executes nothing."""
 
     def random(self) -> float:
@@ -380,12 +380,12 @@ def executed_less(protocol: type[Protocol]) -> None:
     story = Story(protocol, 1, 3, Timing(history=0))
     leader, away, _ = story.topology.members(G0)
     assert story.leader(G0) == leader
-    story.hosts[leader].late = _Never()
+    story.hosts[leader].late = Never()
     story.multicast(G0)
     story.wait(0.3)
     assert story.hosts[away].commit.checkpoint.executed > story.hosts[leader].executed
     story.isolate(away)
-    story.hosts[away].late = _Never()
+    story.hosts[away].late = Never()
     story.multicast(G0)
     story.wait(0.1)
     story.network.heal()

@@ -99,9 +99,9 @@ WHOLE: Final[list[type[Protocol]]] = [WhiteBox, FtSkeen, FastCast]
 
 
 def scenario(protocol: type[Protocol], seed: int) -> Scenario:
-    """Runs of five kinds, with logical clocks, and the same with hybrid ones."""
+    """Runs of five kinds, with hybrid clocks, and the same with logical ones."""
     found = kind_of(protocol, seed)
-    found.clock = "hybrid" if seed // 5 % 2 else "logical"
+    found.clock = "logical" if seed // 5 % 2 else "hybrid"
     return found
 
 
