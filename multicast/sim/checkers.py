@@ -256,7 +256,10 @@ class Execution(Checker):
 
     def dropped(self, host: Host, mids: Sequence[MessageId]) -> None:
         """Everybody concerned must be done with it."""
-        for delivery in map(self._delivered.__getitem__, mids):
+        for mid in mids:
+            delivery = self._delivered.get(mid)
+            if delivery is None:
+                raise Violation("Collection", f"{host.me} drops {mid}, which nobody has delivered")
             done = [
                 me for me, each in self._hosts.items()
                 if each.commit.checkpoint.executed >= delivery.global_ts

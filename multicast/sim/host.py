@@ -147,7 +147,7 @@ class Host:
         self._turn_s = turn_s
         self._turning = False
         self._wall_s = wall_s
-        self._late = late
+        self.late = late
         self.replica: Protocol | None = None
         self.durable = Durable()
         self.commit = Commit()
@@ -368,7 +368,7 @@ class Host:
         if life != self._life or replica is None:
             return
         self._drain()
-        self.executed = execute(self.log, self.executed, self._late)
+        self.executed = execute(self.log, self.executed, self.late)
         if len(self.log) > self.commit.length or self.executed > self.commit.checkpoint.executed:
             checkpoint = dataclasses.replace(self.snapshot().checkpoint, entries=())
             self._write(Batch([], [], Commit(checkpoint, len(self.log))))

@@ -23,7 +23,7 @@ from multicast.sim.host import Commit
 from multicast.sim.invariants.skeen import Promises
 from multicast.sim.invariants.whitebox import Monotone
 from multicast.types import Process, ReplicaId
-from tests.sim.schedules import G0, Story
+from tests.sim.schedules import G0, Never, Story
 
 PROPOSALS = (Accept, Phase2a)
 DELIVERIES = (Deliver, Deliveries)
@@ -79,11 +79,17 @@ def two_disks(protocol: type[Protocol]) -> None:
     """Two of five disks are lost at once: both are replaced, one after the other. Settling takes a while."""
     story = Story(protocol, 1, 5, Timing(), commit_s=1.5)
     lost = story.topology.members(G0)[3:]
+    slow = [story.hosts[member] for member in story.topology.members(G0)[:2]]
+    for host in slow:
+        host.late = Never()
     story.multicast(G0)
-    story.wait(0.3)
+    story.wait(2.0)
     for replica in lost:
         story.down(replica)
         story.replace(replica, 0.0)
+    story.wait(4.0)
+    for host in slow:
+        host.late = None
     story.wait(8.0)
     if story.topology.membership(G0).version != 5:
         raise Violation("Membership", f"{story.topology.membership(G0)} is all that came of it")

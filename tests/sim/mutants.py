@@ -319,6 +319,30 @@ class ReportsNothingExecuted(Shared):
         ]
 
 
+class ReportsWhatIsOnlyDelivered(Shared):
+    """Departure 5: what is durably delivered is reported as executed."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start)
+        self.executed_ts = start.checkpoint.position
+
+
+class CollectsWhatIsOnlyDelivered(Shared):
+    """Departure 5: everyone waits for the others to execute, but nobody for itself."""
+
+    def _collect(self) -> None:
+        executed, self.executed_ts = self.executed_ts, self.last_delivered
+        super()._collect()
+        self.executed_ts = executed
+
+
+class TakesBackWhatItExecuted(Shared):
+    """Departure 5: a snapshot is taken that has executed less than was reported."""
+
+    def takes(self, checkpoint: Checkpoint) -> bool:
+        return self.status is not Status.LEADER and checkpoint.position > self.last_delivered
+
+
 # Membership
 
 

@@ -6,6 +6,7 @@ disks that take none. The unmutated protocol must come through; the mutant a sto
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -361,6 +362,37 @@ def decided_above_its_ballot(protocol: type[Protocol]) -> None:
     story.lose(None)
     story.hosts[follower].nominate()
     story.wait(0.5)
+    story.finish()
+
+
+class Never(random.Random):
+    """An application that executes nothing."""
+
+    def random(self) -> float:
+        return 1.0
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+
+def executed_less(protocol: type[Protocol]) -> None:
+    """A leader executes nothing for a while; a follower that has executed more needs a snapshot of it."""
+    story = Story(protocol, 1, 3, Timing(history=0))
+    leader, away, _ = story.topology.members(G0)
+    assert story.leader(G0) == leader
+    story.hosts[leader].late = Never()
+    story.multicast(G0)
+    story.wait(0.3)
+    assert story.hosts[away].commit.checkpoint.executed > story.hosts[leader].executed
+    story.isolate(away)
+    story.hosts[away].late = Never()
+    story.multicast(G0)
+    story.wait(0.1)
+    story.network.heal()
+    story.wait(1.0)
+    story.crash(away, 0.01)
+    story.wait(0.2)
+    story.hosts[leader].late = story.hosts[away].late = None
     story.finish()
 
 

@@ -34,6 +34,8 @@ SHARED: Final[list[type[Any]]] = [
     mutants.NeverRetries,
     mutants.ReportsNothingExecuted,
     mutants.SnapshotOverwritesWhatWasAccepted,
+    mutants.ReportsWhatIsOnlyDelivered,
+    mutants.CollectsWhatIsOnlyDelivered,
 ]
 """Sabotages of what the protocols share: caught in each of them."""
 
@@ -67,6 +69,8 @@ DIRECTED: Final[list[tuple[Schedule, type[Protocol]]]] = [
     (schedules.executed_behind_the_leader, mutants.of(mutants.WatermarkAheadOfItsLeader, WhiteBox)),
     (schedules.pieces_of_two_lives, mutants.of(mutants.NumbersPiecesAnewInEachLife, WhiteBox)),
     (schedules.decided_above_its_ballot, mutants.ReplacesWhatWasDecided),
+    (schedules.executed_less, mutants.of(mutants.TakesBackWhatItExecuted, WhiteBox)),
+    (schedules.executed_less, mutants.of(mutants.TakesBackWhatItExecuted, FtSkeen)),
     (skeen_schedules.executed_by_one, mutants.of(mutants.ReportsNothingExecuted, FtSkeen)),
     (skeen_schedules.clock_of_the_fallen, skeen_mutants.FollowerForgetsItsClock),
     (skeen_schedules.clock_in_a_promise, skeen_mutants.PromisesTooLowAClock),
@@ -95,9 +99,14 @@ WHOLE: Final[list[type[Protocol]]] = [WhiteBox, FtSkeen, FastCast]
 
 
 def scenario(protocol: type[Protocol], seed: int) -> Scenario:
-    """Runs of five kinds: plain; little history and small pieces; groups of five; a heavier load; many lost
-    disks.
-    """
+    """Runs of five kinds, with hybrid clocks, and the same with logical ones."""
+    found = kind_of(protocol, seed)
+    found.clock = "logical" if seed // 5 % 2 else "hybrid"
+    return found
+
+
+def kind_of(protocol: type[Protocol], seed: int) -> Scenario:
+    """Plain; little history and small pieces; groups of five; a heavier load; many lost disks."""
     match seed % 5:
         case 0:
             return Scenario(protocol)

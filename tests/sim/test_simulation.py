@@ -29,7 +29,8 @@ TRACE = "from multicast.sim import *; print(simulate(Scenario(workload=Workload(
 @pytest.mark.parametrize("faults", FAULTS)
 @pytest.mark.parametrize("seed", range(1000, 1004))
 def test_comes_through(protocol: str, faults: str, seed: int) -> None:
-    outcome = simulate(Scenario(ALL[protocol], replicas=group_size(ALL[protocol], 3), faults=faults), seed)
+    replicas, clock = group_size(ALL[protocol], 3), "hybrid" if seed % 2 else "logical"
+    outcome = simulate(Scenario(ALL[protocol], replicas=replicas, faults=faults, clock=clock), seed)
     assert outcome.violation is None
     assert outcome.delivered > 0
 
@@ -133,6 +134,11 @@ def test_unknown_faults_are_refused() -> None:
     outcome = simulation.run()
     assert outcome.violation is not None
     assert "gremlins" in outcome.violation
+
+
+def test_unknown_clocks_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="sundial"):
+        Scenario(clock="sundial")
 
 
 def test_even_groups_are_refused() -> None:

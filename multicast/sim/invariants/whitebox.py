@@ -115,8 +115,8 @@ class Agreement(Checker):
         for other, ballot in zip(dest, vector, strict=True):
             lts = self._proposals.get((mid, other, ballot))
             if lts is None and other == group and self._is_alone(group, ballot):
-                # Alone in its group, a leader proposes to nobody but itself, without a word. While its disk is
-                # slow, it may collect what was repeated to it.
+                # Alone in its group, a leader proposes to nobody but itself, without a word. If its disk is
+                # slow, it may have collected by now what was repeated to it.
                 replica: Any = host.replica
                 entry = replica.entries.get(mid)
                 lts = self._local[group, mid] if entry is None else entry.local_ts
