@@ -174,7 +174,11 @@ def test_what_is_gone_before_a_commit_never_reaches_the_disk(
         found.put(key, "one")
         found.put(key, "two")
         found.delete(key)
+    assert found.get(b"newer") is None
+    found.put(b"newer", "five")
     found.put(b"kept", "three")
+    store.state._group(G0).freeze()
+    found.delete(b"newer")
     found.put(b"kept", "four")
     store.commit()
     store.settle()
