@@ -2,7 +2,9 @@
 
 A message is accepted in one batch, delivered in the next, and dropped some batches later. What the loop does
 for that (encoding, puts, folding now and then) is counted as CPU time for each message; commits are not, as
-another thread makes them. The state is measured apart.
+another thread makes them. The state is measured apart: that of bare multicast, and a store's, for
+transactions of two puts (two keys' versions, a row of history, a result that is put and later deleted), with
+and without the reads that go before them; and scans of a store.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import gc
 import json
 import queue
 import random
+import resource
 import statistics
 import tempfile
 import time
@@ -20,10 +23,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvstore import storage
+from kvstore import layout, storage
 from kvstore.layout import Durability, Identity
+from kvstore.machine import TABLES
+from kvstore.machine.results import WRITTEN, Outcome
+from kvstore.machine.sessions import Stored
+from kvstore.machine.versions import Change, Version
 from kvstore.ports import NodeId
-from multicast.durable import Accepted, Dropped, Record
+from kvstore.storage import Image
+from kvstore.storage.rows import LmdbRows, chunks
+from multicast.durable import Accepted, Checkpoint, Dropped, Record
 from multicast.messages import Delivery
 from multicast.types import (
     NO_TIMESTAMP,
@@ -40,6 +49,7 @@ GROUP, NODE = GroupId(0), NodeId("n1")
 DEST = (GroupId(0), GroupId(1))
 BALLOT = Ballot(3, ReplicaId(GROUP, 0, 7), 0)
 CLIENTS = [ClientId(2**60 + client) for client in range(16)]
+RESULT = Outcome(True, (), ((0, WRITTEN), (1, WRITTEN)))  # noqa: FBT003 - succeeded
 IN_FLIGHT = 1024
 """Messages that are delivered, but not yet dropped."""
 
@@ -72,6 +82,117 @@ class Traffic:
         mids, local_ts, payloads, ack_below = zip(*run, strict=True)
         accepted: list[Record] = [Accepted(DEST, mids, local_ts, payloads, ack_below, self.time)]
         return accepted, [*delivered, Dropped(tuple(dropped))] if dropped else [*delivered], delivered
+
+
+class StoreLoop:
+    """A node's loop, as far as a store's state is concerned."""
+
+    def __init__(self, path: Path) -> None:
+        self.events: queue.SimpleQueue[object] = queue.SimpleQueue()
+        storage.create(path, Identity.new("benchmark", NODE, "os", "store"))
+        self.disk = storage.open(
+            path, "benchmark", NODE, tables=TABLES,
+            on_durable=self.events.put, on_committed=self.events.put, on_failure=self.events.put,
+        )  # fmt: skip
+        _, self.maps = self.disk.state.open(GROUP)
+        self.number = 0
+        self.longest = 0.0
+
+    def commit(self) -> None:
+        """Commit, and wait for the disk."""
+        state = self.disk.state
+        state.commit({GROUP: Image(Checkpoint(), b"")}, 0)
+        while self.pump():
+            pass
+        event = self.events.get(timeout=60)
+        if isinstance(event, storage.StorageError):
+            raise event
+        state.pump()
+
+    def pump(self) -> bool:
+        start = time.thread_time()
+        more = self.disk.state.pump()
+        self.longest = max(self.longest, time.thread_time() - start)
+        return more
+
+    def transactions(self, keys: list[bytes], *, reads: bool) -> None:
+        """Two puts each, as a machine does them."""
+        latest, history, results = self.maps["latest"], self.maps["history"], self.maps["results"]
+        value = b"v" * 20
+        for one, two in zip(keys[0::2], keys[1::2], strict=True):
+            self.number += 1
+            revision = timestamp(self.number, GROUP)
+            changes = []
+            client, sequence = self.number % 64, self.number // 64
+            if reads:
+                results.get((client, DEST, sequence))
+            for key in (one, two):
+                if reads:
+                    latest.get(key)
+                latest.put(key, Version(value, revision, revision, 1))
+                changes.append(Change(key, value, revision, 1, 0))
+            history.put(revision, tuple(changes))
+            results.put((client, DEST, sequence), Stored(7, revision, RESULT))
+            if sequence >= 8:
+                results.delete((client, DEST, sequence - 8))
+
+
+def store_cost(path: Path, transactions: int, rounds: int) -> dict[str, Any]:
+    """Microseconds of the loop for each transaction, without and with reads; the longest pump."""
+    loop = StoreLoop(path / "store")
+    names = [b"key%017d" % number for number in range(100_000)]
+    rng = random.Random(1)
+    loop.transactions(names, reads=False)
+    loop.commit()
+    loop.longest = 0.0
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(2 * rounds):
+        keys = rng.choices(names, k=2 * transactions)
+        reads = number % 2 == 1
+        gc.collect()
+        start = time.thread_time()
+        for begin in range(0, len(keys), 128):
+            loop.transactions(keys[begin : begin + 128], reads=reads)
+        loop.commit()
+        found[reads].append((time.thread_time() - start) / transactions * 1e6)
+    loop.disk.close()
+    figures = {
+        name: [round(statistics.median(found[reads]), 2), round(min(found[reads]), 2)]
+        for name, reads in (("writes", False), ("with reads", True))
+    }
+    return figures | {"longest_ms": round(loop.longest * 1e3, 2)}
+
+
+def scan_rate(path: Path, count: int) -> dict[str, Any]:
+    """Rows in a second, and megabytes that scanning adds to the process."""
+    loop = StoreLoop(path / "scan")
+    latest = loop.maps["latest"]
+    for first in range(0, count, 100_000):
+        for number in range(first, min(count, first + 100_000)):
+            latest.put(b"key%017d" % number, Version(b"v" * 20, 1024, 1024, 1))
+        loop.commit()
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    report: dict[str, Any] = {}
+    for name, reverse in (("forward", False), ("reverse", True)):
+        rates = []
+        for _ in range(3):
+            start = time.thread_time()
+            if sum(1 for _ in latest.items(b"", None, reverse=reverse)) != count:
+                raise SystemExit("a scan has lost something")
+            rates.append(count / (time.thread_time() - start))
+        report[name] = round(max(rates))
+    rows = LmdbRows(loop.disk.state._env, layout.table_name("latest"), GROUP)  # noqa: SLF001 - without decoding
+    start = time.thread_time()
+    if sum(map(len, chunks(rows, b"", None))) != count:
+        raise SystemExit("a scan has lost something")
+    report["bare"] = round(count / (time.thread_time() - start))
+    mapped = (path / "scan" / "state" / "data.mdb").stat().st_size / 2**20
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    report["rss_mib"] = round((after - before) / 2**10, 1)
+    report["file_mib"] = round(mapped, 1)
+    loop.disk.close()
+    return report
 
 
 class Loop:
@@ -220,6 +341,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--restart", type=int, default=1_000_000)
+    parser.add_argument("--scan", type=int, default=1_000_000)
     parser.add_argument("--where", type=Path, help="a directory on the disk to measure")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -233,6 +355,9 @@ def main() -> None:
         figures, longest = state_cost(path, arguments.payload, arguments.messages, arguments.rounds)
         report["state_us"] = [round(statistics.median(figures), 2), round(min(figures), 2)]
         report["state_longest_ms"] = round(longest, 2)
+        report["store_us"] = store_cost(path, arguments.messages, arguments.rounds)
+        if arguments.scan:
+            report["scan"] = scan_rate(path, arguments.scan)
         durabilities: tuple[Durability, ...] = ("fsync", "os")
         for durability in durabilities:
             for batch in (1, 64):
@@ -248,6 +373,17 @@ def main() -> None:
         print(f"log, batches of {batch:>3}:  {median:6.2f} ({best:6.2f})")
     median, best = report["state_us"]
     print(f"state:                {median:6.2f} ({best:6.2f}); longest turn {report['state_longest_ms']} ms")
+    store = report["store_us"]
+    for name in ("writes", "with reads"):
+        print(f"store, {name:>10}:     {store[name][0]:6.2f} ({store[name][1]:6.2f}) for each transaction")
+    print(f"store, longest turn:  {store['longest_ms']} ms")
+    if arguments.scan:
+        scan = report["scan"]
+        print(
+            f"scan of {arguments.scan} keys: {scan['forward']:,} rows/s, {scan['reverse']:,} backwards, "
+            f"{scan['bare']:,} without decoding; {scan['rss_mib']} MiB more, of a file of "
+            f"{scan['file_mib']} MiB"
+        )
     for name, rate in report["commits_per_s"].items():
         durability_name, size = name.split()
         print(f"commits of {size:>2} records, {durability_name}: {rate}/s")

@@ -213,15 +213,11 @@ class StoredMap(Generic[K, V]):
 
     def encode(self, layer: Layer[K, V], keys: Iterable[K]) -> tuple[list[Pair], list[bytes]]:
         """What a layer puts and deletes, of these keys."""
-        table, rows, absent = self._table, layer.rows, layer.absent
-        puts: list[Pair] = []
-        deletes: list[bytes] = []
-        for key in keys:
-            value = rows[key]
-            if value is not None:
-                puts.append((table.encode_key(key), layout.seal(table.encode(value))))
-            elif key not in absent:
-                deletes.append(table.encode_key(key))
+        encode_key, encode, seal = self._table.encode_key, self._table.encode, layout.seal
+        pairs = [(key, layer.rows[key]) for key in keys]
+        puts = [(encode_key(key), seal(encode(value))) for key, value in pairs if value is not None]
+        absent = layer.absent
+        deletes = [encode_key(key) for key, value in pairs if value is None and key not in absent]
         return puts, deletes
 
     def check(self, key: bytes, stored: bytes) -> None:

@@ -21,6 +21,9 @@ HEAD: Final = 480
 MARK: Final = b"\0"
 CHUNK_BYTES: Final = 256 << 10
 """Rows that are read at once: more than one only up to this."""
+CHUNK_FIRST: Final = 16
+CHUNK_MAX: Final = 1024
+"""How many rows are read at once: few at first, since most ranges are short."""
 
 Pair: TypeAlias = tuple[bytes, bytes]
 """A key and the value as it is stored, with its checksum."""
@@ -40,7 +43,7 @@ class Rows(Protocol):
 
 def chunks(rows: Rows, start: bytes, end: bytes | None, *, reverse: bool = False) -> Iterator[Sequence[Pair]]:
     """A range, chunk by chunk. Nothing is held between two of them."""
-    count, more = 16, True
+    count, more = CHUNK_FIRST, True
     while more:
         found, more = rows.chunk(start, end, count, reverse=reverse)
         if found:
@@ -50,7 +53,7 @@ def chunks(rows: Rows, start: bytes, end: bytes | None, *, reverse: bool = False
                 end = last
             else:
                 start = last + b"\0"
-        count = min(4 * count, 1024)
+        count = min(4 * count, CHUNK_MAX)
 
 
 class LmdbRows:

@@ -15,13 +15,10 @@ from sortedcontainers import SortedDict
 
 from kvstore.storage import images
 from kvstore.storage.maps import StoredMap, combine
-from kvstore.storage.rows import LmdbRows, Pair
+from kvstore.storage.rows import CHUNK_MAX, LmdbRows, Pair
 
 SAVED_BYTES: Final = 256 << 20
 """What commits may save for one view."""
-
-CHUNK: Final = 1024
-"""Rows that are read at once."""
 
 _OVERHEAD: Final = 200
 """Bytes that a saved row takes beside its key and value."""
@@ -95,7 +92,7 @@ class View:
         more = True
         while more:
             start = self._passed
-            found, more = below.chunk(start, None, CHUNK)
+            found, more = below.chunk(start, None, CHUNK_MAX)
             end = found[-1][0] + b"\0" if more else None
             changed = list(saved.irange(start, end, (True, False)))
             covered = list(over.irange(start, end, (True, False)))

@@ -9,7 +9,7 @@ import pytest
 
 from kvstore import storage
 from kvstore.layout import Identity
-from tests.unit.storage.disks import CLUSTER, NODE, Rig
+from tests.unit.storage.disks import CLUSTER, NODE, Rig, StoreRig
 
 
 @pytest.fixture
@@ -21,5 +21,13 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def rig(path: Path) -> Iterator[Rig]:
     rig = Rig(path)
+    yield rig
+    rig.disk.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StoreRig]:
+    storage.create(tmp_path / "store", Identity.new(CLUSTER, NODE, "os", "store"))
+    rig = StoreRig(tmp_path / "store")
     yield rig
     rig.disk.close()

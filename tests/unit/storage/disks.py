@@ -14,10 +14,11 @@ import pytest
 
 from kvstore import storage
 from kvstore.layout import StorageError
+from kvstore.machine.ordered import OrderedMap, Table
 from kvstore.ports import NodeId
-from kvstore.storage import LmdbLog, LmdbState, environment, lazy, runs
+from kvstore.storage import Image, LmdbLog, LmdbState, StoreState, environment, lazy, runs
 from multicast.delivered import DeliveredIds
-from multicast.durable import Accepted, Durable, Record
+from multicast.durable import Accepted, Checkpoint, Durable, Record
 from multicast.messages import Delivery
 from multicast.types import (
     NO_TIMESTAMP,
@@ -44,8 +45,11 @@ def ballot(number: int) -> Ballot:
 # A disk and its loop
 
 
-class Rig:
-    """An open disk, and the thread that uses it: callbacks come through a queue."""
+class Loop:
+    """The thread that uses a disk: callbacks come through a queue."""
+
+    log: LmdbLog
+    state: LmdbState | StoreState
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,13 +58,6 @@ class Rig:
         self.durable: list[int] = []
         self.committed: list[Mapping[GroupId, Timestamp]] = []
         self.failures: list[StorageError] = []
-        self.disk = storage.open(
-            path, CLUSTER, NODE,
-            on_durable=lambda number: self.tell("durable", number),
-            on_committed=lambda positions: self.tell("committed", positions),
-            on_failure=lambda error: self.tell("failed", error),
-        )  # fmt: skip
-        self.log, self.state = self.disk.log, self.disk.state
 
     def tell(self, kind: str, value: object) -> None:
         self.threads.add(threading.current_thread().name)
@@ -94,6 +91,22 @@ class Rig:
             self.log.write({group: batch})
             self.settle()
 
+
+class Rig(Loop):
+    """An open disk for bare multicast."""
+
+    state: LmdbState
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.disk = storage.open(
+            path, CLUSTER, NODE,
+            on_durable=lambda number: self.tell("durable", number),
+            on_committed=lambda positions: self.tell("committed", positions),
+            on_failure=lambda error: self.tell("failed", error),
+        )  # fmt: skip
+        self.log, self.state = self.disk.log, self.disk.state
+
     def commit(self, *groups: GroupId, after: int = 0) -> None:
         self.state.commit({g: self.state._group(g).position for g in groups or (G0,)}, after)
 
@@ -101,6 +114,48 @@ class Rig:
         """Another process finds what this one has on its disk now."""
         shutil.copytree(self.path, to)
         return Rig(to)
+
+
+NUMBERS: Final = Table[int, str](
+    "numbers",
+    lambda number: number.to_bytes(8, "big"),
+    lambda data: int.from_bytes(data, "big"),
+    str.encode,
+    bytes.decode,
+)
+NAMES: Final = Table[bytes, str]("names", bytes, bytes, str.encode, bytes.decode)
+TABLES: Final[dict[str, Table[Any, Any]]] = {"names": NAMES, "numbers": NUMBERS}
+
+
+class StoreRig(Loop):
+    """An open disk for a store with two tables."""
+
+    state: StoreState
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.disk = storage.open(
+            path, CLUSTER, NODE, tables=TABLES,
+            on_durable=lambda number: self.tell("durable", number),
+            on_committed=lambda positions: self.tell("committed", positions),
+            on_failure=lambda error: self.tell("failed", error),
+        )  # fmt: skip
+        self.log, self.state = self.disk.log, self.disk.state
+
+    def map(self, name: str = "names", group: GroupId = G0) -> OrderedMap[Any, str]:
+        return self.state.open(group)[1][name]
+
+    def image(self, picture: bytes = b"", group: GroupId = G0) -> Image:
+        position = self.state._group(group).position
+        return Image(Checkpoint(position, executed=position), picture)
+
+    def commit(self, picture: bytes = b"", *groups: GroupId, after: int = 0) -> None:
+        self.state.commit({g: self.image(picture, g) for g in groups or (G0,)}, after)
+
+    def crash(self, to: Path) -> StoreRig:
+        """Another process finds what this one has on its disk now."""
+        shutil.copytree(self.path, to)
+        return StoreRig(to)
 
 
 def slices(patch: pytest.MonkeyPatch, length: int) -> None:
@@ -179,7 +234,7 @@ def rows_of(path: Path, database: bytes) -> list[tuple[bytes, bytes]]:
             return list(transaction.cursor(db))
 
 
-def rows_of_open(store: LmdbLog | LmdbState, database: bytes) -> list[tuple[bytes, bytes]]:
+def rows_of_open(store: LmdbLog | LmdbState | StoreState, database: bytes) -> list[tuple[bytes, bytes]]:
     return list(store._env.read().cursor(store._env[database]))
 
 
