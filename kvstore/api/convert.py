@@ -284,13 +284,12 @@ def identity_of(message: kv.TxnRequest | kv.PutRequest | kv.DeleteRequest) -> Id
 
 def entry_fields(entry: Entry) -> dict[str, Any]:
     """An entry, as the arguments of its message."""
-    key, value, create_revision, mod_revision, version = entry
     return {
-        "key": key,
-        "value": value,
-        "create_revision": create_revision,
-        "mod_revision": mod_revision,
-        "version": version,
+        "key": entry.key,
+        "value": entry.value,
+        "create_revision": entry.create_revision,
+        "mod_revision": entry.mod_revision,
+        "version": entry.version,
     }
 
 

@@ -134,6 +134,12 @@ class PartitionFacts(NamedTuple):
 
     leader: str | None
     members: tuple[str, ...]
+    caught_up: bool
+    """Whether this node has a replica of it that has executed what it had missed."""
+    leads: bool
+    """Whether that replica leads."""
+    revision: int
+    """Executed up to here."""
 
 
 class Topology(NamedTuple):

@@ -193,7 +193,7 @@ ENTRY = Entry(b"key", b"value", 10, 20, 3)
 
 
 def test_every_result_has_its_message() -> None:
-    scanned = Scanned((ENTRY, ENTRY._replace(value=b"")), 2, more=True)
+    scanned = Scanned((ENTRY, Entry(b"key", b"", 10, 20, 3)), 2, more=True)
     committed = Committed(
         revision=30,
         complete=29,
