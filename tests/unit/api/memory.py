@@ -28,10 +28,10 @@ from kvstore.api.ports import (
     Unavailable,
     WindowFull,
 )
-from kvstore.machine import Delivered, Limits, Machine, NotYet, Picture, Placement, Store, versions
+from kvstore.machine import Delivered, Limits, Machine, NotYet, Picture, Placement, Request, Store, versions
 from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
 from kvstore.machine.operations import scan
-from kvstore.machine.request import Get, Range, Scan, Transaction
+from kvstore.machine.request import REVISION_MAX, Get, Range, Scan, Transaction
 from kvstore.machine.results import Entry, Got, OperationResult, Outcome, Refusal, Refused, Result
 from multicast.types import ClientId, GroupId, MessageId, timestamp
 
@@ -113,12 +113,15 @@ class MemoryService:
 
     def _order(self, command: Command, identity: Identity | None = None) -> tuple[int, Result]:
         gts = timestamp(next(self._clock), GROUP)
-        asked = identity or Identity(GATEWAY, next(self._sequence), 0, 0)
-        if asked.deadline and gts > asked.deadline:
-            raise RequestExpired(f"ordered at {gts}, after the deadline of {asked.deadline}")
-        mid = MessageId(ClientId(asked.client), asked.sequence, zlib.crc32(repr(command).encode()))
-        self.machine.deliver(Delivered(gts, mid, (GROUP,), asked.ack_below, command))
+        number = next(self._sequence)
+        client, sequence, ack_below, deadline = identity or Identity(GATEWAY, number, 0, 0)
+        digest = zlib.crc32(repr(command).encode())
+        request = Request(client, sequence, ack_below, deadline or REVISION_MAX, digest, command)
+        mid = MessageId(ClientId(GATEWAY), number, digest)
+        self.machine.deliver(Delivered(gts, mid, (GROUP,), request))
         (executed,) = self.machine.drain().results
+        while self.machine.work():
+            pass
         self._changed.set()
         result = executed.result
         if isinstance(result, Refused):
@@ -216,7 +219,7 @@ class MemoryService:
     async def snapshot(self, *, ttl_s: float, timeout_s: float) -> Snapshot:
         name = f"s{next(self._names)}"
         revision, _ = await self._begin(lambda: self._order(Tick()), timeout_s)
-        await self._begin(lambda: self._order(Pin(name, revision)), timeout_s)
+        await self._begin(lambda: self._order(Pin(name, revision, REVISION_MAX)), timeout_s)
         return Snapshot(name, revision, ttl_s)
 
     async def release(self, name: str, timeout_s: float) -> None:
