@@ -15,7 +15,8 @@ from google.protobuf.message import DecodeError, Message
 from wbkv_proto.v1.kv_pb2 import Header
 
 from kvstore.api.errors import METADATA, STATUS, ResponseTooLarge, tell
-from kvstore.api.ports import DeadlinePassed, InvalidRequest, Service
+from kvstore.api.ports import Facts, Service
+from kvstore.errors import DeadlinePassed, InvalidRequest
 
 OVERHEAD: Final = 64
 """Bytes of an operation or a condition beside its keys and values, at most."""
@@ -47,8 +48,9 @@ class Options(NamedTuple):
 class Calls:
     """Makes gRPC's handlers of our functions."""
 
-    def __init__(self, service: Service, options: Options) -> None:
+    def __init__(self, service: Service, facts: Facts, options: Options) -> None:
         self.service = service
+        self.facts = facts
         self.options = options
         limits = service.limits
         self.message_bytes = limits.transaction_bytes + limits.operations * OVERHEAD + MESSAGE_BYTES
@@ -94,7 +96,7 @@ class Calls:
 
     async def fail(self, context: Context, error: Exception) -> None:
         """End the call with an error."""
-        told = tell(error, self.service.topology)
+        told = tell(error, self.facts.topology)
         trailing = ((METADATA, told.SerializeToString()),)
         try:
             await context.abort(STATUS[told.code], told.message, trailing)

@@ -22,7 +22,6 @@ class Cluster:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._service = calls.service
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """By method."""
@@ -32,7 +31,8 @@ class Cluster:
         }
 
     async def _topology(self, _: cluster.TopologyRequest, timeout_s: float) -> Message:
-        known, limits, options = self._service.topology(), self._service.limits, self._calls.options
+        known, limits = self._calls.facts.topology(), self._calls.service.limits
+        options = self._calls.options
         return cluster.TopologyResponse(
             header=self._calls.header(),
             nodes=[
@@ -67,7 +67,7 @@ class Cluster:
                 cluster.PartitionStatus(
                     id=group, serving=serves(facts), leads=facts.leads, revision=facts.revision
                 )
-                for group, facts in sorted(self._service.topology().partitions.items())
+                for group, facts in sorted(self._calls.facts.topology().partitions.items())
             ],
-            json=json.dumps(self._service.status()),
+            json=json.dumps(self._calls.facts.status()),
         )

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from kvstore.api.ports import Committed, Consistency, Identity, InvalidRequest, LimitExceeded
+from kvstore.api.errors import LimitExceeded
 from kvstore.machine.request import (
     INT64_MAX,
     REVISION_MAX,
@@ -23,6 +23,7 @@ from kvstore.machine.request import (
     Delete,
     DeleteRange,
     Get,
+    InvalidRequest,
     Limits,
     Operation,
     Operator,
@@ -46,6 +47,7 @@ from kvstore.machine.results import (
     Unmet,
     Written,
 )
+from kvstore.service import Committed, Consistency, Identity
 
 SCAN_BYTES: Final = 1 << 20
 """Of a scan inside a transaction, if it does not say."""

@@ -13,21 +13,22 @@ from typing import Final, NamedTuple
 import grpc
 from wbkv_proto.v1.error_pb2 import Error, Leader, Limit
 
-from kvstore.api.ports import (
+from kvstore.api.ports import Topology
+from kvstore.errors import (
     Compacted,
     DeadlinePassed,
     FutureRevision,
     InvalidRequest,
-    LimitExceeded,
     OutcomeUnknown,
     Overloaded,
     Pinned,
     RequestExpired,
+    RequestForgotten,
     RequestMismatch,
     StoreError,
-    Topology,
     Unavailable,
     WindowFull,
+    WrongPartition,
 )
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,15 @@ METADATA: Final = "wbkv-error-bin"
 MESSAGE_MAX: Final = 512
 """Characters of a message. Trailing metadata must fit into the 8 KiB that every client takes."""
 LEADERS_MAX: Final = 32
+
+
+class LimitExceeded(InvalidRequest):
+    """Something is too large."""
+
+    def __init__(self, message: str, name: str, value: int) -> None:
+        super().__init__(message)
+        self.name = name
+        self.value = value
 
 
 class ResponseTooLarge(StoreError):
@@ -65,6 +75,7 @@ _TOLD: Final[Mapping[type[BaseException], _Told]] = {
     LimitExceeded: _Told(Error.LIMIT_EXCEEDED, grpc.StatusCode.INVALID_ARGUMENT),
     UnknownService: _Told(Error.INVALID_REQUEST, grpc.StatusCode.NOT_FOUND),
     Unavailable: _Told(Error.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE, retryable=True, same_id=True),
+    WrongPartition: _Told(Error.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE, retryable=True, same_id=True),
     Overloaded: _Told(Error.OVERLOADED, grpc.StatusCode.RESOURCE_EXHAUSTED, retryable=True),
     OutcomeUnknown: _Told(Error.OUTCOME_UNKNOWN, grpc.StatusCode.UNKNOWN, retryable=True, same_id=True),
     DeadlinePassed: _Told(
@@ -75,6 +86,7 @@ _TOLD: Final[Mapping[type[BaseException], _Told]] = {
     Pinned: _Told(Error.PINNED, grpc.StatusCode.FAILED_PRECONDITION),
     RequestMismatch: _Told(Error.REQUEST_MISMATCH, grpc.StatusCode.ALREADY_EXISTS),
     RequestExpired: _Told(Error.REQUEST_EXPIRED, grpc.StatusCode.FAILED_PRECONDITION),
+    RequestForgotten: _Told(Error.REQUEST_FORGOTTEN, grpc.StatusCode.FAILED_PRECONDITION),
     WindowFull: _Told(Error.WINDOW_FULL, grpc.StatusCode.RESOURCE_EXHAUSTED),
     ResponseTooLarge: _Told(Error.RESPONSE_TOO_LARGE, grpc.StatusCode.RESOURCE_EXHAUSTED),
 }
@@ -101,7 +113,7 @@ def tell(error: BaseException, topology: Callable[[], Topology]) -> Error:
         same_id=told.same_id,
     )
     if isinstance(error, Compacted):
-        found.revision = error.floor
+        found.revision = max(error.floor, 0)  # if it is known
     elif isinstance(error, LimitExceeded | ResponseTooLarge):
         found.limit.CopyFrom(Limit(name=error.name, value=error.value))
         if isinstance(error, ResponseTooLarge):

@@ -24,7 +24,7 @@ EVERY_S: Final = 0.2
 
 def serves(facts: PartitionFacts) -> bool:
     """Whether requests to the partition can be answered through this node."""
-    return facts.caught_up and facts.leader is not None
+    return facts.leader is not None and (facts.caught_up or not facts.here)
 
 
 class Health:
@@ -43,7 +43,7 @@ class Health:
         }
 
     def _health(self, service: str) -> HealthCheckResponse:
-        partitions = self._calls.service.topology().partitions
+        partitions = self._calls.facts.topology().partitions
         healthy = {f"partition/{group}": serves(facts) for group, facts in partitions.items()}
         healthy[""] = bool(healthy) and all(healthy.values())
         if service not in healthy:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -23,30 +24,24 @@ from kvstore.api.convert import (
     txn_fields,
 )
 from kvstore.api.errors import ResponseTooLarge
-from kvstore.api.ports import (
-    Batch,
-    Committed,
-    Consistency,
-    Event,
-    InvalidRequest,
-    Page,
-    Service,
-    Unavailable,
-)
+from kvstore.api.ports import Service
+from kvstore.errors import InvalidRequest
 from kvstore.machine.request import (
     INT64_MAX,
     Delete,
     DeleteRange,
     Get,
-    Scan,
+    Operation,
     Shape,
     Transaction,
 )
-from kvstore.machine.results import Deleted, Entry, Got, Scanned
+from kvstore.machine.results import Deleted, Entry, Got
+from kvstore.questions import Event
+from kvstore.service import Batch, Committed, Consistency
 
 SERVICE: Final = "wbkv.v1.KV"
 PAGE_BYTES: Final = 1 << 20
-"""Of a page of a scan, and of what a watch sends at once, unless a single entry or transaction is larger."""
+"""Of a page of a scan, about, and of what a watch sends at once, unless a transaction is larger."""
 SNAPSHOT_S: Final = 60.0
 SNAPSHOT_S_MAX: Final = 24 * 3600.0
 PROGRESS_S: Final = 5.0
@@ -55,8 +50,9 @@ PROGRESS_S_MAX: Final = 3600.0
 RANGES_MAX: Final = 1024
 
 M = TypeVar("M", bound=Message)
-Start = Callable[[Any, float], Awaitable[Committed]]
 Fields = Callable[[Committed], dict[str, Any]]
+Begun: TypeAlias = tuple[Awaitable[Committed], Fields]
+"""What to wait for, and how it becomes the arguments of the response's message."""
 
 
 class Requests:
@@ -64,58 +60,65 @@ class Requests:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self.start: Final[Mapping[str, Start]] = {
+        self.begin: Final[Mapping[str, Callable[[Any, float], Begun]]] = {
             "txn": self._txn,
             "get": self._get,
             "put": self._put,
             "delete": self._delete,
         }
 
-    def _txn(self, message: kv.TxnRequest, timeout_s: float) -> Awaitable[Committed]:
+    def _txn(self, message: kv.TxnRequest, timeout_s: float) -> Begun:
         transaction = Reader(self._service.limits).transaction(message)
         identity = identity_of(message)
         consistency = consistency_of(message.consistency)
         revision = revision_of("revision", message.revision)
         min_revision = revision_of("min_revision", message.min_revision)
         if identity is None and _only_reads(transaction):
-            return self._service.read(
+            reading = self._service.read(
                 transaction.then,  # type: ignore[arg-type]  # gets and scans, as was just seen
                 consistency=consistency,
                 revision=revision,
                 min_revision=min_revision,
                 timeout_s=timeout_s,
             )
+            return reading, _read_fields
         if consistency is not Consistency.STRICT or revision:
             raise InvalidRequest(
                 "consistency and revision are for transactions that only read, without conditions and id"
             )
-        return self._service.transact(
+        committing = self._service.transact(
             transaction, identity=identity, min_revision=min_revision, timeout_s=timeout_s
         )
+        return committing, txn_fields
 
-    def _get(self, message: kv.GetRequest, timeout_s: float) -> Awaitable[Committed]:
-        return self._service.read(
+    def _get(self, message: kv.GetRequest, timeout_s: float) -> Begun:
+        reading = self._service.read(
             (Get(Reader(self._service.limits).key(message.key)),),
             consistency=consistency_of(message.consistency),
             revision=revision_of("revision", message.revision),
             min_revision=revision_of("min_revision", message.min_revision),
             timeout_s=timeout_s,
         )
+        return reading, _get_fields
 
-    def _put(self, message: kv.PutRequest, timeout_s: float) -> Awaitable[Committed]:
-        return self._write(message, Reader(self._service.limits).put(message), timeout_s)
+    def _put(self, message: kv.PutRequest, timeout_s: float) -> Begun:
+        put = Reader(self._service.limits).put(message)
+        return self._write(message, put, timeout_s), _put_fields
 
-    def _delete(self, message: kv.DeleteRequest, timeout_s: float) -> Awaitable[Committed]:
+    def _delete(self, message: kv.DeleteRequest, timeout_s: float) -> Begun:
         reader = Reader(self._service.limits)
         target = message.WhichOneof("target")
+        delete: Delete | DeleteRange
         if target == "key":
-            return self._write(message, Delete(reader.key(message.key)), timeout_s)
-        if target == "range":
-            return self._write(message, DeleteRange(reader.range(message.range)), timeout_s)
-        raise InvalidRequest("a delete must have a key or a range")
+            delete = Delete(reader.key(message.key))
+        elif target == "range":
+            delete = DeleteRange(reader.range(message.range))
+        else:
+            raise InvalidRequest("a delete must have a key or a range")
+        return self._write(message, delete, timeout_s), _delete_fields
 
     def _write(
-        self, message: kv.PutRequest | kv.DeleteRequest, operation: Any, timeout_s: float
+        self, message: kv.PutRequest | kv.DeleteRequest, operation: Operation, timeout_s: float
     ) -> Awaitable[Committed]:
         return self._service.transact(
             Transaction(then=(operation,)),
@@ -131,14 +134,22 @@ def _only_reads(transaction: Transaction) -> bool:
     return not any(operation.writes for operation in transaction.then)
 
 
+def _read_fields(committed: Committed) -> dict[str, Any]:
+    return {**txn_fields(committed), "header": {"revision": committed.complete}}
+
+
 def _get_fields(committed: Committed) -> dict[str, Any]:
     (result,) = committed.results
     if not isinstance(result, Got):
         raise TypeError(f"a get has {result}")
-    fields = {"header": header_fields(committed)}
+    fields: dict[str, Any] = {"header": {"revision": committed.complete}}
     if result.entry is not None:
         fields["entry"] = entry_fields(result.entry)
     return fields
+
+
+def _put_fields(committed: Committed) -> dict[str, Any]:
+    return {"header": header_fields(committed)}
 
 
 def _delete_fields(committed: Committed) -> dict[str, Any]:
@@ -146,15 +157,6 @@ def _delete_fields(committed: Committed) -> dict[str, Any]:
     if not isinstance(result, Deleted):
         raise TypeError(f"a delete has {result}")
     return {"header": header_fields(committed), "count": result.count}
-
-
-FIELDS: Final[Mapping[str, Fields]] = {
-    "txn": txn_fields,
-    "get": _get_fields,
-    "put": lambda committed: {"header": header_fields(committed)},
-    "delete": _delete_fields,
-}
-"""What a committed request's response consists of."""
 
 
 def check_size(committed: Committed, limit: int) -> None:
@@ -189,10 +191,11 @@ class KV:
     def _single(
         self, name: str, asked: type[M], answered: Callable[..., Any]
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        start, fields, calls = self._requests.start[name], FIELDS[name], self._calls
+        begin, calls = self._requests.begin[name], self._calls
 
         async def call(message: M, timeout_s: float) -> Message:
-            committed = await start(message, timeout_s)
+            begun, fields = begin(message, timeout_s)
+            committed = await begun
             check_size(committed, calls.options.response_bytes)
             response: Message = answered(**fields(committed))
             response.header.MergeFrom(calls.header())  # type: ignore[attr-defined]  # all responses have one
@@ -207,53 +210,34 @@ class KV:
     ) -> AsyncGenerator[kv.ScanResponse, None]:
         asked = Reader(self._service.limits).range(message.range)
         shape = shape_of(message.shape)
-        consistency = consistency_of(message.consistency)
-        revision = revision_of("revision", message.revision)
-        min_revision = revision_of("min_revision", message.min_revision)
-        timeout_s = timeout_s or self._calls.options.default_timeout_s
-        if shape is Shape.COUNT:
-            committed = await self._service.read(
-                (Scan(asked, shape=shape),),
-                consistency=consistency,
-                revision=revision,
-                min_revision=min_revision,
-                timeout_s=timeout_s,
-            )
-            (counted,) = committed.results
-            if not isinstance(counted, Scanned):
-                raise TypeError(f"a scan has {counted}")
-            yield kv.ScanResponse(header=self._calls.header(revision=committed.complete), count=counted.count)
-            return
-        pages = self._service.scan(
+        parts = self._service.scan(
             asked,
-            revision=revision,
-            consistency=consistency,
+            revision=revision_of("revision", message.revision),
+            consistency=consistency_of(message.consistency),
+            min_revision=revision_of("min_revision", message.min_revision),
             limit=0 if not message.limit else min(message.limit, INT64_MAX - 1) + 1,
             reverse=message.reverse,
-            keys_only=shape is Shape.KEYS,
-            page_bytes=min(message.page_bytes or PAGE_BYTES, self._calls.options.response_bytes // 4),
-            timeout_s=timeout_s,
+            keys_only=shape is not Shape.ENTRIES,
+            timeout_s=timeout_s or self._calls.options.default_timeout_s,
         )
+        most = min(message.page_bytes or PAGE_BYTES, self._calls.options.response_bytes // 4)
         room = _Room(message.limit, message.limit_bytes)
-        last: kv.ScanResponse | None = None
-        async with aclosing(pages):  # type: ignore[type-var]  # a generator
-            async for page in pages:
-                if page.revision < min_revision:
-                    raise Unavailable(f"this node has only come to revision {page.revision}")
-                if last is not None:
-                    yield last
-                last = self._page(page, room)
+        page = kv.ScanResponse()
+        async with aclosing(parts):  # type: ignore[type-var]  # a generator
+            async for part in parts:
+                taken = room.take(part.entries)
+                if not page.HasField("header"):
+                    page.header.CopyFrom(self._calls.header(revision=part.revision))
+                if shape is not Shape.COUNT:
+                    for entry in taken:
+                        page.entries.add(**entry_fields(entry))
                 if room.more:
                     break
-        last = last or kv.ScanResponse(header=self._calls.header())
-        last.count, last.more = room.count, room.more
-        yield last
-
-    def _page(self, page: Page, room: _Room) -> kv.ScanResponse:
-        return kv.ScanResponse(
-            header=self._calls.header(revision=page.revision),
-            entries=[entry_fields(entry) for entry in room.take(page.entries)],
-        )
+                if shape is not Shape.COUNT and room.page_full(most):
+                    yield page
+                    page = kv.ScanResponse(header=page.header)
+        page.count, page.more = room.count, room.more
+        yield page
 
     # Snapshots and history
 
@@ -261,7 +245,7 @@ class KV:
         ttl_s = message.ttl_ms / 1000 or SNAPSHOT_S
         if ttl_s > SNAPSHOT_S_MAX:
             raise InvalidRequest(f"ttl_ms must be at most {SNAPSHOT_S_MAX * 1000:.0f}, not {message.ttl_ms}")
-        taken = await self._service.snapshot(ttl_s=ttl_s, timeout_s=timeout_s)
+        taken = await self._service.snapshot(name=_new_name(), ttl_s=ttl_s, timeout_s=timeout_s)
         return kv.SnapshotResponse(
             header=self._calls.header(revision=taken.revision),
             name=taken.name,
@@ -298,7 +282,7 @@ class KV:
         timeout_s = timeout_s or self._calls.options.default_timeout_s
         snapshot = None
         if not after:
-            snapshot = await self._service.snapshot(ttl_s=SNAPSHOT_S, timeout_s=timeout_s)
+            snapshot = await self._service.snapshot(name=_new_name(), ttl_s=SNAPSHOT_S, timeout_s=timeout_s)
             after = snapshot.revision
         batches = self._service.watch(after=after, ranges=ranges, progress_s=progress_s)
         async with aclosing(batches):  # type: ignore[type-var]  # a generator
@@ -332,28 +316,43 @@ class KV:
 
 
 class _Room:
-    """What a scan may still return."""
+    """What a scan may still return, and how much of a page is full."""
 
     def __init__(self, limit: int, limit_bytes: int) -> None:
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._size = 0
+        self._sent = 0
         self.count = 0
         self.more = False
 
-    def take(self, entries: tuple[Entry, ...]) -> Iterator[Entry]:
+    def take(self, entries: tuple[Entry, ...]) -> list[Entry]:
         """As many of these as there is room for."""
+        taken: list[Entry] = []
         for entry in entries:
-            self._size += len(entry.key) + len(entry.value)
+            size = self._size + len(entry.key) + len(entry.value)
             full = self._limit and self.count == self._limit
-            if full or (self.count and self._limit_bytes and self._size > self._limit_bytes):
+            if full or (self.count and self._limit_bytes and size > self._limit_bytes):
                 self.more = True
-                return
+                break
+            self._size = size
             self.count += 1
-            yield entry
+            taken.append(entry)
+        return taken
+
+    def page_full(self, most: int) -> bool:
+        """Whether what was taken since the last page makes one."""
+        if self._size - self._sent < most:
+            return False
+        self._sent = self._size
+        return True
 
 
-def _parts(events: list[Event], most: int) -> Iterator[tuple[list[Event], int, bool]]:
+def _new_name() -> str:
+    return secrets.token_hex(16)
+
+
+def _parts(events: Iterable[Event], most: int) -> Iterator[tuple[list[Event], int, bool]]:
     """A transaction's events, their size, and whether there are more of them."""
     part: list[Event] = []
     size = 0

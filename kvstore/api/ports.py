@@ -1,160 +1,54 @@
-"""What the API needs of a node."""
+"""What the API needs of a node: `kvstore.service.Service`, and facts about the cluster."""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from kvstore.machine.placement import Placement
 from kvstore.machine.request import Get, Limits, Range, Scan, Transaction
-from kvstore.machine.results import Entry, OperationResult, Unmet
-
-
-class StoreError(Exception):
-    """Why a request was not answered as it was meant."""
-
-
-class InvalidRequest(StoreError):
-    """It can never be executed."""
-
-
-class LimitExceeded(InvalidRequest):
-    """Something is too large."""
-
-    def __init__(self, message: str, name: str, value: int) -> None:
-        super().__init__(message)
-        self.name = name
-        self.value = value
-
-
-class Unavailable(StoreError):
-    """Not executed, or safe to repeat under the same id."""
-
-
-class Overloaded(StoreError):
-    """Not begun."""
-
-
-class OutcomeUnknown(StoreError):
-    """It may have been executed, or may yet be."""
-
-
-class DeadlinePassed(StoreError):
-    """The call's time is over."""
-
-
-class Compacted(StoreError):
-    """Below the floor."""
-
-    def __init__(self, message: str, floor: int) -> None:
-        super().__init__(message)
-        self.floor = floor
-
-
-class FutureRevision(StoreError):
-    """A revision that is not in the past."""
-
-
-class Pinned(StoreError):
-    """A snapshot holds an older revision."""
-
-
-class RequestMismatch(StoreError):
-    """The id has been used for another request."""
-
-
-class RequestExpired(StoreError):
-    """Ordered after its deadline."""
-
-
-class WindowFull(StoreError):
-    """Too many requests of the client are not acknowledged."""
-
-
-class Identity(NamedTuple):
-    """A client's request id."""
-
-    client: int
-    sequence: int
-    ack_below: int
-    deadline: int
-
-
-class Committed(NamedTuple):
-    """What became of a transaction or a read."""
-
-    revision: int
-    complete: int
-    succeeded: bool
-    unmet: tuple[Unmet, ...]
-    results: tuple[OperationResult, ...]
-
-
-class Consistency(enum.Enum):
-    """How up to date a read must be."""
-
-    STRICT = "strict"
-    SERIALIZABLE = "serializable"
-
-
-class Page(NamedTuple):
-    """A part of a scan."""
-
-    revision: int
-    entries: tuple[Entry, ...]
-
-
-class Snapshot(NamedTuple):
-    """A revision that stays readable."""
-
-    name: str
-    revision: int
-    expires_s: float
-
-
-class Event(NamedTuple):
-    """What became of a key."""
-
-    key: bytes
-    value: bytes | None
-    create_revision: int
-    version: int
-
-
-class Batch(NamedTuple):
-    """A part of a watch: everything up to the revision was sent."""
-
-    revision: int
-    transactions: list[tuple[int, list[Event]]]
+from kvstore.service import Batch, Committed, Consistency, Identity, Part, Snapshot
 
 
 class PartitionFacts(NamedTuple):
     """A partition, as a node sees it."""
 
     leader: str | None
+    """A node's name, if anybody is known to lead."""
     members: tuple[str, ...]
-    caught_up: bool
-    """Whether this node has a replica of it that has executed what it had missed."""
-    leads: bool
-    """Whether that replica leads."""
-    revision: int
-    """Executed up to here."""
+    here: bool = False
+    """Whether this node has a replica of it."""
+    caught_up: bool = True
+    """Whether that replica has caught up."""
+    leads: bool = False
+    """Whether it leads."""
+    revision: int = 0
+    """It has executed everything up to here."""
 
 
 class Topology(NamedTuple):
     """Where things are."""
 
     addresses: Mapping[str, str]
-    """Of the nodes' APIs, by name."""
+    """Of the nodes' APIs, by name; empty if a node has none."""
     partitions: Mapping[int, PartitionFacts]
     placement: Placement
 
 
-class Service(Protocol):
-    """One node. Futures are better than coroutines here: a session then needs no task for each request."""
+class Facts(NamedTuple):
+    """What a node says of itself and of others, whenever it is asked."""
 
-    limits: Limits
+    topology: Callable[[], Topology]
+    status: Callable[[], Mapping[str, Any]]
+    """For people, as JSON."""
+
+
+class Service(Protocol):
+    """One node's. What is awaited may be a future: a session then needs no task for it."""
+
+    @property
+    def limits(self) -> Limits:
+        """How large things may be."""
 
     def transact(
         self,
@@ -164,7 +58,7 @@ class Service(Protocol):
         min_revision: int = 0,
         timeout_s: float,
     ) -> Awaitable[Committed]:
-        """Order and execute a transaction."""
+        """Execute a transaction."""
 
     def read(
         self,
@@ -179,32 +73,26 @@ class Service(Protocol):
 
     def scan(
         self,
-        range: Range,  # noqa: A002 - what it is
+        asked: Range,
         *,
         revision: int = 0,
         consistency: Consistency = Consistency.STRICT,
+        min_revision: int = 0,
         limit: int = 0,
         reverse: bool = False,
         keys_only: bool = False,
-        page_bytes: int = 1 << 20,
         timeout_s: float,
-    ) -> AsyncIterator[Page]:
-        """All pages of all groups, at one revision, merged in the order of keys."""
+    ) -> AsyncIterator[Part]:
+        """All of a range at one revision, in the order of keys. The time-out is for each part."""
 
-    async def snapshot(self, *, ttl_s: float, timeout_s: float) -> Snapshot:
-        """Take a snapshot."""
+    async def snapshot(self, *, name: str, ttl_s: float, timeout_s: float) -> Snapshot:
+        """A revision that has everything completed so far, kept for a while."""
 
-    async def release(self, name: str, timeout_s: float) -> None:
-        """End a snapshot."""
+    async def release(self, name: str, *, timeout_s: float) -> None:
+        """A snapshot is not needed any more."""
 
     async def compact(self, revision: int, *, timeout_s: float) -> None:
-        """Drop old versions."""
+        """Forget what no read at this revision or above needs."""
 
     def watch(self, *, after: int, ranges: tuple[Range, ...], progress_s: float) -> AsyncIterator[Batch]:
-        """Follow changes."""
-
-    def topology(self) -> Topology:
-        """Where things are."""
-
-    def status(self) -> Mapping[str, Any]:
-        """How the node is."""
+        """All transactions after a revision that change anything in these ranges."""

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
 from kvstore.api import cluster, health, kv, session
 from kvstore.api.calls import Calls, Context, Options, parse, send
-from kvstore.api.ports import Service
+from kvstore.api.ports import Facts, Service
 
 LISTEN: Final = "127.0.0.1:0"
 KEEPALIVE_MS: Final = 30_000
@@ -29,8 +29,8 @@ PING_MS: Final = 5_000
 class Api:
     """A node's API. It belongs to the event loop in which it is made."""
 
-    def __init__(self, service: Service, options: Options) -> None:
-        self._calls = Calls(service, options)
+    def __init__(self, service: Service, facts: Facts, options: Options) -> None:
+        self._calls = Calls(service, facts, options)
         self._health = health.Health(self._calls)
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=options.calls,

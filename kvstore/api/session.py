@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final
 
@@ -17,9 +16,10 @@ import grpc
 from wbkv_proto.v1 import session_pb2 as session
 
 from kvstore.api.calls import Calls, Context, parse, receive, send
-from kvstore.api.errors import tell
-from kvstore.api.kv import FIELDS, Requests, check_size
-from kvstore.api.ports import Committed, InvalidRequest, LimitExceeded, Unavailable
+from kvstore.api.errors import LimitExceeded, tell
+from kvstore.api.kv import Fields, Requests, check_size
+from kvstore.errors import InvalidRequest, Unavailable
+from kvstore.service import Committed
 
 SERVICE: Final = "wbkv.v1.Session"
 MESSAGE_BYTES: Final = 1 << 20
@@ -138,15 +138,17 @@ class _Stream:
             if kind is None:
                 raise InvalidRequest("the call is none that this server knows")  # noqa: TRY301 - told too
             timeout_s = call.timeout_ms / 1000 or self._options.default_timeout_s
-            begun: Awaitable[Committed] = self._requests.start[kind](getattr(call, kind), timeout_s)
+            begun, fields = self._requests.begin[kind](getattr(call, kind), timeout_s)
             future = asyncio.ensure_future(begun)
         except Exception as error:  # noqa: BLE001 - all of them are told
             self._reply(size, self._error(number, error))
             return
         self._under_way[number] = future
-        future.add_done_callback(partial(self._done, number, size, kind))
+        future.add_done_callback(partial(self._done, number, size, kind, fields))
 
-    def _done(self, number: int, size: int, kind: str, future: asyncio.Future[Committed]) -> None:
+    def _done(
+        self, number: int, size: int, kind: str, fields: Fields, future: asyncio.Future[Committed]
+    ) -> None:
         del self._under_way[number]
         if self._closed:
             return
@@ -155,13 +157,13 @@ class _Stream:
                 raise Unavailable("this node is stopping")  # noqa: TRY301 - told like all others
             committed = future.result()
             check_size(committed, self._options.response_bytes)
-            reply = session.Reply(number=number, **{kind: FIELDS[kind](committed)})
+            reply = session.Reply(number=number, **{kind: fields(committed)})
         except Exception as error:  # noqa: BLE001 - all of them are told
             reply = self._error(number, error)
         self._reply(size, reply)
 
     def _error(self, number: int, error: Exception) -> session.Reply:
-        return session.Reply(number=number, error=tell(error, self._calls.service.topology))
+        return session.Reply(number=number, error=tell(error, self._calls.facts.topology))
 
     def _reply(self, size: int, reply: session.Reply) -> None:
         raw = reply.SerializeToString()

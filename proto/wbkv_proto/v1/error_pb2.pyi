@@ -24,6 +24,7 @@ class Error(_message.Message):
         REQUEST_MISMATCH: _ClassVar[Error.Kind]
         REQUEST_EXPIRED: _ClassVar[Error.Kind]
         WINDOW_FULL: _ClassVar[Error.Kind]
+        REQUEST_FORGOTTEN: _ClassVar[Error.Kind]
         RESPONSE_TOO_LARGE: _ClassVar[Error.Kind]
         INTERNAL: _ClassVar[Error.Kind]
     KIND_UNSPECIFIED: Error.Kind
@@ -39,6 +40,7 @@ class Error(_message.Message):
     REQUEST_MISMATCH: Error.Kind
     REQUEST_EXPIRED: Error.Kind
     WINDOW_FULL: Error.Kind
+    REQUEST_FORGOTTEN: Error.Kind
     RESPONSE_TOO_LARGE: Error.Kind
     INTERNAL: Error.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]

@@ -49,7 +49,7 @@ class Served(Client):
 @asynccontextmanager
 async def serving(limits: Limits | None = None, **options: Any) -> AsyncIterator[Served]:
     service = MemoryService(limits)
-    api = Api(service, Options(CLUSTER, NODE, **options))
+    api = Api(service, service.facts_of_node, Options(CLUSTER, NODE, **options))
     port = await api.start()
     served = Served(service, api, f"127.0.0.1:{port}")
     try:

@@ -8,23 +8,16 @@ import zlib
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, TypeVar
 
-from kvstore.api.ports import (
-    Batch,
-    Committed,
+from kvstore.api.ports import Facts, PartitionFacts, Topology
+from kvstore.errors import (
     Compacted,
-    Consistency,
     DeadlinePassed,
-    Event,
     FutureRevision,
-    Identity,
-    Page,
-    PartitionFacts,
     Pinned,
     RequestExpired,
+    RequestForgotten,
     RequestMismatch,
-    Snapshot,
     StoreError,
-    Topology,
     Unavailable,
     WindowFull,
 )
@@ -33,6 +26,8 @@ from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
 from kvstore.machine.operations import scan
 from kvstore.machine.request import REVISION_MAX, Get, Range, Scan, Transaction
 from kvstore.machine.results import Entry, Got, OperationResult, Outcome, Refusal, Refused, Result
+from kvstore.questions import Event
+from kvstore.service import Batch, Committed, Consistency, Identity, Part, Snapshot
 from multicast.types import ClientId, GroupId, MessageId, timestamp
 
 GROUP = GroupId(0)
@@ -41,6 +36,7 @@ GATEWAY = 1
 REFUSED: Mapping[Refusal, type[StoreError]] = {
     Refusal.MISMATCH: RequestMismatch,
     Refusal.EXPIRED: RequestExpired,
+    Refusal.FORGOTTEN: RequestForgotten,
     Refusal.WINDOW_FULL: WindowFull,
     Refusal.PINNED: Pinned,
     Refusal.FUTURE_REVISION: FutureRevision,
@@ -59,14 +55,13 @@ class MemoryService:
         self.under_way: dict[asyncio.Future[Any], Callable[[], Any]] = {}
         self.open = 0
         """Scans and watches."""
-        self.facts = PartitionFacts(NODE, (NODE,), caught_up=True, leads=True, revision=0)
+        self.facts = PartitionFacts(NODE, (NODE,), here=True, leads=True)
         self.timeouts: list[float] = []
         self.failure: Exception | None = None
         """What happens to requests instead."""
         self._changed = asyncio.Event()
         self._clock = itertools.count(100)
         self._sequence = itertools.count(1)
-        self._names = itertools.count(1)
 
     # How requests wait
 
@@ -126,7 +121,7 @@ class MemoryService:
         result = executed.result
         if isinstance(result, Refused):
             if result.refusal is Refusal.COMPACTED:
-                raise Compacted(result.message, self.machine.versions.floor)
+                raise Compacted(-1, self.machine.versions.floor)
             raise REFUSED[result.refusal](result.message)
         return gts, result
 
@@ -168,7 +163,7 @@ class MemoryService:
         try:
             self.machine.versions.get_at(b"any", revision)
         except versions.Compacted as error:
-            raise Compacted(str(error), error.floor) from None
+            raise Compacted(revision, error.floor) from None
         except NotYet as error:
             raise FutureRevision(str(error)) from None
 
@@ -187,42 +182,41 @@ class MemoryService:
 
     async def scan(
         self,
-        range: Range,  # noqa: A002 - as in the interface
+        asked: Range,
         *,
         revision: int = 0,
         consistency: Consistency = Consistency.STRICT,
+        min_revision: int = 0,
         limit: int = 0,
         reverse: bool = False,
         keys_only: bool = False,
-        page_bytes: int = 1 << 20,
         timeout_s: float,
-    ) -> AsyncGenerator[Page, None]:
+    ) -> AsyncGenerator[Part, None]:
         at = revision or self.revision
         self._check(at)
         self.open += 1
         try:
             page: list[Entry] = []
             size = 0
-            entries = self.machine.versions.scan_at(range, at, reverse=reverse)
+            entries = self.machine.versions.scan_at(asked, at, reverse=reverse)
             for entry in itertools.islice(entries, limit or None):
                 value = b"" if keys_only else entry.value
                 page.append(Entry(entry.key, value, entry.create_revision, entry.mod_revision, entry.version))
                 size += len(entry.key) + len(value)
-                if size >= page_bytes:
-                    yield Page(at, tuple(page))
+                if size >= 500:
+                    yield Part(at, tuple(page))
                     page, size = [], 0
                     await asyncio.sleep(0)
-            yield Page(at, tuple(page))
+            yield Part(at, tuple(page))
         finally:
             self.open -= 1
 
-    async def snapshot(self, *, ttl_s: float, timeout_s: float) -> Snapshot:
-        name = f"s{next(self._names)}"
+    async def snapshot(self, *, name: str, ttl_s: float, timeout_s: float) -> Snapshot:
         revision, _ = await self._begin(lambda: self._order(Tick()), timeout_s)
         await self._begin(lambda: self._order(Pin(name, revision, REVISION_MAX)), timeout_s)
         return Snapshot(name, revision, ttl_s)
 
-    async def release(self, name: str, timeout_s: float) -> None:
+    async def release(self, name: str, *, timeout_s: float) -> None:
         await self._begin(lambda: self._order(Unpin((name,))), timeout_s)
 
     async def compact(self, revision: int, *, timeout_s: float) -> None:
@@ -237,17 +231,17 @@ class MemoryService:
             while True:
                 self._changed.clear()
                 upto = self.revision
-                found: list[tuple[int, list[Event]]] = []
+                found: list[tuple[int, tuple[Event, ...]]] = []
                 for revision, row in self.machine.versions.changes(after):
-                    events = [
+                    events = tuple(
                         Event(change.key, change.value, change.create_revision, change.version)
                         for change in row
                         if any(asked.covers(change.key) for asked in ranges)
-                    ]
+                    )
                     if events:
                         found.append((revision, events))
                 after = upto
-                yield Batch(upto, found)
+                yield Batch(upto, tuple(found))
                 try:
                     await asyncio.wait_for(self._changed.wait(), progress_s)
                 except TimeoutError:
@@ -258,5 +252,6 @@ class MemoryService:
     def topology(self) -> Topology:
         return Topology({NODE: "127.0.0.1:1"}, {GROUP: self.facts}, self.placement)
 
-    def status(self) -> Mapping[str, Any]:
-        return {"id": NODE}
+    @property
+    def facts_of_node(self) -> Facts:
+        return Facts(self.topology, lambda: {"id": NODE})

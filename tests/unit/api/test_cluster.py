@@ -18,7 +18,7 @@ from kvstore.api.server import Api
 from kvstore.machine.placement import Placement, slot_token
 from multicast.types import GroupId
 from tests.unit.api.harness import CLUSTER, Served, run
-from tests.unit.api.memory import NODE, MemoryService
+from tests.unit.api.memory import NODE
 
 Status = health_pb2.HealthCheckResponse
 
@@ -98,7 +98,7 @@ def test_reflection_lists_everything() -> None:
 def test_it_listens_on_loopback_and_never_shares_a_port() -> None:
     async def test(served: Served) -> None:
         assert served.address.startswith("127.0.0.1:")
-        other = Api(MemoryService(), Options(CLUSTER, NODE))
+        other = Api(served.service, served.service.facts_of_node, Options(CLUSTER, NODE))
         with pytest.raises(RuntimeError, match="bind"):
             await other.start(served.address)
         await other.stop()

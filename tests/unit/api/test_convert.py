@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from wbkv_proto.v1 import kv_pb2 as kv
 
 from kvstore.api.convert import Reader, identity_of, results_size, txn_fields
-from kvstore.api.ports import Committed, Identity, InvalidRequest, LimitExceeded
-from kvstore.machine import request as machine
-from kvstore.machine.request import REVISION_MAX, Limits, Transaction, validate
+from kvstore.api.errors import LimitExceeded
+from kvstore.machine.request import REVISION_MAX, InvalidRequest, Limits, Transaction, validate
 from kvstore.machine.results import (
     WRITTEN,
     Deleted,
@@ -25,6 +24,7 @@ from kvstore.machine.results import (
     Scanned,
     Unmet,
 )
+from kvstore.service import Committed, Identity
 from tests.unit.api import messages
 
 LIMITS = Limits(key_bytes=8, value_bytes=16, transaction_bytes=40, operations=4, scan_bytes=2 << 20)
@@ -52,7 +52,7 @@ def test_a_transaction_arrives_as_it_was_meant(transaction: Transaction) -> None
 def test_the_limits_are_those_of_the_machine(transaction: Transaction) -> None:
     try:
         validate(transaction, LIMITS)
-    except machine.InvalidRequest:
+    except InvalidRequest:
         with pytest.raises(InvalidRequest):
             read(sent(transaction))
     else:

@@ -13,7 +13,7 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1 import session_pb2 as session
 from wbkv_proto.v1.error_pb2 import Error
 
-from kvstore.api import ports
+from kvstore import errors
 from kvstore.machine import Limits
 from tests.unit.api.harness import Served, every, fails, run, until
 from tests.unit.api.scenarios import get, put
@@ -329,10 +329,10 @@ async def _code(call: Any) -> grpc.StatusCode:
 @pytest.mark.parametrize(
     ("error", "code", "kind", "retryable", "same_id"),
     [
-        (ports.Unavailable("no quorum"), "UNAVAILABLE", "UNAVAILABLE", True, True),
-        (ports.Overloaded("too much"), "RESOURCE_EXHAUSTED", "OVERLOADED", True, False),
-        (ports.OutcomeUnknown("lost"), "UNKNOWN", "OUTCOME_UNKNOWN", True, True),
-        (ports.WindowFull("full"), "RESOURCE_EXHAUSTED", "WINDOW_FULL", False, False),
+        (errors.Unavailable("no quorum"), "UNAVAILABLE", "UNAVAILABLE", True, True),
+        (errors.Overloaded("too much"), "RESOURCE_EXHAUSTED", "OVERLOADED", True, False),
+        (errors.OutcomeUnknown("lost"), "UNKNOWN", "OUTCOME_UNKNOWN", True, True),
+        (errors.WindowFull("full"), "RESOURCE_EXHAUSTED", "WINDOW_FULL", False, False),
     ],
 )
 def test_a_node_that_cannot(error: Exception, code: str, kind: str, retryable: int, same_id: int) -> None:
@@ -353,7 +353,7 @@ def test_a_node_that_cannot(error: Exception, code: str, kind: str, retryable: i
 
 def test_a_message_is_cut_to_what_metadata_takes() -> None:
     async def test(served: Served) -> None:
-        served.service.failure = ports.Unavailable("x" * 100_000)
+        served.service.failure = errors.Unavailable("x" * 100_000)
         _, error = await fails(served.kv.Put(kv.PutRequest(key=b"k")))
         assert len(error.message) < 1000
 
