@@ -225,17 +225,17 @@ class KV:
         page = kv.ScanResponse()
         async with aclosing(parts):  # type: ignore[type-var]  # a generator
             async for part in parts:
-                taken = room.take(part.entries)
                 if not page.HasField("header"):
                     page.header.CopyFrom(self._calls.header(revision=part.revision))
-                if shape is not Shape.COUNT:
-                    for entry in taken:
-                        page.entries.add(**entry_fields(entry))
+                for entry in room.take(part.entries):
+                    if shape is Shape.COUNT:
+                        continue
+                    page.entries.add(**entry_fields(entry))
+                    if room.page_full(most):
+                        yield page
+                        page = kv.ScanResponse(header=page.header)
                 if room.more:
                     break
-                if shape is not Shape.COUNT and room.page_full(most):
-                    yield page
-                    page = kv.ScanResponse(header=page.header)
         page.count, page.more = room.count, room.more
         yield page
 
@@ -326,19 +326,17 @@ class _Room:
         self.count = 0
         self.more = False
 
-    def take(self, entries: tuple[Entry, ...]) -> list[Entry]:
+    def take(self, entries: tuple[Entry, ...]) -> Iterator[Entry]:
         """As many of these as there is room for."""
-        taken: list[Entry] = []
         for entry in entries:
             size = self._size + len(entry.key) + len(entry.value)
             full = self._limit and self.count == self._limit
             if full or (self.count and self._limit_bytes and size > self._limit_bytes):
                 self.more = True
-                break
+                return
             self._size = size
             self.count += 1
-            taken.append(entry)
-        return taken
+            yield entry
 
     def page_full(self, most: int) -> bool:
         """Whether what was taken since the last page makes one."""

@@ -57,17 +57,24 @@ class Api:
         )
 
     async def start(self, listen: str = LISTEN, credentials: grpc.ServerCredentials | None = None) -> int:
-        """Serve. The port, if any was allowed; an address in use, or of nobody here, is an error."""
-        if credentials is None:
-            port = self._server.add_insecure_port(listen)
-        else:
-            port = self._server.add_secure_port(listen, credentials)
+        """Serve. The port, if any was allowed. Raises `OSError` if the address cannot be had."""
+        try:
+            if credentials is None:
+                port = self._server.add_insecure_port(listen)
+            else:
+                port = self._server.add_secure_port(listen, credentials)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {listen}") from error
         await self._server.start()
         return port
 
-    async def stop(self, grace_s: float = 0.0) -> None:
-        """Take no new calls; end those that are not done in time."""
+    def take_no_more(self) -> None:
+        """Say that this node is not healthy, so that nobody begins anything here."""
         self._health.stopping = True
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Take no new calls, and end those that are not done in time, or at once."""
+        self.take_no_more()
         await self._server.stop(grace_s)
 
     async def _reflect(self, raws: AsyncIterator[bytes], context: Context) -> None:
