@@ -61,8 +61,10 @@ figures: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.node_figures restart --messages 100000
 	$(BIN)/python -m benchmarks.node_figures steady --seconds 60
 
-proto: $(VENV)/installed ## the wire format's Python code, from proto/
+proto: $(VENV)/installed ## the wire formats' Python code, from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto proto/wbkv_proto/*.proto
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto --grpc_python_out=proto \
+		proto/wbkv_proto/v1/*.proto
 
 clean: ## remove what was built
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

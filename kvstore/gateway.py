@@ -80,7 +80,7 @@ class Identity(NamedTuple):
     sequence: int
     ack_below: int
     deadline: int
-    """A revision: above it, the request is not executed any more."""
+    """A revision: above it, the request is not executed any more. 0: the gateway chooses one."""
 
 
 class Committed(NamedTuple):
@@ -240,10 +240,9 @@ class Gateway:
             if session.full:
                 session = self._session = _Session(self._rng.getrandbits(63))
             own, session.next = session.next, session.next + 1
-            deadline = timestamp(self.newest() + LIFE_TICKS, GroupId(0))
-            named = Identity(session.client, own, session.ack_below, deadline)
+            named = Identity(session.client, own, session.ack_below, self._deadline())
         else:
-            named = identity
+            named = identity if identity.deadline else identity._replace(deadline=self._deadline())
         digest = digest_of(command)
         payload = encode_request(
             Request(named.client, named.sequence, named.ack_below, named.deadline, digest, command)
@@ -256,6 +255,9 @@ class Gateway:
         self._calls[message.mid] = _Call(
             command, dest, identity, done, len(payload), own, session, at_least, routed
         )
+
+    def _deadline(self) -> int:
+        return timestamp(self.newest() + LIFE_TICKS, GroupId(0))
 
     def _finish(self, mid: MessageId, places: Mapping[GroupId, int]) -> None:
         call = self._calls.pop(mid)

@@ -17,9 +17,14 @@ import signal
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from kvstore import storage
+from kvstore.api.calls import Options
+from kvstore.api.facts import topology_of
+from kvstore.api.ports import Facts
+from kvstore.api.server import Api
 from kvstore.config import INCARNATION_MAX, Config
 from kvstore.layout import Identity, Keeps
 from kvstore.machine.codec import TABLES
@@ -54,6 +59,9 @@ EPOCH_S: Final = 1_767_225_600
 
 HAND_OVER_S: Final = 2.0
 """How long a node that stops waits for others to lead its groups."""
+
+GRACE_S: Final = 1.0
+"""How long it then waits for clients' calls to end."""
 
 
 def create_disk(config: Config, me: NodeId, incarnation: int | None = None) -> None:
@@ -286,17 +294,22 @@ class Server:
         """Serve until told to stop, or until the disk fails."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stopped.set)
-        status = control = None
+        status = control = api = None
         try:
             host, port = await self.transport.start()
             status = await serve_status(self._config.status_socket(self.me), self.status, self._act)
             if os.environ.get(TEST_HOOKS):
                 control = await asyncio.start_unix_server(self._control, self._config.data(self.me) / CONTROL)
+            api = await self._serve_clients()
             logger.info("%s serves %d groups on %s:%d", self.me, len(self.node.replicas), host, port)
             self._turn_soon()
             await self._stopped.wait()
             if self._failure is None:
+                if api is not None:
+                    api.take_no_more()
                 await self._hand_over()
+                if api is not None:
+                    await api.stop(GRACE_S)
                 self._turn()
                 self.node.commit()
         finally:
@@ -306,6 +319,8 @@ class Server:
                 self._config.status_socket(self.me).unlink(missing_ok=True)
             if control is not None:
                 control.close()
+            if api is not None:
+                await api.stop()
             if self._timer is not None:
                 self._timer.cancel()
             await self.transport.close()
@@ -315,6 +330,17 @@ class Server:
             return 1
         logger.info("%s has stopped", self.me)
         return 0
+
+    async def _serve_clients(self) -> Api | None:
+        """Listen for clients of the store, if there are to be any."""
+        listen = self._config.nodes[self.me].api
+        if self.store is None or self.service is None or listen is None:
+            return None
+        topology = partial(topology_of, self._config, self.store, self._directory.node_of)
+        api = Api(self.service, Facts(topology, self.status), Options(self._config.id, self.me))
+        await api.start(listen)
+        logger.info("%s serves clients on %s", self.me, listen)
+        return api
 
     async def _control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Faults on request, for tests: `to NODE` and `from NODE` cut a direction, `heal` ends all cuts."""

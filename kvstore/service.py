@@ -104,26 +104,21 @@ class Service:
         self._gateway.transact(transaction, done, identity=identity, min_revision=min_revision)
         self._turn_soon()
 
-    async def transact(
+    def transact(
         self,
         transaction: Transaction,
         *,
         identity: Identity | None = None,
         min_revision: int = 0,
         timeout_s: float,
-    ) -> Committed:
-        """Execute a transaction."""
+    ) -> asyncio.Future[Committed]:
+        """Execute a transaction. Many can be under way without a task for each."""
         future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-        done = partial(_resolve, future)
-        self.submit(transaction, done, identity=identity, min_revision=min_revision)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await future
-        except TimeoutError:
-            operations = (*transaction.then, *transaction.otherwise)
-            if not any(operation.writes for operation in operations):
-                raise errors.DeadlinePassed(f"no answer within {timeout_s:g} s") from None
-            raise errors.OutcomeUnknown(f"no answer within {timeout_s:g} s") from None
+        self.submit(transaction, partial(_resolve, future), identity=identity, min_revision=min_revision)
+        operations = (*transaction.then, *transaction.otherwise)
+        writes = any(operation.writes for operation in operations)
+        _limit(future, timeout_s, errors.OutcomeUnknown if writes else errors.DeadlinePassed)
+        return future
 
     async def read(
         self,
@@ -259,6 +254,7 @@ class Service:
                 revision = await self._cut()
             elif not revision:
                 revision = await self._complete(groups, min_revision)
+        yield Part(revision, ())
         streams = [_Stream(self, group, whole, revision, timeout_s) for group in groups]
         left = limit or float("inf")
         try:
@@ -469,6 +465,13 @@ def _transactions(feeds: Sequence[_Feed], upto: int) -> tuple[tuple[int, tuple[E
             count += 1
         del feed.waiting[:count]
     return tuple((revision, tuple(sorted(events))) for revision, events in sorted(merged.items()))
+
+
+def _limit(future: asyncio.Future[Any], timeout_s: float, error: type[errors.StoreError]) -> None:
+    """Let the future fail if it has no result in time."""
+    passed = error(f"no answer within {timeout_s:g} s")
+    timer = asyncio.get_running_loop().call_later(timeout_s, _resolve, future, passed)
+    future.add_done_callback(lambda _: timer.cancel())
 
 
 def _resolve(future: asyncio.Future[Any], outcome: object) -> None:

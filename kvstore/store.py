@@ -5,7 +5,7 @@ a gateway.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kvstore.gateway import Gateway
@@ -61,6 +61,11 @@ class StoreApplication:
         self.processes = (me,)
         self.wake_at = 0.0
         self._expire_at = now() + EXPIRE_S
+
+    @property
+    def groups(self) -> Collection[GroupId]:
+        """Those that this node has replicas of."""
+        return self._replicas.keys()
 
     # Start and snapshots
 

@@ -1,0 +1,73 @@
+"""The service `Cluster`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import Message
+from wbkv_proto.v1 import cluster_pb2 as cluster
+
+from kvstore.api.calls import Calls
+from kvstore.api.health import serves
+from kvstore.machine.placement import Scheme
+
+SERVICE: Final = "wbkv.v1.Cluster"
+_SCHEME: Final = {Scheme.HASHED: cluster.Placement.HASHED, Scheme.ORDERED: cluster.Placement.ORDERED}
+
+
+class Cluster:
+    """The servicer."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """By method."""
+        return {
+            "Topology": self._calls.unary(cluster.TopologyRequest, self._topology),
+            "Status": self._calls.unary(cluster.StatusRequest, self._status),
+        }
+
+    async def _topology(self, _: cluster.TopologyRequest, timeout_s: float) -> Message:
+        known, limits = self._calls.facts.topology(), self._calls.service.limits
+        options = self._calls.options
+        return cluster.TopologyResponse(
+            header=self._calls.header(),
+            nodes=[
+                cluster.Node(name=name, address=address) for name, address in sorted(known.addresses.items())
+            ],
+            partitions=[
+                cluster.Partition(id=group, leader=facts.leader or "", members=facts.members)
+                for group, facts in sorted(known.partitions.items())
+            ],
+            placement=cluster.Placement(
+                version=known.placement.version,
+                scheme=_SCHEME[known.placement.scheme],
+                starts=known.placement.starts,
+                owners=known.placement.owners,
+            ),
+            limits=cluster.Limits(
+                key_bytes=limits.key_bytes,
+                value_bytes=limits.value_bytes,
+                transaction_bytes=limits.transaction_bytes,
+                operations=limits.operations,
+                scan_bytes=limits.scan_bytes,
+                message_bytes=self._calls.message_bytes,
+                response_bytes=options.response_bytes,
+                session_calls=options.session_calls,
+            ),
+        )
+
+    async def _status(self, _: cluster.StatusRequest, timeout_s: float) -> Message:
+        return cluster.StatusResponse(
+            header=self._calls.header(),
+            partitions=[
+                cluster.PartitionStatus(
+                    id=group, serving=serves(facts), leads=facts.leads, revision=facts.revision
+                )
+                for group, facts in sorted(self._calls.facts.topology().partitions.items())
+            ],
+            json=json.dumps(self._calls.facts.status()),
+        )

@@ -1,0 +1,132 @@
+"""What clients are told when something goes wrong: a gRPC status for people, a `wbkv.v1.Error` for programs.
+
+A client learns what it can do about an error and nothing of what happened inside: what we did not expect is
+logged here, once, and told as "internal error".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+import grpc
+from wbkv_proto.v1.error_pb2 import Error, Leader, Limit
+
+from kvstore.api.ports import Topology
+from kvstore.errors import (
+    Compacted,
+    DeadlinePassed,
+    FutureRevision,
+    InvalidRequest,
+    OutcomeUnknown,
+    Overloaded,
+    Pinned,
+    RequestExpired,
+    RequestForgotten,
+    RequestMismatch,
+    StoreError,
+    Unavailable,
+    WindowFull,
+    WrongPartition,
+)
+
+logger = logging.getLogger(__name__)
+
+METADATA: Final = "wbkv-error-bin"
+MESSAGE_MAX: Final = 512
+"""Characters of a message. Trailing metadata must fit into the 8 KiB that every client takes."""
+LEADERS_MAX: Final = 32
+
+
+class LimitExceeded(InvalidRequest):
+    """Something is too large."""
+
+    def __init__(self, message: str, name: str, value: int) -> None:
+        super().__init__(message)
+        self.name = name
+        self.value = value
+
+
+class ResponseTooLarge(StoreError):
+    """Executed, but the results are too large to be sent."""
+
+    def __init__(self, limit: int, revision: int = 0) -> None:
+        executed = f"the transaction was executed at revision {revision}, but its" if revision else "the"
+        super().__init__(f"{executed} results are larger than the limit response_bytes of {limit}")
+        self.name = "response_bytes"
+        self.value = limit
+        self.revision = revision
+
+
+class UnknownService(InvalidRequest):
+    """The health of something that there is not was asked for."""
+
+
+class _Told(NamedTuple):
+    kind: Error.Kind
+    status: grpc.StatusCode
+    retryable: bool = False
+    same_id: bool = False
+
+
+_TOLD: Final[Mapping[type[BaseException], _Told]] = {
+    InvalidRequest: _Told(Error.INVALID_REQUEST, grpc.StatusCode.INVALID_ARGUMENT),
+    LimitExceeded: _Told(Error.LIMIT_EXCEEDED, grpc.StatusCode.INVALID_ARGUMENT),
+    UnknownService: _Told(Error.INVALID_REQUEST, grpc.StatusCode.NOT_FOUND),
+    Unavailable: _Told(Error.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE, retryable=True, same_id=True),
+    WrongPartition: _Told(Error.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE, retryable=True, same_id=True),
+    Overloaded: _Told(Error.OVERLOADED, grpc.StatusCode.RESOURCE_EXHAUSTED, retryable=True),
+    OutcomeUnknown: _Told(Error.OUTCOME_UNKNOWN, grpc.StatusCode.UNKNOWN, retryable=True, same_id=True),
+    DeadlinePassed: _Told(
+        Error.DEADLINE_PASSED, grpc.StatusCode.DEADLINE_EXCEEDED, retryable=True, same_id=True
+    ),
+    Compacted: _Told(Error.COMPACTED, grpc.StatusCode.OUT_OF_RANGE),
+    FutureRevision: _Told(Error.FUTURE_REVISION, grpc.StatusCode.OUT_OF_RANGE),
+    Pinned: _Told(Error.PINNED, grpc.StatusCode.FAILED_PRECONDITION),
+    RequestMismatch: _Told(Error.REQUEST_MISMATCH, grpc.StatusCode.ALREADY_EXISTS),
+    RequestExpired: _Told(Error.REQUEST_EXPIRED, grpc.StatusCode.FAILED_PRECONDITION),
+    RequestForgotten: _Told(Error.REQUEST_FORGOTTEN, grpc.StatusCode.FAILED_PRECONDITION),
+    WindowFull: _Told(Error.WINDOW_FULL, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ResponseTooLarge: _Told(Error.RESPONSE_TOO_LARGE, grpc.StatusCode.RESOURCE_EXHAUSTED),
+}
+_INTERNAL: Final = _Told(Error.INTERNAL, grpc.StatusCode.INTERNAL)
+STATUS: Final[Mapping[int, grpc.StatusCode]] = {status.value[0]: status for status in grpc.StatusCode}
+
+
+def tell(error: BaseException, topology: Callable[[], Topology]) -> Error:
+    """The error, as a client may know it. What nobody expected is logged."""
+    for kind in type(error).__mro__:
+        if kind in _TOLD:
+            told, message = _TOLD[kind], str(error)
+            break
+    else:
+        logger.error("a request failed", exc_info=error)
+        told, message = _INTERNAL, "internal error"
+    if len(message) > MESSAGE_MAX:
+        message = message[:MESSAGE_MAX] + "..."
+    found = Error(
+        kind=told.kind,
+        message=message,
+        code=told.status.value[0],
+        retryable=told.retryable,
+        same_id=told.same_id,
+    )
+    if isinstance(error, Compacted):
+        found.revision = max(error.floor, 0)  # if it is known
+    elif isinstance(error, LimitExceeded | ResponseTooLarge):
+        found.limit.CopyFrom(Limit(name=error.name, value=error.value))
+        if isinstance(error, ResponseTooLarge):
+            found.revision = error.revision
+    elif isinstance(error, Unavailable):
+        found.leaders.extend(_leaders(topology()))
+    return found
+
+
+def _leaders(topology: Topology) -> list[Leader]:
+    known = [
+        Leader(partition=partition, node=facts.leader, address=topology.addresses.get(facts.leader, ""))
+        for partition, facts in sorted(topology.partitions.items())
+        if facts.leader is not None
+    ]
+    return known[:LEADERS_MAX]

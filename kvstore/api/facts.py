@@ -1,0 +1,45 @@
+"""What a node knows of its cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kvstore.api.ports import PartitionFacts, Topology
+from kvstore.config import Config
+from kvstore.ports import NodeId
+from kvstore.store import StoreApplication
+from multicast.types import GroupId, ReplicaId
+
+
+def topology_of(
+    config: Config, store: StoreApplication, node_of: Callable[[ReplicaId], NodeId | None]
+) -> Topology:
+    """Who leads and who is a member: as its own replicas know it, or else as its gateway guesses."""
+    return Topology(
+        addresses={name: node.api or "" for name, node in config.nodes.items()},
+        partitions={
+            group: _partition(group, store, node_of, config.groups) for group in store.gateway.groups
+        },
+        placement=store.gateway.placement,
+    )
+
+
+def _partition(
+    group: GroupId,
+    store: StoreApplication,
+    node_of: Callable[[ReplicaId], NodeId | None],
+    first: Mapping[GroupId, Sequence[NodeId]],
+) -> PartitionFacts:
+    if group not in store.groups:
+        return PartitionFacts(node_of(store.gateway.leader(group)), tuple(first[group]))
+    partition = store.partition(group)
+    replica = partition.replica
+    members = [node_of(member) for member in replica.membership.current.members]
+    return PartitionFacts(
+        leader=node_of(replica.ballot.leader) if replica.ballot.number else None,
+        members=tuple(member for member in members if member is not None),
+        here=True,
+        caught_up=partition.serving,
+        leads=replica.is_leader,
+        revision=partition.machine.watermark,
+    )

@@ -1,0 +1,369 @@
+"""The service `KV`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any, Final, TypeAlias, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from wbkv_proto.v1 import kv_pb2 as kv
+
+from kvstore.api.calls import Calls
+from kvstore.api.convert import (
+    Reader,
+    consistency_of,
+    entry_fields,
+    header_fields,
+    identity_of,
+    results_size,
+    revision_of,
+    shape_of,
+    txn_fields,
+)
+from kvstore.api.errors import ResponseTooLarge
+from kvstore.api.ports import Service
+from kvstore.errors import InvalidRequest
+from kvstore.machine.request import (
+    INT64_MAX,
+    Delete,
+    DeleteRange,
+    Get,
+    Operation,
+    Shape,
+    Transaction,
+)
+from kvstore.machine.results import Deleted, Entry, Got
+from kvstore.questions import Event
+from kvstore.service import Batch, Committed, Consistency
+
+SERVICE: Final = "wbkv.v1.KV"
+PAGE_BYTES: Final = 1 << 20
+"""Of a page of a scan, about, and of what a watch sends at once, unless a transaction is larger."""
+SNAPSHOT_S: Final = 60.0
+SNAPSHOT_S_MAX: Final = 24 * 3600.0
+PROGRESS_S: Final = 5.0
+PROGRESS_S_MIN: Final = 0.05
+PROGRESS_S_MAX: Final = 3600.0
+RANGES_MAX: Final = 1024
+
+M = TypeVar("M", bound=Message)
+Fields = Callable[[Committed], dict[str, Any]]
+Begun: TypeAlias = tuple[Awaitable[Committed], Fields]
+"""What to wait for, and how it becomes the arguments of the response's message."""
+
+
+class Requests:
+    """The requests that stand alone as calls and together in sessions: each begins, and is answered later."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.begin: Final[Mapping[str, Callable[[Any, float], Begun]]] = {
+            "txn": self._txn,
+            "get": self._get,
+            "put": self._put,
+            "delete": self._delete,
+        }
+
+    def _txn(self, message: kv.TxnRequest, timeout_s: float) -> Begun:
+        transaction = Reader(self._service.limits).transaction(message)
+        identity = identity_of(message)
+        consistency = consistency_of(message.consistency)
+        revision = revision_of("revision", message.revision)
+        min_revision = revision_of("min_revision", message.min_revision)
+        if identity is None and _only_reads(transaction):
+            reading = self._service.read(
+                transaction.then,  # type: ignore[arg-type]  # gets and scans, as was just seen
+                consistency=consistency,
+                revision=revision,
+                min_revision=min_revision,
+                timeout_s=timeout_s,
+            )
+            return reading, _read_fields
+        if consistency is not Consistency.STRICT or revision:
+            raise InvalidRequest(
+                "consistency and revision are for transactions that only read, without conditions and id"
+            )
+        committing = self._service.transact(
+            transaction, identity=identity, min_revision=min_revision, timeout_s=timeout_s
+        )
+        return committing, txn_fields
+
+    def _get(self, message: kv.GetRequest, timeout_s: float) -> Begun:
+        reading = self._service.read(
+            (Get(Reader(self._service.limits).key(message.key)),),
+            consistency=consistency_of(message.consistency),
+            revision=revision_of("revision", message.revision),
+            min_revision=revision_of("min_revision", message.min_revision),
+            timeout_s=timeout_s,
+        )
+        return reading, _get_fields
+
+    def _put(self, message: kv.PutRequest, timeout_s: float) -> Begun:
+        put = Reader(self._service.limits).put(message)
+        return self._write(message, put, timeout_s), _put_fields
+
+    def _delete(self, message: kv.DeleteRequest, timeout_s: float) -> Begun:
+        reader = Reader(self._service.limits)
+        target = message.WhichOneof("target")
+        delete: Delete | DeleteRange
+        if target == "key":
+            delete = Delete(reader.key(message.key))
+        elif target == "range":
+            delete = DeleteRange(reader.range(message.range))
+        else:
+            raise InvalidRequest("a delete must have a key or a range")
+        return self._write(message, delete, timeout_s), _delete_fields
+
+    def _write(
+        self, message: kv.PutRequest | kv.DeleteRequest, operation: Operation, timeout_s: float
+    ) -> Awaitable[Committed]:
+        return self._service.transact(
+            Transaction(then=(operation,)),
+            identity=identity_of(message),
+            min_revision=revision_of("min_revision", message.min_revision),
+            timeout_s=timeout_s,
+        )
+
+
+def _only_reads(transaction: Transaction) -> bool:
+    if transaction.conditions or transaction.otherwise:
+        return False
+    return not any(operation.writes for operation in transaction.then)
+
+
+def _read_fields(committed: Committed) -> dict[str, Any]:
+    return {**txn_fields(committed), "header": {"revision": committed.complete}}
+
+
+def _get_fields(committed: Committed) -> dict[str, Any]:
+    (result,) = committed.results
+    if not isinstance(result, Got):
+        raise TypeError(f"a get has {result}")
+    fields: dict[str, Any] = {"header": {"revision": committed.complete}}
+    if result.entry is not None:
+        fields["entry"] = entry_fields(result.entry)
+    return fields
+
+
+def _put_fields(committed: Committed) -> dict[str, Any]:
+    return {"header": header_fields(committed)}
+
+
+def _delete_fields(committed: Committed) -> dict[str, Any]:
+    (result,) = committed.results
+    if not isinstance(result, Deleted):
+        raise TypeError(f"a delete has {result}")
+    return {"header": header_fields(committed), "count": result.count}
+
+
+def check_size(committed: Committed, limit: int) -> None:
+    """Raise unless the results may be sent."""
+    if results_size(committed.results) > limit:
+        raise ResponseTooLarge(limit, committed.revision)
+
+
+class KV:
+    """The servicer."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._service = calls.service
+        self._requests = Requests(calls.service)
+
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """By method."""
+        calls = self._calls
+        return {
+            "Txn": self._single("txn", kv.TxnRequest, kv.TxnResponse),
+            "Get": self._single("get", kv.GetRequest, kv.GetResponse),
+            "Put": self._single("put", kv.PutRequest, kv.PutResponse),
+            "Delete": self._single("delete", kv.DeleteRequest, kv.DeleteResponse),
+            "Scan": calls.streaming(kv.ScanRequest, self._scan),
+            "Snapshot": calls.unary(kv.SnapshotRequest, self._snapshot),
+            "ReleaseSnapshot": calls.unary(kv.ReleaseSnapshotRequest, self._release),
+            "Compact": calls.unary(kv.CompactRequest, self._compact),
+            "Watch": calls.streaming(kv.WatchRequest, self._watch),
+        }
+
+    def _single(
+        self, name: str, asked: type[M], answered: Callable[..., Any]
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        begin, calls = self._requests.begin[name], self._calls
+
+        async def call(message: M, timeout_s: float) -> Message:
+            begun, fields = begin(message, timeout_s)
+            committed = await begun
+            check_size(committed, calls.options.response_bytes)
+            response: Message = answered(**fields(committed))
+            response.header.MergeFrom(calls.header())  # type: ignore[attr-defined]  # all responses have one
+            return response
+
+        return calls.unary(asked, call)
+
+    # Scans
+
+    async def _scan(
+        self, message: kv.ScanRequest, timeout_s: float | None
+    ) -> AsyncGenerator[kv.ScanResponse, None]:
+        asked = Reader(self._service.limits).range(message.range)
+        shape = shape_of(message.shape)
+        parts = self._service.scan(
+            asked,
+            revision=revision_of("revision", message.revision),
+            consistency=consistency_of(message.consistency),
+            min_revision=revision_of("min_revision", message.min_revision),
+            limit=0 if not message.limit else min(message.limit, INT64_MAX - 1) + 1,
+            reverse=message.reverse,
+            keys_only=shape is not Shape.ENTRIES,
+            timeout_s=timeout_s or self._calls.options.default_timeout_s,
+        )
+        most = min(message.page_bytes or PAGE_BYTES, self._calls.options.response_bytes // 4)
+        room = _Room(message.limit, message.limit_bytes)
+        page = kv.ScanResponse()
+        async with aclosing(parts):  # type: ignore[type-var]  # a generator
+            async for part in parts:
+                if not page.HasField("header"):
+                    page.header.CopyFrom(self._calls.header(revision=part.revision))
+                for entry in room.take(part.entries):
+                    if shape is Shape.COUNT:
+                        continue
+                    page.entries.add(**entry_fields(entry))
+                    if room.page_full(most):
+                        yield page
+                        page = kv.ScanResponse(header=page.header)
+                if room.more:
+                    break
+        page.count, page.more = room.count, room.more
+        yield page
+
+    # Snapshots and history
+
+    async def _snapshot(self, message: kv.SnapshotRequest, timeout_s: float) -> Message:
+        ttl_s = message.ttl_ms / 1000 or SNAPSHOT_S
+        if ttl_s > SNAPSHOT_S_MAX:
+            raise InvalidRequest(f"ttl_ms must be at most {SNAPSHOT_S_MAX * 1000:.0f}, not {message.ttl_ms}")
+        taken = await self._service.snapshot(name=_new_name(), ttl_s=ttl_s, timeout_s=timeout_s)
+        return kv.SnapshotResponse(
+            header=self._calls.header(revision=taken.revision),
+            name=taken.name,
+            revision=taken.revision,
+            ttl_ms=max(int(taken.expires_s * 1000), 0),
+        )
+
+    async def _release(self, message: kv.ReleaseSnapshotRequest, timeout_s: float) -> Message:
+        if not message.name:
+            raise InvalidRequest("the snapshot's name is empty")
+        await self._service.release(message.name, timeout_s=timeout_s)
+        return kv.ReleaseSnapshotResponse(header=self._calls.header())
+
+    async def _compact(self, message: kv.CompactRequest, timeout_s: float) -> Message:
+        if not message.revision:
+            raise InvalidRequest("the revision is missing")
+        await self._service.compact(revision_of("revision", message.revision), timeout_s=timeout_s)
+        return kv.CompactResponse(header=self._calls.header(revision=message.revision))
+
+    # Watches
+
+    async def _watch(
+        self, message: kv.WatchRequest, timeout_s: float | None
+    ) -> AsyncGenerator[kv.WatchResponse, None]:
+        if not 0 < len(message.ranges) <= RANGES_MAX:
+            raise InvalidRequest(
+                f"a watch must have from 1 to {RANGES_MAX} ranges, not {len(message.ranges)}"
+            )
+        reader = Reader(self._service.limits)
+        ranges = tuple(reader.range(asked) for asked in message.ranges)
+        after = revision_of("after", message.after)
+        progress_s = message.progress_ms / 1000 or PROGRESS_S
+        progress_s = min(max(progress_s, PROGRESS_S_MIN), PROGRESS_S_MAX)
+        timeout_s = timeout_s or self._calls.options.default_timeout_s
+        snapshot = None
+        if not after:
+            snapshot = await self._service.snapshot(name=_new_name(), ttl_s=SNAPSHOT_S, timeout_s=timeout_s)
+            after = snapshot.revision
+        batches = self._service.watch(after=after, ranges=ranges, progress_s=progress_s)
+        async with aclosing(batches):  # type: ignore[type-var]  # a generator
+            yield kv.WatchResponse(header=self._calls.header(revision=after), revision=after)
+            async for batch in batches:
+                if snapshot is not None:
+                    await self._service.release(snapshot.name, timeout_s=timeout_s)
+                    snapshot = None
+                for response in self._changes(after, batch):
+                    response.header.CopyFrom(self._calls.header(revision=response.revision))
+                    yield response
+                after = batch.revision
+
+    def _changes(self, after: int, batch: Batch) -> Iterator[kv.WatchResponse]:
+        """A batch in messages of about a page. Only a transaction too large for one is split."""
+        most = self._calls.options.response_bytes // 2
+        response, size = kv.WatchResponse(), 0
+        for revision, events in batch.transactions:
+            for part, part_size, continued in _parts(events, most):
+                if response.transactions and size + part_size > PAGE_BYTES:
+                    response.revision = after
+                    yield response
+                    response, size = kv.WatchResponse(), 0
+                size += part_size
+                response.transactions.add(
+                    revision=revision, events=[_event(event) for event in part], continued=continued
+                )
+            after = revision
+        response.revision = batch.revision
+        yield response
+
+
+class _Room:
+    """What a scan may still return, and how much of a page is full."""
+
+    def __init__(self, limit: int, limit_bytes: int) -> None:
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._size = 0
+        self._sent = 0
+        self.count = 0
+        self.more = False
+
+    def take(self, entries: tuple[Entry, ...]) -> Iterator[Entry]:
+        """As many of these as there is room for."""
+        for entry in entries:
+            size = self._size + len(entry.key) + len(entry.value)
+            full = self._limit and self.count == self._limit
+            if full or (self.count and self._limit_bytes and size > self._limit_bytes):
+                self.more = True
+                return
+            self._size = size
+            self.count += 1
+            yield entry
+
+    def page_full(self, most: int) -> bool:
+        """Whether what was taken since the last page makes one."""
+        if self._size - self._sent < most:
+            return False
+        self._sent = self._size
+        return True
+
+
+def _new_name() -> str:
+    return secrets.token_hex(16)
+
+
+def _parts(events: Iterable[Event], most: int) -> Iterator[tuple[list[Event], int, bool]]:
+    """A transaction's events, their size, and whether there are more of them."""
+    part: list[Event] = []
+    size = 0
+    for event in events:
+        bytes_ = 32 + len(event.key) + len(event.value or b"")
+        if part and size + bytes_ > most:
+            yield part, size, True
+            part, size = [], 0
+        part.append(event)
+        size += bytes_
+    yield part, size, False
+
+
+def _event(event: Event) -> kv.Event:
+    key, value, create_revision, version = event
+    return kv.Event(key=key, value=value, create_revision=create_revision, version=version)

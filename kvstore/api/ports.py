@@ -1,0 +1,98 @@
+"""What the API needs of a node: `kvstore.service.Service`, and facts about the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from kvstore.machine.placement import Placement
+from kvstore.machine.request import Get, Limits, Range, Scan, Transaction
+from kvstore.service import Batch, Committed, Consistency, Identity, Part, Snapshot
+
+
+class PartitionFacts(NamedTuple):
+    """A partition, as a node sees it."""
+
+    leader: str | None
+    """A node's name, if anybody is known to lead."""
+    members: tuple[str, ...]
+    here: bool = False
+    """Whether this node has a replica of it."""
+    caught_up: bool = True
+    """Whether that replica has caught up."""
+    leads: bool = False
+    """Whether it leads."""
+    revision: int = 0
+    """It has executed everything up to here."""
+
+
+class Topology(NamedTuple):
+    """Where things are."""
+
+    addresses: Mapping[str, str]
+    """Of the nodes' APIs, by name; empty if a node has none."""
+    partitions: Mapping[int, PartitionFacts]
+    placement: Placement
+
+
+class Facts(NamedTuple):
+    """What a node says of itself and of others, whenever it is asked."""
+
+    topology: Callable[[], Topology]
+    status: Callable[[], Mapping[str, Any]]
+    """For people, as JSON."""
+
+
+class Service(Protocol):
+    """One node's. What is awaited may be a future: a session then needs no task for it."""
+
+    @property
+    def limits(self) -> Limits:
+        """How large things may be."""
+
+    def transact(
+        self,
+        transaction: Transaction,
+        *,
+        identity: Identity | None = None,
+        min_revision: int = 0,
+        timeout_s: float,
+    ) -> Awaitable[Committed]:
+        """Execute a transaction."""
+
+    def read(
+        self,
+        operations: tuple[Get | Scan, ...],
+        *,
+        consistency: Consistency = Consistency.STRICT,
+        revision: int = 0,
+        min_revision: int = 0,
+        timeout_s: float,
+    ) -> Awaitable[Committed]:
+        """Read without a place in the order."""
+
+    def scan(
+        self,
+        asked: Range,
+        *,
+        revision: int = 0,
+        consistency: Consistency = Consistency.STRICT,
+        min_revision: int = 0,
+        limit: int = 0,
+        reverse: bool = False,
+        keys_only: bool = False,
+        timeout_s: float,
+    ) -> AsyncIterator[Part]:
+        """All of a range at one revision, in the order of keys. The time-out is for each part."""
+
+    async def snapshot(self, *, name: str, ttl_s: float, timeout_s: float) -> Snapshot:
+        """A revision that has everything completed so far, kept for a while."""
+
+    async def release(self, name: str, *, timeout_s: float) -> None:
+        """A snapshot is not needed any more."""
+
+    async def compact(self, revision: int, *, timeout_s: float) -> None:
+        """Forget what no read at this revision or above needs."""
+
+    def watch(self, *, after: int, ranges: tuple[Range, ...], progress_s: float) -> AsyncIterator[Batch]:
+        """All transactions after a revision that change anything in these ranges."""

@@ -1,0 +1,90 @@
+"""The API on a port: all services, gRPC's limits, and reflection.
+
+It listens on loopback unless told otherwise. Anyone who reaches the port may read and write everything, so an
+address that others reach should come with credentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc
+from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION
+from grpc_reflection.v1alpha.reflection import aio as reflection
+from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
+
+from kvstore.api import cluster, health, kv, session
+from kvstore.api.calls import Calls, Context, Options, parse, send
+from kvstore.api.ports import Facts, Service
+
+LISTEN: Final = "127.0.0.1:0"
+KEEPALIVE_MS: Final = 30_000
+"""After so long without a word from a client it is asked whether it is still there."""
+KEEPALIVE_TIMEOUT_MS: Final = 10_000
+PING_MS: Final = 5_000
+"""How often clients may ask the same."""
+
+
+class Api:
+    """A node's API. It belongs to the event loop in which it is made."""
+
+    def __init__(self, service: Service, facts: Facts, options: Options) -> None:
+        self._calls = Calls(service, facts, options)
+        self._health = health.Health(self._calls)
+        self._server = grpc.aio.server(
+            maximum_concurrent_rpcs=options.calls,
+            options=(
+                ("grpc.max_receive_message_length", self._calls.message_bytes),
+                ("grpc.max_send_message_length", -1),  # the services see to it
+                ("grpc.so_reuseport", 0),  # two nodes on one port would share its clients
+                ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+                ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+                ("grpc.http2.min_ping_interval_without_data_ms", PING_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ),
+        )
+        services = {
+            kv.SERVICE: kv.KV(self._calls).handlers(),
+            session.SERVICE: session.Session(self._calls).handlers(),
+            cluster.SERVICE: cluster.Cluster(self._calls).handlers(),
+            health.SERVICE: self._health.handlers(),
+        }
+        self._reflection = reflection.ReflectionServicer([*services, REFLECTION])
+        services[REFLECTION] = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(self._reflect)}
+        self._server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(name, handlers) for name, handlers in services.items()]
+        )
+
+    async def start(self, listen: str = LISTEN, credentials: grpc.ServerCredentials | None = None) -> int:
+        """Serve. The port, if any was allowed. Raises `OSError` if the address cannot be had."""
+        try:
+            if credentials is None:
+                port = self._server.add_insecure_port(listen)
+            else:
+                port = self._server.add_secure_port(listen, credentials)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {listen}") from error
+        await self._server.start()
+        return port
+
+    def take_no_more(self) -> None:
+        """Say that this node is not healthy, so that nobody begins anything here."""
+        self._health.stopping = True
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Take no new calls, and end those that are not done in time, or at once."""
+        self.take_no_more()
+        await self._server.stop(grace_s)
+
+    async def _reflect(self, raws: AsyncIterator[bytes], context: Context) -> None:
+        async def requests() -> AsyncIterator[ServerReflectionRequest]:
+            async for raw in raws:
+                yield parse(ServerReflectionRequest, raw)
+
+        answers: Any = self._reflection.ServerReflectionInfo(requests(), context)
+        try:
+            async for answer in answers:
+                await send(context, answer.SerializeToString())
+        except Exception as error:  # noqa: BLE001 - all of them are told
+            await self._calls.fail(context, error)

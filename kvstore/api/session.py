@@ -1,0 +1,181 @@
+"""The service `Session`: many calls on one stream, without a task for each.
+
+A stream has two loops. One reads messages and begins their calls; each call's future then puts its reply, as
+bytes, into a queue. The other sends what is in the queue: so all that became ready in one round of the event
+loop leaves in one message. When too much is under way, the first loop waits, and gRPC makes the client wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import Any, Final
+
+import grpc
+from wbkv_proto.v1 import session_pb2 as session
+
+from kvstore.api.calls import Calls, Context, parse, receive, send
+from kvstore.api.errors import LimitExceeded, tell
+from kvstore.api.kv import Fields, Requests, check_size
+from kvstore.errors import InvalidRequest, Unavailable
+from kvstore.service import Committed
+
+SERVICE: Final = "wbkv.v1.Session"
+MESSAGE_BYTES: Final = 1 << 20
+"""Of replies in one message, unless a single one is larger."""
+SLICE: Final = 64
+"""Calls that are begun before others may use the event loop."""
+_REPLIES: Final = bytes((session.SessionResponse.REPLIES_FIELD_NUMBER << 3 | 2,))
+"""How a reply begins inside its message, before its length."""
+
+
+class Session:
+    """The servicer."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._requests = Requests(calls.service)
+
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """By method."""
+        return {"Open": grpc.stream_stream_rpc_method_handler(self._open)}
+
+    async def _open(self, _: object, context: Context) -> None:
+        stream = _Stream(self._calls, self._requests, context)
+        try:
+            await stream.run()
+        except Exception as error:  # noqa: BLE001 - all of them are told
+            await self._calls.fail(context, error)
+
+
+class _Stream:
+    """One client's stream."""
+
+    def __init__(self, calls: Calls, requests: Requests, context: Context) -> None:
+        self._calls = calls
+        self._options = calls.options
+        self._requests = requests
+        self._context = context
+        self._under_way: dict[int, asyncio.Future[Committed]] = {}
+        """Calls by number."""
+        self._replies: deque[tuple[int, bytes]] = deque()
+        """What each counts for in `_size`, and its bytes."""
+        self._count = 0
+        """Calls whose replies have not been sent."""
+        self._size = 0
+        """Bytes of these calls, and of their replies."""
+        self._to_send = asyncio.Event()
+        self._room = asyncio.Event()
+        self._closed = False
+
+    async def run(self) -> None:
+        """Serve until the client has closed its side, and has all replies."""
+        await send(self._context, session.SessionResponse(header=self._calls.header()).SerializeToString())
+        reading = asyncio.get_running_loop().create_task(self._read())
+        reading.add_done_callback(lambda _: self._to_send.set())
+        try:
+            while self._count or not reading.done():
+                await self._to_send.wait()
+                self._to_send.clear()
+                while self._replies:
+                    await self._send()
+                if reading.done():
+                    reading.result()
+        finally:
+            self._closed = True
+            reading.cancel()
+            for future in list(self._under_way.values()):
+                future.cancel()
+
+    async def _send(self) -> None:
+        pieces: list[bytes] = []
+        count = size = 0
+        room = MESSAGE_BYTES
+        while self._replies and (not pieces or len(self._replies[0][1]) <= room):
+            counted, reply = self._replies.popleft()
+            pieces += (_REPLIES, _varint(len(reply)), reply)
+            room -= len(reply)
+            count += 1
+            size += counted
+        await send(self._context, b"".join(pieces))
+        self._count -= count
+        self._size -= size
+        self._room.set()
+
+    def _full(self) -> bool:
+        return self._count >= self._options.session_calls or self._size >= self._options.session_bytes
+
+    async def _read(self) -> None:
+        while True:
+            while self._full():
+                self._room.clear()
+                await self._room.wait()
+            raw = await receive(self._context)
+            if raw is None:
+                return
+            calls = parse(session.SessionRequest, raw).calls
+            if len(calls) > self._options.session_calls:
+                limit = self._options.session_calls
+                raise LimitExceeded(
+                    f"{len(calls)} calls in a message are more than the limit session_calls of {limit}",
+                    *("session_calls", limit),
+                )
+            size = len(raw) // len(calls) if calls else 0
+            for i, call in enumerate(calls, start=1):
+                self._begin(call, size)
+                if i % SLICE == 0:
+                    await asyncio.sleep(0)
+
+    def _begin(self, call: session.Call, size: int) -> None:
+        number = call.number
+        if number in self._under_way:
+            raise InvalidRequest(f"two calls under way have the number {number}")
+        self._count += 1
+        self._size += size
+        kind = call.WhichOneof("call")
+        try:
+            if kind is None:
+                raise InvalidRequest("the call is none that this server knows")  # noqa: TRY301 - told too
+            timeout_s = call.timeout_ms / 1000 or self._options.default_timeout_s
+            begun, fields = self._requests.begin[kind](getattr(call, kind), timeout_s)
+            future = asyncio.ensure_future(begun)
+        except Exception as error:  # noqa: BLE001 - all of them are told
+            self._reply(size, self._error(number, error))
+            return
+        self._under_way[number] = future
+        future.add_done_callback(partial(self._done, number, size, kind, fields))
+
+    def _done(
+        self, number: int, size: int, kind: str, fields: Fields, future: asyncio.Future[Committed]
+    ) -> None:
+        del self._under_way[number]
+        if self._closed:
+            return
+        try:
+            if future.cancelled():
+                raise Unavailable("this node is stopping")  # noqa: TRY301 - told like all others
+            committed = future.result()
+            check_size(committed, self._options.response_bytes)
+            reply = session.Reply(number=number, **{kind: fields(committed)})
+        except Exception as error:  # noqa: BLE001 - all of them are told
+            reply = self._error(number, error)
+        self._reply(size, reply)
+
+    def _error(self, number: int, error: Exception) -> session.Reply:
+        return session.Reply(number=number, error=tell(error, self._calls.facts.topology))
+
+    def _reply(self, size: int, reply: session.Reply) -> None:
+        raw = reply.SerializeToString()
+        self._size += len(raw)
+        self._replies.append((size + len(raw), raw))
+        self._to_send.set()
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
