@@ -171,7 +171,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as data,
         LocalCluster(
             data, arguments.nodes, arguments.groups, protocol=arguments.protocol,
-            durability=arguments.durability, command=command, restart=False,
+            durability=arguments.durability, application="multicast", command=command, restart=False,
         ) as cluster,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         profiled(arguments.profile),

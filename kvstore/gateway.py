@@ -35,7 +35,7 @@ from kvstore.machine.results import (
 from kvstore.machine.sessions import WINDOW
 from kvstore.messages import Answer, Query, Raise, Results
 from kvstore.ports import Said
-from kvstore.questions import Frontier, NotLeading, Question, Reached, Response
+from kvstore.questions import Feed, Frontier, NotLeading, Question, Reached, Response
 from multicast.client import Refused as NotOrdered
 from multicast.client import Reply, Sender
 from multicast.errors import PeerViolation
@@ -313,6 +313,8 @@ class Gateway:
     def _send_question(self, number: int) -> None:
         asked = self._questions[number]
         asked.retry_at = self._now + RETRY_S
+        if isinstance(asked.question, Feed):
+            asked.retry_at += asked.question.wait_s
         local = self._local.get(asked.group)
         if not asked.of_leader and local is not None and asked.tries % 2 == 0:
             target = local
