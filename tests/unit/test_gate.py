@@ -322,3 +322,17 @@ def test_no_key_of_a_range_is_forgotten_before_its_dependency(
     for key in (b"%d" % n for n in range(8)):
         exact = max((d for asked, d in added if d > closed and asked.covers(key)), default=0)
         assert dependencies.of(Footprint(writes=(key,))) >= exact
+
+
+@pytest.mark.parametrize(
+    "footprint",
+    [PUT, K, Footprint(write_ranges=(Range(b"a", b"z"),)), Footprint(read_ranges=(Range(b"a", b"z"),))],
+)
+def test_what_has_been_raised_since_is_not_forgotten(footprint: Footprint) -> None:
+    dependencies = Dependencies()
+    dependencies.add(footprint, ts(1))
+    dependencies.add(footprint, ts(2))
+    dependencies.forget(ts(1))
+    assert dependencies.of(PUT) == 2
+    dependencies.forget(ts(2))
+    assert dependencies.of(PUT) == 0
