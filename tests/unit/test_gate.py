@@ -132,6 +132,9 @@ def test_a_lost_announcement_is_asked_for() -> None:
     there.heard(announcement)
     there.turn()
     assert there.closed == 5
+    for _ in range(2):  # as often as it is asked for
+        here.heard(wish)
+        assert [group for group, _ in here.turn().announcements] == [B]
 
 
 def test_a_gate_made_anew_says_how_far_its_group_has_delivered() -> None:
@@ -235,6 +238,7 @@ def test_what_is_closed_is_forgotten() -> None:
         gate.heard(announced(B, number - 3, A))
         gate.turn()
         assert len(gate) <= 4
+        assert sum(map(len, gate._shared.values())) == len(gate)
         assert len(gate._dependencies) <= 20
         assert len(gate._depends) <= 4
     gate.heard(announced(B, 1000, A))
@@ -318,3 +322,17 @@ def test_no_key_of_a_range_is_forgotten_before_its_dependency(
     for key in (b"%d" % n for n in range(8)):
         exact = max((d for asked, d in added if d > closed and asked.covers(key)), default=0)
         assert dependencies.of(Footprint(writes=(key,))) >= exact
+
+
+@pytest.mark.parametrize(
+    "footprint",
+    [PUT, K, Footprint(write_ranges=(Range(b"a", b"z"),)), Footprint(read_ranges=(Range(b"a", b"z"),))],
+)
+def test_what_has_been_raised_since_is_not_forgotten(footprint: Footprint) -> None:
+    dependencies = Dependencies()
+    dependencies.add(footprint, ts(1))
+    dependencies.add(footprint, ts(2))
+    dependencies.forget(ts(1))
+    assert dependencies.of(PUT) == 2
+    dependencies.forget(ts(2))
+    assert dependencies.of(PUT) == 0
