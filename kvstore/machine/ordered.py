@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedList
 
 
 class Ordered(Protocol):
@@ -52,31 +52,45 @@ class Table(NamedTuple, Generic[K, V]):
 
 
 class MemoryMap(Generic[K, V]):
-    """An ordered map in memory."""
+    """An ordered map in memory. Keys are put in order when somebody asks for it."""
 
-    __slots__ = ("_rows", "get")
+    __slots__ = ("_fresh", "_ordered", "_rows", "get")
 
     def __init__(self, rows: dict[K, V] | None = None) -> None:
-        self._rows: SortedDict[K, V] = SortedDict(rows or {})
+        self._rows: dict[K, V] = dict(rows or {})
+        self._ordered: SortedList[K] = SortedList()
+        self._fresh = set(self._rows)
+        """Keys that are not in order yet."""
         self.get = self._rows.get
 
     def put(self, key: K, value: V) -> None:
         """Give a key a value."""
-        self._rows[key] = value
+        rows = self._rows
+        if key not in rows:
+            self._fresh.add(key)
+        rows[key] = value
 
     def delete(self, key: K) -> None:
         """Remove a key, if it is there."""
-        self._rows.pop(key, None)
+        if key in self._rows:
+            del self._rows[key]
+            if key in self._fresh:
+                self._fresh.remove(key)
+            else:
+                self._ordered.remove(key)
 
     def items(self, start: K, end: K | None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
         """Keys from `start` up to, not including, `end`, or to the last; or the same backwards."""
+        if self._fresh:
+            self._ordered.update(self._fresh)
+            self._fresh.clear()
         rows = self._rows
-        for key in rows.irange(start, end, (True, False), reverse=reverse):
+        for key in self._ordered.irange(start, end, (True, False), reverse=reverse):
             yield key, rows[key]
 
     def copy(self) -> MemoryMap[K, V]:
         """An independent copy."""
-        return MemoryMap(dict(self._rows))
+        return MemoryMap(self._rows)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MemoryMap) and self._rows == other._rows
@@ -84,4 +98,4 @@ class MemoryMap(Generic[K, V]):
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        return f"MemoryMap({dict(self._rows)})"
+        return f"MemoryMap({self._rows})"

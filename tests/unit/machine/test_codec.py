@@ -173,7 +173,7 @@ SAMPLES = [
     TABLES["latest"].encode(Version(b"v", 1, 2, 3)),
     TABLES["history"].encode((Change(b"k", None, 0, 0, 7, Version(b"v", 1, 2, 3)),)),
     TABLES["sessions"].encode(Session(1, 2, 3)),
-    TABLES["results"].encode(Stored(7, TS, RESULTS[1])),
+    TABLES["results"].encode(Stored(7, timestamp(3, A), RESULTS[1])),
     TABLES["outcomes"].encode(RESULTS[0] is None),
     TABLES["results"].encode_key((1, (A, B), 5)),
 ]
