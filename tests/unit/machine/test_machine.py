@@ -362,6 +362,18 @@ def test_what_is_removed_leaves_with_compaction() -> None:
     assert [key for key, _ in g.store.latest.items(b"", None)] == [b"b"]
 
 
+def test_compaction_leaves_later_removals() -> None:
+    g = Group()
+    g.deliver(1, then(Put(b"a", b"1")))
+    g.deliver(2, then(Delete(b"a")))
+    g.deliver(3, Compact(ts(2)))
+    g.deliver(4, then(Put(b"a", b"4")))
+    g.deliver(5, then(Delete(b"a")))
+    g.work()
+    assert g.machine.versions.get_at(b"a", ts(4)) == Version(b"4", ts(4), ts(4), 1)
+    assert g.machine.versions.get_at(b"a", ts(5)) is None
+
+
 def test_rows_do_not_tell_when_compaction_was_done() -> None:
     """Before, amid or after later writes, and in one go or in slices with a restart in between."""
     early, amid, late = Group(), Group(), Group()
