@@ -44,7 +44,7 @@ class Load:
     """A closed loop over one session: whenever transactions are answered, as many are sent."""
 
     def __init__(self, channel: grpc.aio.Channel, keys: list[list[bytes]], dest: int, in_flight: int) -> None:
-        self._stub = session_pb2_grpc.SessionStub(channel)
+        self._stub: Any = session_pb2_grpc.SessionStub(channel)  # type: ignore[no-untyped-call]  # generated
         self._keys = keys
         self._dest = dest
         self._in_flight = in_flight
@@ -90,9 +90,14 @@ class Load:
                 self._more.put_nowait(len(response.replies))
 
 
-async def unary(channels: list[grpc.aio.Channel], keys: list[list[bytes]], seconds: float, clients: int) -> float:
+async def unary(
+    channels: list[grpc.aio.Channel], keys: list[list[bytes]], seconds: float, clients: int
+) -> float:
     """Puts per second by unary calls."""
-    stubs = [kv_pb2_grpc.KVStub(channel) for channel in channels]
+    stubs: list[Any] = [
+        kv_pb2_grpc.KVStub(channel)  # type: ignore[no-untyped-call]  # generated
+        for channel in channels
+    ]
     end = time.perf_counter() + seconds
     done = 0
 
@@ -154,7 +159,7 @@ def main() -> None:
     parser.add_argument("--durability", choices=("fsync", "os"), default="fsync")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--groups", type=int, default=3)
-    parser.add_argument("--dest", type=int, default=2, help="how many partitions each transaction touches (1, 2)")
+    parser.add_argument("--dest", type=int, default=2, help="partitions of each transaction (1, 2)")
     parser.add_argument("--in-flight", type=int, default=300)
     parser.add_argument("--warm-up", type=float, default=2.0)
     parser.add_argument("--seconds", type=float, default=3.0)

@@ -13,16 +13,15 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kvstore import errors
 from kvstore.machine import Placement
 from kvstore.machine.codec import decode_result, digest_of, encode_request
-from kvstore.machine.commands import Command, Pin, Request, Tick
+from kvstore.machine.commands import Command, Request, Tick
 from kvstore.machine.merge import merge
 from kvstore.machine.placement import groups_of
-from kvstore.machine.request import Limits, Transaction, validate
+from kvstore.machine.request import Limits, Range, Transaction, validate
 from kvstore.machine.results import (
     OperationResult,
     Outcome,
@@ -35,7 +34,7 @@ from kvstore.machine.results import (
 from kvstore.machine.sessions import WINDOW
 from kvstore.messages import Answer, Query, Raise, Results
 from kvstore.ports import Said
-from kvstore.questions import Feed, Frontier, NotLeading, Question, Reached, Response
+from kvstore.questions import Busy, Feed, NotLeading, Question, Response
 from multicast.client import Refused as NotOrdered
 from multicast.client import Reply, Sender
 from multicast.errors import PeerViolation
@@ -63,6 +62,9 @@ IN_FLIGHT_BYTES: Final = 256 << 20
 
 LIFE_TICKS: Final = 10 * 60 * 10_000
 """How long a request may be repeated: ten minutes."""
+
+LIFE_MAX_TICKS: Final = 24 * 3600 * 10_000
+"""The longest that a client may ask for: a day. Its session is kept that long."""
 
 AHEAD_TICKS: Final = 10_000
 """A revision further ahead than this is one that nobody can have seen: a second."""
@@ -223,6 +225,10 @@ class Gateway:
         """Execute it, once. Raises, with nothing done, if it cannot be."""
         validate(transaction, self.limits)
         self.check_revision(min_revision)
+        if identity is not None and identity.deadline > timestamp(self.newest() + LIFE_MAX_TICKS, GroupId(0)):
+            raise errors.InvalidRequest(
+                f"the request's deadline, revision {identity.deadline}, is more than a day ahead"
+            )
         self._multicast(transaction, groups_of(transaction, self.placement), done, identity, min_revision, 0)
 
     def command(self, group: GroupId, command: Command, done: OnDone, *, at_least: int = 0) -> None:
@@ -338,13 +344,14 @@ class Gateway:
                     asked.tries = min(asked.tries, 1)
             return
         del self._questions[number]
-        asked.done(response)
+        asked.done(errors.Overloaded("too many reads wait there") if isinstance(response, Busy) else response)
 
-    # A revision that all groups have passed
+    # A revision to read at
 
-    def cut(self, done: OnDone, *, pin: str | None = None, life_ticks: int = 0) -> None:
-        """A revision above all that was completed, which every group has passed; kept, if it is pinned."""
-        _Cut(self, done, pin, life_ticks)
+    def cut(self, ranges: tuple[Range, ...], done: OnDone) -> None:
+        """A revision at which these ranges can be read as if that were done now, in all groups at once."""
+        groups = {group for asked in ranges for group in self.placement.groups_of_range(asked)}
+        self._multicast(Tick(ranges), tuple(sorted(groups)), done, None, 0, 0)
 
     # What comes in, and out
 
@@ -395,55 +402,6 @@ class Gateway:
         busy = self._calls or self._questions
         self.wake_at = now + RETRY_S / 8 if busy else float("inf")
         return said
-
-
-class _Cut:
-    """A question to every group's leader, how far it is; then a message to each, above the highest answer."""
-
-    def __init__(self, gateway: Gateway, done: OnDone, pin: str | None, life_ticks: int) -> None:
-        self._gateway = gateway
-        self._done = done
-        self._pin = pin
-        self._life = life_ticks
-        self._waiting = set(gateway.groups)
-        self._revision = 0
-        for group in gateway.groups:
-            gateway.ask(group, Frontier(), partial(self._found, group), of_leader=True)
-
-    def _found(self, group: GroupId, found: Reached) -> None:
-        self._revision = max(self._revision, found.frontier)
-        self._waiting.discard(group)
-        if not self._waiting:
-            self._waiting = set(self._gateway.groups)
-            for each in self._gateway.groups:
-                self._pass(each)
-
-    def _pass(self, group: GroupId) -> None:
-        command: Command = Tick()
-        if self._pin is not None:
-            until = timestamp(self._gateway.newest() + self._life, GroupId(0))
-            command = Pin(self._pin, self._revision, until)
-        try:
-            self._gateway.command(group, command, partial(self._passed, group), at_least=self._revision)
-        except errors.StoreError as error:
-            self._fail(error)
-
-    def _passed(self, group: GroupId, placed: Placed | errors.StoreError) -> None:
-        if isinstance(placed, errors.FutureRevision) or (
-            isinstance(placed, Placed) and placed.revision < self._revision
-        ):
-            self._pass(group)  # its leader changed in between, and did not hear how far to go
-        elif isinstance(placed, errors.StoreError):
-            self._fail(placed)
-        else:
-            self._waiting.discard(group)
-            if not self._waiting and self._revision >= 0:
-                self._done(self._revision)
-
-    def _fail(self, error: errors.StoreError) -> None:
-        if self._revision >= 0:
-            self._revision = -1
-            self._done(error)
 
 
 _ERRORS: Final[Mapping[Refusal, type[errors.StoreError]]] = {

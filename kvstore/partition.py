@@ -25,15 +25,14 @@ from kvstore.messages import Answer, Levels, Query, Raise, Results, StandsIn, St
 from kvstore.ports import Said
 from kvstore.questions import (
     At,
+    Busy,
     Changes,
     Entries,
     Event,
     Feed,
-    Frontier,
     Gone,
     NotLeading,
     Page,
-    Reached,
     Response,
     Strict,
     Values,
@@ -64,6 +63,9 @@ PULLED: Final = 256
 RAISE_TICKS: Final = 10_000
 """How far ahead of the clock, and of the wall, anybody may raise a clock: a second."""
 
+READS: Final = 10_000
+"""Strict reads that may wait. Those that nobody waits for any more are among them: they end with the rest."""
+
 FEED_ROWS: Final = 4096
 """Transactions that are looked at for one answer to a watch."""
 
@@ -77,7 +79,7 @@ class _Read:
 
     client: ClientId
     number: int
-    question: Strict | Frontier
+    question: Strict
 
 
 @dataclass(slots=True)
@@ -239,10 +241,12 @@ class Partition:
         if isinstance(asker, ReplicaId):
             raise PeerViolation(f"{asker} asks what only clients do")
         question = query.question
-        if isinstance(question, Strict | Frontier):
+        if isinstance(question, Strict):
             self._see_ballot()
             if self._ballot is None:
                 self._answer(asker, query.number, NotLeading(self.replica.ballot))
+            elif len(self._arrived) + len(self._reads) >= READS:
+                self._answer(asker, query.number, Busy())
             else:
                 self._arrived.append(_Read(asker, query.number, question))
         elif isinstance(question, Feed):
@@ -310,9 +314,6 @@ class Partition:
             return
         self._round = None
         for read in current.reads:
-            if isinstance(read.question, Frontier):
-                self._answer(read.client, read.number, Reached(self.machine.delivered))
-                continue
             token = next(self._tokens)
             footprint = footprint_of((), enumerate(read.question.operations))
             self._reads[token] = read
@@ -323,7 +324,6 @@ class Partition:
     def _read_now(self, token: int) -> None:
         """The locks are granted: nothing that is delivered and not executed touches what is read."""
         question = self._reads[token].question
-        assert isinstance(question, Strict)
         self._results[token] = Values(self.machine.watermark, tuple(self._results_now(question.operations)))
         self.gate.executed(token)
 

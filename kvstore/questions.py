@@ -31,10 +31,6 @@ class Page(msgspec.Struct, frozen=True, array_like=True, tag=3):
     revision: int
 
 
-class Frontier(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """What has been delivered by now? Only a leader knows that."""
-
-
 class Feed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """What has changed in these ranges after a revision? If nothing has, wait a while."""
 
@@ -44,7 +40,7 @@ class Feed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     wait_s: float
 
 
-Question: TypeAlias = Strict | At | Page | Frontier | Feed
+Question: TypeAlias = Strict | At | Page | Feed
 
 
 class Values(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -63,10 +59,8 @@ class Entries(msgspec.Struct, frozen=True, array_like=True, tag=2):
     more: bool
 
 
-class Reached(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """What has been delivered."""
-
-    frontier: int
+class Busy(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Too many reads wait here."""
 
 
 class Event(NamedTuple):
@@ -103,4 +97,4 @@ class Gone(msgspec.Struct, frozen=True, array_like=True, tag=7):
     floor: int
 
 
-Response: TypeAlias = Values | Entries | Reached | Changes | NotLeading | NotYet | Gone
+Response: TypeAlias = Values | Entries | Busy | Changes | NotLeading | NotYet | Gone

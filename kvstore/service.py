@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from kvstore import errors
 from kvstore.gateway import Committed, Gateway, Identity, Placed
-from kvstore.machine.commands import Compact, Tick, Unpin
+from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
 from kvstore.machine.merge import merge
 from kvstore.machine.placement import Placement, groups_of, part_of
 from kvstore.machine.request import Get, Limits, Range, Scan, Shape, Transaction, validate
 from kvstore.machine.results import Entry, Outcome
 from kvstore.questions import At, Changes, Entries, Event, Feed, Gone, NotYet, Page, Question, Strict, Values
-from multicast.types import GroupId
+from multicast.types import TICKS_PER_S, GroupId, timestamp
 
 __all__ = ["Batch", "Committed", "Consistency", "Entry", "Event", "Identity", "Part", "Service", "Snapshot"]
 
@@ -31,8 +31,7 @@ AGAIN_S: Final = 0.02
 IDLE_S: Final = 0.2
 """How long a watch waits for a group that lags behind the others before it makes it move."""
 
-TICKS: Final = 10_000
-"""In a second."""
+EVERYTHING: Final = Range(b"", None)
 
 T = TypeVar("T")
 
@@ -251,7 +250,7 @@ class Service:
         groups = sorted(self.placement.groups_of_range(asked))
         async with self._deadline(timeout_s):
             if not revision and consistency is Consistency.STRICT:
-                revision = await self._cut()
+                revision = await self._cut((asked,))
             elif not revision:
                 revision = await self._complete(groups, min_revision)
         yield Part(revision, ())
@@ -276,21 +275,28 @@ class Service:
 
     # Snapshots and compaction
 
-    async def _cut(self, pin: str | None = None, life_s: float = 0.0) -> int:
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._gateway.cut(partial(_resolve, future), pin=pin, life_ticks=int(life_s * TICKS))
+    async def _cut(self, ranges: tuple[Range, ...]) -> int:
+        future: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        self._gateway.cut(ranges, partial(_resolve, future))
         self._turn_soon()
-        return await future
+        return (await future).revision
 
     async def snapshot(self, *, name: str, ttl_s: float, timeout_s: float) -> Snapshot:
         """A revision that has everything completed so far, kept for so long. The same name moves it."""
         async with self._deadline(timeout_s):
-            return Snapshot(name, await self._cut(name, ttl_s), ttl_s)
+            while True:
+                revision = await self._cut((EVERYTHING,))
+                until = timestamp(self._gateway.newest() + int(ttl_s * TICKS_PER_S), GroupId(0))
+                try:
+                    await self._everywhere(Pin(name, revision, until), revision)
+                except errors.Compacted:
+                    continue  # somebody was faster
+                return Snapshot(name, revision, ttl_s)
 
     async def release(self, name: str, *, timeout_s: float) -> None:
         """A snapshot is not needed any more."""
         async with self._deadline(timeout_s):
-            await self._everywhere(lambda: Unpin((name,)), 0)
+            await self._everywhere(Unpin((name,)), 0)
 
     async def compact(self, revision: int, *, timeout_s: float) -> None:
         """Forget what no read at this revision or above needs."""
@@ -298,13 +304,13 @@ class Service:
             raise errors.InvalidRequest(f"revision {revision} cannot be compacted to")
         self._gateway.check_revision(revision)
         async with self._deadline(timeout_s):
-            await self._everywhere(lambda: Compact(revision), revision)
+            await self._everywhere(Compact(revision), revision)
 
-    async def _everywhere(self, command: Callable[[], Any], at_least: int) -> None:
+    async def _everywhere(self, command: Command, at_least: int) -> None:
         futures: list[asyncio.Future[Placed]] = []
         for group in self._gateway.groups:
             futures.append(asyncio.get_running_loop().create_future())
-            self._gateway.command(group, command(), partial(_resolve, futures[-1]), at_least=at_least)
+            self._gateway.command(group, command, partial(_resolve, futures[-1]), at_least=at_least)
         self._turn_soon()
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
         for outcome in outcomes:

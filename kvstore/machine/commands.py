@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from kvstore.machine.data import Data
 from kvstore.machine.placement import Placement
-from kvstore.machine.request import INT64_MAX, Transaction
+from kvstore.machine.request import INT64_MAX, Range, Transaction
 from multicast.types import Destinations, MessageId, Timestamp
 
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
@@ -47,7 +47,11 @@ class Expire(Data, frozen=True, tag=5):
 
 
 class Tick(Data, frozen=True, tag=6):
-    """Nothing: an idle group moves on by it."""
+    """Nothing: a group moves on by it. Whoever reads these ranges at its revision reads them as it would have
+    at its place in the order; to the reply gate it is a read of them.
+    """
+
+    ranges: tuple[Range, ...] = ()
 
 
 class ChangePlacement(Data, frozen=True, tag=7):

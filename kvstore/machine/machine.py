@@ -29,6 +29,7 @@ from kvstore.machine.commands import (
     Malformed,
     Pin,
     Request,
+    Tick,
     Unpin,
 )
 from kvstore.machine.data import Data
@@ -319,7 +320,7 @@ class Machine:
                 self._finish(delivered, self._housekeep(delivered, command))
             else:
                 self._repeat(delivered, known)
-            return NOTHING
+            return Footprint(read_ranges=command.ranges) if isinstance(command, Tick) else NOTHING
         part = part_of(command, self._placement, self._group, destinations)
         if known is not None:
             self._repeat(delivered, known)

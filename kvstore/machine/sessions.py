@@ -30,6 +30,7 @@ from multicast.types import NO_TIMESTAMP, Destinations, GroupId, Timestamp
 
 WINDOW: Final = 4096
 _SLICE: Final = 64
+_LOOKED_AT: Final = 4096
 _UNKNOWN: Final = (-1, NO_TIMESTAMP)
 
 SessionKey: TypeAlias = tuple[int, Destinations]
@@ -158,8 +159,9 @@ class Sessions:
             self._results.put(number, Stored(request.digest, gts, result))
 
     def has_expired(self, before: int) -> bool:
-        """Whether there is anything for `sweep` to do."""
-        return any(session.last_deadline < before for _, session in self._sessions.items((0, ()), None))
+        """Whether there is anything for `sweep` to do; if there are very many sessions, among the first."""
+        sessions = islice(self._sessions.items((0, ()), None), _LOOKED_AT)
+        return any(session.last_deadline < before for _, session in sessions)
 
     def sweep(self, before: int) -> Iterator[None]:
         """Remove all sessions that have expired before a revision, a step at a time."""

@@ -27,17 +27,16 @@ from kvstore.messages import (
 )
 from kvstore.questions import (
     At,
+    Busy,
     Changes,
     Entries,
     Event,
     Feed,
-    Frontier,
     Gone,
     NotLeading,
     NotYet,
     Page,
     Question,
-    Reached,
     Response,
     Strict,
     Values,
@@ -53,13 +52,12 @@ QUESTIONS: list[Question] = [
     Strict((Get(b"k"), SCAN)),
     At((), 7),
     Page(SCAN, 9),
-    Frontier(),
     Feed(1, (Range(b"", None), Range(b"a", b"b")), 1000, 0.5),
 ]
 RESPONSES: list[Response] = [
     Values(7, (Got(None), Got(ENTRY), Scanned((ENTRY,), 1, more=False))),
     Entries(7, (ENTRY,), more=True),
-    Reached(TS),
+    Busy(),
     Changes(9, ((8, (Event(b"k", None, 1, 2), Event(b"l", b"v", 1, 2))),)),
     NotLeading(BALLOT),
     NotYet(4),
