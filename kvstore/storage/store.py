@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -46,6 +47,9 @@ RING_BYTES: Final = 64 << 20
 
 ROW_BYTES: Final = 512
 """What a run of deliveries counts for at least."""
+
+SORTED: Final = 4096
+"""Keys that are put in order: neighbours are cheaper to put, but the loop is not to wait for all of them."""
 
 _Map: TypeAlias = StoredMap[Any, Any]
 _Layers: TypeAlias = dict[str, list[Layer[Any, Any]]]
@@ -260,19 +264,20 @@ class StoreState(LazyState[_Change]):
 
     def _put_table(self, known: _Group, name: str, layer: Layer[Any, Any], transaction: Transaction) -> Puts:
         each, rows = known.maps[name], known.rows[name]
-        keys = sorted(layer.rows)
-        for start in range(0, len(keys), lazy.SLICE):
-            part = keys[start : start + lazy.SLICE]
-            puts, deletes = each.encode(layer, part)
-            for view in known.views:
-                for key, _ in puts:
-                    view.save(name, key, rows)
+        rest = iter(layer.rows)
+        while keys := sorted(islice(rest, SORTED)):
+            for start in range(0, len(keys), lazy.SLICE):
+                part = keys[start : start + lazy.SLICE]
+                puts, deletes = each.encode(layer, part)
+                for view in known.views:
+                    for key, _ in puts:
+                        view.save(name, key, rows)
+                    for key in deletes:
+                        view.save(name, key, rows)
+                rows.put(transaction, puts)
                 for key in deletes:
-                    view.save(name, key, rows)
-            rows.put(transaction, puts)
-            for key in deletes:
-                rows.delete(transaction, key)
-            yield len(part)
+                    rows.delete(transaction, key)
+                yield len(part)
 
     def _put_ring(self, group: GroupId, change: _Change, transaction: Transaction) -> Puts:
         """More deliveries, and the oldest go."""

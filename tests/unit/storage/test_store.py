@@ -497,6 +497,20 @@ def test_an_installed_snapshot_replaces_all_or_nothing(
     found.disk.close()
 
 
+def test_a_snapshot_of_what_is_installed_and_not_yet_committed(store: StoreRig, tmp_path: Path) -> None:
+    other = other_store(tmp_path)
+    expected = filled(other, 20)
+    store.state.install(G0, other.state.snapshot(G0, other.image()))
+    pieces = store.state.snapshot(G0, store.image())
+    store.map().put(b"00007", "changed")
+    store.map().delete(b"00008")
+    store.commit()
+    store.settle()
+    other.state.install(G1, pieces)
+    assert contents(other, G1) == expected
+    other.disk.close()
+
+
 def test_a_commit_under_way_does_not_mix_with_a_snapshot(
     store: StoreRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
