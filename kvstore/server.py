@@ -391,6 +391,7 @@ class Server:
             "groups": groups,
             "statistics": asdict(self.node.statistics),
             "transport": self.transport.statistics(),
+            "in_flight": 0 if self.service is None else self.service.in_flight,
         }
 
 

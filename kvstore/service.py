@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import enum
 import heapq
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -119,7 +119,7 @@ class Service:
         _limit(future, timeout_s, errors.OutcomeUnknown if writes else errors.DeadlinePassed)
         return future
 
-    async def read(
+    def read(
         self,
         operations: tuple[Get | Scan, ...],
         *,
@@ -127,23 +127,45 @@ class Service:
         revision: int = 0,
         min_revision: int = 0,
         timeout_s: float,
-    ) -> Committed:
+    ) -> Awaitable[Committed]:
         """Read keys and ranges: as of now, as of some recent point of the order, or as of a revision."""
         transaction = Transaction(then=operations)
         validate(transaction, self.limits)
         self._gateway.check_revision(max(revision, min_revision))
         groups = groups_of(transaction, self.placement)
-        strict = consistency is Consistency.STRICT and not revision
-        if strict and len(groups) > 1:
-            return await self.transact(transaction, min_revision=min_revision, timeout_s=timeout_s)
+        if revision or consistency is not Consistency.STRICT:
+            return self._read_old(transaction, groups, revision, min_revision, timeout_s)
+        if len(groups) > 1:
+            return self.transact(transaction, min_revision=min_revision, timeout_s=timeout_s)
+        return self._read_now(groups[0], operations, timeout_s)
+
+    def _read_now(
+        self, group: GroupId, operations: tuple[Get | Scan, ...], timeout_s: float
+    ) -> asyncio.Future[Committed]:
+        """Of one group, as its leader has it. Like transactions, these reads need no task."""
+        future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
+        done = partial(_resolve_values, future)
+        number = self._gateway.ask(group, Strict(operations), done, of_leader=True)
+        self._turn_soon()
+        _limit(future, timeout_s, errors.DeadlinePassed)
+        future.add_done_callback(lambda _: self._gateway.forget(number))
+        return future
+
+    async def _read_old(
+        self,
+        transaction: Transaction,
+        groups: Sequence[GroupId],
+        revision: int,
+        min_revision: int,
+        timeout_s: float,
+    ) -> Committed:
         async with self._deadline(timeout_s):
-            if len(groups) > 1 and not revision:
-                revision = await self._complete(groups, min_revision)
             if len(groups) == 1:
-                values = await self._values(groups[0], operations, revision, min_revision, strict=strict)
-                return Committed(
-                    values.revision, values.revision, succeeded=True, unmet=(), results=values.results
-                )
+                operations = tuple(each for each in transaction.then if isinstance(each, Get | Scan))
+                at_least = 0 if revision else min_revision
+                return _committed(await self._values(groups[0], operations, revision, at_least))
+            if not revision:
+                revision = await self._complete(groups, min_revision)
             return await self._read_at(transaction, groups, revision)
 
     async def _read_at(self, transaction: Transaction, groups: Sequence[GroupId], revision: int) -> Committed:
@@ -153,25 +175,19 @@ class Service:
             part = part_of(transaction, self.placement, group, tuple(groups))
             mine = () if part is None else part.then
             operations = tuple(operation for _, operation in mine if isinstance(operation, Get | Scan))
-            values = await self._values(group, operations, revision, 0, strict=False)
+            values = await self._values(group, operations, revision, 0)
             results = tuple(zip((i for i, _ in mine), values.results, strict=True))
             outcomes[group] = Outcome(succeeded=True, unmet=(), results=results)
         merged = merge(transaction, self.placement, outcomes)
         return Committed(revision, revision, merged.succeeded, merged.unmet, merged.results)
 
     async def _values(
-        self,
-        group: GroupId,
-        operations: tuple[Get | Scan, ...],
-        revision: int,
-        min_revision: int,
-        *,
-        strict: bool,
+        self, group: GroupId, operations: tuple[Get | Scan, ...], revision: int, min_revision: int
     ) -> Values:
-        question = Strict(operations) if strict else At(operations, revision)
+        question = At(operations, revision)
         while True:
-            values = await self._ask(group, question, Values, revision or min_revision, of_leader=strict)
-            if values.revision >= min_revision or strict:
+            values = await self._ask(group, question, Values, revision or min_revision)
+            if values.revision >= min_revision:
                 return values
             await self._move(group, min_revision)
             await asyncio.sleep(AGAIN_S)
@@ -179,20 +195,18 @@ class Service:
     async def _complete(self, groups: Sequence[GroupId], at_least: int) -> int:
         """A revision that replicas of all these groups have executed, and that is not below another."""
         while True:
-            found = [await self._values(group, (), 0, 0, strict=False) for group in groups]
+            found = [await self._values(group, (), 0, 0) for group in groups]
             revision = min(values.revision for values in found)
             if revision >= at_least:
                 return revision
             for group in groups:
                 await self._move(group, at_least)
 
-    async def _ask(
-        self, group: GroupId, question: Question, wanted: type[T], revision: int, *, of_leader: bool = False
-    ) -> T:
+    async def _ask(self, group: GroupId, question: Question, wanted: type[T], revision: int) -> T:
         """Ask until somebody knows. Raises if nobody can."""
         while True:
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            number = self._gateway.ask(group, question, partial(_resolve, future), of_leader=of_leader)
+            number = self._gateway.ask(group, question, partial(_resolve, future), of_leader=False)
             self._turn_soon()
             try:
                 response = await future
@@ -471,6 +485,14 @@ def _transactions(feeds: Sequence[_Feed], upto: int) -> tuple[tuple[int, tuple[E
             count += 1
         del feed.waiting[:count]
     return tuple((revision, tuple(sorted(events))) for revision, events in sorted(merged.items()))
+
+
+def _committed(values: Values) -> Committed:
+    return Committed(values.revision, values.revision, succeeded=True, unmet=(), results=values.results)
+
+
+def _resolve_values(future: asyncio.Future[Committed], values: Values) -> None:
+    _resolve(future, _committed(values))
 
 
 def _limit(future: asyncio.Future[Any], timeout_s: float, error: type[errors.StoreError]) -> None:

@@ -16,7 +16,7 @@ from wbkv_proto.v1.kv_pb2 import Header
 
 from kvstore.api.errors import METADATA, STATUS, ResponseTooLarge, tell
 from kvstore.api.ports import Facts, Service
-from kvstore.errors import DeadlinePassed, InvalidRequest
+from kvstore.errors import DeadlinePassed, InvalidRequest, Unavailable
 
 OVERHEAD: Final = 64
 """Bytes of an operation or a condition beside its keys and values, at most."""
@@ -55,6 +55,7 @@ class Calls:
         limits = service.limits
         self.message_bytes = limits.transaction_bytes + limits.operations * OVERHEAD + MESSAGE_BYTES
         """The largest message that a client may send: no transaction within the limits is larger."""
+        self.stopping = False
 
     def header(self, **revisions: int) -> Header:
         """What a response says of where it was made."""
@@ -65,7 +66,7 @@ class Calls:
 
         async def handle(raw: bytes, context: Context) -> bytes:
             try:
-                timeout_s = self._time_left(context) or self.options.default_timeout_s
+                timeout_s = self.begin(context) or self.options.default_timeout_s
                 return self.written(await call(parse(kind, raw), timeout_s))
             except Exception as error:
                 await self.fail(context, error)
@@ -78,7 +79,7 @@ class Calls:
 
         async def handle(raw: bytes, context: Context) -> None:
             try:
-                responses = call(parse(kind, raw), self._time_left(context))
+                responses = call(parse(kind, raw), self.begin(context))
                 async with aclosing(responses):  # type: ignore[type-var]  # all are generators
                     async for response in responses:
                         await send(context, self.written(response))
@@ -105,7 +106,10 @@ class Calls:
         except Exception as gone:
             raise asyncio.CancelledError from gone
 
-    def _time_left(self, context: Context) -> float | None:
+    def begin(self, context: Context) -> float | None:
+        """A call may begin: the time left for it, if it brings a deadline."""
+        if self.stopping:
+            raise Unavailable("this node is stopping")  # gRPC ends only what has begun before
         left = context.time_remaining()
         if left is not None and left <= 0:
             raise DeadlinePassed("the call's deadline had passed before it began")

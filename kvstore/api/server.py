@@ -75,6 +75,7 @@ class Api:
     async def stop(self, grace_s: float | None = None) -> None:
         """Take no new calls, and end those that are not done in time, or at once."""
         self.take_no_more()
+        self._calls.stopping = True
         await self._server.stop(grace_s)
 
     async def _reflect(self, raws: AsyncIterator[bytes], context: Context) -> None:

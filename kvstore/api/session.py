@@ -42,9 +42,9 @@ class Session:
         return {"Open": grpc.stream_stream_rpc_method_handler(self._open)}
 
     async def _open(self, _: object, context: Context) -> None:
-        stream = _Stream(self._calls, self._requests, context)
         try:
-            await stream.run()
+            self._calls.begin(context)
+            await _Stream(self._calls, self._requests, context).run()
         except Exception as error:  # noqa: BLE001 - all of them are told
             await self._calls.fail(context, error)
 

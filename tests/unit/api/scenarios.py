@@ -112,6 +112,8 @@ async def reads_in_transactions(client: Client) -> None:
     asked.revision = old
     then = await client.kv.Txn(asked)
     assert then.results[0].got.entry.value == b"old"
+    single = kv.GetRequest(key=key, revision=old, min_revision=second.header.transaction_revision)
+    assert (await client.kv.Get(single)).entry.value == b"old"
     asked.revision = 0
     asked.consistency = kv.SERIALIZABLE
     assert (await client.kv.Txn(asked)).results[0].got.entry.value == b"new"

@@ -304,7 +304,8 @@ def test_a_connection_that_breaks_leaves_nothing() -> None:
 
 def test_a_stopped_server_ends_its_streams() -> None:
     async def test(served: Served) -> None:
-        watch = served.kv.Watch(kv.WatchRequest(ranges=[kv.Range(prefix=b"")]))
+        await served.kv.Put(kv.PutRequest(key=b"k"))
+        watch = served.kv.Watch(kv.WatchRequest(ranges=[kv.Range(prefix=b"")], after=1))
         await watch.read()
         served.service.held = True
         call = asyncio.ensure_future(_code(served.kv.Put(kv.PutRequest(key=b"k"))))
@@ -313,6 +314,19 @@ def test_a_stopped_server_ends_its_streams() -> None:
         assert await call in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         assert await _code(every(watch)) in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         assert not served.service.under_way
+
+    run(test)
+
+
+def test_nothing_begins_while_a_server_stops() -> None:
+    async def test(served: Served) -> None:
+        served.api._calls.stopping = True
+        served.service.held = True
+        stream = served.session.Open()
+        watch = served.kv.Watch(kv.WatchRequest(ranges=[kv.Range(prefix=b"")]))
+        for call in (served.kv.Put(kv.PutRequest(key=b"k")), every(stream), every(watch)):
+            code, error = await fails(call)
+            assert (code, error.kind) == (grpc.StatusCode.UNAVAILABLE, Error.UNAVAILABLE)
 
     run(test)
 
