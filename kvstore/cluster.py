@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from kvstore.config import Config, ConfigError, Durability, StoreConfig
+from kvstore.config import API_PORT, Config, ConfigError, Durability, StoreConfig
 from kvstore.layout import StorageError
 from kvstore.ports import NodeId
 from kvstore.status import ClusterStatus, ask_all
@@ -347,6 +347,18 @@ def free_ports(count: int) -> list[int]:
                 held.enter_context(_bound("127.0.0.1", port))
                 found.append(port)
     raise ClusterError(f"there are no {count} free ports on 127.0.0.1")
+
+
+def usual_api_port(data: Path, nodes: int | None) -> int | None:
+    """Where people look for a new cluster's first node, if that port and those that follow it are free."""
+    if (data / CONFIG).exists():
+        return None
+    try:
+        for port in range(API_PORT, API_PORT + (nodes or NODES)):
+            _bound("127.0.0.1", port).close()
+    except OSError:
+        return None
+    return API_PORT
 
 
 def check_ports(config: Config) -> None:

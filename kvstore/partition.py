@@ -104,7 +104,8 @@ class _Watch:
 class Partition:
     """See the module. Everything goes in by calls; what is to be said comes out of `turn`."""
 
-    def __init__(self, replica: Replica[Any], machine: Machine) -> None:
+    def __init__(self, replica: Replica[Any], machine: Machine, closed: Timestamp = NO_TIMESTAMP) -> None:
+        """The gate has closed everything up to `closed`, as was known when the machine's state was kept."""
         self.me = replica.me
         self.group = replica.me.group
         self.replica = replica
@@ -115,6 +116,7 @@ class Partition:
                 self.gate.delivered(gts, destinations)
         if machine.delivered > self.gate.position:
             self.gate.delivered(machine.delivered, (self.group,))
+        self.gate.heard(Announcement(self.group, closed, ()))
         self._ballot: Ballot | None = None
         """In which this replica leads."""
         self._results: dict[_Waiting, Any] = {}

@@ -88,7 +88,8 @@ class StoreApplication:
             image = self._installed.pop(group, image)
             picture = Picture(self._placement) if image is None else decode_picture(image.picture)
             machine = Machine(group, Store(**maps), picture, self._limits)
-            found = self._partitions[group] = Partition(self._replicas[group], machine)
+            closed = NO_TIMESTAMP if image is None else image.checkpoint.executed
+            found = self._partitions[group] = Partition(self._replicas[group], machine, closed)
             if machine.placement.version > self.gateway.placement.version:
                 self.gateway.placement = machine.placement
         return found

@@ -25,9 +25,11 @@ from kvstore.cluster import (
     check_cluster,
     down,
     pid_file,
+    usual_api_port,
 )
 from kvstore.commands.sim import positive
-from kvstore.config import DURABILITY, Config
+from kvstore.config import API_PORT, DURABILITY, Config
+from kvstore.ports import NodeId
 from kvstore.status import ClusterStatus, ask_all
 from kvstore.supervise import LOOK_S, ClusterError, cut
 from multicast import PROTOCOLS, VARIANTS
@@ -92,6 +94,12 @@ class UpCommand:
             help=f"members of a group, odd ({REPLICAS}; 1 if fewer nodes, or skeen)",
         )
         add("--port", type=positive, metavar="BASE", help="of the first node; others follow (free ones)")
+        add(
+            "--api-port",
+            type=positive,
+            metavar="BASE",
+            help=f"where the first node serves clients; others follow ({API_PORT}, or free ones)",
+        )
         add("--protocol", choices=sorted(PROTOCOLS | VARIANTS), help="what orders transactions (whitebox)")
         add("--durability", choices=DURABILITY, help="what an acknowledgement waits for (fsync)")
         add("--detach", action="store_true", help="return when the cluster is up, and let it run")
@@ -106,6 +114,7 @@ class UpCommand:
                     arguments.partitions,
                     replicas=arguments.replicas,
                     port=arguments.port,
+                    api_port=arguments.api_port or usual_api_port(arguments.data, arguments.nodes),
                     protocol=arguments.protocol,
                     durability=arguments.durability,
                     report=_warn,
@@ -242,7 +251,9 @@ def _where(cluster: LocalCluster, stop: str) -> str:
     for node in found["nodes"]:
         leads = [str(group["id"]) for group in found["groups"] if group["leader"] == node["id"]]
         said = f"leads {', '.join(leads)}" if leads else "leads nothing"
-        lines.append(f"  {node['id']}  {node['address']}  process {node['pid']}  {said}")
+        api = config.nodes[NodeId(node["id"])].api
+        serves = "" if api is None else f"  serves clients on {api}"
+        lines.append(f"  {node['id']}  {node['address']}  process {node['pid']}  {said}{serves}")
     data = shlex.quote(str(cluster.data))
     lines += [
         f"configuration: {cluster.data / CONFIG}",

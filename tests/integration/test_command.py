@@ -15,6 +15,7 @@ import pytest
 from wbkv import command
 
 from kvstore.cluster import LocalCluster
+from kvstore.ports import NodeId
 from multicast import PROTOCOLS
 from multicast.sim import Outcome, Scenario, Simulation
 from multicast.sim.checkers import Checker
@@ -203,12 +204,12 @@ def test_commands_whose_packages_are_missing_are_not_offered(monkeypatch: pytest
     assert command.installed() == {}
 
 
-def run_example(number: int, data: Path | str = "") -> str:
+def run_example(number: int, elsewhere: tuple[str, str] = ("", "")) -> str:
     """The output of an example of the README, with a cluster that is elsewhere."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     example = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[number]
     done = subprocess.run(  # noqa: S603 - our own example
-        [sys.executable, "-c", example.replace("/tmp/wbkv", str(data))],  # noqa: S108 - it is not used
+        [sys.executable, "-c", example.replace(*elsewhere)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -219,7 +220,11 @@ def run_example(number: int, data: Path | str = "") -> str:
 
 def test_the_readmes_example_of_a_client_runs(tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "cluster", 3, 3) as cluster:
-        assert re.match(r"hello is at \{[02]: (\d+), [02]: \1\}\n", run_example(0, cluster.data))
+        address = cluster.config.nodes[NodeId("n2")].api
+        assert address is not None
+        said = run_example(0, ("127.0.0.1:7400", address)).splitlines()
+        assert said[0] == "True [70, 130]"
+        assert [line.split()[:2] for line in said[1:]] == [["alice", "70"], ["bob", "130"]]
 
 
 def test_the_readmes_example_of_the_library_runs() -> None:

@@ -34,7 +34,7 @@ async def say(cluster: LocalCluster, dest: Sequence[GroupId], payload: bytes, *,
 
 
 def test_whoever_uses_a_number_twice_is_told(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path / "data", 1, 2) as cluster:
+    with LocalCluster(tmp_path / "data", 1, 2, application="multicast") as cluster:
         asyncio.run(say(cluster, [G0], b"one"))
         asyncio.run(say(cluster, [G0], b"one"))  # a repetition is none
         with pytest.raises(MessageRefused, match=r"group 0 refused message 1: .* was used before"):
@@ -43,7 +43,7 @@ def test_whoever_uses_a_number_twice_is_told(tmp_path: Path) -> None:
 
 def test_a_refusal_is_no_outcome(tmp_path: Path) -> None:
     """One of the two groups has nothing against the message, and orders it; so the other has to."""
-    with LocalCluster(tmp_path / "data", 1, 2) as cluster:
+    with LocalCluster(tmp_path / "data", 1, 2, application="multicast") as cluster:
         asyncio.run(say(cluster, [G0], b"one"))
         with pytest.raises(MessageRefused, match="group 0"):
             asyncio.run(say(cluster, [G0, G1], b"two", twice=True))
@@ -60,6 +60,6 @@ def test_of_several_messages_the_right_one_is_refused(tmp_path: Path) -> None:
         async with client_of(cluster) as client:
             await asyncio.gather(*(client.multicast([G0], payload, WAIT_S) for payload in (b"one", b"two")))
 
-    with LocalCluster(tmp_path / "data", 1, 2) as cluster:
+    with LocalCluster(tmp_path / "data", 1, 2, application="multicast") as cluster:
         asyncio.run(two(cluster))
         asyncio.run(three(cluster))
