@@ -393,6 +393,7 @@ class Gateway:
         """All that is to be said now."""
         self._now = now
         if now >= self.wake_at:
+            self.wake_at = float("inf")
             self._sender.tick(now)
             for number, asked in list(self._questions.items()):
                 if asked.retry_at <= now:
@@ -400,7 +401,7 @@ class Gateway:
         said, self._said = self._said, []
         said += [(self.me, receivers, message) for receivers, message in self._sender.drain()]
         busy = self._calls or self._questions
-        self.wake_at = now + RETRY_S / 8 if busy else float("inf")
+        self.wake_at = min(self.wake_at, now + RETRY_S / 8) if busy else float("inf")
         return said
 
 
