@@ -90,7 +90,7 @@ class Committed(NamedTuple):
 
     revision: int
     complete: int
-    """Everything up to here is executed, in all groups concerned."""
+    """Everything up to here is executed in all groups concerned, and is in what was read."""
     succeeded: bool
     unmet: tuple[Unmet, ...]
     results: tuple[OperationResult, ...]
@@ -289,7 +289,8 @@ class Gateway:
         if not isinstance(call.command, Transaction):
             return Placed(revision)
         succeeded, unmet, merged = merge(call.command, self.placement, outcomes)
-        return Committed(revision, call.complete, succeeded, unmet, merged)
+        # What it has read is as of its own place, however much was executed before the answer left.
+        return Committed(revision, min(call.complete, revision), succeeded, unmet, merged)
 
     def _reroute(self, call: _Call, placement: Placement) -> object | None:
         if placement.version > self.placement.version:
@@ -393,6 +394,7 @@ class Gateway:
         """All that is to be said now."""
         self._now = now
         if now >= self.wake_at:
+            self.wake_at = float("inf")
             self._sender.tick(now)
             for number, asked in list(self._questions.items()):
                 if asked.retry_at <= now:
@@ -400,7 +402,7 @@ class Gateway:
         said, self._said = self._said, []
         said += [(self.me, receivers, message) for receivers, message in self._sender.drain()]
         busy = self._calls or self._questions
-        self.wake_at = now + RETRY_S / 8 if busy else float("inf")
+        self.wake_at = min(self.wake_at, now + RETRY_S / 8) if busy else float("inf")
         return said
 
 

@@ -491,8 +491,8 @@ def _committed(values: Values) -> Committed:
     return Committed(values.revision, values.revision, succeeded=True, unmet=(), results=values.results)
 
 
-def _resolve_values(future: asyncio.Future[Committed], values: Values) -> None:
-    _resolve(future, _committed(values))
+def _resolve_values(future: asyncio.Future[Committed], values: Values | Exception) -> None:
+    _resolve(future, _committed(values) if isinstance(values, Values) else values)
 
 
 def _limit(future: asyncio.Future[Any], timeout_s: float, error: type[errors.StoreError]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
@@ -25,7 +25,7 @@ from kvstore.api.convert import (
 )
 from kvstore.api.errors import ResponseTooLarge
 from kvstore.api.ports import Service
-from kvstore.errors import InvalidRequest
+from kvstore.errors import InvalidRequest, StoreError
 from kvstore.machine.request import (
     INT64_MAX,
     Delete,
@@ -289,7 +289,8 @@ class KV:
             yield kv.WatchResponse(header=self._calls.header(revision=after), revision=after)
             async for batch in batches:
                 if snapshot is not None:
-                    await self._service.release(snapshot.name, timeout_s=timeout_s)
+                    with suppress(StoreError):  # its time ends soon, anyway
+                        await self._service.release(snapshot.name, timeout_s=timeout_s)
                     snapshot = None
                 for response in self._changes(after, batch):
                     response.header.CopyFrom(self._calls.header(revision=response.revision))

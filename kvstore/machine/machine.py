@@ -414,15 +414,17 @@ class Machine:
             self._decide([number])
 
     def stored(self, request: Request, destinations: Destinations) -> tuple[Timestamp, Result] | None:
-        """The result of a request that was multicast again, and where it was executed; None if it is not
-        executed, or forgotten.
+        """The result of a request that was multicast again after it was delivered, and where it was executed;
+        None if it will be. What was refused leaves no trace, and is refused again: somebody waits to hear it.
         """
         if isinstance(request.command, Malformed):
             return NO_TIMESTAMP, Refused(Refusal.MALFORMED, request.command.reason)
         known = self._sessions.find(request, destinations)
         if isinstance(known, Refused):
             return NO_TIMESTAMP, known
-        return None if known is None or known.result is None else (known.gts, known.result)
+        if known is None:
+            return NO_TIMESTAMP, self._sessions.refused(request)
+        return None if known.result is None else (known.gts, known.result)
 
     @property
     def waiting(self) -> int:

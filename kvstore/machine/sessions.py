@@ -99,12 +99,8 @@ class Sessions:
             known = self._find(session, request, destinations)
             if isinstance(known, Refused):
                 return known
-        if known is None and sequence >= ack_below + self._window:
-            return Refused(
-                Refusal.WINDOW_FULL,
-                f"request {sequence} of client {client}, which has acknowledged those below {ack_below}, "
-                f"exceeds its window of {self._window}",
-            )
+        if known is None and self._exceeds(request):
+            return self.refused(request)
         if session is None:
             self._sessions.put(key, Session(ack_below, deadline, gts))
         elif ack_below > session.low or deadline > session.last_deadline:
@@ -115,6 +111,23 @@ class Sessions:
             ):  # none was admitted beyond
                 self._results.delete((client, destinations, number))
         return known
+
+    def _exceeds(self, request: Request) -> bool:
+        return request.sequence >= request.ack_below + self._window
+
+    def refused(self, request: Request) -> Refused:
+        """Why a request that was delivered has left no trace."""
+        client, sequence, ack_below = request.client, request.sequence, request.ack_below
+        if self._exceeds(request):
+            return Refused(
+                Refusal.WINDOW_FULL,
+                f"request {sequence} of client {client}, which has acknowledged those below {ack_below}, "
+                f"exceeds its window of {self._window}",
+            )
+        return Refused(
+            Refusal.EXPIRED,
+            f"request {sequence} of client {client} came too late, or its result is forgotten",
+        )
 
     def find(self, request: Request, destinations: Destinations) -> Repeated | Refused | None:
         """What is known of a request's number; None if nothing."""

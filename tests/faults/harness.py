@@ -8,7 +8,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -85,6 +85,31 @@ def control(cluster: LocalCluster, node: NodeId, command: str) -> None:
         connection.connect(str(cluster.config.data(node) / CONTROL))
         connection.sendall(command.encode() + b"\n")
         assert connection.recv(100) == b"done\n"
+
+
+def leader_of(cluster: LocalCluster, group: int) -> NodeId | None:
+    found = next(each for each in cluster.status()["groups"] if each["id"] == group)["leader"]
+    return None if found is None else NodeId(found)
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Wait for something that must happen."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def wait_for_members(cluster: LocalCluster, configuration: int) -> None:
+    """Until the change to this configuration is settled at all replicas, and all are members."""
+    until(
+        lambda: all(
+            replica["status"] in ("leader", "follower")
+            and (replica["configuration"], replica["settled"]) == (configuration, True)
+            for group in cluster.status()["groups"]
+            for replica in group["replicas"]
+        )
+    )
 
 
 @contextmanager

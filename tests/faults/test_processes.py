@@ -8,8 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,12 +15,7 @@ import pytest
 from kvstore.cluster import LocalCluster
 from kvstore.ports import NodeId
 from multicast.protocol import Timing
-from tests.faults.harness import PATIENCE_S, Load, control, under_load
-
-
-def leader_of(cluster: LocalCluster, group: int) -> NodeId | None:
-    found = next(each for each in cluster.status()["groups"] if each["id"] == group)["leader"]
-    return None if found is None else NodeId(found)
+from tests.faults.harness import Load, control, leader_of, under_load, until, wait_for_members
 
 
 def kill_and_restart(cluster: LocalCluster, load: Load, *nodes: NodeId, work: int = 30) -> None:
@@ -130,26 +123,6 @@ def member(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProces
     file = str(cluster.data / "cluster.toml")
     command += [*arguments, "--config", file]
     return subprocess.run(command, check=False, capture_output=True)  # noqa: S603 - our own command
-
-
-def until(done: Callable[[], bool]) -> None:
-    """Wait for something that must happen."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def wait_for_members(cluster: LocalCluster, configuration: int) -> None:
-    """Until the change to this configuration is settled at all replicas, and all are members."""
-    until(
-        lambda: all(
-            replica["status"] in ("leader", "follower")
-            and (replica["configuration"], replica["settled"]) == (configuration, True)
-            for group in cluster.status()["groups"]
-            for replica in group["replicas"]
-        )
-    )
 
 
 def test_a_node_that_was_away_for_long_gets_what_it_missed(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from wbkv_proto.v1 import session_pb2 as session
 from wbkv_proto.v1.error_pb2 import Error
 
 from kvstore import errors
+from kvstore.api.calls import receive, send
 from kvstore.machine import Limits
+from kvstore.machine.request import INT64_MAX, REVISION_MAX
 from tests.unit.api.harness import Served, every, fails, run, until
 from tests.unit.api.scenarios import get, put
 
@@ -78,18 +80,23 @@ def test_the_largest_transaction_passes_and_a_larger_message_does_not() -> None:
 
 def test_no_transaction_within_the_limits_is_larger_than_a_message() -> None:
     async def test(served: Served) -> None:
-        await served.kv.Txn(
-            kv.TxnRequest(
-                then=[put(b"%d" % i, b"v" * 2000) for i in range(4000)],
-                conditions=[
-                    kv.Condition(
-                        compare=kv.Compare(key=b"%d" % i, operator=kv.NOT_EQUAL, mod_revision=(1 << 53) - 1)
-                    )
-                    for i in range(96)
-                ],
-                id=kv.RequestId(client=(1 << 63) - 1, sequence=(1 << 63) - 1, ack_below=(1 << 63) - 1),
-            )
+        limits = served.service.limits
+        bound = limits.transaction_bytes // limits.operations // 2
+        interval = kv.Interval(start=b"a" * bound, end=b"b" * bound)
+        scan = kv.Scan(
+            range=kv.Range(interval=interval),
+            limit=INT64_MAX,
+            limit_bytes=limits.scan_bytes,
+            reverse=True,
+            shape=kv.COUNT,
         )
+        largest = kv.TxnRequest(
+            then=[kv.Operation(scan=scan)] * limits.operations,
+            id=kv.RequestId(client=INT64_MAX, sequence=INT64_MAX, ack_below=INT64_MAX, deadline=REVISION_MAX),
+            min_revision=1,
+        )
+        assert len(largest.SerializeToString()) > limits.transaction_bytes + 64 * 1024
+        assert (await served.kv.Txn(largest)).succeeded
 
     run(test)
 
@@ -246,6 +253,33 @@ def test_a_call_whose_deadline_passes_leaves_nothing() -> None:
 
 # Clients that go away
 
+PATIENT_S = 1000.0
+"""Calls do not end by themselves while a test runs."""
+
+
+def test_a_write_that_fails_means_that_the_client_has_gone() -> None:
+    class Gone:
+        async def write(self, message: bytes) -> None:
+            raise RuntimeError("the call has ended")
+
+        async def read(self) -> bytes:
+            raise RuntimeError("the call has ended")
+
+        async def abort(self, *details: object) -> None:
+            raise RuntimeError("the call has ended")
+
+    async def test(served: Served) -> None:
+        context: Any = Gone()
+        for call in (
+            send(context, b""),
+            receive(context),
+            served.api._calls.fail(context, errors.Unavailable("no")),
+        ):
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+    run(test)
+
 
 def test_cancelled_calls_leave_nothing() -> None:
     async def test(served: Served) -> None:
@@ -262,7 +296,7 @@ def test_cancelled_calls_leave_nothing() -> None:
         served.service.held = False
         assert not (await served.kv.Get(kv.GetRequest(key=b"k"))).HasField("entry")
 
-    run(test)
+    run(test, default_timeout_s=PATIENT_S)
 
 
 def test_streams_that_are_not_read_to_their_end_leave_nothing() -> None:
@@ -299,7 +333,7 @@ def test_a_connection_that_breaks_leaves_nothing() -> None:
         del stream, watch, other
         await settled(served, before)
 
-    run(test)
+    run(test, session_calls=100, default_timeout_s=PATIENT_S)
 
 
 def test_a_stopped_server_ends_its_streams() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import grpc
@@ -10,7 +11,7 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1 import session_pb2 as session
 from wbkv_proto.v1.error_pb2 import Error
 
-from kvstore.api.session import MESSAGE_BYTES, _varint
+from kvstore.api.session import MESSAGE_BYTES, SLICE, _varint
 from tests.unit.api.harness import Served, every, fails, run, until
 
 
@@ -68,6 +69,20 @@ def test_replies_come_as_they_are_ready() -> None:
         served.service.let_go()
         await stream.done_writing()
         assert await rest(stream) == [[0]]
+
+    run(test)
+
+
+def test_a_message_of_many_calls_lets_others_go_on() -> None:
+    async def test(served: Served) -> None:
+        stream = await opened(served)
+        served.service.held = True
+        await stream.write(puts(range(1000)))
+        begun = [0]
+        while begun[-1] < 1000:
+            await asyncio.sleep(0)
+            begun.append(len(served.service.under_way))
+        assert max(b - a for a, b in itertools.pairwise(begun)) <= 2 * SLICE
 
     run(test)
 

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import asyncio
 
+from wbkv_proto.v1 import kv_pb2 as kv
+
 from kvstore.api.calls import Calls, Options
 from kvstore.api.kv import KV, PAGE_BYTES
 from kvstore.questions import Event
 from kvstore.service import Batch
+from tests.unit.api.harness import Served, run, until
 from tests.unit.api.memory import MemoryService
 
 
 def event(number: int, size: int) -> Event:
     return Event(b"%d" % number, b"v" * size, 1, 1)
+
+
+def test_a_watch_from_now_on_lets_go_of_where_it_began() -> None:
+    async def test(served: Served) -> None:
+        watch = served.kv.Watch(kv.WatchRequest(ranges=[kv.Range(prefix=b"")], progress_ms=50))
+        await watch.read()
+        await until(lambda: not served.service.machine.pins)
+
+    run(test)
 
 
 def batch(revision: int, *transactions: tuple[int, list[Event]]) -> Batch:

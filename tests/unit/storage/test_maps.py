@@ -203,6 +203,18 @@ def test_a_put_during_a_commit_is_for_the_next(store: StoreRig, monkeypatch: pyt
     assert not gate.waited_in_vain
 
 
+def test_what_waits_for_the_log_is_seen_when_an_earlier_commit_is_done(store: StoreRig) -> None:
+    found = store.map()
+    found.put(b"k", "one")
+    store.commit()
+    found.put(b"l", "two")
+    store.commit(after=1)
+    store.settle()
+    assert len(store.committed) == 1
+    assert dict(found.items(b"", None)) == {b"k": "one", b"l": "two"}
+    assert found.get(b"l") == "two"
+
+
 def test_short_ranges_read_few_rows(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
     found: Any = store.map()
     for number in range(1000):

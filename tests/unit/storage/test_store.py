@@ -511,6 +511,73 @@ def test_a_snapshot_of_what_is_installed_and_not_yet_committed(store: StoreRig, 
     other.disk.close()
 
 
+def test_a_snapshot_replaces_what_was_asked_for_before_in_the_same_commit(
+    store: StoreRig, tmp_path: Path
+) -> None:
+    other = other_store(tmp_path)
+    expected = filled(other, 20)
+    store.map().put(b"old", "v")
+    store.commit(b"old", after=1)
+    store.state.install(G0, other.state.snapshot(G0, other.image()))
+    store.commit(b"new", after=1)
+    store.state.log_durable(1)
+    store.settle()
+    assert len(store.committed) == 1
+    store.disk.close()
+    other.disk.close()
+    again = StoreRig(store.path)
+    assert contents(again) == expected
+    assert again.state.open(G0)[0] == again.image(b"new")
+    again.disk.close()
+
+
+def test_what_was_put_before_a_snapshot_came_does_not_come_back(store: StoreRig, tmp_path: Path) -> None:
+    other = other_store(tmp_path)
+    expected = filled(other, 20)
+    store.map().put(b"old", "v")
+    store.state.snapshot(G0, store.image())  # after which it is frozen, but in no commit
+    store.state.install(G0, other.state.snapshot(G0, other.image()))
+    store.commit()
+    store.settle()
+    other.disk.close()
+    assert contents(store) == expected
+
+
+def test_commits_after_a_snapshot_came_add_to_it(
+    store: StoreRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = other_store(tmp_path)
+    expected = filled(other, 20)
+    store.state.install(G0, other.state.snapshot(G0, other.image()))
+    other.disk.close()
+    gate = Gate(monkeypatch)
+    for key in (b"one", b"two"):
+        store.map().put(key, "v")
+        store.commit(key)
+        store.pump()
+    gate.tickets.release(2)
+    store.settle()
+    assert contents(store)["names"] == expected["names"] | {b"one": "v", b"two": "v"}
+
+
+def test_a_snapshot_of_what_was_replaced_is_given_up(
+    store: StoreRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(views, "CHUNK_MAX", 10)
+    other = other_store(tmp_path)
+    filled(other, 20)
+    filled(store, 300)
+    pieces = store.state.snapshot(G0, store.image())
+    found = [next(pieces)]
+    store.state.install(G0, other.state.snapshot(G0, other.image()))
+    store.commit()
+    store.settle()
+    with pytest.raises(BadSnapshot):
+        other.state.install(G1, [*found, *pieces])
+    other.disk.close()
+
+
 def test_a_commit_under_way_does_not_mix_with_a_snapshot(
     store: StoreRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
