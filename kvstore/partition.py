@@ -161,6 +161,7 @@ class Partition:
     def repeat(self, asked: Iterable[tuple[ClientId, Multicast]]) -> None:
         """Somebody has missed our answers. What is not executed yet is answered when it is."""
         self._see_ballot()
+        self._settle()  # what was delivered just now is answered anyway
         for _, message in asked:
             if self._ballot is None or message.mid in self._results:
                 continue
