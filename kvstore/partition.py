@@ -40,7 +40,7 @@ from kvstore.questions import (
 from kvstore.questions import NotYet as NotYetHere
 from multicast.errors import PeerViolation
 from multicast.membership import MEMBERSHIP
-from multicast.messages import Delivery, Multicast
+from multicast.messages import Delivery, Hint, Multicast
 from multicast.process.replica import Replica
 from multicast.types import (
     NO_TIMESTAMP,
@@ -133,6 +133,8 @@ class Partition:
         self._watched = NO_TIMESTAMP
         self._waited: set[Timestamp] = set()
         """What waited for votes already when they were last asked for."""
+        self._closed = NO_TIMESTAMP
+        """What was closed then. If no more is, others may have another leader than we think."""
         self._said: list[Said] = []
         self._pull_at = 0.0
         self._more_work = False
@@ -226,6 +228,8 @@ class Partition:
         if sender.group != announcement.group:
             raise PeerViolation(f"{sender} announces what group {announcement.group} has closed")
         self.gate.heard(announcement)
+        if announcement.wanted and self._ballot is None:
+            self._said.append((self.me, (sender,), Hint(self.group, self.replica.ballot)))
 
     def _stand(self, sender: ReplicaId, message: StandsIn) -> None:
         if sender.group != self.group:
@@ -447,7 +451,10 @@ class Partition:
         if not leading:
             return
         for group, announcement in self.gate.repeat():
-            self._said.append((self.me, (self.replica.leader_of(group),), Levels(announcement)))
+            leader, everyone = (self.replica.leader_of(group),), self.replica.topology.members(group)
+            stuck = self.gate.closed == self._closed
+            self._said.append((self.me, everyone if stuck else leader, Levels(announcement)))
+        self._closed = self.gate.closed
         if self.replica.others:
             closed = Announcement(self.group, self.gate.closed, ())
             self._said.append((self.me, self.replica.others, Levels(closed)))
