@@ -57,6 +57,9 @@ from multicast.types import (
 PULL_S: Final = 0.1
 """How often to ask for votes, announcements and confirmations that have not come."""
 
+IDLE_S: Final = 1.0
+"""The same, when nobody waits for anything."""
+
 PULLED: Final = 256
 """Votes that are asked for at once."""
 
@@ -135,8 +138,11 @@ class Partition:
         """What waited for votes already when they were last asked for."""
         self._closed = NO_TIMESTAMP
         """What was closed then. If no more is, others may have another leader than we think."""
+        self._told_closed = NO_TIMESTAMP
+        """What our followers were last told to be closed."""
         self._said: list[Said] = []
         self._pull_at = 0.0
+        self._idle = False
         self._more_work = False
         self.worked = False
         """Whether rows were dropped since somebody looked."""
@@ -356,8 +362,9 @@ class Partition:
             self._send_answers(answers)
             self._send_votes()
             self._check_reads(now)
-        if now >= self._pull_at:
-            self._pull_at = now + PULL_S
+        if now >= self._pull_at or (self._idle and self._busy()):
+            self._idle = not self._busy()
+            self._pull_at = now + (IDLE_S if self._idle else PULL_S)
             self._pull()
         self._feed(now)
         more_work = self.machine.work()
@@ -365,6 +372,12 @@ class Partition:
         self._more_work = more_work
         said, self._said = self._said, []
         return said
+
+    def _busy(self) -> bool:
+        """Whether anybody waits for something that may have been lost."""
+        return bool(
+            len(self.gate) or self.machine.waiting or self._round or self.gate.closed != self._told_closed
+        )
 
     @property
     def wake_at(self) -> float:
@@ -448,6 +461,7 @@ class Partition:
         elif late:
             others = tuple(m for m in self.replica.topology.members(self.group) if m != self.me)
             self._said.append((self.me, others, VotesWanted(tuple(gts for gts, _ in late))))
+        self._told_closed = self.gate.closed
         if not leading:
             return
         for group, announcement in self.gate.repeat():
