@@ -140,6 +140,8 @@ class Partition:
         """What was closed then. If no more is, others may have another leader than we think."""
         self._told_closed = NO_TIMESTAMP
         """What our followers were last told to be closed."""
+        self._askers: dict[GroupId, ReplicaId] = {}
+        """Who wants to hear what we have closed: their groups' leaders, though we may not know that yet."""
         self._said: list[Said] = []
         self._pull_at = 0.0
         self._idle = False
@@ -234,6 +236,8 @@ class Partition:
         if sender.group != announcement.group:
             raise PeerViolation(f"{sender} announces what group {announcement.group} has closed")
         self.gate.heard(announcement)
+        if announcement.wanted:
+            self._askers[sender.group] = sender
         if announcement.wanted and self._ballot is None:
             self._said.append((self.me, (sender,), Hint(self.group, self.replica.ballot)))
 
@@ -358,7 +362,10 @@ class Partition:
         answers, announcements = self.gate.turn()
         if self._ballot is not None:
             for group, announcement in announcements:
-                self._said.append((self.me, (self.replica.leader_of(group),), Levels(announcement)))
+                leader = self.replica.leader_of(group)
+                listeners = tuple(sorted({leader, self._askers.get(group, leader)}))
+                self._said.append((self.me, listeners, Levels(announcement)))
+            self._askers.clear()
             self._send_answers(answers)
             self._send_votes()
             self._check_reads(now)
