@@ -48,10 +48,10 @@ class OutcomeUnknown(StoreError):
 class Compacted(StoreError):
     """The revision is too old."""
 
-    def __init__(self, revision: int, floor: int) -> None:
-        super().__init__(f"revision {revision} is compacted; the oldest one is {floor}")
-        self.revision = revision
+    def __init__(self, message: str, floor: int = 0) -> None:
+        super().__init__(message)
         self.floor = floor
+        """The oldest revision that is left, if it is known."""
 
 
 class FutureRevision(StoreError):

@@ -418,5 +418,5 @@ _ERRORS: Final[Mapping[Refusal, type[errors.StoreError]]] = {
 
 def _error(refused: Refused) -> Exception:
     if refused.refusal is Refusal.COMPACTED:
-        return errors.Compacted(-1, -1)
+        return errors.Compacted(refused.message)
     return _ERRORS.get(refused.refusal, errors.StoreError)(refused.message)

@@ -215,7 +215,8 @@ class Service:
             if isinstance(response, wanted):
                 return response
             if isinstance(response, Gone):
-                raise errors.Compacted(revision, response.floor)
+                floor = response.floor
+                raise errors.Compacted(f"revision {revision} is compacted; the oldest one is {floor}", floor)
             if isinstance(response, NotYet):
                 await self._move(group, revision)
                 await asyncio.sleep(AGAIN_S)

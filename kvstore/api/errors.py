@@ -113,7 +113,7 @@ def tell(error: BaseException, topology: Callable[[], Topology]) -> Error:
         same_id=told.same_id,
     )
     if isinstance(error, Compacted):
-        found.revision = max(error.floor, 0)  # if it is known
+        found.revision = error.floor
     elif isinstance(error, LimitExceeded | ResponseTooLarge):
         found.limit.CopyFrom(Limit(name=error.name, value=error.value))
         if isinstance(error, ResponseTooLarge):

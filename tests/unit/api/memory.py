@@ -121,7 +121,7 @@ class MemoryService:
         result = executed.result
         if isinstance(result, Refused):
             if result.refusal is Refusal.COMPACTED:
-                raise Compacted(-1, self.machine.versions.floor)
+                raise Compacted(result.message)
             raise REFUSED[result.refusal](result.message)
         return gts, result
 
@@ -163,7 +163,7 @@ class MemoryService:
         try:
             self.machine.versions.get_at(b"any", revision)
         except versions.Compacted as error:
-            raise Compacted(revision, error.floor) from None
+            raise Compacted(str(error), error.floor) from None
         except NotYet as error:
             raise FutureRevision(str(error)) from None
 

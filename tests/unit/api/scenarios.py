@@ -192,6 +192,9 @@ async def snapshots(client: Client) -> None:
     code, error = await fails(client.kv.Get(kv.GetRequest(key=key, revision=taken.revision)))
     assert (code, error.kind) == (grpc.StatusCode.OUT_OF_RANGE, Error.COMPACTED)
     assert error.revision >= revision
+    code, error = await fails(client.kv.Compact(kv.CompactRequest(revision=taken.revision)))
+    assert (code, error.kind) == (grpc.StatusCode.OUT_OF_RANGE, Error.COMPACTED)
+    assert f"revision {taken.revision} is below the floor" in error.message
     code, error = await fails(
         every(client.kv.Watch(kv.WatchRequest(ranges=[kv.Range(prefix=key)], after=taken.revision)))
     )
