@@ -130,6 +130,8 @@ class Partition:
         self._reads: dict[int, _Read] = {}
         """They have passed the check of the ballot, and wait for locks, or at the gate."""
         self._arrived: list[_Read] = []
+        self._asked: set[tuple[ClientId, int]] = set()
+        """Whose strict reads these are, and those of the round."""
         self._round: _Round | None = None
         self._rounds = itertools.count()
         self._watches: list[_Watch] = []
@@ -258,9 +260,12 @@ class Partition:
             self._see_ballot()
             if self._ballot is None:
                 self._answer(asker, query.number, NotLeading(self.replica.ballot))
-            elif len(self._arrived) + len(self._reads) >= READS:
+            elif (asker, query.number) in self._asked:
+                pass  # it is asked again, and still waits
+            elif len(self._asked) >= READS:
                 self._answer(asker, query.number, Busy())
             else:
+                self._asked.add((asker, query.number))
                 self._arrived.append(_Read(asker, query.number, question))
         elif isinstance(question, Feed):
             self._watches.append(_Watch(asker, query.number, question, now + question.wait_s))
@@ -396,6 +401,7 @@ class Partition:
         for read in waiting:
             self._answer(read.client, read.number, NotLeading(self.replica.ballot))
         self._arrived, self._round = [], None
+        self._asked.clear()
         self._reads.clear()
         self._results.clear()
         self._votes.clear()
@@ -426,6 +432,7 @@ class Partition:
         for answer in answers:
             if isinstance(answer, int):
                 read = self._reads.pop(answer)
+                self._asked.discard((read.client, read.number))
                 self._answer(read.client, read.number, self._results.pop(answer))
             elif answer in self._results:
                 runs.setdefault(answer.client, []).append(answer)
