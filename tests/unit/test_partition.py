@@ -10,8 +10,8 @@ from kvstore.machine import Machine, Picture, Placement, Scheme, Store
 from kvstore.machine.codec import encode_request
 from kvstore.machine.commands import Command, Request
 from kvstore.machine.request import Compare, Get, Operator, Put, Subject, Transaction
-from kvstore.messages import Answer, Levels, Query, StandsIn, Votes
-from kvstore.partition import Partition
+from kvstore.messages import Answer, Levels, Query, StandsIn, Votes, VotesWanted
+from kvstore.partition import PULL_S, PULLED, Partition
 from kvstore.questions import Strict
 from multicast.messages import Delivery
 from multicast.types import (
@@ -74,6 +74,19 @@ def if_absent(key: bytes, *puts: bytes) -> Transaction:
     return Transaction(conditions=(condition,), then=tuple(Put(each, b"") for each in puts))
 
 
+def wanted(partition: Partition, turns: int) -> dict[GroupId, set[Timestamp]]:
+    """For which votes and outcomes it asks whom, in so many turns."""
+    found: dict[GroupId, set[Timestamp]] = {}
+    for turn in range(turns):
+        for _, receivers, message in partition.turn(turn * 1.1 * PULL_S):
+            if isinstance(message, VotesWanted):
+                assert partition.me not in receivers
+                for receiver in receivers:
+                    assert isinstance(receiver, ReplicaId)
+                    found.setdefault(receiver.group, set()).update(message.places)
+    return found
+
+
 def test_a_read_that_is_asked_for_again_waits_once() -> None:
     partition = partition_of(A)
     partition.deliver([delivery(10, if_absent(b"n", b"a"), (A, B))])  # b"a" is locked until B votes
@@ -99,3 +112,17 @@ def test_a_read_that_is_asked_for_again_waits_once() -> None:
     assert answers == [2, 1]
     partition.receive(GATEWAY, Query(1, Strict((Get(b"a"),))), 20.0)  # the answer was lost
     assert len(partition._arrived) == 1
+
+
+def test_a_leader_asks_its_own_group_too() -> None:
+    # The others may have forgotten the outcome: what our group has executed concerns nobody but us.
+    partition = partition_of(A)
+    partition.deliver([delivery(10, if_absent(b"n", b"a"), (A, B))])
+    assert wanted(partition, 4) == {A: {timestamp(10, A)}, B: {timestamp(10, A)}}
+
+
+def test_who_waits_for_a_dead_group_does_not_keep_others_from_being_asked() -> None:
+    partition = partition_of(A)
+    dead = [delivery(10 + i, if_absent(b"t%d" % i, b"a%d" % i), (A, C)) for i in range(PULLED + 10)]
+    partition.deliver([*dead, delivery(1000, if_absent(b"n", b"b"), (A, B))])
+    assert wanted(partition, 5)[B] == {timestamp(1000, A)}
