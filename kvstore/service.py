@@ -184,29 +184,30 @@ class Service:
     async def _values(
         self, group: GroupId, operations: tuple[Get | Scan, ...], revision: int, min_revision: int
     ) -> Values:
-        question = At(operations, revision)
+        question, of_leader = At(operations, revision), False
         while True:
-            values = await self._ask(group, question, Values, revision or min_revision)
+            values = await self._ask(group, question, Values, revision or min_revision, of_leader=of_leader)
             if values.revision >= min_revision:
                 return values
-            await self._move(group, min_revision)
-            await asyncio.sleep(AGAIN_S)
+            if of_leader:
+                await self._move(group, min_revision)
+                await asyncio.sleep(AGAIN_S)
+            of_leader = not of_leader
 
     async def _complete(self, groups: Sequence[GroupId], at_least: int) -> int:
-        """A revision that replicas of all these groups have executed, and that is not below another."""
-        while True:
-            found = [await self._values(group, (), 0, 0) for group in groups]
-            revision = min(values.revision for values in found)
-            if revision >= at_least:
-                return revision
-            for group in groups:
-                await self._move(group, at_least)
+        """A revision that all these groups have executed. A group that nothing was ever sent to has executed
+        0, which is no revision to read at.
+        """
+        found = [await self._values(group, (), 0, max(at_least, 1)) for group in groups]
+        return min(values.revision for values in found)
 
-    async def _ask(self, group: GroupId, question: Question, wanted: type[T], revision: int) -> T:
-        """Ask until somebody knows. Raises if nobody can."""
+    async def _ask(
+        self, group: GroupId, question: Question, wanted: type[T], revision: int, *, of_leader: bool = False
+    ) -> T:
+        """Ask until somebody knows: who is near, or the leader if that is behind. Raises if nobody can."""
         while True:
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            number = self._gateway.ask(group, question, partial(_resolve, future), of_leader=False)
+            number = self._gateway.ask(group, question, partial(_resolve, future), of_leader=of_leader)
             self._turn_soon()
             try:
                 response = await future
@@ -217,15 +218,18 @@ class Service:
             if isinstance(response, Gone):
                 raise errors.Compacted(revision, response.floor)
             if isinstance(response, NotYet):
-                await self._move(group, revision)
-                await asyncio.sleep(AGAIN_S)
+                if of_leader:
+                    await self._move(group, revision)
+                    await asyncio.sleep(AGAIN_S)
+                of_leader = not of_leader
 
     async def _move(self, group: GroupId, revision: int) -> None:
         """Make a group pass a revision, which an idle one does not by itself."""
         known = self._moving.get(group)
         if known is None or known.done():
-            known = self._moving[group] = asyncio.get_running_loop().create_future()
+            known = asyncio.get_running_loop().create_future()
             self._gateway.command(group, Tick(), partial(_resolve, known), at_least=revision)
+            self._moving[group] = known
             self._turn_soon()
         with contextlib.suppress(errors.StoreError):
             await asyncio.shield(known)
