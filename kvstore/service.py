@@ -29,7 +29,7 @@ AGAIN_S: Final = 0.02
 """How soon to ask a replica again that has not come as far as it will."""
 
 IDLE_S: Final = 0.2
-"""How long a watch waits for a group that lags behind the others before it makes it move."""
+"""How often a watch looks whether it has something to say."""
 
 EVERYTHING: Final = Range(b"", None)
 
@@ -355,8 +355,9 @@ class Service:
                 for feed in feeds:
                     feed.start()
                 slow = [feed.task for feed in feeds if feed.task is not None]
-                wait = max(0.0, min(IDLE_S, told_at + progress_s - loop.time()))
+                wait = told_at + progress_s - loop.time()
                 if slow:
+                    wait = min(IDLE_S, wait) if wait > 0 else IDLE_S
                     await asyncio.wait(slow, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                 for feed in feeds:
                     feed.take()
@@ -366,10 +367,14 @@ class Service:
                     if found or loop.time() >= told_at + progress_s:
                         told, told_at = upto, loop.time()
                         yield Batch(upto, found)
-                newest = max(feed.upto for feed in feeds)
+                # Groups are moved past what waits to be passed on, or was told long ago. If each were moved
+                # past all others, none would ever be idle.
+                wanted = max((feed.waiting[-1][0] for feed in feeds if feed.waiting), default=0)
+                if loop.time() >= told_at + progress_s:
+                    wanted = max(wanted, told + 1)
                 for feed in feeds:
-                    if feed.upto < newest or loop.time() >= told_at + progress_s:
-                        feed.move(newest)
+                    if feed.upto < wanted:
+                        feed.move(wanted)
         finally:
             for feed in feeds:
                 feed.close()

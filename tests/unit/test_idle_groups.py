@@ -15,7 +15,7 @@ from kvstore.machine.commands import Command
 from kvstore.machine.request import Get, Range
 from kvstore.machine.results import Got
 from kvstore.questions import At, Changes, Event, Feed, NotYet, Values
-from kvstore.service import Consistency, Service
+from kvstore.service import Batch, Consistency, Service
 from multicast.types import GroupId
 
 A, B = GroupId(0), GroupId(1)
@@ -151,3 +151,44 @@ def test_who_is_behind_is_not_waited_for() -> None:
         assert groups.ticks == 0
 
     run(groups, test)
+
+
+def test_a_watch_leaves_idle_groups_alone() -> None:
+    groups = Groups(a=5, b=5)
+    event = Event(b"a", b"1", 1, 1)
+
+    async def test(store: Service) -> None:
+        watch = store.watch(after=5, ranges=(ALL,), progress_s=0.5)
+        later = asyncio.get_running_loop().call_later(0.05, groups.move, A, event)
+        first = await anext(watch)
+        assert [events for _, events in first.transactions] == [(event,)]
+        assert groups.ticks <= 2  # B had to pass it
+        marks = [await anext(watch) for _ in range(2)]
+        assert all(isinstance(mark, Batch) and not mark.transactions for mark in marks)
+        assert groups.ticks <= 10
+        later.cancel()
+
+    run(groups, test)
+
+
+def test_a_watch_of_groups_that_are_gone_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Groups(a=5, b=5)
+    groups.dead = True
+    waits = 0
+    wait = asyncio.wait
+
+    async def counted(*arguments: Any, **more: Any) -> Any:
+        nonlocal waits
+        waits += 1
+        return await wait(*arguments, **more)
+
+    monkeypatch.setattr(asyncio, "wait", counted)
+
+    async def test(store: Service) -> None:
+        watch = store.watch(after=5, ranges=(ALL,), progress_s=0.05)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await anext(watch)
+
+    run(groups, test)
+    assert waits < 30
