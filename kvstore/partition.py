@@ -130,12 +130,16 @@ class Partition:
         self._reads: dict[int, _Read] = {}
         """They have passed the check of the ballot, and wait for locks, or at the gate."""
         self._arrived: list[_Read] = []
+        self._asked: set[tuple[ClientId, int]] = set()
+        """Whose strict reads these are, and those of the round."""
         self._round: _Round | None = None
         self._rounds = itertools.count()
         self._watches: list[_Watch] = []
         self._watched = NO_TIMESTAMP
         self._waited: set[Timestamp] = set()
         """What waited for votes already when they were last asked for."""
+        self._pulled = NO_TIMESTAMP
+        """The last that they were asked for."""
         self._closed = NO_TIMESTAMP
         """What was closed then. If no more is, others may have another leader than we think."""
         self._told_closed = NO_TIMESTAMP
@@ -262,9 +266,12 @@ class Partition:
             self._see_ballot()
             if self._ballot is None:
                 self._answer(asker, query.number, NotLeading(self.replica.ballot))
-            elif len(self._arrived) + len(self._reads) >= READS:
+            elif (asker, query.number) in self._asked:
+                pass  # it is asked again, and still waits
+            elif len(self._asked) >= READS:
                 self._answer(asker, query.number, Busy())
             else:
+                self._asked.add((asker, query.number))
                 self._arrived.append(_Read(asker, query.number, question))
         elif isinstance(question, Feed):
             self._watches.append(_Watch(asker, query.number, question, now + question.wait_s))
@@ -403,6 +410,7 @@ class Partition:
         for read in waiting:
             self._answer(read.client, read.number, NotLeading(self.replica.ballot))
         self._arrived, self._round = [], None
+        self._asked.clear()
         self._reads.clear()
         self._results.clear()
         self._votes.clear()
@@ -433,6 +441,7 @@ class Partition:
         for answer in answers:
             if isinstance(answer, int):
                 read = self._reads.pop(answer)
+                self._asked.discard((read.client, read.number))
                 self._answer(read.client, read.number, self._results.pop(answer))
             elif answer in self._results:
                 runs.setdefault(answer.client, []).append(answer)
@@ -454,20 +463,14 @@ class Partition:
     def _pull(self) -> None:
         """Ask for what should have come, and say again what may have been lost."""
         leading = self._ballot is not None
-        waiting = self.machine.open_votes()[:PULLED]
-        late = [(gts, voters) for gts, voters in waiting if gts in self._waited]
-        self._waited = {gts for gts, _ in waiting}
-        if late and leading:
-            wanted: dict[GroupId, list[Timestamp]] = {}
-            for gts, voters in late:
-                for group in voters:
-                    wanted.setdefault(group, []).append(gts)
-            for group, places in wanted.items():
-                members = self.replica.topology.members(group)
-                self._said.append((self.me, members, VotesWanted(tuple(places))))
-        elif late:
-            others = tuple(m for m in self.replica.topology.members(self.group) if m != self.me)
-            self._said.append((self.me, others, VotesWanted(tuple(gts for gts, _ in late))))
+        wanted: dict[GroupId, list[Timestamp]] = {}
+        for gts, voters in self._late():
+            # Voters forget the outcome when a quorum of ours has executed it: then our own group knows.
+            for group in (self.group, *sorted(voters)) if leading else (self.group,):
+                wanted.setdefault(group, []).append(gts)
+        for group, places in wanted.items():
+            members = tuple(m for m in self.replica.topology.members(group) if m != self.me)
+            self._said.append((self.me, members, VotesWanted(tuple(places))))
         self._told_closed = self.gate.closed
         if not leading:
             return
@@ -479,6 +482,19 @@ class Partition:
         if self.replica.others:
             closed = Announcement(self.group, self.gate.closed, ())
             self._said.append((self.me, self.replica.others, Levels(closed)))
+
+    def _late(self) -> list[tuple[Timestamp, frozenset[GroupId]]]:
+        """What has waited for votes since the last time, some of it: the next time, what follows.
+
+        Those of a group that is gone would else keep the others from ever being asked for.
+        """
+        waiting = self.machine.open_votes()
+        late = [(gts, voters) for gts, voters in waiting if gts in self._waited]
+        self._waited = {gts for gts, _ in waiting}
+        first = next((i for i, (gts, _) in enumerate(late) if gts > self._pulled), 0)
+        found = (late[first:] + late[:first])[:PULLED]
+        self._pulled = found[-1][0] if found else NO_TIMESTAMP
+        return found
 
     def status(self) -> dict[str, Any]:
         """For people."""

@@ -29,7 +29,7 @@ AGAIN_S: Final = 0.02
 """How soon to ask a replica again that has not come as far as it will."""
 
 IDLE_S: Final = 0.2
-"""How long a watch waits for a group that lags behind the others before it makes it move."""
+"""How often a watch looks whether it has something to say."""
 
 EVERYTHING: Final = Range(b"", None)
 
@@ -184,29 +184,30 @@ class Service:
     async def _values(
         self, group: GroupId, operations: tuple[Get | Scan, ...], revision: int, min_revision: int
     ) -> Values:
-        question = At(operations, revision)
+        question, of_leader = At(operations, revision), False
         while True:
-            values = await self._ask(group, question, Values, revision or min_revision)
+            values = await self._ask(group, question, Values, revision or min_revision, of_leader=of_leader)
             if values.revision >= min_revision:
                 return values
-            await self._move(group, min_revision)
-            await asyncio.sleep(AGAIN_S)
+            if of_leader:
+                await self._move(group, min_revision)
+                await asyncio.sleep(AGAIN_S)
+            of_leader = not of_leader
 
     async def _complete(self, groups: Sequence[GroupId], at_least: int) -> int:
-        """A revision that replicas of all these groups have executed, and that is not below another."""
-        while True:
-            found = [await self._values(group, (), 0, 0) for group in groups]
-            revision = min(values.revision for values in found)
-            if revision >= at_least:
-                return revision
-            for group in groups:
-                await self._move(group, at_least)
+        """A revision that all these groups have executed. A group that nothing was ever sent to has executed
+        0, which is no revision to read at.
+        """
+        found = [await self._values(group, (), 0, max(at_least, 1)) for group in groups]
+        return min(values.revision for values in found)
 
-    async def _ask(self, group: GroupId, question: Question, wanted: type[T], revision: int) -> T:
-        """Ask until somebody knows. Raises if nobody can."""
+    async def _ask(
+        self, group: GroupId, question: Question, wanted: type[T], revision: int, *, of_leader: bool = False
+    ) -> T:
+        """Ask until somebody knows: who is near, or the leader if that is behind. Raises if nobody can."""
         while True:
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            number = self._gateway.ask(group, question, partial(_resolve, future), of_leader=False)
+            number = self._gateway.ask(group, question, partial(_resolve, future), of_leader=of_leader)
             self._turn_soon()
             try:
                 response = await future
@@ -218,15 +219,18 @@ class Service:
                 floor = response.floor
                 raise errors.Compacted(f"revision {revision} is compacted; the oldest one is {floor}", floor)
             if isinstance(response, NotYet):
-                await self._move(group, revision)
-                await asyncio.sleep(AGAIN_S)
+                if of_leader:
+                    await self._move(group, revision)
+                    await asyncio.sleep(AGAIN_S)
+                of_leader = not of_leader
 
     async def _move(self, group: GroupId, revision: int) -> None:
         """Make a group pass a revision, which an idle one does not by itself."""
         known = self._moving.get(group)
         if known is None or known.done():
-            known = self._moving[group] = asyncio.get_running_loop().create_future()
+            known = asyncio.get_running_loop().create_future()
             self._gateway.command(group, Tick(), partial(_resolve, known), at_least=revision)
+            self._moving[group] = known
             self._turn_soon()
         with contextlib.suppress(errors.StoreError):
             await asyncio.shield(known)
@@ -352,8 +356,9 @@ class Service:
                 for feed in feeds:
                     feed.start()
                 slow = [feed.task for feed in feeds if feed.task is not None]
-                wait = max(0.0, min(IDLE_S, told_at + progress_s - loop.time()))
+                wait = told_at + progress_s - loop.time()
                 if slow:
+                    wait = min(IDLE_S, wait) if wait > 0 else IDLE_S
                     await asyncio.wait(slow, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                 for feed in feeds:
                     feed.take()
@@ -363,10 +368,14 @@ class Service:
                     if found or loop.time() >= told_at + progress_s:
                         told, told_at = upto, loop.time()
                         yield Batch(upto, found)
-                newest = max(feed.upto for feed in feeds)
+                # Groups are moved past what waits to be passed on, or was told long ago. If each were moved
+                # past all others, none would ever be idle.
+                wanted = max((feed.waiting[-1][0] for feed in feeds if feed.waiting), default=0)
+                if loop.time() >= told_at + progress_s:
+                    wanted = max(wanted, told + 1)
                 for feed in feeds:
-                    if feed.upto < newest or loop.time() >= told_at + progress_s:
-                        feed.move(newest)
+                    if feed.upto < wanted:
+                        feed.move(wanted)
         finally:
             for feed in feeds:
                 feed.close()

@@ -1,0 +1,128 @@
+"""A partition wired by hand: what it asks for, holds and answers, without an ordering protocol."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from kvstore.gate import Announcement
+from kvstore.machine import Machine, Picture, Placement, Scheme, Store
+from kvstore.machine.codec import encode_request
+from kvstore.machine.commands import Command, Request
+from kvstore.machine.request import Compare, Get, Operator, Put, Subject, Transaction
+from kvstore.messages import Answer, Levels, Query, StandsIn, Votes, VotesWanted
+from kvstore.partition import PULL_S, PULLED, Partition
+from kvstore.questions import Strict
+from multicast.messages import Delivery
+from multicast.types import (
+    NO_TIMESTAMP,
+    Ballot,
+    ClientId,
+    Destinations,
+    GroupId,
+    MessageId,
+    ReplicaId,
+    Timestamp,
+    digest_of,
+    timestamp,
+)
+
+A, B, C = (GroupId(group) for group in range(3))
+PLACEMENT = Placement(1, Scheme.ORDERED, (b"", b"m", b"t"), (A, B, C), (A, B, C))
+"""Keys from a are in A, from m in B, from t in C."""
+GATEWAY = ClientId(99)
+NEVER = 1 << 52
+
+
+def members(group: GroupId) -> tuple[ReplicaId, ...]:
+    return tuple([ReplicaId(group, number, 1) for number in range(3)])
+
+
+class Leader:
+    """As much of a replica as a partition looks at: the leader of its group, for ever."""
+
+    def __init__(self, group: GroupId) -> None:
+        self.me = members(group)[0]
+        self.ballot = self.cballot = self.reading_ballot = Ballot(1, self.me, 0)
+        self.is_leader = True
+        self.clock = 0
+        self.others = members(group)[1:]
+        self.readers = members(group), 2
+        self.topology = SimpleNamespace(members=members)
+
+    def retained_groups(self) -> list[tuple[Timestamp, Destinations]]:
+        return []
+
+    def leader_of(self, group: GroupId) -> ReplicaId:
+        return members(group)[0]
+
+
+def partition_of(group: GroupId) -> Partition:
+    replica: Any = Leader(group)
+    return Partition(replica, Machine(group, Store(), Picture(PLACEMENT)))
+
+
+def delivery(time: int, command: Command, dest: Destinations) -> Delivery:
+    payload = encode_request(Request(7, time, 0, NEVER, time, command))
+    mid = MessageId(GATEWAY, time, digest_of(dest, payload))
+    place = timestamp(time, A)
+    return Delivery(mid, dest, payload, 0, place, place, NO_TIMESTAMP, mismatch=False)
+
+
+def if_absent(key: bytes, *puts: bytes) -> Transaction:
+    condition = Compare(key, Subject.EXISTS, Operator.EQUAL, 0)
+    return Transaction(conditions=(condition,), then=tuple(Put(each, b"") for each in puts))
+
+
+def wanted(partition: Partition, turns: int) -> dict[GroupId, set[Timestamp]]:
+    """For which votes and outcomes it asks whom, in so many turns."""
+    found: dict[GroupId, set[Timestamp]] = {}
+    for turn in range(turns):
+        for _, receivers, message in partition.turn(turn * 1.1 * PULL_S):
+            if isinstance(message, VotesWanted):
+                assert partition.me not in receivers
+                for receiver in receivers:
+                    assert isinstance(receiver, ReplicaId)
+                    found.setdefault(receiver.group, set()).update(message.places)
+    return found
+
+
+def test_a_read_that_is_asked_for_again_waits_once() -> None:
+    partition = partition_of(A)
+    partition.deliver([delivery(10, if_absent(b"n", b"a"), (A, B))])  # b"a" is locked until B votes
+    answers: list[Any] = []
+    for turn in range(20):
+        now = turn * 0.5
+        partition.receive(GATEWAY, Query(1, Strict((Get(b"a"),))), now)
+        if turn == 10:
+            partition.receive(GATEWAY, Query(2, Strict((Get(b"b"),))), now)
+        for _ in range(2):
+            for _, receivers, message in partition.turn(now):
+                if isinstance(message, StandsIn):
+                    stands = StandsIn(message.ballot, message.number, asked=False)
+                    partition.receive(receivers[0], stands, now)
+                elif isinstance(message, Answer):
+                    answers.append(message.number)
+    assert answers == [2]
+    assert len(partition._reads) + len(partition._arrived) == 1
+    place = timestamp(10, A)
+    partition.receive(members(B)[0], Votes((), ((place, True),)), 20.0)
+    partition.receive(members(B)[0], Levels(Announcement(B, place, ())), 20.0)
+    answers += [message.number for _, _, message in partition.turn(20.0) if isinstance(message, Answer)]
+    assert answers == [2, 1]
+    partition.receive(GATEWAY, Query(1, Strict((Get(b"a"),))), 20.0)  # the answer was lost
+    assert len(partition._arrived) == 1
+
+
+def test_a_leader_asks_its_own_group_too() -> None:
+    # The others may have forgotten the outcome: what our group has executed concerns nobody but us.
+    partition = partition_of(A)
+    partition.deliver([delivery(10, if_absent(b"n", b"a"), (A, B))])
+    assert wanted(partition, 4) == {A: {timestamp(10, A)}, B: {timestamp(10, A)}}
+
+
+def test_who_waits_for_a_dead_group_does_not_keep_others_from_being_asked() -> None:
+    partition = partition_of(A)
+    dead = [delivery(10 + i, if_absent(b"t%d" % i, b"a%d" % i), (A, C)) for i in range(PULLED + 10)]
+    partition.deliver([*dead, delivery(1000, if_absent(b"n", b"b"), (A, B))])
+    assert wanted(partition, 5)[B] == {timestamp(1000, A)}
