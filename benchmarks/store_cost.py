@@ -164,7 +164,12 @@ class Traffic:
         self._count += 1
         sequence = self._count // CLIENTS
         request = Request(
-            self._count % CLIENTS, sequence, max(0, sequence - 8), FAR_FUTURE, self._count, Transaction((), puts)
+            self._count % CLIENTS,
+            sequence,
+            max(0, sequence - 8),
+            FAR_FUTURE,
+            self._count,
+            Transaction((), puts),
         )
         return encode_request(request)
 

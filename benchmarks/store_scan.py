@@ -1,8 +1,8 @@
 """How fast a million keys are scanned, and whether memory grows with the range.
 
-First the pages of one partition, from the disk to the bytes of the answers, by CPU time. Then all of it, through
-gRPC, with real processes: by the clock, so beside nothing else. Memory is what is a process's own: the disk's
-file is mapped, and its pages are the kernel's to take back.
+First the pages of one partition, from the disk to the bytes of the answers, by CPU time. Then all of it,
+through gRPC, with real processes: by the clock, so beside nothing else. Memory is what is a process's own:
+the disk's file is mapped, and its pages are the kernel's to take back.
 """
 
 from __future__ import annotations

@@ -61,12 +61,12 @@ class Load:
         self._began[self._next] = time.perf_counter()
         groups = random.sample(self._keys, self._dest)
         groups = groups * 2 if self._dest == 1 else groups[:2]
-        txn = kv_pb2.TxnRequest(
-            then=[
-                kv_pb2.Operation(put=kv_pb2.Put(key=random.choice(keys), value=b"x" * 20)) for keys in groups
-            ]
-        )
-        return session_pb2.Call(number=self._next, txn=txn)
+        return session_pb2.Call(number=self._next, txn=self.txn(list(map(random.choice, groups))))
+
+    def txn(self, keys: list[bytes]) -> kv_pb2.TxnRequest:
+        """A transaction on these keys."""
+        puts = [kv_pb2.Operation(put=kv_pb2.Put(key=key, value=b"x" * 20)) for key in keys]
+        return kv_pb2.TxnRequest(then=puts)
 
     async def _requests(self) -> AsyncIterator[session_pb2.SessionRequest]:
         wanted = self._in_flight

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import heapq
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kvstore import errors
@@ -34,6 +35,7 @@ IDLE_S: Final = 0.2
 EVERYTHING: Final = Range(b"", None)
 
 T = TypeVar("T")
+_key_of: Final = attrgetter("key")
 
 
 class Consistency(enum.Enum):
@@ -432,15 +434,26 @@ async def _merge_step(streams: Sequence[_Stream], *, reverse: bool) -> list[Entr
         return []
     if reverse:
         bound = max(stream.entries[-1].key for stream in live)
-        runs = [[e for e in s.entries[s.at :] if e.key >= bound] for s in live]
     else:
         bound = min(stream.entries[-1].key for stream in live)
-        runs = [[e for e in s.entries[s.at :] if e.key <= bound] for s in live]
-    for stream, run in zip(live, runs, strict=True):
-        stream.at += len(run)
-    if len(runs) == 1:
-        return runs[0]
-    return list(heapq.merge(*runs, key=lambda entry: entry.key, reverse=reverse))
+    found: list[Entry] = []
+    for stream in live:
+        entries, at = stream.entries, stream.at
+        if entries[-1].key == bound:
+            stream.at = len(entries)
+        else:
+            stream.at = _end(entries, bound, at, reverse=reverse)
+        found += entries[at : stream.at]
+    if len(live) > 1:
+        found.sort(key=_key_of, reverse=reverse)  # runs that are in order: this merges them
+    return found
+
+
+def _end(entries: Sequence[Entry], bound: bytes, at: int, *, reverse: bool) -> int:
+    """Where the entries up to a key end."""
+    if reverse:
+        return bisect_left(entries, True, at, key=lambda entry: entry.key < bound)  # noqa: FBT003 - what is sought
+    return bisect_right(entries, bound, at, key=_key_of)
 
 
 class _Feed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -227,13 +227,12 @@ class KV:
             async for part in parts:
                 if not page.HasField("header"):
                     page.header.CopyFrom(self._calls.header(revision=part.revision))
-                for entry in room.take(part.entries):
-                    if shape is Shape.COUNT:
-                        continue
-                    page.entries.add(**entry_fields(entry))
-                    if room.page_full(most):
-                        yield page
-                        page = kv.ScanResponse(header=page.header)
+                for entries, full in room.take(part.entries, most):
+                    if shape is not Shape.COUNT:
+                        _add_entries(page, entries)
+                        if full:
+                            yield page
+                            page = kv.ScanResponse(header=page.header)
                 if room.more:
                     break
         page.count, page.more = room.count, room.more
@@ -316,35 +315,49 @@ class KV:
         yield response
 
 
+def _add_entries(page: kv.ScanResponse, entries: Iterable[Entry]) -> None:
+    add = page.entries.add
+    for entry in entries:
+        add(
+            key=entry.key,
+            value=entry.value,
+            create_revision=entry.create_revision,
+            mod_revision=entry.mod_revision,
+            version=entry.version,
+        )
+
+
 class _Room:
     """What a scan may still return, and how much of a page is full."""
 
     def __init__(self, limit: int, limit_bytes: int) -> None:
-        self._limit = limit
-        self._limit_bytes = limit_bytes
+        self._limit = limit or INT64_MAX
+        self._limit_bytes = limit_bytes or INT64_MAX
         self._size = 0
         self._sent = 0
         self.count = 0
         self.more = False
 
-    def take(self, entries: tuple[Entry, ...]) -> Iterator[Entry]:
-        """As many of these as there is room for."""
-        for entry in entries:
-            size = self._size + len(entry.key) + len(entry.value)
-            full = self._limit and self.count == self._limit
-            if full or (self.count and self._limit_bytes and size > self._limit_bytes):
+    def take(self, entries: Sequence[Entry], page_bytes: int) -> Iterator[tuple[Sequence[Entry], bool]]:
+        """As many of these as there is room for, and whether a page ends there: up to its end each time."""
+        size, limit_bytes = self._size, self._limit_bytes
+        page_end = self._sent + page_bytes
+        left = self._limit - self.count
+        begin = 0
+        for i, entry in enumerate(entries):
+            larger = size + len(entry.key) + len(entry.value)
+            if i == left or (larger > limit_bytes and size):
                 self.more = True
-                return
-            self._size = size
-            self.count += 1
-            yield entry
-
-    def page_full(self, most: int) -> bool:
-        """Whether what was taken since the last page makes one."""
-        if self._size - self._sent < most:
-            return False
-        self._sent = self._size
-        return True
+                entries = entries[:i]
+                break
+            size = larger
+            if size >= page_end:
+                yield entries[begin : i + 1], True
+                begin, page_end = i + 1, size + page_bytes
+        self._size, self._sent = size, page_end - page_bytes
+        self.count += len(entries)
+        if begin < len(entries):
+            yield entries[begin:], False
 
 
 def _new_name() -> str:

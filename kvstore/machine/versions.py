@@ -115,8 +115,8 @@ class Versions:
         self._check(revision)
         for key, found in self._latest.items(*asked, reverse=reverse):
             old = found if found.mod_revision <= revision else self._as_of(key, found, revision)
-            if old is not None and old.value is not None:
-                yield entry_of(key, old.value, old)
+            if old is not None and (value := old.value) is not None:
+                yield Entry(key, value, old.create_revision, old.mod_revision, old.version)
 
     def changes(self, after: int) -> Iterator[tuple[int, Row]]:
         """The change feed: all transactions above a revision, up to the watermark, in order."""
