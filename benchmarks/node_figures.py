@@ -186,10 +186,11 @@ class Spread:
 
 
 @contextlib.contextmanager
-def local_cluster(arguments: argparse.Namespace) -> Iterator[LocalCluster]:
+def local_cluster(arguments: argparse.Namespace, application: str = "multicast") -> Iterator[LocalCluster]:
     with tempfile.TemporaryDirectory(dir=arguments.where) as directory:
         data = Path(directory) / "cluster"
-        with LocalCluster(data, NODES, arguments.partitions, restart=False) as cluster:
+        cluster = LocalCluster(data, NODES, arguments.partitions, application=application, restart=False)
+        with cluster:
             yield cluster
 
 
@@ -410,7 +411,7 @@ def measure_idle(arguments: argparse.Namespace) -> Report:
     shares: list[float] = []
     turns: list[float] = []
     rss: list[float] = []
-    with local_cluster(arguments) as cluster:
+    with local_cluster(arguments, "store") as cluster:
         until(lambda: settled(cluster), "rest")
         time.sleep(2.0)  # the first commits and collections
         pids = [pid_of(cluster, node) for node in cluster.config.nodes]
