@@ -73,9 +73,15 @@ class UpCommand:
 
     help = "run a cluster of real processes on this machine"
 
-    def __init__(self, cluster: Callable[..., LocalCluster] = LocalCluster, ready_s: float = READY_S) -> None:
+    def __init__(
+        self,
+        cluster: Callable[..., LocalCluster] = LocalCluster,
+        ready_s: float = READY_S,
+        api_port: Callable[[Path, int | None], int | None] = usual_api_port,
+    ) -> None:
         self._cluster = cluster
         self._ready_s = ready_s
+        self._api_port = api_port
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
@@ -114,7 +120,7 @@ class UpCommand:
                     arguments.partitions,
                     replicas=arguments.replicas,
                     port=arguments.port,
-                    api_port=arguments.api_port or usual_api_port(arguments.data, arguments.nodes),
+                    api_port=arguments.api_port or self._api_port(arguments.data, arguments.nodes),
                     protocol=arguments.protocol,
                     durability=arguments.durability,
                     report=_warn,

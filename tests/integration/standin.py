@@ -94,7 +94,8 @@ def wbkv(argv: list[str]) -> int:
     from kvstore.cluster import LocalCluster
     from kvstore.commands.cluster import UpCommand, down_command, status_command
 
-    up = UpCommand(functools.partial(LocalCluster, command=NODE, make_disk=make_disk))
+    cluster = functools.partial(LocalCluster, command=NODE, make_disk=make_disk)
+    up = UpCommand(cluster, api_port=lambda *_: None)
     found: dict[str, command.Command] = {"up": up, "down": down_command, "status": status_command}
     with mock.patch.object(command, "installed", return_value=found):
         return command.main(argv)

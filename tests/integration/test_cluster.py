@@ -189,7 +189,7 @@ def local(tmp_path: Path) -> Iterator[Callable[..., LocalCluster]]:
 def test_up_runs_in_the_foreground_until_interrupted(shell: Shell) -> None:
     up = shell.start("up", "--nodes", "3", "--partitions", "3")
     line(up, up.stdout, r"^cluster [0-9a-f]+ is up: 3 nodes, 3 partitions of 3 \(whitebox, fsync\)$")
-    line(up, up.stdout, r"^  n2  127\.0\.0\.1:\d+  process \d+  leads 1$")
+    line(up, up.stdout, r"^  n2  127\.0\.0\.1:\d+  process \d+  leads 1  serves clients on 127\.0\.0\.1:\d+$")
     line(up, up.stdout, r"^stop: +Ctrl-C$")
     nodes = shell.nodes()
     assert len(nodes) == 3
