@@ -34,7 +34,7 @@ from kvstore.machine.commands import (
 )
 from kvstore.machine.data import Data
 from kvstore.machine.locks import LockTable
-from kvstore.machine.operations import evaluate, perform
+from kvstore.machine.operations import Room, evaluate, perform
 from kvstore.machine.ordered import MemoryMap, OrderedMap
 from kvstore.machine.placement import Part, Placement, part_of
 from kvstore.machine.request import NOTHING, Footprint, Limits, Transaction
@@ -618,9 +618,9 @@ class Machine:
         self, delivered: Delivered, part: Part, floor: int, unmet: tuple[Unmet, ...], *, succeeded: bool
     ) -> None:
         versions, limits, gts = self.versions, self._limits, delivered.gts
-        writer = Writer(versions, gts, floor)
+        writer, room = Writer(versions, gts, floor), Room()
         results = [
-            (i, perform(operation, versions, writer, limits))
+            (i, perform(operation, versions, writer, limits, room))
             for i, operation in (part.then if succeeded else part.otherwise)
         ]
         row = writer.finish()
