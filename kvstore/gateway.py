@@ -378,6 +378,10 @@ class Gateway:
         group = message.group
         if sender.group != group:
             raise PeerViolation(f"{sender} has results of group {group}")
+        if not len(message.mids) == len(message.places) == len(message.results) > 0:
+            raise PeerViolation(
+                f"{sender} has {len(message.results)} results of {len(message.mids)} messages"
+            )
         for mid, result in zip(message.mids, message.results, strict=True):
             call = self._calls.get(mid)
             if call is not None and group not in call.results:

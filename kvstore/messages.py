@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from kvstore.gate import Announcement
 from kvstore.machine import Vote
+from kvstore.machine.request import INT64_MAX
 from kvstore.questions import Question, Response
 from multicast.types import Ballot, GroupId, MessageId, Timestamp
+
+Place: TypeAlias = Annotated[Timestamp, msgspec.Meta(ge=0, le=INT64_MAX)]
+"""In the order of messages. What no disk has a row for is no place."""
 
 
 @dataclass(slots=True)
@@ -52,13 +56,13 @@ class Votes(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """What is known of transactions with conditions in several groups. All of it stays true for ever."""
 
     votes: tuple[Vote, ...] = ()
-    outcomes: tuple[tuple[Timestamp, bool], ...] = ()
+    outcomes: tuple[tuple[Place, bool], ...] = ()
 
 
 class VotesWanted(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Somebody waits for what is known of the transactions at these places."""
 
-    places: tuple[Timestamp, ...]
+    places: tuple[Place, ...]
 
 
 class Levels(msgspec.Struct, frozen=True, array_like=True, tag=4):

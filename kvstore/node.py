@@ -225,7 +225,7 @@ class Node:
     def _tell(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
         try:
             self._application.receive(receiver, sender, messages)
-        except PeerViolation as error:
+        except (PeerViolation, InvalidArgument) as error:
             self._refuse(sender, str(error))
 
     def _stand_in(self, receiver: Process, messages: Sequence[Message | Reply]) -> _Hosted | None:

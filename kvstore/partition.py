@@ -17,10 +17,10 @@ from typing import Any, Final, TypeAlias
 from kvstore.gate import Announcement, Gate
 from kvstore.machine import Compacted, Delivered, Machine, NotYet, Vote
 from kvstore.machine.codec import decode_request, encode_result
-from kvstore.machine.operations import scan
+from kvstore.machine.operations import Room, scan
 from kvstore.machine.request import Get, Range, Scan, footprint_of
-from kvstore.machine.results import Entry, Got, OperationResult
-from kvstore.machine.versions import Row, Version
+from kvstore.machine.results import OperationResult
+from kvstore.machine.versions import Row
 from kvstore.messages import Answer, Levels, Query, Raise, Results, StandsIn, StoreMessage, Votes, VotesWanted
 from kvstore.ports import Said
 from kvstore.questions import (
@@ -298,14 +298,13 @@ class Partition:
             return Gone(error.floor)
 
     def _results_at(self, operations: Sequence[Get | Scan], revision: int) -> Iterator[OperationResult]:
-        versions = self.machine.versions
+        versions, room = self.machine.versions, Room()
         for operation in operations:
             if isinstance(operation, Get):
-                found = versions.get_at(operation.key, revision)
-                yield _got(operation.key, found)
+                yield room.get(operation.key, versions.get_at(operation.key, revision))
             else:
                 asked = versions.scan_at(operation.range, revision, reverse=operation.reverse)
-                yield scan(operation, asked)
+                yield room.scan(operation, asked)
 
     # Strict reads: a quorum must say, after they came, that nobody else can have led since
 
@@ -352,13 +351,12 @@ class Partition:
         self.gate.executed(token)
 
     def _results_now(self, operations: Sequence[Get | Scan]) -> Iterator[OperationResult]:
-        versions = self.machine.versions
+        versions, room = self.machine.versions, Room()
         for operation in operations:
             if isinstance(operation, Get):
-                found = versions.get(operation.key)
-                yield _got(operation.key, found)
+                yield room.get(operation.key, versions.get(operation.key))
             else:
-                yield scan(operation, versions.scan(operation.range, reverse=operation.reverse))
+                yield room.scan(operation, versions.scan(operation.range, reverse=operation.reverse))
 
     # Turns
 
@@ -547,12 +545,6 @@ class Partition:
         except Compacted as error:
             return Gone(error.floor)
         return Changes(upto, tuple(found))
-
-
-def _got(key: bytes, found: Version | None) -> Got:
-    if found is None or found.value is None:
-        return Got(None)
-    return Got(Entry(key, found.value, found.create_revision, found.mod_revision, found.version))
 
 
 def _events(row: Row, ranges: Sequence[Range]) -> Iterator[Event]:

@@ -15,7 +15,7 @@ import random
 import secrets
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
@@ -225,12 +225,22 @@ class Server:
 
     # What happens
 
+    def _do(self, call: Callable[..., None], *arguments: object) -> None:
+        """Call the node, whoever has woken us. One that is wrong about itself must stop, and say so."""
+        if self._failure is not None:
+            return
+        try:
+            call(*arguments)
+        except Exception as error:
+            logger.exception("this node's own state is wrong, or its disk has failed")
+            self._failed(error)
+
     def _frame(self, node: NodeId, envelopes: list[Envelope], size: int) -> None:
-        self.node.receive(envelopes, node)
+        self._do(self.node.receive, envelopes, node)
         self._handled(size)
 
     def _client(self, client: ClientId, envelopes: list[Envelope], size: int) -> None:
-        self.node.receive(envelopes)
+        self._do(self.node.receive, envelopes)
         self._handled(size)
 
     def _handled(self, size: int) -> None:
@@ -240,12 +250,12 @@ class Server:
         self._turn_soon()
 
     def _durable(self, number: int) -> None:
-        self.node.durable(number)
-        self._disk.state.log_durable(number)
+        self._do(self.node.durable, number)
+        self._do(self._disk.state.log_durable, number)
         self._turn_soon()
 
     def _committed(self, positions: Mapping[GroupId, Timestamp]) -> None:
-        self.node.committed(positions)
+        self._do(self.node.committed, positions)
         self._turn_soon()
 
     def _failed(self, error: Exception) -> None:
@@ -256,7 +266,7 @@ class Server:
 
     def _tick(self) -> None:
         self._wake_at = float("inf")
-        self.node.tick()
+        self._do(self.node.tick)
         self._turn_soon()
 
     # Turns
@@ -268,17 +278,14 @@ class Server:
 
     def _turn(self) -> None:
         self._turning = False
-        if self._closing or self._failure is not None:
-            return
-        try:
-            self.node.turn()
-            self._disk.log.pump()
-            if self._disk.state.pump():
-                self._turn_soon()
-        except Exception as error:  # a node that is wrong about itself must stop, and say so
-            logger.exception("this node's own state is wrong, or its disk has failed")
-            self._failed(error)
-            return
+        if not self._closing:
+            self._do(self._turn_now)
+
+    def _turn_now(self) -> None:
+        self.node.turn()
+        self._disk.log.pump()
+        if self._disk.state.pump():
+            self._turn_soon()
         if self._unhandled > UNHANDLED_MAX:
             self.transport.pause(paused=False)
         self._unhandled = 0

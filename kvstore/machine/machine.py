@@ -17,7 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import Meta
 
 from kvstore.machine.commands import (
     OF_ONE_GROUP,
@@ -34,10 +36,10 @@ from kvstore.machine.commands import (
 )
 from kvstore.machine.data import Data
 from kvstore.machine.locks import LockTable
-from kvstore.machine.operations import evaluate, perform
+from kvstore.machine.operations import Room, evaluate, perform
 from kvstore.machine.ordered import MemoryMap, OrderedMap
 from kvstore.machine.placement import Part, Placement, part_of
-from kvstore.machine.request import NOTHING, Footprint, Limits, Transaction
+from kvstore.machine.request import INT64_MAX, NOTHING, Footprint, Limits, Transaction
 from kvstore.machine.results import DONE, Outcome, Refusal, Refused, Result, Unmet, WrongPartition
 from kvstore.machine.sessions import (
     WINDOW,
@@ -60,7 +62,7 @@ _STEPS: Final = 256
 class Vote(Data, frozen=True):
     """Whether a group's conditions of a message hold, at its place in the order."""
 
-    gts: Timestamp
+    gts: Annotated[Timestamp, Meta(ge=0, le=INT64_MAX)]
     mid: MessageId
     group: GroupId
     yes: bool
@@ -618,9 +620,9 @@ class Machine:
         self, delivered: Delivered, part: Part, floor: int, unmet: tuple[Unmet, ...], *, succeeded: bool
     ) -> None:
         versions, limits, gts = self.versions, self._limits, delivered.gts
-        writer = Writer(versions, gts, floor)
+        writer, room = Writer(versions, gts, floor), Room()
         results = [
-            (i, perform(operation, versions, writer, limits))
+            (i, perform(operation, versions, writer, limits, room))
             for i, operation in (part.then if succeeded else part.otherwise)
         ]
         row = writer.finish()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kvstore.machine.operations import scan
 from kvstore.machine.placement import Placement, owners_of
 from kvstore.machine.request import Operation, Scan, Shape, Transaction
-from kvstore.machine.results import Deleted, Entry, Fault, OperationResult, Outcome, Scanned, Unmet
+from kvstore.machine.results import Deleted, Entry, Failed, Fault, OperationResult, Outcome, Scanned, Unmet
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId
 
@@ -51,6 +51,9 @@ def _unmet(parts: Mapping[GroupId, Outcome]) -> tuple[Unmet, ...]:
 
 
 def _merge(operation: Operation, found: list[OperationResult]) -> OperationResult:
+    for each in found:
+        if isinstance(each, Failed):
+            return each
     if not isinstance(operation, Scan):
         return Deleted(sum(each.count for each in found if isinstance(each, Deleted)))
     scans = [each for each in found if isinstance(each, Scanned)]

@@ -51,6 +51,42 @@ _COMPARE: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
 _ABSENT: Final = Version(None, 0, 0, 0)
 _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
+RESULTS_BYTES: Final = 8 << 20
+"""Of keys and values that one group's results of a request may hold. All replicas must agree on it. Results
+are kept for repetitions, and travel in one message, which has to fit into a frame.
+"""
+ENTRY_BYTES: Final = 64
+"""What an entry counts for beside its key and value."""
+
+
+class Room:
+    """What the results of one request may still hold, in one group. The first may be of any size."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = RESULTS_BYTES
+
+    def get(self, key: bytes, found: Version | None) -> Got | Failed:
+        """A key that was read."""
+        if found is None or found.value is None:
+            return Got(None)
+        if not self._take(len(key) + len(found.value) + ENTRY_BYTES):
+            return Failed(Fault.VALUE_TOO_LARGE)
+        return Got(entry_of(key, found.value, found))
+
+    def scan(self, asked: Scan, entries: Iterable[Entry]) -> Scanned | Failed:
+        """A range that was read, or as much of it as there is room for."""
+        found = scan(asked, entries, self._left)
+        sizes = [len(entry.key) + len(entry.value) + ENTRY_BYTES for entry in found.entries]
+        return found if self._take(sum(sizes)) else Failed(Fault.VALUE_TOO_LARGE)
+
+    def _take(self, size: int) -> bool:
+        if size > self._left < RESULTS_BYTES:
+            return False
+        self._left -= size
+        return True
+
 
 def evaluate(
     conditions: Iterable[tuple[int, Condition]], versions: Versions, revision: int, floor: int
@@ -85,16 +121,15 @@ def _holds(found: Version, subject: Subject, how: Operator, operand: bytes | int
     return _COMPARE[how](found.mod_revision, operand)
 
 
-def perform(operation: Operation, versions: Versions, writer: Writer, limits: Limits) -> OperationResult:
+def perform(
+    operation: Operation, versions: Versions, writer: Writer, limits: Limits, room: Room
+) -> OperationResult:
     """Carry out an operation. What goes wrong is its result."""
     if isinstance(operation, Put):
         writer.put(operation.key, operation.value)
         return WRITTEN
     if isinstance(operation, Get):
-        found = versions.get(operation.key)
-        if found is None or found.value is None:
-            return Got(None)
-        return Got(entry_of(operation.key, found.value, found))
+        return room.get(operation.key, versions.get(operation.key))
     if isinstance(operation, Delete):
         return Deleted(int(writer.delete(operation.key)))
     if isinstance(operation, Calculate):
@@ -106,7 +141,7 @@ def perform(operation: Operation, versions: Versions, writer: Writer, limits: Li
         for key in keys:
             writer.delete(key)
         return Deleted(len(keys))
-    return scan(operation, versions.scan(operation.range, reverse=operation.reverse))
+    return room.scan(operation, versions.scan(operation.range, reverse=operation.reverse))
 
 
 def _calculate(operation: Calculate, versions: Versions, writer: Writer) -> Number | Failed:
@@ -139,8 +174,8 @@ def _append(operation: Append, versions: Versions, writer: Writer, limits: Limit
     return Number(len(value))
 
 
-def scan(asked: Scan, entries: Iterable[Entry]) -> Scanned:
-    """What of these entries a scan returns."""
+def scan(asked: Scan, entries: Iterable[Entry], room: int = INT64_MAX) -> Scanned:
+    """What of these entries a scan returns: at least one, if there is one, but else no more than fits."""
     if asked.shape is Shape.COUNT:
         return Scanned((), sum(1 for _ in entries), more=False)
     found: list[Entry] = []
@@ -148,7 +183,8 @@ def scan(asked: Scan, entries: Iterable[Entry]) -> Scanned:
     keys_only = asked.shape is Shape.KEYS
     for entry in entries:
         size += len(entry.key) if keys_only else len(entry.key) + len(entry.value)
-        if found and (size > asked.limit_bytes or len(found) == asked.limit):
+        room -= ENTRY_BYTES
+        if found and (size > asked.limit_bytes or len(found) == asked.limit or size > room):
             return Scanned(tuple(found), len(found), more=True)
         found.append(msgspec.structs.replace(entry, value=b"") if keys_only else entry)
     return Scanned(tuple(found), len(found), more=False)

@@ -60,7 +60,7 @@ class Fault(enum.Enum):
     NOT_A_NUMBER = "not_a_number"
     """The value is not a signed 64-bit number in decimal digits."""
     VALUE_TOO_LARGE = "value_too_large"
-    """The value would be larger than the limit."""
+    """The value would be larger than the limit; or, of what was read, all results together."""
     COMPACTED = "compacted"
     """The revision is below the compaction floor."""
     FUTURE_REVISION = "future_revision"

@@ -12,6 +12,7 @@ from kvstore import layout, storage
 from kvstore.config import Config
 from kvstore.ports import NodeId
 from kvstore.server import Server, create_disk
+from multicast.errors import InvariantBroken
 from multicast.types import GroupId, ReplicaId
 
 N1, SPARE = NodeId("n1"), NodeId("spare")
@@ -97,3 +98,30 @@ def test_a_folder_with_something_else_in_it_is_refused_and_left_alone(config: Co
 
 def test_a_node_of_no_group_has_no_replicas(config: Config) -> None:
     assert replicas_of(config.with_node(SPARE, 7), SPARE) == set()
+
+
+@pytest.mark.parametrize("what", ["receive", "committed", "tick", "turn"])
+def test_a_node_that_is_wrong_about_itself_stops_whoever_has_called_it(
+    config: Config, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    create_disk(config, N1)
+    wrong = InvariantBroken("votes contradict each other")
+
+    def fail(*_: object) -> None:
+        raise wrong
+
+    async def main() -> None:
+        server = Server(config, N1)
+        monkeypatch.setattr(server.node, what, fail)
+        calls = {
+            "receive": lambda: server._frame(NodeId("n2"), [], 0),
+            "committed": lambda: server._committed({}),
+            "tick": server._tick,
+            "turn": server._turn,
+        }
+        calls[what]()
+        assert server._failure is wrong
+        assert server._stopped.is_set()
+        await asyncio.to_thread(server._disk.close)
+
+    asyncio.run(main())

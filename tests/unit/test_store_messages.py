@@ -106,3 +106,15 @@ def test_bytes_that_are_no_message_are_refused(message: StoreMessage, data: st.D
 def test_garbage_is_refused(garbage: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_store_message(garbage)
+
+
+@pytest.mark.parametrize("place", [-1, 2**63])
+def test_what_no_disk_has_a_row_for_is_no_place(place: int) -> None:
+    gts = Timestamp(place)
+    for message in (
+        VotesWanted((gts,)),
+        Votes((), ((gts, True),)),
+        Votes((Vote(gts, MID, GroupId(0), yes=True),)),
+    ):
+        with pytest.raises(ValueError, match="Expected `int`"):
+            decode_store_message(encode_store_message(message))
