@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -20,6 +19,7 @@ from kvstore.api.errors import METADATA
 from kvstore.cluster import LocalCluster
 from kvstore.ports import NodeId
 from kvstore.server import EPOCH_S
+from kvstore.status import ask
 from multicast.types import TICKS_PER_S, GroupId, timestamp
 from tests.faults.harness import PATIENCE_S
 from tests.faults.history import Action, Change, History, Wrong, check
@@ -28,6 +28,8 @@ ATTEMPT_S = 2.0
 """How long a node may take before another is asked."""
 DEADLINE_S = 600.0
 """How long a request may be repeated."""
+PROGRESS_S = 30.0
+"""How long it may take until everyone has got some answers, whatever was done to the nodes."""
 SILENCE_S = 3.0
 """A watch that says nothing for so long is broken."""
 
@@ -36,6 +38,8 @@ COUNTERS = [b"counter/%d" % number for number in range(4)]
 LISTS = [b"list/%d" % number for number in range(4)]
 BALANCE = 100
 EVERYTHING = kv.Range(prefix=b"")
+
+T = TypeVar("T")
 
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 _OPTIONS = (
@@ -70,12 +74,10 @@ class Nodes:
         stub: Any = kv_pb2_grpc.KVStub
         self._stubs = {node: stub(channel) for node, channel in self._channels.items()}
         self._rng = rng
+        self._failed: dict[NodeId, float] = {}
         self.names = list(places)
 
-    async def __aenter__(self) -> Nodes:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
         for channel in self._channels.values():
             await channel.close()
 
@@ -84,8 +86,11 @@ class Nodes:
         return self._stubs[node]
 
     def order(self) -> list[NodeId]:
-        """All nodes, in the order in which somebody asks them."""
-        return self._rng.sample(self.names, len(self.names))
+        """All nodes, in the order in which somebody asks them: those last that failed, but not always."""
+        order = self._rng.sample(self.names, len(self.names))
+        if self._rng.random() < 0.8:
+            order.sort(key=lambda node: self._failed.get(node, 0.0) > time.monotonic() - ATTEMPT_S)
+        return order
 
     async def ask(self, method: str, request: Any, *nodes: NodeId) -> Any:
         """The answer of these nodes, or of any: they are asked in turn until one has a definite answer."""
@@ -98,6 +103,7 @@ class Nodes:
                 if not may_repeat(error):
                     raise
                 last = f"{node}: {error.code()} {error.details()}"
+                self._failed[node] = time.monotonic()
             check(time.monotonic() < until, f"no answer within {PATIENCE_S} s, the last: {last}; {request}")
             await asyncio.sleep(0.02)
         raise AssertionError
@@ -428,40 +434,53 @@ WORKERS: tuple[tuple[type[Any], int], ...] = (
 
 
 class Load:
-    """All of them, in a thread of their own, until told to stop."""
+    """All of them, in an event loop of their own, until told to stop."""
 
     def __init__(self, cluster: LocalCluster, seed: int = 0) -> None:
         self._cluster = cluster
         self._rng = random.Random(seed)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self.history = History()
         self.clients: list[Any] = []
-        self.watcher: Watcher | None = None
-        self.failure: BaseException | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
+        self.nodes = self.run(self._connect())
+        self._working = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
+
+    def run(self, what: Coroutine[Any, Any, T]) -> T:
+        """Do something in the loop, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(2 * PATIENCE_S)
+
+    def __enter__(self) -> Load:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._working.cancel()
+        self.run(self.nodes.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        self._loop.close()
+
+    async def _connect(self) -> Nodes:
+        return Nodes(self._cluster, self._rng)
 
     async def _run(self) -> None:
-        try:
-            async with Nodes(self._cluster, self._rng) as nodes:
-                start = await self._begin(nodes)
-                self.watcher = Watcher(nodes, self.history, start)
-                self.clients = [
-                    kind(f"{kind.__name__}{number}", nodes, self.history, random.Random(self._rng.random()))
-                    for kind, count in WORKERS
-                    for number in range(count)
-                ]
-                async with asyncio.TaskGroup() as group:
-                    watching = group.create_task(self.watcher.run())
-                    working = [group.create_task(self._work(client)) for client in self.clients]
-                    await asyncio.wait(working)
-                    last = await nodes.ask("Snapshot", kv.SnapshotRequest())
-                    async with asyncio.timeout(PATIENCE_S):
-                        while self.watcher.revision < last.revision:
-                            await asyncio.sleep(0.02)
-                    watching.cancel()
-        except BaseException as error:  # noqa: BLE001 - told to the test
-            self.failure = error
+        nodes = self.nodes
+        watcher = Watcher(nodes, self.history, await self._begin(nodes))
+        self.clients = [
+            kind(f"{kind.__name__}{number}", nodes, self.history, random.Random(self._rng.random()))
+            for kind, count in WORKERS
+            for number in range(count)
+        ]
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(watcher.run())
+            await asyncio.wait([group.create_task(self._work(client)) for client in self.clients])
+            last = await nodes.ask("Snapshot", kv.SnapshotRequest())
+            async with asyncio.timeout(PATIENCE_S):
+                while watcher.revision < last.revision:
+                    await asyncio.sleep(0.02)
+            watching.cancel()
 
     async def _begin(self, nodes: Nodes) -> int:
         """Open the accounts. The revision before that."""
@@ -492,27 +511,27 @@ class Load:
         )
 
     def _wait(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + PROGRESS_S
         while not done():
-            self._raise()
-            late = time.monotonic() > deadline
-            progress = {client.name: client.done for client in self.clients}
-            check(not late, f"no progress: {progress}, {len(self.history.changes)} changes")
+            if self._working.done():
+                self.finish()
+                raise AssertionError
+            if time.monotonic() > deadline:
+                answered = {client.name: client.done for client in self.clients}
+                known = {node: ask(self._cluster.config.status_socket(node)) for node in self.nodes.names}
+                raise Wrong(f"no progress within {PROGRESS_S} s: {answered}; the nodes say {known}")
             time.sleep(0.02)
-
-    def _raise(self) -> None:
-        if self.failure is not None:
-            failure = self.failure
-            while isinstance(failure, BaseExceptionGroup):
-                failure = failure.exceptions[0]
-            raise Wrong(f"the load has ended: {failure!r}") from failure
 
     def finish(self) -> None:
         """No more requests; those under way must be answered, and the watch must see all of them."""
         self._stop.set()
-        self._thread.join(3 * PATIENCE_S)
-        check(not self._thread.is_alive(), "requests under way were never answered")
-        self._raise()
+        try:
+            self._working.result(3 * PATIENCE_S)
+        except BaseExceptionGroup as several:
+            failure: BaseException = several
+            while isinstance(failure, BaseExceptionGroup):
+                failure = failure.exceptions[0]
+            raise Wrong(f"the load has ended: {failure!r}") from failure
 
     def check(self) -> None:
         """All that was answered, against each other and against the changes."""
@@ -553,19 +572,3 @@ class Load:
             for key in change.values.keys() & set(LISTS):
                 check(change.values[key].startswith(seen.get(key, b"")), f"{key!r} was rewritten")
                 seen[key] = change.values[key]
-
-
-@contextlib.asynccontextmanager
-async def connected(cluster: LocalCluster) -> AsyncIterator[Nodes]:
-    async with Nodes(cluster, random.Random(0)) as nodes:
-        yield nodes
-
-
-def with_nodes(cluster: LocalCluster, act: Callable[[Nodes], Awaitable[None]]) -> None:
-    """Ask the nodes of a cluster something, outside of any load."""
-
-    async def main() -> None:
-        async with asyncio.timeout(2 * PATIENCE_S), connected(cluster) as nodes:
-            await act(nodes)
-
-    asyncio.run(main())

@@ -80,9 +80,10 @@ class Load:
 
 def control(cluster: LocalCluster, node: NodeId, command: str) -> None:
     """Cut a node's links, or heal them: see `Server._control`."""
+    path = str(cluster.config.data(node) / CONTROL)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PATIENCE_S)
-        connection.connect(str(cluster.config.data(node) / CONTROL))
+        until(lambda: connection.connect_ex(path) == 0)  # a node that has just been started is not there yet
         connection.sendall(command.encode() + b"\n")
         assert connection.recv(100) == b"done\n"
 
