@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kvstore import errors
+from kvstore.feeds import MergedFeed, Transactions
 from kvstore.gateway import Committed, Gateway, Identity, Placed
 from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
 from kvstore.machine.merge import merge
@@ -64,7 +65,7 @@ class Batch(NamedTuple):
     """All transactions that changed anything watched, up to a revision, since the last batch."""
 
     revision: int
-    transactions: tuple[tuple[int, tuple[Event, ...]], ...]
+    transactions: Transactions
 
 
 class Service:
@@ -350,7 +351,8 @@ class Service:
         """
         self._gateway.check_revision(after)
         groups = sorted({group for asked in ranges for group in self.placement.groups_of_range(asked)})
-        feeds = [_Feed(self, group, ranges, after) for group in groups]
+        merged = MergedFeed(groups, after)
+        feeds = [_Feed(self, group, ranges, merged) for group in groups]
         loop = asyncio.get_running_loop()
         told, told_at = after, loop.time()
         try:
@@ -364,15 +366,15 @@ class Service:
                     await asyncio.wait(slow, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                 for feed in feeds:
                     feed.take()
-                upto = min(feed.upto for feed in feeds)
+                upto = merged.complete
                 if upto > told:
-                    found = _transactions(feeds, upto)
+                    found = merged.drain()
                     if found or loop.time() >= told_at + progress_s:
                         told, told_at = upto, loop.time()
                         yield Batch(upto, found)
                 # Groups are moved past what waits to be passed on, or was told long ago. If each were moved
                 # past all others, none would ever be idle.
-                wanted = max((feed.waiting[-1][0] for feed in feeds if feed.waiting), default=0)
+                wanted = merged.wanted
                 if loop.time() >= told_at + progress_s:
                     wanted = max(wanted, told + 1)
                 for feed in feeds:
@@ -459,19 +461,24 @@ def _end(entries: Sequence[Entry], bound: bytes, at: int, *, reverse: bool) -> i
 class _Feed:
     """What one group has for a watch."""
 
-    def __init__(self, service: Service, group: GroupId, ranges: tuple[Range, ...], after: int) -> None:
+    def __init__(
+        self, service: Service, group: GroupId, ranges: tuple[Range, ...], merged: MergedFeed
+    ) -> None:
         self._service = service
         self._group = group
         self._ranges = ranges
-        self.upto = after
-        self.waiting: list[tuple[int, tuple[Event, ...]]] = []
-        """What was found and not yet passed on."""
+        self._merged = merged
         self.task: asyncio.Task[Changes] | None = None
         self._mover: asyncio.Task[None] | None = None
 
+    @property
+    def upto(self) -> int:
+        """Up to where the group has told everything."""
+        return self._merged.upto[self._group]
+
     def start(self) -> None:
         """Ask for more, unless much waits to be passed on."""
-        if self.task is None and len(self.waiting) < 10_000:
+        if self.task is None and self._merged.waiting(self._group) < 10_000:
             question = Feed(self.upto, self._ranges, PAGE_BYTES, 5.0)
             self.task = asyncio.create_task(
                 self._service._ask(self._group, question, Changes, self.upto)  # noqa: SLF001 - its own
@@ -481,8 +488,7 @@ class _Feed:
         """What has come. Raises what went wrong."""
         if self.task is not None and self.task.done():
             changes, self.task = self.task.result(), None
-            self.waiting += changes.transactions
-            self.upto = max(self.upto, changes.upto)
+            self._merged.take(self._group, changes)
 
     def move(self, revision: int) -> None:
         """The group is behind others, or has had nothing for long: make it pass where they are."""
@@ -494,20 +500,6 @@ class _Feed:
         for task in (self.task, self._mover):
             if task is not None:
                 task.cancel()
-
-
-def _transactions(feeds: Sequence[_Feed], upto: int) -> tuple[tuple[int, tuple[Event, ...]], ...]:
-    """Take from all groups what is complete. What one transaction did in several groups is put together."""
-    merged: dict[int, list[Event]] = {}
-    for feed in feeds:
-        count = 0
-        for revision, events in feed.waiting:
-            if revision > upto:
-                break
-            merged.setdefault(revision, []).extend(events)
-            count += 1
-        del feed.waiting[:count]
-    return tuple((revision, tuple(sorted(events))) for revision, events in sorted(merged.items()))
 
 
 def _committed(values: Values) -> Committed:
