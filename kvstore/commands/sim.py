@@ -12,12 +12,13 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from kvstore.commands.demo import demonstrate
+from kvstore.simulation import WORKLOADS, scenario_of, simulate_store
 from multicast import PROTOCOLS
 from multicast.errors import InvalidArgument
 from multicast.messages import Multicast
@@ -27,6 +28,7 @@ from multicast.sim.trace import DELIVER, Arrow, Flow, Mark, Recorder, text_lines
 from multicast.topology import Topology
 
 MESSAGES, MESSAGES_SHOWN = 200, 3
+STORE_WINDOW, STORE_THINK_S = 2, 0.12
 REPLICAS, REPLICAS_ALONE = 3, {"skeen": 1}
 """Members of each group, unless said otherwise; some protocols need groups of one."""
 JOBS_MAX = 64
@@ -87,6 +89,7 @@ class SimCommand:
         )
         add = parser.add_argument
         add("--protocol", choices=sorted(PROTOCOLS), default="whitebox", help="what to run (whitebox)")
+        add("--store", choices=sorted(WORKLOADS), help="run the whole store, with clients that do this")
         add("--groups", type=positive, default=3, help="number of groups (3)")
         add("--replicas", type=positive, help="members of each group, an odd number (3; skeen: 1)")
         add("--clients", type=positive, default=4, help="multicasting processes (4)")
@@ -117,6 +120,8 @@ class SimCommand:
             raise InvalidArgument("--json is for campaigns: leave out --trace and --diagram")
         if arguments.everything and not shown:
             raise InvalidArgument("--everything goes with --trace or --diagram")
+        if shown and arguments.store is not None:
+            raise InvalidArgument("--trace and --diagram show the ordering alone: leave out --store")
         faults = arguments.faults or ("none" if shown else "all")
         messages = arguments.messages or (MESSAGES_SHOWN if shown else MESSAGES)
         workload = Workload(clients=min(arguments.clients, messages), messages=messages)
@@ -124,6 +129,11 @@ class SimCommand:
             workload = dataclasses.replace(workload, repeats=0.0)
         replicas = arguments.replicas or REPLICAS_ALONE.get(arguments.protocol, REPLICAS)
         scenario = Scenario(PROTOCOLS[arguments.protocol], arguments.groups, replicas, faults, workload)
+        if arguments.store is not None:
+            clients = dataclasses.replace(workload, window=STORE_WINDOW, think_s=STORE_THINK_S)
+            scenario = scenario_of(
+                faults, arguments.groups, replicas, workload=clients, protocol=scenario.protocol
+            )
         scenario.protocol.check_topology(Topology.uniform(arguments.groups, replicas))
         if shown:
             return self._show(arguments, scenario)
@@ -160,7 +170,8 @@ class SimCommand:
         progress = sys.stderr.isatty() and not arguments.json
         interrupted = False
         try:
-            for outcome in outcomes(scenario, seeds, min(arguments.jobs, len(seeds), JOBS_MAX)):
+            run = partial(_outcome, scenario, arguments.store)
+            for outcome in outcomes(run, seeds, min(arguments.jobs, len(seeds), JOBS_MAX)):
                 tally.add(outcome)
                 if outcome.violation is not None and not arguments.json:
                     print(("\r" if progress else "") + f"seed {outcome.seed}: {outcome.violation}")
@@ -196,15 +207,15 @@ def story(flow: Flow) -> tuple[float | None, float | None]:
     return max(0.0, min(asked) - margin_s), max(delivered) + margin_s
 
 
-def outcomes(scenario: Scenario, seeds: range, jobs: int) -> Iterator[Outcome]:
+def outcomes(run: Callable[[int], Outcome], seeds: range, jobs: int) -> Iterator[Outcome]:
     """Run the seeds, several at a time, in order. Whatever ends this ends its processes too."""
     if jobs == 1:
-        yield from map(partial(_outcome, scenario), seeds)
+        yield from map(run, seeds)
         return
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         with multiprocessing.Pool(jobs, _worker) as pool:
-            yield from pool.imap(partial(_outcome, scenario), seeds)
+            yield from pool.imap(run, seeds)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -218,8 +229,8 @@ def _worker() -> None:
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
 
 
-def _outcome(scenario: Scenario, seed: int) -> Outcome:
-    outcome = simulate(scenario, seed)
+def _outcome(scenario: Scenario, store: str | None, seed: int) -> Outcome:
+    outcome = simulate(scenario, seed) if store is None else simulate_store(scenario, seed, store)
     outcome.error = None
     return outcome
 
@@ -231,7 +242,8 @@ def replay(arguments: argparse.Namespace, scenario: Scenario, outcome: Outcome) 
         f"{shlex.quote(program)} sim --protocol {arguments.protocol} --groups {scenario.groups} "
         f"--replicas {scenario.replicas} --clients {scenario.workload.clients} "
         f"--messages {scenario.workload.messages} "
-        f"--faults {scenario.faults} --seed {outcome.seed} --trace"
+        f"--faults {scenario.faults} --seed {outcome.seed} "
+        + ("--trace" if arguments.store is None else f"--store {arguments.store}")
     )
 
 
@@ -241,6 +253,7 @@ def report(
     """What `--json` prints."""
     return {
         "protocol": arguments.protocol,
+        "store": arguments.store,
         "groups": scenario.groups,
         "replicas": scenario.replicas,
         "clients": scenario.workload.clients,

@@ -94,6 +94,8 @@ class Outcome:
 class Simulation:
     """All processes of one run, in virtual time."""
 
+    heal_s = HEAL_S
+
     def __init__(self, scenario: Scenario, seed: int, observers: Sequence[Checker] = ()) -> None:
         self.scenario = scenario
         self.seed = seed
@@ -120,13 +122,17 @@ class Simulation:
         for group in self.topology.groups:
             for member in self.topology.members(group):
                 self.hosts[member] = self._host(member)
-        self.clients: dict[ClientId, SimClient] = {}
-        for number in range(scenario.workload.clients):
+        self.clients: dict[ClientId, Any] = {}
+        """Whoever multicasts and is no replica."""
+        self._make_clients(scenario.workload)
+
+    def _make_clients(self, workload: Workload) -> None:
+        for number in range(workload.clients):
             client = ClientId(number + 1)
-            share = scenario.workload.messages // scenario.workload.clients
-            share += number < scenario.workload.messages % scenario.workload.clients
+            share = workload.messages // workload.clients
+            share += number < workload.messages % workload.clients
             self.clients[client] = SimClient(
-                client, self.first, scenario.workload, share,
+                client, self.first, workload, share,
                 loop=self.loop, network=self.network, rng=self._fork(f"client {client}"),
                 multicasts=self.multicasts, changed=self._nothing, observers=self._observers,
             )  # fmt: skip
@@ -159,10 +165,13 @@ class Simulation:
     def _nothing(self) -> None:
         pass
 
-    def _arrived(self, source: Process, target: Process, message: object) -> None:
+    def _trace(self, source: Process, target: Process, message: object) -> None:
         # Times depend on every random draw before them, so who, what and exactly when tell runs apart.
         kind = type(message).__name__
         self.trace = zlib.crc32(f"{self.loop.now!r} {source!s} {target!s} {kind}".encode(), self.trace)
+
+    def _arrived(self, source: Process, target: Process, message: object) -> None:
+        self._trace(source, target, message)
         if isinstance(target, ReplicaId):
             self._receive(source, target, message)
         else:
@@ -338,7 +347,7 @@ class Simulation:
         self.start()
         self.run_until(lambda: False, until_s + 3.0)
         self.heal()
-        if not self.run_until(self.settled, self.loop.now + HEAL_S):
+        if not self.run_until(self.settled, self.loop.now + self.heal_s):
             raise Violation("Termination", self._what_is_missing())
         self._check_end()
 

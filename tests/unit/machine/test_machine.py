@@ -51,6 +51,7 @@ from kvstore.machine.results import (
     Unmet,
     WrongPartition,
 )
+from kvstore.machine.sessions import WINDOW
 from kvstore.machine.versions import Compacted, NotYet, Version
 from multicast.errors import InvariantBroken
 from multicast.types import ClientId, GroupId, MessageId, Timestamp, timestamp
@@ -514,7 +515,6 @@ def test_a_repeated_request_gets_its_result() -> None:
     g.machine.deliver(again(3, first, digest=8))
     g.drain()
     assert g.refusal(3) is Refusal.MISMATCH
-    assert g.machine.stored(first.request, (A, B)) is None
 
 
 def test_a_repetition_of_what_waits_is_answered_with_it() -> None:
@@ -528,6 +528,20 @@ def test_a_repetition_of_what_waits_is_answered_with_it() -> None:
     g.vote(1, B, yes=True)
     assert g.results[2] == g.results[1]
     assert g.machine.watermark == ts(2)
+
+
+def refusal_of(stored: tuple[Timestamp, Result] | None) -> Refusal | None:
+    return stored[1].refusal if stored is not None and isinstance(stored[1], Refused) else None
+
+
+def test_what_was_refused_is_refused_again_when_somebody_asks_again() -> None:
+    g = Group()
+    late = Request(2, 1, 0, ts(4), 7, add(b"a"))
+    far = Request(2, WINDOW, 0, ts(9), 7, add(b"a"))
+    g.machine.deliver(Delivered(ts(5), mid(5), (A,), late))
+    g.machine.deliver(Delivered(ts(6), mid(6), (A,), far))
+    assert refusal_of(g.machine.stored(late, (A,))) is Refusal.EXPIRED
+    assert refusal_of(g.machine.stored(far, (A,))) is Refusal.WINDOW_FULL
 
 
 def test_after_its_deadline_a_request_has_no_effect() -> None:
@@ -544,9 +558,9 @@ def test_after_its_deadline_a_request_has_no_effect() -> None:
     assert g.machine.picture().chores == ((ts(7), Expire(ts(5))),)
     restored = g.restarted()
     for each in (g, restored):
-        assert each.machine.stored(request, (A,)) is not None
+        assert each.machine.stored(request, (A,)) == (ts(4), g.results[4])
         each.work()
-        assert each.machine.stored(request, (A,)) is None
+        assert refusal_of(each.machine.stored(request, (A,))) is Refusal.EXPIRED
         assert each.store.sessions.get((2, (A,))) is None
 
 

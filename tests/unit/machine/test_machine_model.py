@@ -23,8 +23,8 @@ from kvstore.machine.placement import Placement
 from kvstore.machine.request import Footprint, Range
 from kvstore.machine.results import Entry, Refusal, Refused, Result
 from kvstore.machine.versions import Compacted, NotYet
+from kvstore.simulation.model import Model, ordered
 from multicast.types import GroupId, Timestamp
-from tests.unit.machine.model import Model, ordered
 from tests.unit.machine.workload import KEYS, LIMITS, WINDOW, Workload, some_range, some_workload
 
 ALL = Range(b"", None)

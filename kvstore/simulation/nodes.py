@@ -14,7 +14,7 @@ from typing import Any
 
 from kvstore import wire
 from kvstore.node import COMMIT_S, Node
-from kvstore.ports import NodeId
+from kvstore.ports import Application, NodeId
 from kvstore.sequencing import Sequencing
 from kvstore.wire import Envelope
 from multicast.delivered import DeliveredIds
@@ -95,7 +95,11 @@ class SimState:
 
     def load(self, group: GroupId) -> Checkpoint:
         """As last committed."""
-        return self.commits.setdefault(group, Commit()).checkpoint
+        return self.commit_of(group).checkpoint
+
+    def commit_of(self, group: GroupId) -> Commit:
+        """What was last committed."""
+        return self.commits.setdefault(group, Commit())
 
     def count(self, group: GroupId) -> int:
         """How many there are."""
@@ -135,7 +139,7 @@ class SimState:
 
     def _check(self, group: GroupId, log: Sequence[Delivery], after: int) -> None:
         """The contract's strictest clause: the log gets a delivery before the state may commit it."""
-        since = max(self.commits.setdefault(group, Commit()).length, self._installed.get(group, 0))
+        since = max(self.commit_of(group).length, self._installed.get(group, 0))
         for delivery in log[since:]:
             if self._machine.log.decided.get((group, delivery.mid), after + 1) > after:
                 raise Violation("Contract", f"{self._machine.me} commits {delivery.mid} ahead of its log")
@@ -148,7 +152,7 @@ class SimState:
 
     def _committed(self, commits: dict[GroupId, Commit]) -> None:
         for group, commit in commits.items():
-            known = self.commits.setdefault(group, Commit()).checkpoint.executed
+            known = self.commit_of(group).checkpoint.executed
             commit.checkpoint.executed = max(commit.checkpoint.executed, known)
         self.commits.update(commits)
         self._machine.committed({group: commit.checkpoint.executed for group, commit in commits.items()})
@@ -163,12 +167,16 @@ class SimState:
                 self._machine.executed(group, executed)
         self._machine.later(COMMIT_S, self.catch_up)
 
+    def began(self) -> None:
+        """A new life."""
+        self._machine.later(COMMIT_S, self.catch_up)
+
     def crash(self) -> None:
         """Back to what was committed."""
         self._waiting = None
         self._installed.clear()
         for group, log in self.logs.items():
-            commit = self.commits.setdefault(group, Commit())
+            commit = self.commit_of(group)
             del log[commit.length :]
             self._executed[group] = commit.checkpoint.executed
         self._places = {(group, d.mid): d.global_ts for group, log in self.logs.items() for d in log}
@@ -209,8 +217,10 @@ class Machine:
         self._rng = simulation.fork(me)
         self._rate = 1.0 + simulation.scenario.skew * (2 * self._rng.random() - 1)
         self.node: Node | None = None
+        self.application: Any = None
+        """The node's, in its last life."""
         self.log = SimLog(self)
-        self.state = SimState(self, simulation.pieces)
+        self.state: Any = simulation.new_state(self)
         self.late = simulation.late(me)
         self.durable_number = 0
         self.stalled_until = 0.0
@@ -260,7 +270,7 @@ class Machine:
         simulation = self._simulation
         self.node = simulation.node_type(
             self.me, simulation.first, self.replicas, simulation.observed, node_of=simulation.node_of,
-            clock=self, network=self, log=self.log, application=LateSequencing(self.state),
+            clock=self, network=self, log=self.log, application=simulation.application(self),
             rng=random.Random(self._rng.getrandbits(64)), timing=simulation.scenario.timing,
             observer=simulation,
         )  # fmt: skip
@@ -269,7 +279,7 @@ class Machine:
     def _life_began(self) -> None:
         for replica in self.replicas:
             self._simulation.views[replica].restarted()
-        self.later(COMMIT_S, self.state.catch_up)
+        self.state.began()
         self.turn_soon()
 
     def crash(self) -> None:
@@ -284,10 +294,10 @@ class Machine:
         log.groups = self.log.groups
         return log
 
-    def receive(self, envelope: Envelope) -> None:
-        """A message from the network."""
+    def receive(self, envelope: Envelope, node: NodeId | None = None) -> None:
+        """A message from the network: from a node, or from a client."""
         if self.node is not None:
-            self.node.receive([envelope])
+            self.node.receive([envelope], node)
             self.turn_soon()
 
     def durable(self, number: int) -> None:
@@ -355,12 +365,14 @@ class View(Host):
     @property
     def commit(self) -> Commit:  # type: ignore[override]  # a view of its machine
         """What its node's state has of it."""
-        return self.machine.state.commits.setdefault(self.me.group, Commit())
+        commit: Commit = self.machine.state.commit_of(self.me.group)
+        return commit
 
     @property
     def log(self) -> list[Delivery]:  # type: ignore[override]  # a view of its machine
         """What its application got."""
-        return self.machine.state.logs.setdefault(self.me.group, [])
+        log: list[Delivery] = self.machine.state.logs.setdefault(self.me.group, [])
+        return log
 
     @property
     def stalled_until(self) -> float:
@@ -410,6 +422,14 @@ class NodeSimulation(Simulation):
     def node_of(self, replica: ReplicaId) -> NodeId:
         """Replica number i of every group is on node i."""
         return NodeId(f"n{replica.number}")
+
+    def new_state(self, machine: Machine) -> Any:
+        """The disk of a machine's application."""
+        return SimState(machine, self.pieces)
+
+    def application(self, machine: Machine) -> Application:
+        """What a machine's node does with deliveries, in one life."""
+        return LateSequencing(machine.state)
 
     def fork(self, name: str) -> random.Random:
         """Randomness for one part of the run."""

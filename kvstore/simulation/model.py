@@ -77,6 +77,7 @@ class Group:
     answers: list[tuple[int, Result | Refusal]] = field(default_factory=list)
 
     def at(self, revision: int) -> Values:
+        """The state as of a revision."""
         return [values for r, values in self.states if r <= revision][-1]
 
     def changed(self, within: Range, since: int) -> bool:
@@ -104,8 +105,11 @@ class Model:
         self.window = window
         self.groups = {g: Group() for g in placement.groups}
         self.asked: dict[tuple[int, tuple[GroupId, ...]], Asked] = {}
+        self.executed: list[Delivered] = []
+        """What was not refused, and no repetition."""
 
     def execute(self, message: Delivered) -> None:
+        """The next message of the order of all groups."""
         for g, answer in self._judge(message).items():
             self.groups[g].answers.append((message.gts, answer))
 
@@ -134,6 +138,7 @@ class Model:
 
     def _execute(self, message: Delivered) -> dict[GroupId, Result | Refusal]:
         command, destinations = message.request.command, message.destinations
+        self.executed.append(message)
         if isinstance(command, Transaction):
             return self._transaction(message, command)
         if isinstance(command, ChangePlacement):
@@ -254,6 +259,7 @@ class Model:
 
 
 def calculate(operation: Calculate, old: Entry | None) -> int | Fault:
+    """The number that is stored now."""
     number = operation.operand
     if old is not None:
         text = old.value.decode("latin-1")
@@ -272,6 +278,7 @@ def calculate(operation: Calculate, old: Entry | None) -> int | Fault:
 
 
 def holds(condition: Compare, entry: Entry | None) -> bool:
+    """Whether a key is as the condition wants it."""
     subject, how, operand = condition.subject, condition.operator, condition.operand
     if subject is Subject.VALUE and entry is None:
         return how is Operator.NOT_EQUAL
@@ -297,12 +304,14 @@ def holds(condition: Compare, entry: Entry | None) -> bool:
 
 
 def ordered(values: Values, within: Range, *, reverse: bool) -> Iterator[Entry]:
+    """What is in a range."""
     for key in sorted(values, reverse=reverse):
         if within.covers(key):
             yield values[key]
 
 
 def scan(asked: Scan, values: Values) -> Scanned:
+    """What a scan returns of it."""
     entries = list(ordered(values, asked.range, reverse=asked.reverse))
     if asked.shape is Shape.COUNT:
         return Scanned((), len(entries), more=False)

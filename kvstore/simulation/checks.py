@@ -1,0 +1,490 @@
+"""Whether what clients saw is what one store would have shown that executes everything alone, in real time.
+
+The order that was delivered is executed once more by the naive `Model`. Every answer must be what it comes
+to, and so must every replica's state at the end (a). With what each read saw, and who had an answer before
+another began, the order must not be a circle (b). No request is executed twice, none gets two different
+results (c). What is said to be complete up to a revision is (d).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from kvstore.gateway import Committed, Placed
+from kvstore.machine import Delivered, Limits, Placement
+from kvstore.machine.codec import decode_request, decode_result
+from kvstore.machine.ordered import MemoryMap
+from kvstore.machine.request import (
+    Append,
+    Calculate,
+    Delete,
+    DeleteRange,
+    Get,
+    Operation,
+    Range,
+    Scan,
+    Transaction,
+    Unchanged,
+)
+from kvstore.machine.results import (
+    Deleted,
+    Entry,
+    Got,
+    OperationResult,
+    Outcome,
+    Refusal,
+    Refused,
+    Result,
+    Scanned,
+    Unmet,
+)
+from kvstore.machine.sessions import WINDOW
+from kvstore.partition import Partition
+from kvstore.questions import Values
+from kvstore.simulation.history import At, Call, Cut, History, Strict, Transact
+from kvstore.simulation.model import Model, ordered
+from multicast.membership import MEMBERSHIP
+from multicast.messages import Delivery
+from multicast.sim.checkers import Violation
+from multicast.types import GroupId, MessageId, Timestamp
+
+if TYPE_CHECKING:
+    from kvstore.simulation.store import Recorder
+
+EVERYTHING = Range(b"", None)
+
+
+@dataclass(slots=True)
+class Execution:
+    """One message, at its place, and what became of it in each of its groups."""
+
+    delivered: Delivered
+    answers: dict[GroupId, Result | Refusal]
+    fresh: bool
+    """Whether it was executed there, and not before."""
+
+
+@dataclass(slots=True)
+class Replay:
+    """All messages, executed by the model."""
+
+    model: Model
+    executions: dict[Timestamp, Execution] = field(default_factory=dict)
+    places: dict[MessageId, Timestamp] = field(default_factory=dict)
+    requests: dict[tuple[int, int], list[Execution]] = field(default_factory=lambda: defaultdict(list))
+    """Where each request of a client was executed."""
+    changes: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """When each key changed."""
+
+    @property
+    def final(self) -> dict[bytes, bytes]:
+        """What there is at the end."""
+        return {key: entry.value for group in self.model.groups.values() for key, entry in group.now.items()}
+
+    def first(self, gts: Timestamp, group: GroupId) -> Result | Refusal | None:
+        """What became of a request when it was delivered first: a copy that came too late may be told."""
+        delivered = self.executions[gts].delivered
+        request = delivered.request
+        for execution in self.requests.get((request.client, request.sequence), ()):
+            if execution.delivered.destinations == delivered.destinations:
+                return execution.answers[group]
+        return None
+
+
+def replay(deliveries: Mapping[Timestamp, Delivery], placement: Placement, limits: Limits) -> Replay:
+    """Execute everything once more, in the order of global timestamps."""
+    model = Model(placement, limits, WINDOW)
+    found = Replay(model)
+    for gts, delivery in sorted(deliveries.items()):
+        if delivery.mid.client == MEMBERSHIP:
+            continue
+        delivered = Delivered(gts, delivery.mid, delivery.dest, decode_request(delivery.payload))
+        before = len(model.executed)
+        model.execute(delivered)
+        answers = {group: model.groups[group].answers[-1][1] for group in delivery.dest}
+        execution = Execution(delivered, answers, len(model.executed) > before)
+        found.executions[gts] = execution
+        found.places[delivery.mid] = gts
+        request = delivered.request
+        if execution.fresh:
+            found.requests[request.client, request.sequence].append(execution)
+        for group in delivery.dest:
+            states = model.groups[group].states
+            if states[-1][0] == gts:
+                for key in states[-1][1].keys() | states[-2][1].keys():
+                    if states[-1][1].get(key) != states[-2][1].get(key):
+                        found.changes[key].append(gts)
+    return found
+
+
+def check_history(
+    history: History,
+    recorder: Recorder,
+    placement: Placement,
+    limits: Limits,
+    partitions: Iterable[Partition],
+) -> Replay:
+    """All of it. Returns what the model made of it."""
+    found = replay(recorder.deliveries, placement, limits)
+    _check_answers(found, recorder.answers)
+    _check_once(found)
+    placed = {}
+    for call in history.calls:
+        if isinstance(call.asked, Transact):
+            placed[call.number] = _check_transaction(found, call)
+        elif isinstance(call.outcome, Values):
+            _check_values(found, call)
+    _check_states(found, partitions)
+    check_strict(found, history, placed)
+    return found
+
+
+# (a), (c): every answer is the model's
+
+
+def _check_answers(found: Replay, answers: Iterable[tuple[GroupId, MessageId, Timestamp, bytes]]) -> None:
+    for group, mid, _, data in answers:
+        gts = found.places.get(mid)
+        result = decode_result(data)
+        if gts is None:
+            raise Violation("Replay", f"group {group} answers {mid}, which was not delivered")
+        expected = found.executions[gts].answers[group]
+        if isinstance(result, Refused):
+            same = result.refusal in (expected, Refusal.FORGOTTEN)
+        else:
+            same = result == expected or result == found.first(gts, group)
+        if not same:
+            request = found.executions[gts].delivered.request
+            raise Violation("Replay", f"group {group} answers {request} at {gts}: {result}, not {expected}")
+
+
+def _check_once(found: Replay) -> None:
+    for (client, sequence), executions in found.requests.items():
+        digests = [(e.delivered.request.digest, e.delivered.destinations) for e in executions]
+        if len(set(digests)) < len(digests):
+            places = [e.delivered.gts for e in executions]
+            raise Violation("Once", f"request {sequence} of {client} was executed at {places}")
+
+
+def _check_transaction(found: Replay, call: Call) -> Execution | None:
+    """What its client was told, by whichever attempt, is what became of it. Returns where it was executed."""
+    assert isinstance(call.asked, Transact)
+    assert call.identity is not None
+    executions = found.requests.get((call.identity.client, call.identity.sequence), [])
+    execution = executions[0] if executions else None
+    for outcome in (call.outcome, *call.more):
+        if not isinstance(outcome, Committed):
+            continue
+        if execution is None:
+            raise Violation("Replay", f"nobody has executed {call}")
+        expected = _merge(call.asked.transaction, execution)
+        told = outcome.revision, outcome.succeeded, outcome.unmet, outcome.results
+        if told != expected:
+            raise Violation("Replay", f"{call}: {told}, not {expected}")
+        _check_complete(found, call, outcome)
+    return execution
+
+
+def _merge(transaction: Transaction, execution: Execution) -> tuple[Any, ...]:
+    parts = {g: each for g, each in execution.answers.items() if isinstance(each, Outcome)}
+    succeeded = all(part.succeeded for part in parts.values())
+    unmet: dict[int, Unmet] = {}
+    for _, part in sorted(parts.items()):
+        for each in part.unmet:
+            if each.fault is None or each.condition not in unmet:
+                unmet[each.condition] = each
+    results: list[OperationResult] = []
+    for i, _ in enumerate(transaction.then if succeeded else transaction.otherwise):
+        found = [result for _, part in sorted(parts.items()) for at, result in part.results if at == i]
+        scans = [each for each in found if isinstance(each, Scanned)]
+        if scans:
+            entries = sorted((e for each in scans for e in each.entries), key=lambda e: e.key)
+            results.append(Scanned(tuple(entries), len(entries), more=False))
+        elif isinstance(found[0], Deleted):
+            results.append(Deleted(sum(each.count for each in found if isinstance(each, Deleted))))
+        else:
+            results.append(found[0])
+    return execution.delivered.gts, succeeded, tuple(unmet[i] for i in sorted(unmet)), tuple(results)
+
+
+# (d): what is said to be complete
+
+
+def _check_complete(found: Replay, call: Call, outcome: Committed) -> None:
+    """Nothing up to the revision that its client may rely on has changed what it read."""
+    for key, revision in _seen(outcome.results).items():
+        _check_key(found, call, key, revision, outcome.complete)
+
+
+def _check_key(found: Replay, call: Call, key: bytes, seen: int, revision: int) -> None:
+    changes = found.changes.get(key, [])
+    at = bisect_right(changes, revision)
+    if at and changes[at - 1] > seen and _last_not_removed(found, key, changes[at - 1]):
+        raise Violation(
+            "Complete", f"{call} has {key!r} of {seen}, and misses {changes[at - 1]}, below {revision}"
+        )
+
+
+def _last_not_removed(found: Replay, key: bytes, revision: int) -> bool:
+    group = found.model.placement.group_of(key)
+    return key in found.model.groups[group].at(revision)
+
+
+def _seen(results: Sequence[OperationResult]) -> dict[bytes, int]:
+    seen = {}
+    for result in results:
+        if isinstance(result, Got) and result.entry is not None:
+            seen[result.entry.key] = result.entry.mod_revision
+        elif isinstance(result, Scanned):
+            seen |= {entry.key: entry.mod_revision for entry in result.entries}
+    return seen
+
+
+def _state(found: Replay, group: GroupId, revision: int) -> dict[bytes, Entry]:
+    return found.model.groups[group].at(revision)
+
+
+def _results_at(state: Mapping[bytes, Entry], operations: Sequence[Get | Scan]) -> Iterator[OperationResult]:
+    for operation in operations:
+        if isinstance(operation, Get):
+            yield Got(state.get(operation.key))
+        else:
+            entries = tuple(ordered(dict(state), operation.range, reverse=False))
+            yield Scanned(entries, len(entries), more=False)
+
+
+def _check_values(found: Replay, call: Call) -> None:
+    """A read at a revision is the model's; a strict one has at least what it says to be complete."""
+    asked, outcome = call.asked, call.outcome
+    if isinstance(asked, At):
+        if asked.revision and outcome.revision != asked.revision:
+            raise Violation("Replay", f"{call} is of another revision")
+        expected = tuple(_results_at(_state(found, asked.group, outcome.revision), asked.operations))
+        if outcome.results != expected:
+            raise Violation("Replay", f"{call} is not {expected}")
+    else:
+        assert isinstance(asked, Strict)
+        for key, (_, until) in _saw(found, asked, outcome).items():
+            if until <= outcome.revision:
+                raise Violation("Complete", f"{call} misses {until} of {key!r}")
+
+
+def _saw(found: Replay, asked: Strict, outcome: Values) -> dict[bytes, tuple[int, int]]:
+    """For each key that was read, the change that was seen, and the one after it."""
+    spans: dict[bytes, tuple[int, int]] = {}
+    group_of = found.model.placement.group_of
+    for operation, result in zip(asked.operations, outcome.results, strict=True):
+        keys: set[bytes] = set()
+        entries: dict[bytes, Entry] = {}
+        if isinstance(operation, Get) and isinstance(result, Got):
+            keys = {operation.key}
+            entries = {} if result.entry is None else {operation.key: result.entry}
+        elif isinstance(result, Scanned):
+            entries = {entry.key: entry for entry in result.entries}
+            keys = {*entries, *(key for key in found.changes if group_of(key) == asked.group)}
+        for key in sorted(keys):
+            spans[key] = _span(found, asked.group, key, entries.get(key))
+    if spans and max(span[0] for span in spans.values()) >= min(span[1] for span in spans.values()):
+        raise Violation("Replay", f"{asked} saw {outcome}, which was never there at once")
+    return spans
+
+
+def _span(found: Replay, group: GroupId, key: bytes, entry: Entry | None) -> tuple[int, int]:
+    changes = found.changes.get(key, [])
+    if entry is None:
+        return _absent(found, group, key, changes)
+    at = bisect_left(changes, entry.mod_revision)
+    if (
+        at == len(changes)
+        or changes[at] != entry.mod_revision
+        or _state(found, group, changes[at])[key] != entry
+    ):
+        raise Violation("Replay", f"{entry} was read, and was never there")
+    return changes[at], changes[at + 1] if at + 1 < len(changes) else 1 << 60
+
+
+def _absent(found: Replay, group: GroupId, key: bytes, changes: Sequence[int]) -> tuple[int, int]:
+    """An absent key says which removal was seen only if there is one."""
+    gone = [i for i, gts in enumerate(changes) if key not in _state(found, group, gts)]
+    if not gone:
+        return 0, changes[0] if changes else 1 << 60
+    return -1, 1 << 60
+
+
+# (a): replicas' states
+
+
+def _check_states(found: Replay, partitions: Iterable[Partition]) -> None:
+    first: dict[GroupId, Partition] = {}
+    for partition in partitions:
+        group, versions = found.model.groups[partition.group], partition.machine.versions
+        live = {entry.key: entry for entry in versions.scan(EVERYTHING)}
+        if live != group.now:
+            raise Violation("Replay", f"{partition.me} has {live}, not {group.now}")
+        if versions.floor != group.floor:
+            raise Violation("Replay", f"{partition.me} has floor {versions.floor}, not {group.floor}")
+        other = first.setdefault(partition.group, partition)
+        if other is partition:
+            for revision in sorted({versions.floor, *(r for r, _ in group.states if r >= versions.floor)}):
+                seen = {entry.key: entry for entry in versions.scan_at(EVERYTHING, revision)}
+                if seen != group.at(revision):
+                    raise Violation(
+                        "Replay", f"{partition.me} has {seen} at {revision}, not {group.at(revision)}"
+                    )
+        else:
+            for name in ("latest", "history", "sessions", "results"):
+                mine, its = _table(partition, name), _table(other, name)
+                if mine != its:
+                    raise Violation("Agreement", f"{name} of {partition.me} and {other.me}: {mine} and {its}")
+
+
+def _table(partition: Partition, name: str) -> MemoryMap[Any, Any]:
+    machine = partition.machine
+    owner = machine.versions if name in ("latest", "history") else machine._sessions  # noqa: SLF001 - all of it
+    found: MemoryMap[Any, Any] = getattr(owner, f"_{name}")
+    return found
+
+
+# (b): real time
+
+
+@dataclass(slots=True)
+class _Node:
+    """A transaction or a read, in the order of conflicts and of real time."""
+
+    what: str
+    invoked: float
+    returned: float | None
+    reads: dict[bytes, int] = field(default_factory=dict)
+    """Keys, and the changes that were seen of them; as of a place, for what is not said to be seen."""
+    writes: tuple[bytes, ...] = ()
+    place: int = 0
+
+
+def check_strict(found: Replay, history: History, placed: Mapping[int, Execution | None]) -> None:
+    """No circle of conflicts and real time."""
+    nodes: list[_Node] = []
+    for call in history.calls:
+        node = None
+        if isinstance(call.asked, Transact):
+            execution = placed[call.number]
+            if execution is not None:
+                node = _transaction_node(found, call, execution)
+        elif (
+            call.returned is not None and isinstance(call.asked, Strict) and isinstance(call.outcome, Values)
+        ):
+            spans = _saw(found, call.asked, call.outcome)
+            reads = {key: span[0] for key, span in spans.items() if span[0] >= 0}
+            node = _Node(str(call), call.invoked, call.returned, reads)
+        elif isinstance(call.asked, Cut) and isinstance(call.outcome, Placed):
+            place = call.outcome.revision
+            keys = [key for key in found.changes if any(asked.covers(key) for asked in call.asked.ranges)]
+            reads = dict.fromkeys(keys, place)
+            node = _Node(str(call), call.invoked, call.returned, reads, place=place)
+        if node is not None:
+            nodes.append(node)
+    find_circle(nodes)
+
+
+def _transaction_node(found: Replay, call: Call, execution: Execution) -> _Node:
+    assert isinstance(call.asked, Transact)
+    transaction, gts = call.asked.transaction, execution.delivered.gts
+    parts = [each for each in execution.answers.values() if isinstance(each, Outcome)]
+    taken = transaction.then if all(part.succeeded for part in parts) else transaction.otherwise
+    reads: set[bytes] = set()
+    for condition in transaction.conditions:
+        reads |= _covered(found, condition.range) if isinstance(condition, Unchanged) else {condition.key}
+    for operation in taken:
+        reads |= _read_by(found, operation)
+    writes = tuple(key for key, changes in found.changes.items() if _has(changes, gts))
+    returned = call.returned if isinstance(call.outcome, Committed) else None
+    return _Node(str(call), call.invoked, returned, dict.fromkeys(sorted(reads), gts - 1), writes, gts)
+
+
+def _has(changes: Sequence[int], gts: int) -> bool:
+    at = bisect_left(changes, gts)
+    return at < len(changes) and changes[at] == gts
+
+
+def _covered(found: Replay, asked: Range) -> set[bytes]:
+    return {key for key in found.changes if asked.covers(key)}
+
+
+def _read_by(found: Replay, operation: Operation) -> set[bytes]:
+    if isinstance(operation, Scan | DeleteRange):
+        return _covered(found, operation.range)
+    return {operation.key} if isinstance(operation, Get | Append | Calculate | Delete) else set()
+
+
+def find_circle(nodes: Sequence[_Node]) -> None:
+    """Raise if there is one. Real time is a line of points: who returns comes before the next point on it,
+    and who begins comes after the last, so that edges are as many as nodes.
+    """
+    after: dict[int, list[int]] = defaultdict(list)
+    count = len(nodes)
+    points = sorted(
+        [(node.invoked, 0, i) for i, node in enumerate(nodes)]
+        + [(node.returned, 1, i) for i, node in enumerate(nodes) if node.returned is not None]
+    )
+    for at, (_, returns, i) in enumerate(points):
+        if at:
+            after[count + at - 1].append(count + at)
+        if returns:
+            after[i].append(count + at)
+        else:
+            after[count + at].append(i)
+    for first, second in _conflicts(nodes):
+        after[first].append(second)
+    before = [0] * (count + len(points))
+    for followers in after.values():
+        for each in followers:
+            before[each] += 1
+    free = [i for i, each in enumerate(before) if not each]
+    done = 0
+    while free:
+        done += 1
+        for each in after[free.pop()]:
+            before[each] -= 1
+            if not before[each]:
+                free.append(each)
+    if done < len(before):
+        left = {i for i, each in enumerate(before) if each}
+        circle = [nodes[i].what for i in _circle(after, left) if i < count]
+        raise Violation("Strictness", "a circle: " + "; then ".join(circle))
+
+
+def _circle(after: Mapping[int, Sequence[int]], left: set[int]) -> list[int]:
+    """A circle among those that are left: each of them has one before it, so walk back until one repeats."""
+    back = {each: i for i in sorted(left) for each in after[i] if each in left}
+    path, at = [], min(left)
+    while at not in path:
+        path.append(at)
+        at = back[at]
+    return path[path.index(at) :][::-1]
+
+
+def _conflicts(nodes: Sequence[_Node]) -> Iterator[tuple[int, int]]:
+    """Edges of conflicts, key by key: a writer, those who saw its change, and the next writer."""
+    writers: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
+    for i, node in enumerate(nodes):
+        for key in node.writes:
+            writers[key].append((node.place, i))
+    for found in writers.values():
+        found.sort()
+        for (_, first), (_, second) in pairwise(found):
+            yield first, second
+    for i, node in enumerate(nodes):
+        for key, seen in node.reads.items():
+            found = writers.get(key, [])
+            at = bisect_right(found, (seen, 1 << 60))
+            if at and found[at - 1][1] != i:
+                yield found[at - 1][1], i
+            while at < len(found) and found[at][1] == i:
+                at += 1
+            if at < len(found):
+                yield i, found[at][1]

@@ -1,0 +1,104 @@
+"""What simulated clients ask for, and what became of it: who asked what, when, and what was answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from kvstore.gateway import Identity
+from kvstore.machine.commands import Command
+from kvstore.machine.request import Get, Range, Scan, Transaction
+from multicast.types import GroupId
+
+
+@dataclass(frozen=True, slots=True)
+class Think:
+    """Nothing, for a while."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transact:
+    """Execute a transaction, once."""
+
+    transaction: Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Strict:
+    """Read keys of one group, as of now."""
+
+    group: GroupId
+    operations: tuple[Get | Scan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Read keys of one group at a revision; without one, at some recent revision of any replica's."""
+
+    group: GroupId
+    operations: tuple[Get | Scan, ...]
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A revision at which these ranges can be read as if that were done now, in all groups at once."""
+
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Housekeeping of one group, at a place above a revision."""
+
+    group: GroupId
+    command: Command
+    at_least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What has changed in all groups after a revision, for so long."""
+
+    after: int
+    ranges: tuple[Range, ...]
+    for_s: float
+
+
+Asked: TypeAlias = Transact | Strict | At | Cut | Order | Watch
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of one client."""
+
+    number: int
+    client: int
+    asked: Asked
+    invoked: float
+    identity: Identity | None = None
+    returned: float | None = None
+    """None if the client gave up, or died: nobody knows what became of it."""
+    outcome: Any = None
+    attempts: int = 0
+    more: list[Any] = field(default_factory=list)
+    """What was answered to other attempts, and when the call was repeated later."""
+
+    def __str__(self) -> str:
+        when = f"{self.invoked:.4f}-" + ("" if self.returned is None else f"{self.returned:.4f}")
+        return f"call {self.number} of {self.client:x} at {when}: {self.asked} -> {self.outcome}"
+
+
+@dataclass(slots=True)
+class History:
+    """All calls of a run."""
+
+    calls: list[Call] = field(default_factory=list)
+
+    def invoke(self, client: int, asked: Asked, now: float, identity: Identity | None = None) -> Call:
+        """A call begins."""
+        call = Call(len(self.calls), client, asked, now, identity)
+        self.calls.append(call)
+        return call
