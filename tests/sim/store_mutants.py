@@ -1,0 +1,271 @@
+"""Sabotages of the store, each in a line or two: what its design does not get wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from kvstore.feeds import MergedFeed
+from kvstore.gate import Announcement, Gate, Level
+from kvstore.gateway import RETRY_S, Committed, Gateway, OnDone, Placed
+from kvstore.machine import Delivered, Footprint, Machine, Picture
+from kvstore.machine.codec import decode_request
+from kvstore.machine.commands import Compact, Pin, Request
+from kvstore.machine.locks import LockTable
+from kvstore.machine.machine import _Open
+from kvstore.machine.request import Range
+from kvstore.machine.results import Refused, Result
+from kvstore.machine.sessions import Repeated, Sessions
+from kvstore.partition import Partition
+from kvstore.ports import Image, Said
+from kvstore.questions import At, Page, Response, Values
+from kvstore.simulation.disk import SimStoreDisk
+from kvstore.simulation.store import SimApplication
+from multicast.messages import Multicast
+from multicast.process.replica import Replica
+from multicast.types import NO_TIMESTAMP, ClientId, Destinations, GroupId, ReplicaId, Timestamp, timestamp
+
+# The machine
+
+
+class EvaluatesAtDelivery(Machine):
+    """Conditions are evaluated when a transaction is delivered, not when it has its locks."""
+
+    def _lock(self, opened: _Open) -> None:
+        opened.unmet = self._evaluate(opened.delivered, opened.part, opened.floor)
+        super()._lock(opened)
+
+
+class OneAppliedPosition(Machine):
+    """What is delivered counts as executed after a restart."""
+
+    def picture(self) -> Picture:
+        return replace(super().picture(), watermark=self.delivered, executed=(), waiting=())
+
+
+class _NoLocks(LockTable):
+    def blockers(self, footprint: Footprint) -> set[int]:
+        return set()
+
+    def claim(self, owner: int, footprint: Footprint) -> bool:
+        return True
+
+    def release(self, owner: int) -> list[int]:
+        return []
+
+
+class ExecutesInTheOrderOfVotes(Machine):
+    """Locks are not kept in the order of delivery: who has its votes is executed."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._locks = _NoLocks()
+
+
+class ServesWhatIsNotComplete(Machine):
+    """Reads at a revision are served up to the last delivery."""
+
+    def deliver(self, delivered: Delivered) -> Footprint:
+        footprint = super().deliver(delivered)
+        self.versions.watermark = self.delivered
+        return footprint
+
+
+class CompactsPastPins(Machine):
+    """Compaction does not mind what holds it."""
+
+    def _compact(self, gts: Timestamp, command: Compact) -> Result:
+        self._pins: dict[str, Pin] = {}
+        return super()._compact(gts, command)
+
+
+class ReadsDoNotWait(Machine):
+    """A strict read does not wait for what is delivered and not executed."""
+
+    def read(self, token: int, footprint: Footprint) -> None:
+        self._effects.reads.append(token)
+
+
+class _ForgetfulSessions(Sessions):
+    def admit(
+        self, request: Request, destinations: Destinations, gts: Timestamp
+    ) -> Repeated | Refused | None:
+        known = super().admit(request, destinations, gts)
+        return None if isinstance(known, Repeated) and known.result is not None else known
+
+
+class RefusesOnce(Machine):
+    """Of what was refused, nothing is known afterwards."""
+
+    def stored(self, request: Request, destinations: Destinations) -> tuple[Timestamp, Result] | None:
+        stored = super().stored(request, destinations)
+        return None if self._sessions.find(request, destinations) is None else stored
+
+
+class ExecutesAgain(Machine):
+    """A request that comes by another gateway is executed again."""
+
+    def __init__(self, group: GroupId, store: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(group, store, *arguments, **options)
+        self._sessions = _ForgetfulSessions(store.sessions, store.results)
+
+
+class _TimelessSessions(Sessions):
+    def admit(
+        self, request: Request, destinations: Destinations, gts: Timestamp
+    ) -> Repeated | Refused | None:
+        return super().admit(replace(request, deadline=max(request.deadline, gts)), destinations, gts)
+
+
+class IgnoresDeadlines(Machine):
+    """A request is executed however late it comes."""
+
+    def __init__(self, group: GroupId, store: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(group, store, *arguments, **options)
+        self._sessions = _TimelessSessions(store.sessions, store.results)
+
+
+# The gate
+
+
+class NoGate(Gate[Any]):
+    """Answers leave when there are any."""
+
+    def _hold(self, answer: Any, dependency: Timestamp) -> None:
+        pass
+
+
+class OneLevel(Gate[Any]):
+    """The gate looks no further than to those it shares messages with."""
+
+    def _levels(self) -> list[Level]:
+        return super()._levels()[:2]
+
+
+class NewLeaderInheritsNothing(Gate[Any]):
+    """A new leader takes what it finds for independent of everything."""
+
+    def new_ballot(self, taken_over: Timestamp) -> None:
+        super().new_ballot(NO_TIMESTAMP)
+        self._inherited = NO_TIMESTAMP
+
+
+# The partition
+
+
+class NoBallotCheck(Partition):
+    """A leader answers strict reads without asking whether it still leads."""
+
+    def _pass_round(self) -> None:
+        if self._round is not None:
+            self._round.standing.update(self.replica.readers[0])
+        super()._pass_round()
+
+
+class ReadsTheLatest(Partition):
+    """A read without a revision sees what is executed above the watermark, too."""
+
+    def _read_at(self, question: At | Page) -> Response:
+        if isinstance(question, At) and not question.revision:
+            return Values(self.machine.watermark, tuple(self._results_now(question.operations)))
+        return super()._read_at(question)
+
+
+class ExecutedIsEnough(Partition):
+    """What is executed is reported, whether the gate has closed it or not."""
+
+    @property
+    def executed(self) -> Timestamp:
+        return self.machine.watermark
+
+
+class ForgetsWhatWasClosed(Partition):
+    """A gate that is made anew knows nothing to be closed."""
+
+    def __init__(self, replica: Replica[Any], machine: Machine, closed: Timestamp = NO_TIMESTAMP) -> None:
+        super().__init__(replica, machine)
+
+
+class AnnouncesToOldLeaders(Partition):
+    """Announcements are only sent to those who are taken for leaders, and nobody says that it is none."""
+
+    def _hear_levels(self, sender: ReplicaId, announcement: Announcement) -> None:
+        super()._hear_levels(
+            sender, announcement._replace(wanted=announcement.wanted and self.replica.is_leader)
+        )
+
+    def _pull(self) -> None:
+        self._closed = Timestamp(-1)
+        super()._pull()
+
+
+class RepeatsPassTheGate(Partition):
+    """The result of a request that is repeated leaves at once."""
+
+    def repeat(self, asked: Iterable[tuple[ClientId, Multicast]]) -> None:
+        self._see_ballot()
+        for _, message in asked:
+            stored = self.machine.stored(decode_request(message.payload), message.dest)
+            if self._ballot is not None and stored is not None:
+                self._results[message.mid] = stored
+                self._send_answers([message.mid])
+
+
+# The gateway, the disk, the application
+
+
+class CutsByTheClock(Gateway):
+    """A snapshot's revision is where the clocks are: no group has promised to be past it."""
+
+    def cut(self, ranges: tuple[Range, ...], done: OnDone) -> None:
+        done(Placed(timestamp(self.newest(), GroupId(0))))
+
+
+class CompleteWhenItLeaves(Gateway):
+    """What is complete is said as of when the answers left, not as of the transaction's place."""
+
+    def _outcome(self, call: Any, results: Mapping[GroupId, Result], revision: int) -> object | None:
+        outcome = super()._outcome(call, results, revision)
+        return outcome._replace(complete=call.complete) if isinstance(outcome, Committed) else outcome
+
+
+class TooBusyToRepeat(Gateway):
+    """Every turn puts off the time for repeating."""
+
+    def turn(self, now: float) -> list[Said]:
+        said = super().turn(now)
+        if self.in_flight:
+            self.wake_at = now + RETRY_S / 8
+        return said
+
+
+class SessionsCommitLater(SimStoreDisk):
+    """What clients were answered is committed one commit after its effects."""
+
+    def commit(self, images: Mapping[GroupId, Image], after: int) -> None:
+        super().commit(images, after)
+        commits = self.asked
+        for group, commit in commits.items():
+            before = self.commit_of(group).maps
+            for name in ("sessions", "results"):
+                commit.maps[name] = before[name]
+
+
+class ForgetsOutcomes(SimApplication):
+    """Outcomes are forgotten when they are committed."""
+
+    def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
+        for group in positions:
+            machine = self.partition(group).machine
+            machine.forget_outcomes(machine.delivered)
+        super().commit(positions, after)
+
+
+class FeedOfTheFastest(MergedFeed):
+    """Changes are passed on as far as any group has told them."""
+
+    @property
+    def complete(self) -> int:
+        return max(self.upto.values())

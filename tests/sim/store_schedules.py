@@ -1,0 +1,224 @@
+"""Directed schedules of the whole store: a few messages are held back, the rest takes its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kvstore.errors import RequestExpired
+from kvstore.gateway import Committed, Identity
+from kvstore.machine.request import Compare, Get, Operation, Operator, Put, Subject, Transaction
+from kvstore.messages import Levels, Results, Votes
+from kvstore.questions import Values
+from kvstore.simulation import StoreSimulation, scenario_of
+from kvstore.simulation.clients import _HANDLERS
+from kvstore.simulation.history import Asked, At, Call, Strict, Transact
+from multicast.messages import Hint, about
+from multicast.sim.checkers import Violation
+from multicast.sim.clients import Workload
+from multicast.sim.network import Delays
+from multicast.types import GroupId, MessageId, Process, ReplicaId
+
+A, C = GroupId(0), GroupId(1)
+LATER = 1 << 35
+
+
+class Stage(StoreSimulation):
+    """Groups without faults, whose calls are made by a test, one by one."""
+
+    watching = 0
+
+    def __init__(self, groups: int = 3) -> None:
+        workload = Workload(clients=1, messages=0, window=1, think_s=1.0)
+        delays = Delays(0.001, 0.001)
+        scenario = scenario_of("none", groups, clock="logical", workload=workload, delays=delays, skew=0.0)
+        super().__init__(scenario, 0, "register")
+        self._next = 0
+        self.start()
+        self.wait(lambda: all(self.leader(group).reading_ballot for group in self.placement.groups))
+
+    def leader(self, group: GroupId, number: int | None = None) -> Any:
+        """The replica that leads at first, or another."""
+        leader = self.topology.preferred_leader(group)
+        return self.hosts[leader if number is None else ReplicaId(group, number, 0)].replica
+
+    def key(self, group: GroupId, number: int = 0) -> bytes:
+        return self.workload.keys[group][number]
+
+    def wait(self, done: Callable[[], bool], seconds: float = 5.0) -> bool:
+        return self.run_until(done, self.loop.now + seconds)
+
+    def pause(self, seconds: float) -> None:
+        self.wait(lambda: False, seconds)
+
+    def ask(self, node: int, asked: Asked, deadline: int = LATER) -> Call:
+        """A call that begins now, at a node, and not at the very time that another ended."""
+        self.pause(1e-6)
+        self._next += 1
+        identity = Identity(7, self._next, 0, deadline) if isinstance(asked, Transact) else None
+        call = self.history.invoke(7, asked, self.loop.now, identity)
+        call.attempts = 1
+        machine = self._machines[node]
+        _HANDLERS[type(asked)](self, call, 60.0, machine.application, partial(self._done, call))
+        machine.turn_soon()
+        return call
+
+    def _done(self, call: Call, outcome: object) -> None:
+        call.outcome, call.returned = outcome, self.loop.now
+
+    def do(self, node: int, *operations: Operation) -> Call:
+        """A transaction without conditions."""
+        return self.ask(node, Transact(Transaction(then=operations)))
+
+    def answered(self, call: Call, seconds: float = 5.0) -> bool:
+        return self.wait(lambda: call.returned is not None, seconds)
+
+    def message(self, node: int) -> MessageId:
+        """What a node's gateway has multicast last."""
+        mid: MessageId = list(self._machines[node].application.gateway._calls)[-1]
+        return mid
+
+    def hold(self, mid: MessageId, group: GroupId) -> None:
+        """Nothing of a message reaches a group, until further notice."""
+
+        def loses(_: Process, target: Process, message: object) -> bool:
+            concerned = getattr(message, "mid", None) == mid or mid in about(message)
+            return isinstance(target, ReplicaId) and target.group == group and concerned
+
+        self.network.loses = loses
+
+    def hold_votes(self, group: GroupId) -> None:
+        """No votes or outcomes reach a group."""
+        self.network.loses = lambda _, target, message: (
+            isinstance(message, Votes) and isinstance(target, ReplicaId) and target.group == group
+        )
+
+    def hint(self, node: int, group: GroupId, number: int) -> None:
+        """A node's gateway hears who leads."""
+        ballot = self.leader(group, number).ballot
+        self._machines[node].application.gateway._sender.step(Hint(group, ballot), self.loop.now)
+
+    def finish(self, within_s: float = 30.0) -> None:
+        """Nothing is held back any more, everything ends, and all of it is checked."""
+        self.network.loses = None
+        self.network.heal()
+        self.healed = True
+        if not self.wait(self.settled, within_s):
+            raise Violation("Termination", self._what_is_missing())
+        self._check_end()
+
+
+def falling_path(hops: int = 1, *, changes_leader: bool = False) -> None:
+    """The circle of four transactions that ordering alone allows (hops = 1), and longer ones.
+
+    Each Zi is to groups i and i + 1. The last one is pending at group `hops`, and has not reached the group
+    after it, where the clock is low. The one before waits behind it there, and is delivered at its other
+    group; the others are delivered. Z0 wrote what T1 reads at group 0. When T1 has its answer, T2 writes in
+    the last group. Then the last Z gets there, after T2, and before all other Zs.
+    """
+    stage = Stage(hops + 2)
+    groups = [GroupId(number) for number in range(hops + 2)]
+    for group in groups[:-1]:
+        for _ in range(10 * (hops + 1 - group)):
+            assert stage.answered(stage.do(0, Put(stage.key(group, 1), b"clock")))
+    for i in range(hops, -1, -1):
+        stage.do(1, Put(stage.key(groups[i]), b"z"), Put(stage.key(groups[i + 1]), b"z"))
+        mid = stage.message(1)
+        if i == hops:
+            stage.hold(mid, groups[-1])
+            assert stage.wait(lambda: mid in stage.leader(groups[hops]).entries, 0.1)  # noqa: B023 - at once
+        else:
+            assert stage.wait(lambda: mid in stage.leader(groups[i]).delivered_ids, 0.2)  # noqa: B023
+    first, node = groups[0], 0
+    if changes_leader:
+        node = 1
+        assert stage.wait(lambda: mid in stage.leader(first, 1).delivered_ids, 0.2)
+        stage.hosts[ReplicaId(first, 1, 0)].nominate()
+        assert stage.wait(lambda: stage.leader(first, 1).reading_ballot is not None, 0.3)
+        stage.hint(node, first, 1)
+    read = stage.do(node, Get(stage.key(first)))
+    in_time = stage.answered(read, 0.9)
+    if in_time:
+        assert stage.answered(stage.do(1, Put(stage.key(groups[-1]), b"2")), 0.9)
+    else:
+        stage.pause(1.5)
+    stage.finish()
+    assert not in_time, "the gate has let it pass, and no circle was found"
+
+
+def waits_for_a_vote() -> tuple[Stage, Call]:
+    """A transaction with conditions in A and C is executed at C, and waits for C's vote at A."""
+    stage = Stage()
+    conditions = tuple(Compare(stage.key(group), Subject.EXISTS, Operator.EQUAL, 0) for group in (A, C))
+    puts = tuple(Put(stage.key(group), b"new") for group in (A, C))
+    stage.hold_votes(A)
+    call = stage.ask(2, Transact(Transaction(conditions, puts)))
+    partition = stage._machines[0].application.partition(A)
+    assert stage.wait(lambda: partition.machine.waiting > 0, 1.0)
+    return stage, call
+
+
+def strict_reads_wait() -> None:
+    """Who has read at C what a transaction wrote reads it at A, too."""
+    stage, call = waits_for_a_vote()
+    seen = stage.ask(1, Strict(C, (Get(stage.key(C)),)))
+    assert stage.answered(seen, 0.3)
+    assert isinstance(seen.outcome, Values)
+    read = stage.ask(0, Strict(A, (Get(stage.key(A)),)))
+    stage.answered(read, 0.3)
+    stage.finish()
+    assert isinstance(call.outcome, Committed)
+
+
+def reads_at_any_replica_are_of_one_revision() -> None:
+    """What is executed ahead of a transaction that waits is not shown before it."""
+    stage, _ = waits_for_a_vote()
+    ahead = stage.do(0, Put(stage.key(A, 1), b"ahead"))
+    assert stage.answered(ahead, 0.5)
+    assert isinstance(ahead.outcome, Committed)
+    assert ahead.outcome.complete < ahead.outcome.revision
+    both = (Get(stage.key(A)), Get(stage.key(A, 1)))
+    assert stage.answered(stage.ask(0, At(A, both)), 0.3)
+    stage.ask(0, At(A, both, ahead.outcome.revision))
+    stage.pause(0.3)
+    stage.finish()
+
+
+def a_refusal_is_heard() -> None:
+    """The answer to a request that came too late gets lost. It leaves no trace, and is asked for again."""
+    stage = Stage()
+    stage.network.loses = lambda _, __, message: isinstance(message, Results)
+    call = stage.ask(2, Transact(Transaction(then=(Put(stage.key(A), b"late"),))), deadline=1)
+    stage.pause(0.3)
+    stage.finish()
+    assert isinstance(call.outcome, RequestExpired)
+
+
+def new_leaders_find_each_other() -> None:
+    """Both groups of a message have other leaders than the other one thinks, and order nothing together."""
+    stage = Stage(2)
+    stage.network.loses = lambda _, __, message: isinstance(message, Levels)
+    call = stage.do(0, *(Put(stage.key(group), b"both") for group in (A, C)))
+    assert stage.answered(call)
+    for group in (A, C):
+        stage.hosts[ReplicaId(group, 2, 0)].nominate()
+    assert stage.wait(lambda: all(stage.leader(group, 2).reading_ballot for group in (A, C)), 1.0)
+    stage.finish(within_s=3.0)
+
+
+def a_deposed_leader_does_not_answer() -> None:
+    """A leader that nobody of its group hears any more does not know that another one leads."""
+    stage = Stage()
+    assert stage.answered(stage.do(0, Put(stage.key(A), b"old")))
+    members = [ReplicaId(A, number, 0) for number in range(3)]
+    for other in members[1:]:
+        stage.network.cut(members[0], other)
+        stage.network.cut(other, members[0])
+    stage.hosts[members[1]].nominate()
+    assert stage.wait(lambda: stage.leader(A, 1).reading_ballot is not None, 0.3)
+    stage.hint(1, A, 1)
+    assert stage.answered(stage.do(1, Put(stage.key(A), b"new")), 0.3)
+    assert stage.leader(A).is_leader, "it does not know yet"
+    stage.answered(stage.ask(0, Strict(A, (Get(stage.key(A)),))), 0.1)
+    stage.finish()

@@ -1,0 +1,111 @@
+"""Every sabotage of the store is caught by random seeds or a schedule; the store comes through both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import pytest
+
+from kvstore.feeds import MergedFeed
+from kvstore.gate import Gate
+from kvstore.gateway import Gateway
+from kvstore.machine import Machine
+from kvstore.partition import Partition
+from kvstore.simulation import StoreSimulation, scenario_of, simulate_store
+from kvstore.simulation.disk import SimStoreDisk
+from multicast.errors import InvariantBroken
+from multicast.sim.checkers import Violation
+from tests.sim import store_mutants as mutants
+from tests.sim import store_schedules as schedules
+
+SEEDS: Final = range(24)
+"""Random seeds within which a mutant without a schedule of its own must be caught."""
+
+PLACES: Final[list[tuple[type, object, str]]] = [
+    (Machine, "kvstore.store.Machine", ""),
+    (Gate, "kvstore.partition.Gate", ""),
+    (Partition, "kvstore.store.Partition", ""),
+    (Gateway, "kvstore.store.Gateway", ""),
+    (MergedFeed, "kvstore.simulation.watching.MergedFeed", ""),
+    (SimStoreDisk, StoreSimulation, "disk_type"),
+    (object, StoreSimulation, "application_type"),
+]
+"""Where each kind of part is taken from."""
+
+
+def sabotage(monkeypatch: pytest.MonkeyPatch, mutant: type[Any]) -> None:
+    for kind, where, name in PLACES:
+        if issubclass(mutant, kind):
+            if isinstance(where, str):
+                monkeypatch.setattr(where, mutant)
+            else:
+                monkeypatch.setattr(where, name, mutant)
+            return
+
+
+RANDOM: Final = [
+    (mutants.EvaluatesAtDelivery, "bank", "all"),
+    (mutants.OneAppliedPosition, "register", "all"),
+    (mutants.ExecutesInTheOrderOfVotes, "bank", "all"),
+    (mutants.CompactsPastPins, "bank", "all"),
+    (mutants.ExecutesAgain, "bank", "all"),
+    (mutants.IgnoresDeadlines, "append", "all"),
+    (mutants.CutsByTheClock, "register", "all"),
+    (mutants.SessionsCommitLater, "bank", "all"),
+    (mutants.ForgetsOutcomes, "register", "all"),
+    (mutants.FeedOfTheFastest, "append", "none"),
+    (mutants.ForgetsWhatWasClosed, "register", "all"),
+    (mutants.CompleteWhenItLeaves, "register", "all"),
+    (mutants.TooBusyToRepeat, "ring", "all"),
+]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "workload", "faults"), RANDOM, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_random_seeds_catch_it(
+    mutant: type[Any], workload: str, faults: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sabotage(monkeypatch, mutant)
+    for seed in SEEDS:
+        outcome = simulate_store(scenario_of(faults), seed, workload)
+        if outcome.violation is not None:
+            assert outcome.error is None or isinstance(outcome.error, InvariantBroken), "it just breaks down"
+            monkeypatch.undo()
+            assert simulate_store(scenario_of(faults), seed, workload).violation is None
+            return
+    pytest.fail(f"{mutant.__name__} came through {len(SEEDS)} seeds")
+
+
+after_a_change = partial(schedules.falling_path, changes_leader=True)
+over_four_groups = partial(schedules.falling_path, hops=2)
+
+DIRECTED: Final[list[tuple[type[Any], Callable[[], object]]]] = [
+    (mutants.NoGate, schedules.falling_path),
+    (mutants.RepeatsPassTheGate, schedules.falling_path),
+    (mutants.ExecutedIsEnough, schedules.falling_path),
+    (mutants.OneLevel, over_four_groups),
+    (mutants.NewLeaderInheritsNothing, after_a_change),
+    (mutants.ReadsDoNotWait, schedules.strict_reads_wait),
+    (mutants.ReadsTheLatest, schedules.reads_at_any_replica_are_of_one_revision),
+    (mutants.ServesWhatIsNotComplete, schedules.reads_at_any_replica_are_of_one_revision),
+    (mutants.RefusesOnce, schedules.a_refusal_is_heard),
+    (mutants.AnnouncesToOldLeaders, schedules.new_leaders_find_each_other),
+    (mutants.NoBallotCheck, schedules.a_deposed_leader_does_not_answer),
+]
+
+
+@pytest.mark.parametrize(("mutant", "schedule"), DIRECTED, ids=lambda value: getattr(value, "__name__", ""))
+def test_its_schedule_catches_it(
+    mutant: type[Any], schedule: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sabotage(monkeypatch, mutant)
+    with pytest.raises(Violation):
+        schedule()
+
+
+@pytest.mark.parametrize("schedule", {schedule: None for _, schedule in DIRECTED}, ids=str)
+def test_the_store_comes_through_the_schedules(schedule: Callable[[], object]) -> None:
+    schedule()
