@@ -115,6 +115,8 @@ class SimApplication(StoreApplication):
 class StoreSimulation(NodeSimulation):
     """A run of the store. What clients do is a workload, by its name."""
 
+    clients: dict[ClientId, Any]
+    """Gateways, of all lives."""
     heal_s = 30.0
     watching = 2
     """How many watch all changes."""

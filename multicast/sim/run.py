@@ -122,7 +122,7 @@ class Simulation:
         for group in self.topology.groups:
             for member in self.topology.members(group):
                 self.hosts[member] = self._host(member)
-        self.clients: dict[ClientId, Any] = {}
+        self.clients: dict[ClientId, SimClient] = {}
         """Whoever multicasts and is no replica."""
         self._make_clients(scenario.workload)
 

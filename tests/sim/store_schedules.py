@@ -195,6 +195,20 @@ def a_refusal_is_heard() -> None:
     assert isinstance(call.outcome, RequestExpired)
 
 
+def a_busy_gateway_repeats() -> None:
+    """Answers get lost on a node that has a turn every few milliseconds."""
+    stage = Stage()
+    stage.network.loses = lambda _, __, message: isinstance(message, Results)
+    call = stage.do(2, Put(stage.key(A), b"lost"))
+    for i in range(300):
+        stage.loop.at(stage.loop.now + i / 100, stage._machines[2].turn_soon)
+    stage.pause(0.3)
+    stage.network.loses = None
+    if not stage.answered(call, 2.0):
+        raise Violation("Termination", f"{call} is not answered")
+    stage.finish()
+
+
 def new_leaders_find_each_other() -> None:
     """Both groups of a message have other leaders than the other one thinks, and order nothing together."""
     stage = Stage(2)

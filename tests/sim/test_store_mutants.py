@@ -58,7 +58,6 @@ RANDOM: Final = [
     (mutants.FeedOfTheFastest, "append", "none"),
     (mutants.ForgetsWhatWasClosed, "register", "all"),
     (mutants.CompleteWhenItLeaves, "register", "all"),
-    (mutants.TooBusyToRepeat, "ring", "all"),
 ]
 
 
@@ -93,6 +92,7 @@ DIRECTED: Final[list[tuple[type[Any], Callable[[], object]]]] = [
     (mutants.ServesWhatIsNotComplete, schedules.reads_at_any_replica_are_of_one_revision),
     (mutants.RefusesOnce, schedules.a_refusal_is_heard),
     (mutants.AnnouncesToOldLeaders, schedules.new_leaders_find_each_other),
+    (mutants.TooBusyToRepeat, schedules.a_busy_gateway_repeats),
     (mutants.NoBallotCheck, schedules.a_deposed_leader_does_not_answer),
 ]
 
