@@ -373,7 +373,9 @@ class Gateway:
             else:
                 raise PeerViolation(f"{sender} sent {type(message).__name__} to a gateway")
         for refused in self._sender.refused:
-            self._calls[refused.mid].done(errors.OutcomeUnknown(refused.reason))
+            call = self._calls.get(refused.mid)
+            if call is not None:  # else it was answered after all
+                call.done(errors.OutcomeUnknown(refused.reason))
         self._sender.refused.clear()
 
     def _take_results(self, sender: ReplicaId, message: Results) -> None:

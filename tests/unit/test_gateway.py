@@ -6,10 +6,14 @@ import random
 
 import pytest
 
-from kvstore.gateway import Gateway
+from kvstore.gateway import Gateway, Placed
 from kvstore.machine import Limits
+from kvstore.machine.codec import encode_result
+from kvstore.machine.commands import Tick
 from kvstore.machine.request import Put, Transaction
+from kvstore.machine.results import DONE
 from kvstore.messages import Raise, Results
+from multicast.client import Refused
 from multicast.errors import PeerViolation
 from multicast.messages import Multicast
 from multicast.topology import Topology
@@ -45,6 +49,17 @@ def test_whoever_is_to_order_a_message_hears_above_what() -> None:
         }
         raised |= {receiver for receivers in above for receiver in receivers}
     assert raised == set(members(A))
+
+
+def test_a_message_that_is_refused_and_answered_at_once_is_answered() -> None:
+    gateway = gateway_of()
+    outcomes: list[object] = []
+    gateway.command(A, Tick(), outcomes.append)
+    ((_, _, message),) = gateway.turn(0.0)
+    results = Results(A, PLACE, (message.mid,), (PLACE,), (encode_result(DONE),))
+    gateway.receive(members(A)[0], [Refused(message.mid, A, "by a leader that is none"), results], 0.1)
+    assert outcomes == [Placed(PLACE)]
+    assert gateway.in_flight == 0
 
 
 @pytest.mark.parametrize(
