@@ -38,7 +38,7 @@ from kvstore.questions import Busy, Feed, NotLeading, Question, Response
 from multicast.client import Refused as NotOrdered
 from multicast.client import Reply, Sender
 from multicast.errors import PeerViolation
-from multicast.messages import Hint, Members
+from multicast.messages import Hint, Members, Multicast
 from multicast.topology import Topology
 from multicast.types import (
     NO_TIMESTAMP,
@@ -188,6 +188,8 @@ class Gateway:
         self._said: list[Said] = []
         self._clocks: dict[GroupId, Timestamp] = {}
         """The highest places that groups have told us."""
+        self._above: dict[MessageId, int] = {}
+        """Above which time messages want to be: whoever is asked to order them is told first."""
 
     @property
     def in_flight(self) -> int:
@@ -253,10 +255,9 @@ class Gateway:
         payload = encode_request(
             Request(named.client, named.sequence, named.ack_below, named.deadline, digest, command)
         )
-        for group in dest:
-            if at_least > self._clocks.get(group, NO_TIMESTAMP):
-                self._said.append((self.me, (self.leader(group),), Raise(time_of(Timestamp(at_least)) + 1)))
         message = self._sender.multicast(dest, payload, self._now)
+        if any(at_least > self._clocks.get(group, NO_TIMESTAMP) for group in dest):
+            self._above[message.mid] = time_of(Timestamp(at_least)) + 1
         self._bytes += len(payload)
         self._calls[message.mid] = _Call(
             command, dest, identity, done, len(payload), own, session, at_least, routed
@@ -267,6 +268,7 @@ class Gateway:
 
     def _finish(self, mid: MessageId, places: Mapping[GroupId, int]) -> None:
         call = self._calls.pop(mid)
+        self._above.pop(mid, None)
         self._bytes -= call.size
         if call.own:
             call.session.finish(call.own)
@@ -371,7 +373,9 @@ class Gateway:
             else:
                 raise PeerViolation(f"{sender} sent {type(message).__name__} to a gateway")
         for refused in self._sender.refused:
-            self._calls[refused.mid].done(errors.OutcomeUnknown(refused.reason))
+            call = self._calls.get(refused.mid)
+            if call is not None:  # else it was answered after all
+                call.done(errors.OutcomeUnknown(refused.reason))
         self._sender.refused.clear()
 
     def _take_results(self, sender: ReplicaId, message: Results) -> None:
@@ -404,7 +408,10 @@ class Gateway:
                 if asked.retry_at <= now:
                     self._send_question(number)
         said, self._said = self._said, []
-        said += [(self.me, receivers, message) for receivers, message in self._sender.drain()]
+        for receivers, message in self._sender.drain():
+            if self._above and isinstance(message, Multicast) and message.mid in self._above:
+                said.append((self.me, receivers, Raise(self._above[message.mid])))
+            said.append((self.me, receivers, message))
         busy = self._calls or self._questions
         self.wake_at = min(self.wake_at, now + RETRY_S / 8) if busy else float("inf")
         return said

@@ -285,6 +285,8 @@ class Partition:
     def _read_at(self, question: At | Page) -> Response:
         versions = self.machine.versions
         revision = question.revision or versions.watermark
+        if not (revision or self.serving):
+            return NotYetHere(NO_TIMESTAMP)  # on a new disk: there is more to be read than nothing
         try:
             if isinstance(question, Page):
                 asked = question.scan

@@ -515,6 +515,8 @@ class Machine:
             refused = Refused(Refusal.EXPIRED, f"{pin.name} was to end at {pin.until}, before {gts}")
         if refused is not None:
             return refused
+        for name in [each.name for each in self._pins.values() if each.until < gts]:
+            del self._pins[name]
         self._pins[pin.name] = pin
         return DONE
 

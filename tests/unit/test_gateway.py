@@ -1,4 +1,4 @@
-"""What a gateway makes of what no correct replica says."""
+"""A gateway, by hand: what it says again, and what it makes of what no correct replica says."""
 
 from __future__ import annotations
 
@@ -6,15 +6,60 @@ import random
 
 import pytest
 
-from kvstore.gateway import Gateway
+from kvstore.gateway import Gateway, Placed
 from kvstore.machine import Limits
-from kvstore.messages import Results
+from kvstore.machine.codec import encode_result
+from kvstore.machine.commands import Tick
+from kvstore.machine.request import Put, Transaction
+from kvstore.machine.results import DONE
+from kvstore.messages import Raise, Results
+from multicast.client import Refused
 from multicast.errors import PeerViolation
+from multicast.messages import Multicast
 from multicast.topology import Topology
-from multicast.types import ClientId, MessageId, Timestamp
+from multicast.types import ClientId, MessageId, Timestamp, timestamp
 from tests.unit.test_partition import GATEWAY, PLACEMENT, A, B, C, members
 
 MID, PLACE = MessageId(ClientId(1), 1, 1), Timestamp(7)
+
+
+def gateway_of(ticks: int = 0) -> Gateway:
+    topology = Topology({group: members(group) for group in (A, B, C)})
+    return Gateway(
+        GATEWAY, topology, PLACEMENT,
+        limits=Limits(), local={}, ticks=lambda: ticks, rng=random.Random(1),
+    )  # fmt: skip
+
+
+def test_whoever_is_to_order_a_message_hears_above_what() -> None:
+    # The first leader that was asked may not lead any more: what it was told is lost with it.
+    gateway = gateway_of(ticks=1000)
+    write = Transaction(then=(Put(b"a", b""),))
+    gateway.transact(write, lambda _: None, min_revision=timestamp(900, A))
+    gateway.transact(write, lambda _: None)
+    raised = set()
+    for turn in range(40):
+        said = gateway.turn(turn * 0.1)
+        above = {receivers for _, receivers, message in said if isinstance(message, Raise)}
+        assert all(message.time == 901 for _, _, message in said if isinstance(message, Raise))
+        assert above == {
+            receivers
+            for _, receivers, message in said
+            if isinstance(message, Multicast) and message.mid.sequence == 1
+        }
+        raised |= {receiver for receivers in above for receiver in receivers}
+    assert raised == set(members(A))
+
+
+def test_a_message_that_is_refused_and_answered_at_once_is_answered() -> None:
+    gateway = gateway_of()
+    outcomes: list[object] = []
+    gateway.command(A, Tick(), outcomes.append)
+    ((_, _, message),) = gateway.turn(0.0)
+    results = Results(A, PLACE, (message.mid,), (PLACE,), (encode_result(DONE),))
+    gateway.receive(members(A)[0], [Refused(message.mid, A, "by a leader that is none"), results], 0.1)
+    assert outcomes == [Placed(PLACE)]
+    assert gateway.in_flight == 0
 
 
 @pytest.mark.parametrize(
@@ -27,10 +72,5 @@ MID, PLACE = MessageId(ClientId(1), 1, 1), Timestamp(7)
     ],
 )
 def test_results_that_are_none_are_refused(results: Results) -> None:
-    topology = Topology({group: members(group) for group in (A, B, C)})
-    gateway = Gateway(
-        GATEWAY, topology, PLACEMENT,
-        limits=Limits(), local={}, ticks=lambda: 0, rng=random.Random(1),
-    )  # fmt: skip
     with pytest.raises(PeerViolation):
-        gateway.receive(members(A)[0], [results], 0.0)
+        gateway_of().receive(members(A)[0], [results], 0.0)

@@ -12,7 +12,7 @@ from kvstore.machine.commands import Command, Request
 from kvstore.machine.request import Compare, Get, Operator, Put, Subject, Transaction
 from kvstore.messages import Answer, Levels, Query, StandsIn, Votes, VotesWanted
 from kvstore.partition import PULL_S, PULLED, Partition
-from kvstore.questions import Strict
+from kvstore.questions import At, NotYet, Strict, Values
 from multicast.messages import Delivery
 from multicast.types import (
     NO_TIMESTAMP,
@@ -44,7 +44,7 @@ class Leader:
     def __init__(self, group: GroupId) -> None:
         self.me = members(group)[0]
         self.ballot = self.cballot = self.reading_ballot = Ballot(1, self.me, 0)
-        self.is_leader = True
+        self.is_leader = self.is_current = True
         self.clock = 0
         self.others = members(group)[1:]
         self.readers = members(group), 2
@@ -126,3 +126,19 @@ def test_who_waits_for_a_dead_group_does_not_keep_others_from_being_asked() -> N
     dead = [delivery(10 + i, if_absent(b"t%d" % i, b"a%d" % i), (A, C)) for i in range(PULLED + 10)]
     partition.deliver([*dead, delivery(1000, if_absent(b"n", b"b"), (A, B))])
     assert wanted(partition, 5)[B] == {timestamp(1000, A)}
+
+
+def test_a_replica_on_a_new_disk_does_not_say_that_there_is_nothing() -> None:
+    partition = partition_of(A)
+    replica: Any = partition.replica
+
+    def read() -> Any:
+        partition.receive(GATEWAY, Query(1, At((Get(b"a"),))), 0.0)
+        (answer,) = [message for _, _, message in partition.turn(0.0) if isinstance(message, Answer)]
+        return answer.response
+
+    assert isinstance(read(), Values)  # nothing was ever written
+    replica.is_current = False
+    assert read() == NotYet(0)
+    partition.deliver([delivery(10, Transaction(then=(Put(b"a", b""),)), (A,))])
+    assert isinstance(read(), Values)  # old, perhaps, but a point of the order

@@ -350,6 +350,13 @@ def test_a_pin_ends_by_itself() -> None:
         assert each.results[7] == Refused(Refusal.EXPIRED, f"late was to end at {ts(6)}, before {ts(7)}")
 
 
+def test_pins_that_have_ended_are_forgotten_with_the_next() -> None:
+    machine = Machine(A, Store(), Picture(PLACEMENT))
+    for time in range(1, 100):
+        machine.deliver(message(time, Pin(f"snapshot {time}", ts(time), ts(time + 5))))
+    assert sorted(machine.pins) == [f"snapshot {time}" for time in range(94, 100)]
+
+
 def test_what_is_removed_leaves_with_compaction() -> None:
     g = Group()
     g.deliver(1, then(Put(b"a", b""), Put(b"b", b"")))
