@@ -32,6 +32,9 @@ class OrderedMap(Protocol[K, V]):
     def put(self, key: K, value: V) -> None:
         """Give a key a value."""
 
+    def insert(self, key: K, value: V) -> None:
+        """Give a value to a key that has none. Who knows that spares the map work."""
+
     def delete(self, key: K) -> None:
         """Remove a key, if it is there."""
 
@@ -69,6 +72,8 @@ class MemoryMap(Generic[K, V]):
         if key not in rows:
             self._fresh.add(key)
         rows[key] = value
+
+    insert = put
 
     def delete(self, key: K) -> None:
         """Remove a key, if it is there."""

@@ -31,6 +31,7 @@ from multicast.types import NO_TIMESTAMP, Destinations, GroupId, Timestamp
 WINDOW: Final = 4096
 _SLICE: Final = 64
 _LOOKED_AT: Final = 4096
+_KEPT: Final = 1 << 16
 _UNKNOWN: Final = (-1, NO_TIMESTAMP)
 
 SessionKey: TypeAlias = tuple[int, Destinations]
@@ -65,7 +66,7 @@ class Repeated(Data, frozen=True):
 class Sessions:
     """The results of one group's requests that their clients may still ask for."""
 
-    __slots__ = ("_open", "_results", "_sessions", "_window")
+    __slots__ = ("_kept", "_open", "_results", "_sessions", "_window")
 
     def __init__(
         self,
@@ -78,6 +79,8 @@ class Sessions:
         self._open: dict[Number, tuple[int, Timestamp]] = {}
         """Digests of what is delivered and not executed, and where. Kept with the requests themselves."""
         self._window = window
+        self._kept: dict[SessionKey, set[int]] = {}
+        """Whose numbers have results: of some sessions, so that what is new is not looked for."""
 
     def admit(
         self, request: Request, destinations: Destinations, gts: Timestamp
@@ -103,14 +106,38 @@ class Sessions:
             return self.refused(request)
         if session is None:
             self._sessions.put(key, Session(ack_below, deadline, gts))
+            self._keep(key, set())
         elif ack_below > session.low or deadline > session.last_deadline:
             low = max(ack_below, session.low)
             self._sessions.put(key, Session(low, max(deadline, session.last_deadline), session.born))
-            for number in range(
-                session.low, min(low, session.low + self._window)
-            ):  # none was admitted beyond
-                self._results.delete((client, destinations, number))
+            if low > session.low:
+                self._acknowledge(key, session.low, low)
         return known
+
+    def _keep(self, key: SessionKey, numbers: set[int]) -> set[int]:
+        if len(self._kept) >= _KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = numbers
+        return numbers
+
+    def _numbers(self, key: SessionKey) -> set[int]:
+        """The numbers of the session that have results."""
+        if key in self._kept:
+            return self._kept[key]
+        return self._keep(key, {number[2] for number in self._stored(key)})
+
+    def _stored(self, key: SessionKey) -> list[Number]:
+        rows = self._results.items((*key, 0), (*key, INT64_MAX + 1))
+        return [number for number, _ in rows]
+
+    def _acknowledge(self, key: SessionKey, before: int, low: int) -> None:
+        """Forget results. The client's other numbers may have gone to other destinations: look at few."""
+        numbers = self._numbers(key)
+        few = range(before, low)
+        for number in few if len(few) <= len(numbers) else sorted(n for n in numbers if n < low):
+            if number in numbers:
+                numbers.remove(number)
+                self._results.delete((*key, number))
 
     def _exceeds(self, request: Request) -> bool:
         return request.sequence >= request.ack_below + self._window
@@ -144,7 +171,9 @@ class Sessions:
                 f"request {sequence} of client {client}, which has acknowledged those below {session.low}",
             )
         number = (client, destinations, sequence)
-        stored = self._results.get(number)
+        stored = None
+        if sequence in self._numbers((client, destinations)):
+            stored = self._results.get(number)
         if stored is not None:
             digest = stored.digest
             known = Repeated(stored.result, stored.gts)
@@ -167,9 +196,11 @@ class Sessions:
         number = (client, destinations, sequence)
         if self._open and self._open.get(number, _UNKNOWN)[1] == gts:
             del self._open[number]
-        session = self._sessions.get((client, destinations))
+        key = (client, destinations)
+        session = self._sessions.get(key)
         if session is not None and session.born <= gts and sequence >= session.low:
-            self._results.put(number, Stored(request.digest, gts, result))
+            self._numbers(key).add(sequence)
+            self._results.insert(number, Stored(request.digest, gts, result))
 
     def has_expired(self, before: int) -> bool:
         """Whether there is anything for `sweep` to do; if there are very many sessions, among the first."""
@@ -189,8 +220,7 @@ class Sessions:
             start = (client, (*destinations, GroupId(0)))
 
     def _forget(self, key: SessionKey) -> None:
-        client, destinations = key
-        numbers = self._results.items((client, destinations, 0), (client, destinations, INT64_MAX + 1))
-        for number, _ in list(numbers):
+        for number in self._stored(key):
             self._results.delete(number)
+        self._kept.pop(key, None)
         self._sessions.delete(key)

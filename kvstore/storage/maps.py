@@ -49,6 +49,13 @@ class Layer(Generic[K, V]):
             self._unordered.append(key)
         rows[key] = value
 
+    def forget(self, key: K) -> bool:
+        """Undo a put, if the key is not below and nobody has asked for the order of keys."""
+        if key not in self.absent or self._ordered is not None:
+            return False
+        self.rows.pop(key, None)
+        return True
+
     def range(self, start: K, end: K | None, *, reverse: bool) -> Iterator[tuple[K, V | None]]:
         """A part of it, in order."""
         if self._ordered is None:
@@ -120,9 +127,21 @@ class StoredMap(Generic[K, V]):
         """Give a key a value."""
         self._top.put(key, value)
 
+    def insert(self, key: K, value: V) -> None:
+        """Give a value to a key that has none. If it is deleted soon, the disk never hears of it."""
+        top = self._top
+        for layer in (top, *self._lower):
+            if key in layer.rows:
+                break  # it is to be deleted from the disk
+        else:
+            if len(top.absent) < ABSENT_MAX:
+                top.absent.add(key)
+        top.put(key, value)
+
     def delete(self, key: K) -> None:
         """Remove a key, if it is there."""
-        self._top.put(key, None)
+        if not self._top.forget(key):
+            self._top.put(key, None)
 
     def items(self, start: K, end: K | None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
         """Keys from `start` up to, not including, `end`, or to the last; or the same backwards."""

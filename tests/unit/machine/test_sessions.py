@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from kvstore.machine import sessions
 from kvstore.machine.commands import Request, Tick
 from kvstore.machine.ordered import MemoryMap
 from kvstore.machine.results import DONE, Refusal, Refused
-from kvstore.machine.sessions import Repeated, Session, Sessions
+from kvstore.machine.sessions import Repeated, Session, Sessions, Stored
 from multicast.types import NO_TIMESTAMP, GroupId, Timestamp
 
 A, B = GroupId(0), GroupId(1)
@@ -82,6 +85,48 @@ def test_acknowledged_results_are_forgotten_and_others_are_not() -> None:
         (request(ONE, 1), (A, B), 4),
     ):
         assert table.sessions.find(known, destinations) == Repeated(DONE, Timestamp(gts))
+
+
+class Deletes(MemoryMap[tuple[int, tuple[GroupId, ...], int], Stored]):
+    """Counts them."""
+
+    __slots__ = ("deleted",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted: list[int] = []
+
+    def delete(self, key: tuple[int, tuple[GroupId, ...], int]) -> None:
+        self.deleted.append(key[2])
+        super().delete(key)
+
+
+def test_numbers_that_went_elsewhere_are_not_looked_for() -> None:
+    table, results = Table(window=1000), Deletes()
+    table.sessions = Sessions(table.rows, results, 1000)
+    for sequence in (1, 2, 5, 200, 201):
+        table.execute(request(ONE, sequence))
+    table.execute(request(ONE, 900, 201))
+    assert results.deleted == [1, 2, 5, 200]
+    table.execute(request(ONE, 901, 202))
+    table.execute(request(ONE, 902, 203))
+    assert results.deleted == [1, 2, 5, 200, 201]
+    assert [number for _, _, number in table.results()] == [900, 901, 902]
+
+
+def test_sessions_beyond_those_that_are_remembered_are_found_on_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "_KEPT", 2)
+    table = Table()
+    clients = range(1, 6)
+    for client in clients:
+        table.execute(request(client, 1))
+    for client in clients:
+        assert isinstance(table.admit(request(client, 1)), Repeated)
+        table.execute(request(client, 2, 2))
+    assert table.results() == [(client, (A,), 2) for client in clients]
+    assert len(table.sessions._kept) == 2
 
 
 def test_an_acknowledgement_never_goes_back() -> None:

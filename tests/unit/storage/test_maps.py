@@ -27,7 +27,7 @@ VALUES = st.sampled_from(["", "x", "yy"])
 
 Step: TypeAlias = tuple[str, Any, Any]
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["put", "put", "put", "delete"]), NAMES, VALUES)
+    st.tuples(st.sampled_from(["put", "put", "insert", "insert", "delete", "delete"]), NAMES, VALUES)
     | st.tuples(st.sampled_from(["get"]), NAMES, st.none())
     | st.tuples(st.sampled_from(["items", "reverse"]), NAMES, BOUNDS)
     | st.tuples(st.sampled_from(["commit", "pump", "settle", "reopen", "freeze"]), st.none(), st.none()),
@@ -54,7 +54,10 @@ def test_a_map_is_a_plain_map(steps: list[Step], head: int) -> None:
         expected: MemoryMap[bytes, str] = MemoryMap()
         for step, key, value in steps:
             found = rig.map()
-            if step == "put":
+            if step == "insert" and expected.get(key) is None:
+                found.insert(key, value)
+                expected.insert(key, value)
+            elif step in ("put", "insert"):
                 found.put(key, value)
                 expected.put(key, value)
             elif step == "delete":
@@ -185,6 +188,30 @@ def test_what_is_gone_before_a_commit_never_reaches_the_disk(
     assert counting.encoded == ["four"]
     assert counting.deleted == [b"old"]
     assert list(found.items(b"", None)) == [(b"kept", "four")]
+
+
+def test_what_was_inserted_is_forgotten_when_it_is_deleted(
+    store: StoreRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = store.map()
+    for key in (b"frozen", b"old"):
+        found.insert(key, "old")
+    store.commit()
+    store.settle()
+    counting = Counting(monkeypatch, found)
+    found.delete(b"frozen")
+    store.state._group(G0).freeze()
+    found.delete(b"old")
+    for key in (b"frozen", b"new", b"old"):
+        found.insert(key, "one")
+        assert found.get(key) == "one"
+        found.delete(key)
+        assert found.get(key) is None
+    store.commit()
+    store.settle()
+    assert counting.encoded == []
+    assert counting.deleted == [b"frozen", b"old"]
+    assert list(found.items(b"", None)) == []
 
 
 def test_a_put_during_a_commit_is_for_the_next(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
