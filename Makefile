@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint types layers unit campaign figures proto clean
+.PHONY: help up test lint types layers unit campaign torture figures proto clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -50,6 +50,10 @@ campaign: $(VENV)/installed ## many seeds of the simulator, for an hour or so
 		$(BIN)/wbkv sim --store $$workload --groups 2 --replicas 5 --seeds 0:50 || exit 1; \
 		$(BIN)/wbkv sim --store $$workload --groups 4 --seeds 0:50 || exit 1; \
 	done
+
+torture: $(VENV)/installed ## random faults of a cluster of processes under load, for half an hour or so
+	for seed in 1 2 3 4 5 6; do WBKV_TORTURE=300 WBKV_SEED=$$seed \
+		$(BIN)/python -m pytest tests/faults/test_store.py -k torture || exit 1; done
 
 figures: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.core_cost
