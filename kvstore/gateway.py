@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -57,6 +58,8 @@ RETRY_S: Final = 0.5
 """How long to wait for an answer before somebody else is asked."""
 
 IN_FLIGHT: Final = 16_384
+IN_FLIGHT_GROUP: Final = 4096
+"""The same, to one group: others go on when it does not."""
 IN_FLIGHT_BYTES: Final = 256 << 20
 """Messages that may be under way before no more are taken."""
 
@@ -183,6 +186,7 @@ class Gateway:
         self._session = _Session(rng.getrandbits(63))
         self._calls: dict[MessageId, _Call] = {}
         self._bytes = 0
+        self._under_way: Counter[GroupId] = Counter()
         self._numbers = itertools.count(1)
         self._questions: dict[int, _Question] = {}
         self._said: list[Said] = []
@@ -243,6 +247,9 @@ class Gateway:
     ) -> None:  # fmt: skip
         if len(self._calls) >= IN_FLIGHT or self._bytes >= IN_FLIGHT_BYTES:
             raise errors.Overloaded(f"{len(self._calls)} messages of {self._bytes} bytes are under way here")
+        for group in dest:
+            if self._under_way[group] >= IN_FLIGHT_GROUP:
+                raise errors.Overloaded(f"{IN_FLIGHT_GROUP} messages to group {group} are under way here")
         session, own = self._session, 0
         if identity is None:
             if session.full:
@@ -259,6 +266,7 @@ class Gateway:
         if any(at_least > self._clocks.get(group, NO_TIMESTAMP) for group in dest):
             self._above[message.mid] = time_of(Timestamp(at_least)) + 1
         self._bytes += len(payload)
+        self._under_way.update(dest)
         self._calls[message.mid] = _Call(
             command, dest, identity, done, len(payload), own, session, at_least, routed
         )
@@ -270,6 +278,7 @@ class Gateway:
         call = self._calls.pop(mid)
         self._above.pop(mid, None)
         self._bytes -= call.size
+        self._under_way.subtract(call.dest)
         if call.own:
             call.session.finish(call.own)
         results = {group: decode_result(data) for group, data in call.results.items()}

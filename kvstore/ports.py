@@ -148,8 +148,10 @@ class StoreDisk(Protocol):
     def snapshot(self, group: GroupId, image: Image) -> Iterator[bytes]:
         """The group at the time of this call, in pieces of bounded size, while it goes on."""
 
-    def install(self, group: GroupId, snapshot: Iterable[bytes]) -> Image:
-        """Replace all that there is of the group. Raises `BadSnapshot`, and then changes nothing."""
+    def install(self, group: GroupId, snapshot: Iterable[bytes], position: Timestamp | None = None) -> Image:
+        """Replace all that there is of the group by a snapshot, which must be of this position, if one is
+        given. Raises `BadSnapshot`, and then changes nothing.
+        """
 
 
 class State(Protocol):

@@ -36,9 +36,10 @@ from kvstore.service import Service
 from kvstore.status import serve_status
 from kvstore.store import StoreApplication
 from kvstore.transport import Transport
-from kvstore.wire import Envelope
+from kvstore.wire import Envelope, WireError
 from multicast.errors import InvalidArgument
 from multicast.membership import Membership
+from multicast.messages import Multicast
 from multicast.types import TICKS_PER_S, ClientId, GroupId, Process, ReplicaId, Timestamp
 
 logger = logging.getLogger(__name__)
@@ -240,6 +241,11 @@ class Server:
         self._handled(size)
 
     def _client(self, client: ClientId, envelopes: list[Envelope], size: int) -> None:
+        """A process that multicasts by itself, or an operator who asks for members. The store's clients come
+        by its gateway, which sees to it that what is ordered can be executed.
+        """
+        if self.store is not None and any(type(m) is Multicast for _, _, ms in envelopes for m in ms):
+            raise WireError("this cluster orders transactions, which come by its API")
         self._do(self.node.receive, envelopes)
         self._handled(size)
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from kvstore.errors import Overloaded
 from kvstore.gateway import Gateway
-from kvstore.layout import BadSnapshot
 from kvstore.machine import Limits, Machine, Picture, Placement, Store
 from kvstore.machine.codec import decode_picture, encode_picture
 from kvstore.machine.commands import Expire
@@ -108,11 +107,7 @@ class StoreApplication:
 
     def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
         """Take the place of all that is there."""
-        image = self._disk.install(group, pieces)
-        if image.checkpoint.position != checkpoint.position:
-            raise BadSnapshot(
-                f"it is of {image.checkpoint.position}, its checkpoint of {checkpoint.position}"
-            )
+        image = self._disk.install(group, pieces, checkpoint.position)
         self._installed[group] = image
         del self._partitions[group]
 

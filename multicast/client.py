@@ -199,7 +199,7 @@ class Sender:
         for pending in self.pending.values():
             if pending.retry_at <= now:
                 pending.retries += 1
-                pending.retry_at = now + self.retry_s * min(pending.retries, 4)
+                pending.retry_at = now + self.retry_s * min(pending.retries, 8)
                 for group in pending.unanswered:
                     everyone = pending.retries > 1
                     receivers = self.topology.members(group) if everyone else (self.leader(group),)

@@ -56,7 +56,12 @@ from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Time
 
 EARLY: Final = 100_000
 """Of how many messages that are not delivered yet facts are kept. Who misses one asks for it."""
+OUTCOMES: Final = 1_000_000
+"""How many outcomes to keep, of transactions with conditions that other groups had a part in: more than there
+can be among the deliveries that replicas catch up with. Who has missed more gets a snapshot.
+"""
 _STEPS: Final = 256
+_FORGOTTEN: Final = 4096
 
 
 class Vote(Data, frozen=True):
@@ -117,6 +122,8 @@ class Picture(Data, frozen=True):
     floor: int = 0
     pins: tuple[Pin, ...] = ()
     chores: tuple[tuple[Timestamp, Chore], ...] = ()
+    outcomes: int = 0
+    """How many outcomes are kept."""
 
 
 @dataclass(slots=True)
@@ -199,6 +206,7 @@ class Machine:
         "_locks",
         "_open",
         "_order",
+        "_outcome_count",
         "_outcomes",
         "_pins",
         "_placement",
@@ -229,6 +237,7 @@ class Machine:
         self._early: dict[Timestamp, _Facts] = {}
         """What others have said of messages that are not delivered yet."""
         self._outcomes = store.outcomes
+        self._outcome_count = picture.outcomes
         self._pins = {pin.name: pin for pin in picture.pins}
         self._chores = deque(picture.chores)
         self._chore: Iterator[None] | None = None
@@ -286,6 +295,7 @@ class Machine:
             floor=self.versions.floor,
             pins=tuple([pin for _, pin in sorted(self._pins.items())]),
             chores=tuple(self._chores),
+            outcomes=self._outcome_count,
         )
 
     def drain(self) -> Effects:
@@ -401,10 +411,16 @@ class Machine:
             if found.facts.outcome is None and not found.others.issubset(found.facts.votes)
         ]
 
-    def forget_outcomes(self, below: Timestamp) -> None:
-        """Nobody will ask for the outcomes of these messages."""
-        for gts, _ in list(self._outcomes.items(NO_TIMESTAMP, below)):
-            self._outcomes.delete(gts)
+    def forget_outcomes(self, below: Timestamp, keep: int = OUTCOMES) -> None:
+        """Hardly anybody will ask for the outcomes of these messages: forget some, if there are very many.
+
+        A replica that waits for one that is forgotten everywhere waits for ever.
+        """
+        surplus = min(self._outcome_count - keep, _FORGOTTEN)
+        if surplus > 0:
+            for gts, _ in list(islice(self._outcomes.items(NO_TIMESTAMP, below), surplus)):
+                self._outcomes.delete(gts)
+                self._outcome_count -= 1
 
     def read(self, token: int, footprint: Footprint) -> None:
         """Read after everything delivered so far. The token comes with the effects when its turn has come."""
@@ -632,6 +648,7 @@ class Machine:
             self._effects.rows.append((gts, row))
         if part.voters and len(delivered.destinations) > 1:
             self._outcomes.put(gts, succeeded)
+            self._outcome_count += 1
             if part.voters != {self._group}:
                 self._effects.outcomes.append((gts, delivered.mid, succeeded))
         self._finish(delivered, Outcome(succeeded, unmet, tuple(results)))

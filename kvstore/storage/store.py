@@ -333,7 +333,7 @@ class StoreState(LazyState[_Change]):
         known.views.add(view)
         return pieces(view.frames(), PIECE_BYTES)
 
-    def install(self, group: GroupId, snapshot: Iterable[bytes]) -> Image:
+    def install(self, group: GroupId, snapshot: Iterable[bytes], position: Timestamp | None = None) -> Image:
         """Replace the group's state by a snapshot; durable with the next commit, as a whole.
 
         The maps stay the same objects. Snapshots of what was there before are given up.
@@ -342,6 +342,8 @@ class StoreState(LazyState[_Change]):
         where = f"the snapshot of group {group}"
         known = self._group(group)
         image, count, found = read_stream(snapshot, self._tables, where)
+        if position not in (None, image.checkpoint.position):
+            raise BadSnapshot(f"{where} is of {image.checkpoint.position}, its checkpoint of {position}")
         for name, (keys, values) in found.items():
             each = known.maps[name]
             try:

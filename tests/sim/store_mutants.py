@@ -259,7 +259,7 @@ class ForgetsOutcomes(SimApplication):
     def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
         for group in positions:
             machine = self.partition(group).machine
-            machine.forget_outcomes(machine.delivered)
+            machine.forget_outcomes(machine.delivered, keep=0)
         super().commit(positions, after)
 
 

@@ -615,7 +615,12 @@ def test_outcomes_are_told_to_those_who_come_late() -> None:
     g.outcome(3, succeeded=True)
     assert g.outcomes == [(2, True), (3, True)]
     assert isinstance(g.results[3], Outcome)
-    g.machine.forget_outcomes(ts(3))
+    g.machine.forget_outcomes(ts(3), keep=3)
+    assert [g.machine.said(ts(time)) for time in (1, 2, 3)] == [False, True, True]
+    g.machine.forget_outcomes(ts(3), keep=2)
+    assert [g.machine.said(ts(time)) for time in (1, 2, 3)] == [None, True, True]
+    g = g.restarted()
+    g.machine.forget_outcomes(ts(3), keep=0)
     assert [g.machine.said(ts(time)) for time in (1, 2, 3)] == [None, None, True]
 
 

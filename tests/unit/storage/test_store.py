@@ -372,7 +372,12 @@ def test_a_snapshot_is_of_the_time_it_was_taken(
         store.settle()
     assert max(map(len, found)) <= 10_000
     other = other_store(tmp_path)
-    assert other.state.install(G0, [*found, *first]) == image
+    found += first
+    position = image.checkpoint.position
+    with pytest.raises(BadSnapshot, match=f"is of {position}, its checkpoint of {position + 1}"):
+        other.state.install(G0, found, Timestamp(position + 1))
+    assert contents(other) != before
+    assert other.state.install(G0, found, position) == image
     assert contents(other) == before
     assert other.state.count(G0) == 10
     assert other.state.oldest(G0) == image.checkpoint.position
