@@ -319,7 +319,7 @@ class Reader(Client):
 
     async def work(self) -> None:
         key = self.rng.choice(ACCOUNTS + COUNTERS + LISTS)
-        way = self.rng.choice(["one", "one", "some", "bank", "scan", "old"])
+        way = self.rng.choice(["one", "one", "some", "bank", "scan", "old", "at", "at"])
         if way == "one":
             await self.read("get", [key])
         elif way == "some":
@@ -332,8 +332,10 @@ class Reader(Client):
             revision, entries = await self.nodes.scan(kv.ScanRequest(range=kv.Range(prefix=b"account/")))
             reads = {entry.key: entry.mod_revision for entry in entries}
             self._note(Action(self.name, "scan", begun, time.monotonic(), reads=reads, at=revision))
-        else:
+        elif way == "old":
             await self._read_old(key)
+        else:
+            await self._read_at()
 
     async def _read_old(self, key: bytes) -> None:
         begun, seen = time.monotonic(), 0
@@ -345,6 +347,22 @@ class Reader(Client):
         check(at >= seen, f"a read of revision {at} was to be of {seen} at least")
         reads = {key: answer.entry.mod_revision}
         self._note(Action(self.name, "old get", begun, time.monotonic(), reads=reads, at=at, strict=False))
+
+    async def _read_at(self) -> None:
+        """As of what was written last: not all replicas have executed that already."""
+        begun = time.monotonic()
+        last = next(action for action in reversed(self.history.actions) if action.writes)
+        key, revision = self.rng.choice(list(last.writes)), last.revision
+        try:
+            answer = await self.nodes.ask("Get", kv.GetRequest(key=key, revision=revision))
+        except grpc.aio.AioRpcError as error:
+            if kind_of(error) != Error.COMPACTED:
+                raise
+            return
+        reads = {key: answer.entry.mod_revision}
+        self._note(
+            Action(self.name, "get at", begun, time.monotonic(), reads=reads, at=revision, strict=False)
+        )
 
 
 class Photographer(Client):
