@@ -217,22 +217,11 @@ def _merge(transaction: Transaction, execution: Execution) -> tuple[Any, ...]:
 
 def _check_complete(found: Replay, call: Call, outcome: Committed) -> None:
     """Nothing up to the revision that its client may rely on has changed what it read."""
-    for key, revision in _seen(outcome.results).items():
-        _check_key(found, call, key, revision, outcome.complete)
-
-
-def _check_key(found: Replay, call: Call, key: bytes, seen: int, revision: int) -> None:
-    changes = found.changes.get(key, [])
-    at = bisect_right(changes, revision)
-    if at and changes[at - 1] > seen and _last_not_removed(found, key, changes[at - 1]):
-        raise Violation(
-            "Complete", f"{call} has {key!r} of {seen}, and misses {changes[at - 1]}, below {revision}"
-        )
-
-
-def _last_not_removed(found: Replay, key: bytes, revision: int) -> bool:
-    group = found.model.placement.group_of(key)
-    return key in found.model.groups[group].at(revision)
+    for key, seen in _seen(outcome.results).items():
+        others = [gts for gts in found.changes.get(key, ()) if gts != outcome.revision]
+        missed = others[bisect_right(others, seen) : bisect_right(others, outcome.complete)]
+        if missed:
+            raise Violation("Complete", f"{call} has {key!r} of {seen}, and misses {missed}")
 
 
 def _seen(results: Sequence[OperationResult]) -> dict[bytes, int]:

@@ -100,6 +100,11 @@ class SimStoreDisk:
         """How many there were."""
         return len(self.logs.get(group, ()))
 
+    def last_change(self, group: GroupId) -> int:
+        """The last revision of the group's history."""
+        rows = self.maps[group]["history"].items(0, None, reverse=True)
+        return next((revision for revision, _ in rows), 0)
+
     def oldest(self, group: GroupId) -> Timestamp:
         """Of what is kept, the one before the first."""
         first = self._first(group)

@@ -137,7 +137,7 @@ class StoreSimulation(NodeSimulation):
         self.store_clients: list[StoreClient] = []
         self.watchers: list[Watcher] = []
         self._last = 0
-        """The last transaction, when all clients are done."""
+        """The last change, when all clients are done."""
         super().__init__(scenario, seed, [*observers, self.recorder])
 
     def _make_clients(self, workload: Workload) -> None:
@@ -283,9 +283,10 @@ class StoreSimulation(NodeSimulation):
 
     @property
     def done_at(self) -> float:
-        """The last revision that a watcher has to see, if that is known yet."""
+        """The last change that a watcher has to see, if that is known yet."""
         if not self._last and self.healed and all(client.idle for client in self.store_clients):
-            self._last = max(self.recorder.deliveries, default=0)
+            disks = [machine.state for machine in self._machines.values()]
+            self._last = max([1, *(disk.last_change(group) for disk in disks for group in disk.maps)])
         return self._last or float("inf")
 
     def runs(self, application: StoreApplication) -> bool:

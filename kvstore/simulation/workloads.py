@@ -288,7 +288,7 @@ class ListAppend(Workload):
         """Append to some keys and read others, of random groups."""
         rng = client.rng
         operations: list[Operation] = []
-        for key in rng.sample(self.all, rng.randint(1, 4)):
+        for key in rng.sample(self.all, rng.randint(1, min(4, len(self.all)))):
             if rng.random() < 0.5:
                 operations.append(Get(key))
             else:
