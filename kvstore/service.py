@@ -372,11 +372,11 @@ class Service:
                     if found or loop.time() >= told_at + progress_s:
                         told, told_at = upto, loop.time()
                         yield Batch(upto, found)
-                # Groups are moved past what waits to be passed on, or was told long ago. If each were moved
-                # past all others, none would ever be idle.
+                # Groups are moved past what waits to be passed on; and now and then to the present, for a mark
+                # of progress. If each were moved past all others all the time, none would ever be idle.
                 wanted = merged.wanted
                 if loop.time() >= told_at + progress_s:
-                    wanted = max(wanted, told + 1)
+                    wanted = max(wanted, timestamp(self._gateway.newest(), GroupId(0)))
                 for feed in feeds:
                     if feed.upto < wanted:
                         feed.move(wanted)
