@@ -372,8 +372,8 @@ class Service:
                     if found or loop.time() >= told_at + progress_s:
                         told, told_at = upto, loop.time()
                         yield Batch(upto, found)
-                # Groups are moved past what waits to be passed on; and now and then to the present, for a mark
-                # of progress. If each were moved past all others all the time, none would ever be idle.
+                # Groups are moved past what waits to be passed on; now and then to the present, for a mark of
+                # progress. If each were moved past all others all the time, none would ever be idle.
                 wanted = merged.wanted
                 if loop.time() >= told_at + progress_s:
                     wanted = max(wanted, timestamp(self._gateway.newest(), GroupId(0)))
