@@ -61,6 +61,12 @@ figures: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.simulator_speed
 	$(BIN)/python -m benchmarks.wire_cost
 	$(BIN)/python -m benchmarks.node_throughput
+	$(BIN)/python -m benchmarks.machine_cost
+	$(BIN)/python -m benchmarks.storage_cost
+	$(BIN)/python -m benchmarks.store_cost
+	$(BIN)/python -m benchmarks.store_scan
+	$(BIN)/python -m benchmarks.store_throughput
+	$(BIN)/python -m benchmarks.far_votes
 	$(BIN)/python -m benchmarks.flows
 	$(BIN)/wbkv bench delays --variants
 	$(BIN)/wbkv bench theorem4 --variants

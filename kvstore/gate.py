@@ -212,6 +212,8 @@ class Gate(Generic[Answer]):
 
     def _depend(self, answer: Answer, footprint: Footprint, own: Timestamp) -> None:
         """dep(T, g), and what those that conflict with T later get from it."""
+        if not self._open:
+            return
         if answer in self._depends:
             raise InvariantBroken(f"{answer} waits for an answer already")
         dependency = max(self._inherited, self._dependencies.of(footprint))

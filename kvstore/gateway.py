@@ -192,6 +192,8 @@ class Gateway:
         self._said: list[Said] = []
         self._clocks: dict[GroupId, Timestamp] = {}
         """The highest places that groups have told us."""
+        self._newest = NO_TIMESTAMP
+        """The highest of these."""
         self._above: dict[MessageId, int] = {}
         """Above which time messages want to be: whoever is asked to order them is told first."""
 
@@ -211,11 +213,11 @@ class Gateway:
 
     def newest(self) -> int:
         """A time that no revision of a correct client is far above."""
-        return max([self._ticks(), *map(time_of, self._clocks.values())])
+        return max(self._ticks(), time_of(self._newest))
 
     def check_revision(self, revision: int) -> None:
         """Nobody can have seen a revision that is far ahead."""
-        if time_of(Timestamp(revision)) > self.newest() + AHEAD_TICKS:
+        if revision and time_of(Timestamp(revision)) > self.newest() + AHEAD_TICKS:
             raise errors.FutureRevision(f"revision {revision} is in the future")
 
     # Transactions and housekeeping
@@ -401,7 +403,9 @@ class Gateway:
                 complete = int(message.complete)
                 call.complete = min(call.complete, complete) if call.results else complete
                 call.results[group] = result
-        self._clocks[group] = max(self._clocks.get(group, NO_TIMESTAMP), *message.places)
+        highest = max(message.places, default=NO_TIMESTAMP)
+        self._clocks[group] = max(self._clocks.get(group, NO_TIMESTAMP), highest)
+        self._newest = max(self._newest, highest)
         self._sender.step(Reply(message.mids, group, message.places), self._now)
         finished, self._sender.finished = self._sender.finished, {}
         for mid, places in finished.items():

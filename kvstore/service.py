@@ -512,9 +512,12 @@ def _resolve_values(future: asyncio.Future[Committed], values: Values | Exceptio
 
 def _limit(future: asyncio.Future[Any], timeout_s: float, error: type[errors.StoreError]) -> None:
     """Let the future fail if it has no result in time."""
-    passed = error(f"no answer within {timeout_s:g} s")
-    timer = asyncio.get_running_loop().call_later(timeout_s, _resolve, future, passed)
+    timer = asyncio.get_running_loop().call_later(timeout_s, _expire, future, timeout_s, error)
     future.add_done_callback(lambda _: timer.cancel())
+
+
+def _expire(future: asyncio.Future[Any], timeout_s: float, error: type[errors.StoreError]) -> None:
+    _resolve(future, error(f"no answer within {timeout_s:g} s"))
 
 
 def _resolve(future: asyncio.Future[Any], outcome: object) -> None:

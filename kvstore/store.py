@@ -120,8 +120,8 @@ class StoreApplication:
         """Everything so far."""
         for group in positions:
             partition = self.partition(group)
-            retained = partition.replica.retained_groups()
-            bound = min(self._disk.oldest(group), retained[0][0] if retained else partition.executed)
+            retained = partition.replica.oldest_retained()
+            bound = min(self._disk.oldest(group), partition.executed if retained is None else retained)
             partition.machine.forget_outcomes(bound)
             partition.worked = False
             self._saved[group] = partition.executed

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kvstore.machine.operations import scan
 from kvstore.machine.placement import Placement, owners_of
-from kvstore.machine.request import Operation, Scan, Shape, Transaction
+from kvstore.machine.request import RANGE_OPERATIONS, Operation, Scan, Shape, Transaction
 from kvstore.machine.results import Deleted, Entry, Failed, Fault, OperationResult, Outcome, Scanned, Unmet
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId
@@ -29,13 +29,19 @@ def merge(transaction: Transaction, placement: Placement, parts: Mapping[GroupId
     if len(said) != 1:
         raise InvariantBroken(f"groups {sorted(parts)} do not agree on whether a transaction succeeded")
     succeeded = said.pop()
-    by_place = {group: dict(part.results) for group, part in parts.items()}
+    answers: dict[int, list[OperationResult]] = {}
+    for _, part in sorted(parts.items()):
+        for i, result in part.results:
+            answers.setdefault(i, []).append(result)
     results = []
     for i, operation in enumerate(transaction.then if succeeded else transaction.otherwise):
-        owners = sorted(owners_of(operation, placement))
-        found = [by_place[group][i] for group in owners if i in by_place.get(group, {})]
-        if len(found) < len(owners):
-            raise InvariantBroken(f"operation {i} belongs to groups {owners}, not all of which answered it")
+        found = answers.get(i, [])
+        if len(found) != 1 or isinstance(operation, RANGE_OPERATIONS):
+            owners = sorted(owners_of(operation, placement))
+            if len(found) < len(owners):
+                raise InvariantBroken(
+                    f"operation {i} belongs to groups {owners}, not all of which answered it"
+                )
         results.append(found[0] if len(found) == 1 else _merge(operation, found))
     return Merged(succeeded, _unmet(parts), tuple(results))
 

@@ -59,18 +59,19 @@ def chunks(rows: Rows, start: bytes, end: bytes | None, *, reverse: bool = False
 class LmdbRows:
     """A table's rows of one group."""
 
-    __slots__ = ("_database", "_env", "_prefix", "_where")
+    __slots__ = ("_database", "_env", "_handle", "_prefix", "_where")
 
     def __init__(self, env: Environment, database: bytes, group: GroupId) -> None:
         self._env = env
         self._database = database
+        self._handle = env[database]
         self._prefix = layout.group_key(group)
         self._where = f"{env.path}, group {group}, {database.decode()}"
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, if it has one."""
         if len(key) <= HEAD:
-            return self._env.read().get(self._prefix + key, db=self._env[self._database])
+            return self._env.read().get(self._prefix + key, db=self._handle)
         transaction = self._env.read()
         *_, (database, row) = self._path(transaction, key)
         return transaction.get(row, db=self._env[database])

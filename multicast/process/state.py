@@ -229,6 +229,11 @@ class State(Protocol, Generic[E]):
             for entry in bucket
         )
 
+    def oldest_retained(self) -> Timestamp | None:
+        """The first of these, without looking at all of them."""
+        firsts = [bucket[0].global_ts for dest, bucket in self.retained.items() if len(dest) > 1 and bucket]
+        return min(firsts, default=None)
+
     def stands_in(self, ballot: Ballot) -> bool:
         """Whether this process is in the ballot and has promised no higher one."""
         return self.ballot == self.cballot == ballot and self.status is not Status.RECOVERING
