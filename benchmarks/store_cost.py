@@ -24,14 +24,14 @@ from queue import SimpleQueue
 from typing import Any
 
 from kvstore import storage
-from kvstore.gate import Announcement, Gate
 from kvstore.layout import Durability, Identity
 from kvstore.machine import Limits, Placement, Request, Transaction, encode_request
 from kvstore.machine.codec import TABLES, decode_request
 from kvstore.machine.request import Put
 from kvstore.messages import Levels, encode_store_message
 from kvstore.ports import NodeId
-from kvstore.store import StoreApplication
+from kvstore.store.application import StoreApplication
+from kvstore.store.gate import Announcement, Gate
 from multicast.messages import Delivery
 from multicast.protocol import Start
 from multicast.topology import Topology

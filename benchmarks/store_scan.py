@@ -26,8 +26,8 @@ from kvstore.cluster import LocalCluster
 from kvstore.machine.request import Range, Scan
 from kvstore.machine.versions import Version
 from kvstore.messages import Query, encode_store_message
-from kvstore.questions import Entries, Page
-from kvstore.service import PAGE_BYTES
+from kvstore.store.questions import Entries, Page
+from kvstore.store.service import PAGE_BYTES
 from multicast.types import timestamp
 
 PUTS = 500

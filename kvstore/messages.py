@@ -11,10 +11,10 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from kvstore.gate import Announcement
 from kvstore.machine import Vote
 from kvstore.machine.request import INT64_MAX
-from kvstore.questions import Question, Response
+from kvstore.store.gate import Announcement
+from kvstore.store.questions import Question, Response
 from multicast.types import Ballot, GroupId, MessageId, Timestamp
 
 Place: TypeAlias = Annotated[Timestamp, msgspec.Meta(ge=0, le=INT64_MAX)]

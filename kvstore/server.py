@@ -32,9 +32,9 @@ from kvstore.node import Node
 from kvstore.places import Directory, place_of
 from kvstore.ports import Application, NodeId
 from kvstore.sequencing import Sequencing
-from kvstore.service import Service
 from kvstore.status import serve_status
-from kvstore.store import StoreApplication
+from kvstore.store.application import StoreApplication
+from kvstore.store.service import Service
 from kvstore.transport import Transport
 from kvstore.wire import Envelope, WireError
 from multicast.errors import InvalidArgument

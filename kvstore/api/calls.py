@@ -16,7 +16,7 @@ from wbkv_proto.v1.kv_pb2 import Header
 
 from kvstore.api.errors import METADATA, STATUS, ResponseTooLarge, tell
 from kvstore.api.ports import Facts, Service
-from kvstore.errors import DeadlinePassed, InvalidRequest, Unavailable
+from kvstore.store.errors import DeadlinePassed, InvalidRequest, Unavailable
 
 OVERHEAD: Final = 64
 """Bytes of an operation or a condition beside its keys and values, at most."""

@@ -47,7 +47,7 @@ from kvstore.machine.results import (
     Unmet,
     Written,
 )
-from kvstore.service import Committed, Consistency, Identity
+from kvstore.store.service import Committed, Consistency, Identity
 
 SCAN_BYTES: Final = 1 << 20
 """Of a scan inside a transaction, if it does not say."""

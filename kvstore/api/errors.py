@@ -14,7 +14,7 @@ import grpc
 from wbkv_proto.v1.error_pb2 import Error, Leader, Limit
 
 from kvstore.api.ports import Topology
-from kvstore.errors import (
+from kvstore.store.errors import (
     Compacted,
     DeadlinePassed,
     FutureRevision,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kvstore.api.ports import PartitionFacts, Topology
 from kvstore.config import Config
 from kvstore.ports import NodeId
-from kvstore.store import StoreApplication
+from kvstore.store.application import StoreApplication
 from multicast.types import GroupId, ReplicaId
 
 

@@ -25,7 +25,6 @@ from kvstore.api.convert import (
 )
 from kvstore.api.errors import ResponseTooLarge
 from kvstore.api.ports import Service
-from kvstore.errors import InvalidRequest, StoreError
 from kvstore.machine.request import (
     INT64_MAX,
     Delete,
@@ -36,8 +35,9 @@ from kvstore.machine.request import (
     Transaction,
 )
 from kvstore.machine.results import Deleted, Entry, Got
-from kvstore.questions import Event
-from kvstore.service import Batch, Committed, Consistency
+from kvstore.store.errors import InvalidRequest, StoreError
+from kvstore.store.questions import Event
+from kvstore.store.service import Batch, Committed, Consistency
 
 SERVICE: Final = "wbkv.v1.KV"
 PAGE_BYTES: Final = 1 << 20

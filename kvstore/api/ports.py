@@ -1,4 +1,4 @@
-"""What the API needs of a node: `kvstore.service.Service`, and facts about the cluster."""
+"""What the API needs of a node: `kvstore.store.service.Service`, and facts about the cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kvstore.machine.placement import Placement
 from kvstore.machine.request import Get, Limits, Range, Scan, Transaction
-from kvstore.service import Batch, Committed, Consistency, Identity, Part, Snapshot
+from kvstore.store.service import Batch, Committed, Consistency, Identity, Part, Snapshot
 
 
 class PartitionFacts(NamedTuple):

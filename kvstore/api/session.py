@@ -18,8 +18,8 @@ from wbkv_proto.v1 import session_pb2 as session
 from kvstore.api.calls import Calls, Context, parse, receive, send
 from kvstore.api.errors import LimitExceeded, tell
 from kvstore.api.kv import Fields, Requests, check_size
-from kvstore.errors import InvalidRequest, Unavailable
-from kvstore.service import Committed
+from kvstore.store.errors import InvalidRequest, Unavailable
+from kvstore.store.service import Committed
 
 SERVICE: Final = "wbkv.v1.Session"
 MESSAGE_BYTES: Final = 1 << 20

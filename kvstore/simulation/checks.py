@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from kvstore.gateway import Committed, Placed
 from kvstore.machine import Delivered, Limits, Placement
 from kvstore.machine.codec import decode_request, decode_result
 from kvstore.machine.ordered import MemoryMap
@@ -44,10 +43,11 @@ from kvstore.machine.results import (
     Unmet,
 )
 from kvstore.machine.sessions import WINDOW
-from kvstore.partition import Partition
-from kvstore.questions import Values
 from kvstore.simulation.history import At, Call, Cut, History, Strict, Transact
 from kvstore.simulation.model import Model, ordered
+from kvstore.store.gateway import Committed, Placed
+from kvstore.store.partition import Partition
+from kvstore.store.questions import Values
 from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery
 from multicast.sim.checkers import Violation

@@ -11,14 +11,14 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from kvstore import errors
-from kvstore.gateway import Committed, Identity, Placed
 from kvstore.machine.commands import Tick
-from kvstore.questions import At as AtQuestion
-from kvstore.questions import NotYet, Values
-from kvstore.questions import Strict as StrictQuestion
 from kvstore.simulation.history import Asked, At, Call, Cut, Order, Strict, Think, Transact
-from kvstore.store import StoreApplication
+from kvstore.store import errors
+from kvstore.store.application import StoreApplication
+from kvstore.store.gateway import Committed, Identity, Placed
+from kvstore.store.questions import At as AtQuestion
+from kvstore.store.questions import NotYet, Values
+from kvstore.store.questions import Strict as StrictQuestion
 from multicast.sim.run import WALL_S
 from multicast.types import TICKS_PER_S, GroupId, timestamp
 
@@ -168,7 +168,7 @@ class Lane:
         self._simulation.call(node, rng, handler, partial(self._answer, call, 0))
 
 
-# What a node does for a client: as `kvstore.service` does it, without its event loop.
+# What a node does for a client: as `kvstore.store.service` does it, without its event loop.
 
 
 def _transact(_: StoreSimulation, call: Call, __: float, node: StoreApplication, done: Done) -> None:

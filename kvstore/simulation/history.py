@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from kvstore.gateway import Identity
 from kvstore.machine.commands import Command
 from kvstore.machine.request import Get, Range, Scan, Transaction
+from kvstore.store.gateway import Identity
 from multicast.types import GroupId
 
 

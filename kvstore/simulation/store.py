@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kvstore import errors
 from kvstore.machine import Limits, Placement
 from kvstore.messages import Results
-from kvstore.partition import Partition
 from kvstore.ports import Application, NodeId, Said
 from kvstore.simulation.checks import check_history
 from kvstore.simulation.clients import Done, StoreClient
@@ -20,7 +18,9 @@ from kvstore.simulation.history import History
 from kvstore.simulation.nodes import Machine, NodeSimulation
 from kvstore.simulation.watching import Watcher
 from kvstore.simulation.workloads import WORKLOADS
-from kvstore.store import StoreApplication
+from kvstore.store import errors
+from kvstore.store.application import StoreApplication
+from kvstore.store.partition import Partition
 from multicast.messages import Delivery, HeartbeatAck, Multicast
 from multicast.protocol import Timing
 from multicast.sim.checkers import Checker, Violation

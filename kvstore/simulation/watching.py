@@ -6,19 +6,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kvstore.feeds import MergedFeed, Transactions
-from kvstore.gateway import Gateway
 from kvstore.machine.commands import Tick
 from kvstore.machine.request import Range
-from kvstore.questions import Changes, Event, Feed, Gone
 from kvstore.simulation.checks import Replay
+from kvstore.store.feeds import MergedFeed, Transactions
+from kvstore.store.gateway import Gateway
+from kvstore.store.questions import Changes, Event, Feed, Gone
 from multicast.sim.checkers import Violation
 from multicast.sim.network import Loop
 from multicast.types import GroupId
 
 if TYPE_CHECKING:
     from kvstore.simulation.store import StoreSimulation
-    from kvstore.store import StoreApplication
+    from kvstore.store.application import StoreApplication
 
 EVERYTHING: Final = (Range(b"", None),)
 PATIENCE_S: Final = 1.5
@@ -27,7 +27,7 @@ PAGE_BYTES: Final = 60
 
 
 class NodeWatch:
-    """What a node does for a watcher: as `kvstore.service` does it, without its event loop."""
+    """What a node does for a watcher: as `kvstore.store.service` does it, without its event loop."""
 
     def __init__(self, gateway: Gateway, loop: Loop, after: int, push: Callable[[Any], None]) -> None:
         self._gateway = gateway

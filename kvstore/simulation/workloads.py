@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from kvstore.gateway import Committed, Placed
 from kvstore.machine.commands import Compact, Pin, Unpin
 from kvstore.machine.placement import Placement
 from kvstore.machine.request import (
@@ -27,9 +26,10 @@ from kvstore.machine.request import (
     Unchanged,
 )
 from kvstore.machine.results import Got, Number, Scanned
-from kvstore.questions import Gone, Values
 from kvstore.simulation.clients import Script, StoreClient
 from kvstore.simulation.history import At, Cut, History, Order, Strict, Think, Transact
+from kvstore.store.gateway import Committed, Placed
+from kvstore.store.questions import Gone, Values
 from multicast.sim.checkers import Violation
 from multicast.types import GroupId
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from kvstore.gate import Announcement, Gate
 from kvstore.machine.request import Footprint
+from kvstore.store.gate import Announcement, Gate
 from multicast.queue import DeliveryQueue
 from multicast.types import Destinations, GroupId, Timestamp, time_of, timestamp
 

@@ -6,8 +6,8 @@ from bisect import bisect_right
 
 import msgspec
 
-from kvstore.gate import Announcement, Gate, Level
 from kvstore.machine.request import Footprint
+from kvstore.store.gate import Announcement, Gate, Level
 from multicast.types import NO_TIMESTAMP, GroupId, Timestamp, timestamp
 from tests.sim.gate_model import Transaction
 

@@ -7,9 +7,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kvstore.feeds import MergedFeed
-from kvstore.gate import Announcement, Gate, Level
-from kvstore.gateway import RETRY_S, Committed, Gateway, OnDone, Placed
 from kvstore.machine import Delivered, Footprint, Machine, Picture
 from kvstore.machine.codec import decode_request
 from kvstore.machine.commands import Compact, Pin, Request
@@ -18,11 +15,14 @@ from kvstore.machine.machine import _Open
 from kvstore.machine.request import Range
 from kvstore.machine.results import Refused, Result
 from kvstore.machine.sessions import Repeated, Sessions
-from kvstore.partition import Partition
 from kvstore.ports import Image, Said
-from kvstore.questions import At, Page, Response, Values
 from kvstore.simulation.disk import SimStoreDisk
 from kvstore.simulation.store import SimApplication
+from kvstore.store.feeds import MergedFeed
+from kvstore.store.gate import Announcement, Gate, Level
+from kvstore.store.gateway import RETRY_S, Committed, Gateway, OnDone, Placed
+from kvstore.store.partition import Partition
+from kvstore.store.questions import At, Page, Response, Values
 from multicast.messages import Multicast
 from multicast.process.replica import Replica
 from multicast.types import NO_TIMESTAMP, ClientId, Destinations, GroupId, ReplicaId, Timestamp, timestamp

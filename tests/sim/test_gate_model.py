@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.gate import Gate
 from kvstore.machine.request import Footprint
+from kvstore.store.gate import Gate
 from multicast.types import GroupId
 from tests.sim import gate_mutants as mutants
 from tests.sim.gate_model import GateType, NotClosed, Transaction, Workload, World, cycle

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import pytest
 
-from kvstore.feeds import MergedFeed
-from kvstore.gate import Gate
-from kvstore.gateway import Gateway
 from kvstore.machine import Machine
-from kvstore.partition import Partition
 from kvstore.simulation import StoreSimulation, scenario_of, simulate_store
 from kvstore.simulation.disk import SimStoreDisk
+from kvstore.store.feeds import MergedFeed
+from kvstore.store.gate import Gate
+from kvstore.store.gateway import Gateway
+from kvstore.store.partition import Partition
 from multicast.errors import InvariantBroken
 from multicast.sim.checkers import Violation
 from tests.sim import store_mutants as mutants
@@ -25,7 +25,7 @@ SEEDS: Final = range(24)
 
 PLACES: Final[list[tuple[type, object, str]]] = [
     (Machine, "kvstore.store.Machine", ""),
-    (Gate, "kvstore.partition.Gate", ""),
+    (Gate, "kvstore.store.partition.Gate", ""),
     (Partition, "kvstore.store.Partition", ""),
     (Gateway, "kvstore.store.Gateway", ""),
     (MergedFeed, "kvstore.simulation.watching.MergedFeed", ""),

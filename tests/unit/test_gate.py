@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.dependencies import Dependencies
-from kvstore.gate import Announcement, Gate, Level
 from kvstore.machine.request import Footprint, Range
+from kvstore.store.dependencies import Dependencies
+from kvstore.store.gate import Announcement, Gate, Level
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId, Timestamp
 

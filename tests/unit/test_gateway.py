@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from kvstore.gateway import Gateway, Placed
 from kvstore.machine import Limits
 from kvstore.machine.codec import encode_result
 from kvstore.machine.commands import Tick
 from kvstore.machine.request import Put, Transaction
 from kvstore.machine.results import DONE
 from kvstore.messages import Raise, Results
+from kvstore.store.gateway import Gateway, Placed
 from multicast.client import Refused
 from multicast.errors import PeerViolation
 from multicast.messages import Multicast

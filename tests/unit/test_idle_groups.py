@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from kvstore.errors import Overloaded
-from kvstore.gateway import Placed
 from kvstore.machine import Limits, Placement, Scheme
 from kvstore.machine.commands import Command
 from kvstore.machine.request import Get, Range
 from kvstore.machine.results import Got
-from kvstore.questions import At, Changes, Event, Feed, NotYet, Values
-from kvstore.service import Batch, Consistency, Service
+from kvstore.store.errors import Overloaded
+from kvstore.store.gateway import Placed
+from kvstore.store.questions import At, Changes, Event, Feed, NotYet, Values
+from kvstore.store.service import Batch, Consistency, Service
 from multicast.types import GroupId
 
 A, B = GroupId(0), GroupId(1)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from kvstore.gate import Announcement
 from kvstore.machine import Machine, Picture, Placement, Scheme, Store
 from kvstore.machine.codec import encode_request
 from kvstore.machine.commands import Command, Request
 from kvstore.machine.request import Compare, Get, Operator, Put, Subject, Transaction
 from kvstore.messages import Answer, Levels, Query, StandsIn, Votes, VotesWanted
-from kvstore.partition import PULL_S, PULLED, Partition
-from kvstore.questions import At, NotYet, Strict, Values
+from kvstore.store.gate import Announcement
+from kvstore.store.partition import PULL_S, PULLED, Partition
+from kvstore.store.questions import At, NotYet, Strict, Values
 from multicast.messages import Delivery
 from multicast.types import (
     NO_TIMESTAMP,

@@ -12,7 +12,7 @@ from kvstore.machine import Limits
 from kvstore.machine.codec import decode_request, encode_request
 from kvstore.machine.commands import Expire, Request
 from kvstore.machine.request import Put, Transaction
-from kvstore.store import EXPIRE_S, StoreApplication
+from kvstore.store.application import EXPIRE_S, StoreApplication
 from multicast.messages import Delivery, Multicast
 from multicast.topology import Topology
 from multicast.types import NO_TIMESTAMP, MessageId, timestamp

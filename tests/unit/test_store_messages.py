@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.gate import Announcement, Level
 from kvstore.machine import Vote
 from kvstore.machine.request import Get, Range, Scan, Shape
 from kvstore.machine.results import Entry, Got, Scanned
@@ -25,7 +24,8 @@ from kvstore.messages import (
     decode_store_message,
     encode_store_message,
 )
-from kvstore.questions import (
+from kvstore.store.gate import Announcement, Level
+from kvstore.store.questions import (
     At,
     Busy,
     Changes,

@@ -9,7 +9,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, TypeVar
 
 from kvstore.api.ports import Facts, PartitionFacts, Topology
-from kvstore.errors import (
+from kvstore.machine import Delivered, Limits, Machine, NotYet, Picture, Placement, Request, Store, versions
+from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
+from kvstore.machine.operations import scan
+from kvstore.machine.request import REVISION_MAX, Get, Range, Scan, Transaction
+from kvstore.machine.results import Entry, Got, OperationResult, Outcome, Refusal, Refused, Result
+from kvstore.store.errors import (
     Compacted,
     DeadlinePassed,
     FutureRevision,
@@ -21,13 +26,8 @@ from kvstore.errors import (
     Unavailable,
     WindowFull,
 )
-from kvstore.machine import Delivered, Limits, Machine, NotYet, Picture, Placement, Request, Store, versions
-from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
-from kvstore.machine.operations import scan
-from kvstore.machine.request import REVISION_MAX, Get, Range, Scan, Transaction
-from kvstore.machine.results import Entry, Got, OperationResult, Outcome, Refusal, Refused, Result
-from kvstore.questions import Event
-from kvstore.service import Batch, Committed, Consistency, Identity, Part, Snapshot
+from kvstore.store.questions import Event
+from kvstore.store.service import Batch, Committed, Consistency, Identity, Part, Snapshot
 from multicast.types import ClientId, GroupId, MessageId, timestamp
 
 GROUP = GroupId(0)

@@ -24,7 +24,7 @@ from kvstore.machine.results import (
     Scanned,
     Unmet,
 )
-from kvstore.service import Committed, Identity
+from kvstore.store.service import Committed, Identity
 from tests.unit.api import messages
 
 LIMITS = Limits(key_bytes=8, value_bytes=16, transaction_bytes=40, operations=4, scan_bytes=2 << 20)

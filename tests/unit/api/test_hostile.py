@@ -13,10 +13,10 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1 import session_pb2 as session
 from wbkv_proto.v1.error_pb2 import Error
 
-from kvstore import errors
 from kvstore.api.calls import receive, send
 from kvstore.machine import Limits
 from kvstore.machine.request import INT64_MAX, REVISION_MAX
+from kvstore.store import errors
 from tests.unit.api.harness import Served, every, fails, run, until
 from tests.unit.api.scenarios import get, put
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kvstore.errors import DeadlinePassed, OutcomeUnknown, Overloaded
 from kvstore.machine import Limits, Placement
 from kvstore.machine.request import Get, Put, Transaction
 from kvstore.machine.results import Got
-from kvstore.questions import Values
-from kvstore.service import Committed, Service
+from kvstore.store.errors import DeadlinePassed, OutcomeUnknown, Overloaded
+from kvstore.store.questions import Values
+from kvstore.store.service import Committed, Service
 from multicast.types import GroupId
 
 

@@ -8,8 +8,8 @@ from wbkv_proto.v1 import kv_pb2 as kv
 
 from kvstore.api.calls import Calls, Options
 from kvstore.api.kv import KV, PAGE_BYTES
-from kvstore.questions import Event
-from kvstore.service import Batch
+from kvstore.store.questions import Event
+from kvstore.store.service import Batch
 from tests.unit.api.harness import Served, run, until
 from tests.unit.api.memory import MemoryService
 

@@ -4,7 +4,7 @@ It is a process of its own, with its own numbers for messages. What clients call
 the messages and is judged when they are executed, so that no client can disturb the ordering.
 
 Like everything below it, it does no I/O: calls and messages go in, what is to be said comes out of `turn`.
-Whoever calls passes a function that gets the outcome: a value, or an exception of `kvstore.errors`.
+Whoever calls passes a function that gets the outcome: a value, or an exception of `kvstore.store.errors`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from kvstore import errors
 from kvstore.machine import Placement
 from kvstore.machine.codec import decode_result, digest_of, encode_request
 from kvstore.machine.commands import Command, Request, Tick
@@ -35,7 +34,8 @@ from kvstore.machine.results import (
 from kvstore.machine.sessions import WINDOW
 from kvstore.messages import Answer, Query, Raise, Results
 from kvstore.ports import Said
-from kvstore.questions import Busy, Feed, NotLeading, Question, Response
+from kvstore.store import errors
+from kvstore.store.questions import Busy, Feed, NotLeading, Question, Response
 from multicast.client import Refused as NotOrdered
 from multicast.client import Reply, Sender
 from multicast.errors import PeerViolation

@@ -23,8 +23,8 @@ from collections.abc import Hashable
 from itertools import zip_longest
 from typing import Generic, NamedTuple, TypeVar
 
-from kvstore.dependencies import Dependencies
 from kvstore.machine.request import NOTHING, Footprint
+from kvstore.store.dependencies import Dependencies
 from multicast.errors import InvariantBroken
 from multicast.types import NO_TIMESTAMP, Destinations, GroupId, Timestamp
 

@@ -11,15 +11,27 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kvstore import errors
-from kvstore.feeds import MergedFeed, Transactions
-from kvstore.gateway import Committed, Gateway, Identity, Placed
 from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
 from kvstore.machine.merge import merge
 from kvstore.machine.placement import Placement, groups_of, part_of
 from kvstore.machine.request import Get, Limits, Range, Scan, Shape, Transaction, validate
 from kvstore.machine.results import Entry, Outcome
-from kvstore.questions import At, Changes, Entries, Event, Feed, Gone, NotYet, Page, Question, Strict, Values
+from kvstore.store import errors
+from kvstore.store.feeds import MergedFeed, Transactions
+from kvstore.store.gateway import Committed, Gateway, Identity, Placed
+from kvstore.store.questions import (
+    At,
+    Changes,
+    Entries,
+    Event,
+    Feed,
+    Gone,
+    NotYet,
+    Page,
+    Question,
+    Strict,
+    Values,
+)
 from multicast.types import TICKS_PER_S, GroupId, timestamp
 
 __all__ = ["Batch", "Committed", "Consistency", "Entry", "Event", "Identity", "Part", "Service", "Snapshot"]

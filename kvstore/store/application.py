@@ -9,14 +9,14 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kvstore.errors import Overloaded
-from kvstore.gateway import Gateway
 from kvstore.machine import Limits, Machine, Picture, Placement, Store
 from kvstore.machine.codec import decode_picture, encode_picture
 from kvstore.machine.commands import Expire
-from kvstore.partition import Partition
 from kvstore.ports import Image as Image
 from kvstore.ports import Said, StoreDisk
+from kvstore.store.errors import Overloaded
+from kvstore.store.gateway import Gateway
+from kvstore.store.partition import Partition
 from multicast.durable import Checkpoint
 from multicast.errors import PeerViolation
 from multicast.messages import Delivery, Multicast

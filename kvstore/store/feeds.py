@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from kvstore.questions import Changes, Event
+from kvstore.store.questions import Changes, Event
 from multicast.types import GroupId
 
 Transactions: TypeAlias = tuple[tuple[int, tuple[Event, ...]], ...]

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from kvstore.gate import Announcement, Gate
 from kvstore.machine import Compacted, Delivered, Machine, NotYet, Vote
 from kvstore.machine.codec import decode_request, encode_result
 from kvstore.machine.operations import Room, scan
@@ -23,7 +22,8 @@ from kvstore.machine.results import OperationResult
 from kvstore.machine.versions import Row
 from kvstore.messages import Answer, Levels, Query, Raise, Results, StandsIn, StoreMessage, Votes, VotesWanted
 from kvstore.ports import Said
-from kvstore.questions import (
+from kvstore.store.gate import Announcement, Gate
+from kvstore.store.questions import (
     At,
     Busy,
     Changes,
@@ -37,7 +37,7 @@ from kvstore.questions import (
     Strict,
     Values,
 )
-from kvstore.questions import NotYet as NotYetHere
+from kvstore.store.questions import NotYet as NotYetHere
 from multicast.errors import PeerViolation
 from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery, Hint, Multicast
