@@ -53,7 +53,7 @@ campaign: $(VENV)/installed ## many seeds of the simulator, for an hour or so
 
 torture: $(VENV)/installed ## random faults of a cluster of processes under load, for half an hour or so
 	for seed in 1 2 3 4 5 6; do WBKV_TORTURE=300 WBKV_SEED=$$seed \
-		$(BIN)/python -m pytest tests/faults/test_store.py -k torture || exit 1; done
+		$(BIN)/python -m pytest tests/faults/test_store_faults.py -k torture || exit 1; done
 
 figures: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.core_cost

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kvstore import gateway
 from kvstore.machine import Limits
 from kvstore.machine.codec import decode_request, encode_request
 from kvstore.machine.commands import Expire, Request
 from kvstore.machine.request import Put, Transaction
+from kvstore.store import gateway
 from kvstore.store.application import EXPIRE_S, StoreApplication
 from multicast.messages import Delivery, Multicast
 from multicast.topology import Topology
