@@ -24,10 +24,10 @@ SEEDS: Final = range(24)
 """Random seeds within which a mutant without a schedule of its own must be caught."""
 
 PLACES: Final[list[tuple[type, object, str]]] = [
-    (Machine, "kvstore.store.Machine", ""),
+    (Machine, "kvstore.store.application.Machine", ""),
     (Gate, "kvstore.store.partition.Gate", ""),
-    (Partition, "kvstore.store.Partition", ""),
-    (Gateway, "kvstore.store.Gateway", ""),
+    (Partition, "kvstore.store.application.Partition", ""),
+    (Gateway, "kvstore.store.application.Gateway", ""),
     (MergedFeed, "kvstore.simulation.watching.MergedFeed", ""),
     (SimStoreDisk, StoreSimulation, "disk_type"),
     (object, StoreSimulation, "application_type"),
@@ -106,6 +106,10 @@ def test_its_schedule_catches_it(
         schedule()
 
 
-@pytest.mark.parametrize("schedule", {schedule: None for _, schedule in DIRECTED}, ids=str)
+def name_of(schedule: Any) -> str:
+    return getattr(schedule, "__name__", "") or f"{schedule.func.__name__}, {schedule.keywords}"
+
+
+@pytest.mark.parametrize("schedule", {schedule: None for _, schedule in DIRECTED}, ids=name_of)
 def test_the_store_comes_through_the_schedules(schedule: Callable[[], object]) -> None:
     schedule()
