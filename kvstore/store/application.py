@@ -52,6 +52,8 @@ class StoreApplication:
         self._replicas: dict[GroupId, Replica[Any]] = {}
         self._partitions: dict[GroupId, Partition] = {}
         self._local: dict[GroupId, ReplicaId] = {}
+        self._woken: set[GroupId] = set()
+        """Where something has happened since the last turn."""
         self._installed: dict[GroupId, Image] = {}
         self._saved: dict[GroupId, Timestamp] = {}
         """What was executed at the last commit."""
@@ -135,17 +137,20 @@ class StoreApplication:
 
     def deliver(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
         """The group's next messages."""
+        self._woken.add(group)
         self._disk.remember(group, deliveries)
         self.partition(group).deliver(deliveries)
 
     def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:
         """Answers were missed."""
+        self._woken.add(group)
         self.partition(group).repeat(asked)
 
     def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
         """What replicas and gateways say to each other."""
         now = self._now()
         if isinstance(receiver, ReplicaId):
+            self._woken.add(receiver.group)
             for message in messages:
                 self.partition(receiver.group).receive(sender, message, now)
         elif receiver == self.gateway.me:
@@ -157,7 +162,10 @@ class StoreApplication:
         """All that is to be said."""
         said: list[Said] = []
         for group in self._replicas:
-            said += self.partition(group).turn(now)
+            partition = self.partition(group)
+            if group in self._woken or now >= partition.wake_at or partition.leads_anew:
+                self._woken.discard(group)
+                said += partition.turn(now)
         if now >= self._expire_at:
             self._expire_at = now + EXPIRE_S
             self._expire()

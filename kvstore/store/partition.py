@@ -398,6 +398,11 @@ class Partition:
         """When the next turn is due."""
         return 0.0 if self._more_work else self._pull_at
 
+    @property
+    def leads_anew(self) -> bool:
+        """Whether this replica has begun to lead, or has stopped, since the last turn."""
+        return (self.replica.cballot if self.replica.is_leader else None) != self._ballot
+
     def _see_ballot(self) -> None:
         """Whether we lead, and since when: what was known in another ballot does not count."""
         ballot = self.replica.cballot if self.replica.is_leader else None
