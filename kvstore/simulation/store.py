@@ -66,6 +66,7 @@ class Recorder(Checker):
     def __init__(self) -> None:
         self.deliveries: dict[Timestamp, Delivery] = {}
         self.answers: list[tuple[GroupId, MessageId, Timestamp, bytes]] = []
+        """Which group answers what, how far it is then, and the result."""
         self._where: dict[Timestamp, set[GroupId]] = defaultdict(set)
         self._shared: dict[GroupId, list[Timestamp]] = defaultdict(list)
         """Of each group, the messages that other groups have too, in order."""
@@ -94,8 +95,8 @@ class Recorder(Checker):
         if isinstance(message, HeartbeatAck):
             self._check_reported(host.me, message.executed)
         if isinstance(message, Results):
-            for mid, place, result in zip(message.mids, message.places, message.results, strict=True):
-                self.answers.append((message.group, mid, place, result))
+            for mid, result in zip(message.mids, message.results, strict=True):
+                self.answers.append((message.group, mid, message.complete, result))
 
 
 class SimApplication(StoreApplication):
