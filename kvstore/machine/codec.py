@@ -92,7 +92,7 @@ def _decode_bytes(data: bytes) -> bytes:
 def _decode_number(data: bytes) -> int:
     if len(data) != _NUMBER.size:
         raise Unreadable(f"a key of {len(data)} bytes")
-    return _NUMBER.unpack(data)[0]  # type: ignore[no-any-return]
+    return _NUMBER.unpack(data)[0]  # type: ignore[no-any-return]  # struct knows no types
 
 
 def _encode_session(key: SessionKey) -> bytes:

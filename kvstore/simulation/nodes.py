@@ -461,7 +461,7 @@ class NodeSimulation(Simulation):
         """The protocol, with its steps shown to the checkers."""
         simulation = self
 
-        class Observed(protocol):  # type: ignore[misc, valid-type]
+        class Observed(protocol):  # type: ignore[misc, valid-type]  # a class made at run time
             def __init__(self, start: Start) -> None:
                 start.wall_s = simulation.wall_s(simulation.node_of(start.me))
                 super().__init__(start)
@@ -472,7 +472,7 @@ class NodeSimulation(Simulation):
                     if isinstance(record, Dropped):
                         for observer in simulation._observers:
                             observer.dropped(simulation.views[self.me], record.mids)
-                return ready  # type: ignore[no-any-return]
+                return ready  # type: ignore[no-any-return]  # its base is made at run time
 
             def receive(self, sender: Process, messages: Iterable[Message], now: float) -> None:
                 view = simulation.views[self.me]

@@ -48,7 +48,7 @@ class _Places:
 
     __slots__ = ("_clients", "changed_lows", "changed_places")
 
-    def __init__(self, ids: Ids = ()) -> None:  # type: ignore[assignment]
+    def __init__(self, ids: Ids = ()) -> None:  # type: ignore[assignment]  # an empty one of any type
         self._clients: dict[ClientId, _Client] = {}
         self.changed_places: dict[MessageId, Timestamp | None] = {}
         """What to put, and (None) what to delete."""

@@ -505,7 +505,7 @@ class _Feed:
     def move(self, revision: int) -> None:
         """The group is behind others, or has had nothing for long: make it pass where they are."""
         if self._mover is None or self._mover.done():
-            self._mover = asyncio.create_task(self._service._move(self._group, revision))  # noqa: SLF001
+            self._mover = asyncio.create_task(self._service._move(self._group, revision))  # noqa: SLF001 - its own
 
     def close(self) -> None:
         """The watch is over."""

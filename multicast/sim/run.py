@@ -223,7 +223,7 @@ class Simulation:
 
     def now_at(self, process: P) -> P:
         """Who is now where this replica was at first: on a new disk, it is another."""
-        return self._successors.get(process, process)  # type: ignore[return-value]
+        return self._successors.get(process, process)  # type: ignore[return-value]  # a process has a successor of its own kind
 
     def wipe(self, replica: ReplicaId, down_s: float) -> None:
         """A disk is gone, unless its group would not survive that. The machine comes back with a new one."""

@@ -326,7 +326,7 @@ def test_an_interrupt_of_up_in_the_background_stops_it_too(shell: Shell) -> None
 
 
 @pytest.mark.parametrize("detach", [True, False])
-def test_no_node_outlives_a_killed_supervisor(shell: Shell, detach: bool) -> None:  # noqa: FBT001
+def test_no_node_outlives_a_killed_supervisor(shell: Shell, detach: bool) -> None:  # noqa: FBT001 - a parameter of the test
     if detach:
         assert shell.run("up", "--nodes", "3", "--partitions", "1", "--detach")[0] == 0
     else:
@@ -812,7 +812,7 @@ def test_members_that_came_later_are_shown_where_they_answer() -> None:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_node_says_how_it_is(deep: bool, tmp_path: Path) -> None:  # noqa: FBT001
+def test_a_node_says_how_it_is(deep: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter of the test
     folder = tmp_path / ("x" * 120) if deep else tmp_path
     folder.mkdir(exist_ok=True)
     path = folder / "n1.sock"

@@ -129,7 +129,7 @@ def falling_path(hops: int = 1, *, changes_leader: bool = False) -> None:
             stage.hold(mid, groups[-1])
             assert stage.wait(lambda: mid in stage.leader(groups[hops]).entries, 0.1)  # noqa: B023 - at once
         else:
-            assert stage.wait(lambda: mid in stage.leader(groups[i]).delivered_ids, 0.2)  # noqa: B023
+            assert stage.wait(lambda: mid in stage.leader(groups[i]).delivered_ids, 0.2)  # noqa: B023 - called at once
     first, node = groups[0], 0
     if changes_leader:
         node = 1

@@ -100,7 +100,7 @@ def rate(gate: GateType | None, clients: int = 512, delays: int = 40) -> float:
 
     world.on_response = lambda transaction: invoke(transaction.name)
     for client in range(clients):
-        world.after(client / clients, lambda client=client: invoke(str(client)))  # type: ignore[misc]
+        world.after(client / clients, lambda client=client: invoke(str(client)))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
     world.run(until=delays)
     return sum((transaction.responded or 0) > delays / 2 for transaction in world.history) / (delays / 2)
 

@@ -284,13 +284,13 @@ def test_groups_of_five_survive_failover_after_failover(seed: int) -> None:
     simulation = simulate(workload, seed=seed, replicas=5)
     led: list[ReplicaId] = []
     for goal in (30, 80, 130):
-        run(simulation, lambda goal=goal: finished(simulation) >= goal, 20.0)  # type: ignore[misc]
+        run(simulation, lambda goal=goal: finished(simulation) >= goal, 20.0)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         first = leader(simulation, G0)
         second = next(host for host in hosts(simulation, G0) if host is not first)
         led.append(first.me)
         for host in (first, second):
             simulation.inject(Crash(host.me, FOR_EVER_S))
-        run(simulation, lambda first=first: leaders(simulation, G0) not in ([], [first]), 20.0)  # type: ignore[misc]
+        run(simulation, lambda first=first: leaders(simulation, G0) not in ([], [first]), 20.0)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         simulation.restart(first.me)
         simulation.restart(second.me)
     run(simulation, lambda: idle(simulation), 30.0)
@@ -429,7 +429,7 @@ def test_an_accept_repeated_after_garbage_collection_brings_no_entry_back() -> N
 
 
 @pytest.mark.parametrize("dead", [False, True])
-def test_garbage_is_collected_with_local_traffic_only(dead: bool) -> None:  # noqa: FBT001
+def test_garbage_is_collected_with_local_traffic_only(dead: bool) -> None:  # noqa: FBT001 - a parameter of the test
     simulation = simulate()
     if dead:
         follower = next(host for host in hosts(simulation, G0) if not white_box(host).is_leader)
@@ -564,7 +564,7 @@ def test_no_replica_talks_to_itself_over_the_network(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Network, "send", record)
     early: list[Message] = []
 
-    class Watched(PROTOCOL):  # type: ignore[misc, valid-type]
+    class Watched(PROTOCOL):  # type: ignore[misc, valid-type]  # a class made at run time
         def ready(self) -> Ready:
             ready: Ready = super().ready()
             early.extend(message for receivers, message in ready.send if self.me in receivers)
@@ -866,4 +866,4 @@ def note_times(simulation: Simulation, client: SimClient, times: dict[MessageId,
             times[mid][1] = simulation.loop.now
 
     setattr(client, "_flush", noting_flush)  # noqa: B010  # mypy forbids assigning to a method
-    setattr(client, "receive", noting_receive)  # noqa: B010
+    setattr(client, "receive", noting_receive)  # noqa: B010 - a method is replaced

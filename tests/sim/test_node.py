@@ -24,7 +24,7 @@ SLOW = Disk(0.001, 0.02, 0.25)
 
 
 def run(seed: int, node: type[Node] = Node, state: type[SimState] = SimState, **options: object) -> Outcome:
-    simulation = NodeSimulation(Scenario(**options), seed)  # type: ignore[arg-type]
+    simulation = NodeSimulation(Scenario(**options), seed)  # type: ignore[arg-type]  # options of any type
     simulation.node_type = node
     for machine in simulation._machines.values():
         machine.state = state(machine, simulation.pieces)

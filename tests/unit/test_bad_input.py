@@ -399,7 +399,7 @@ def test_who_speaks_of_an_unheard_configuration_is_asked_about_it(role: str, mes
 
 @pytest.mark.parametrize("role", ALL)
 def test_something_that_is_no_message_is_refused(role: str) -> None:
-    refused(role, R1, "hello", PeerViolation, ["g0r1", "str"])  # type: ignore[arg-type]
+    refused(role, R1, "hello", PeerViolation, ["g0r1", "str"])  # type: ignore[arg-type]  # wrong on purpose
 
 
 HIGHER = Ballot(5, R1, 0)

@@ -147,7 +147,7 @@ def test_a_hint_that_names_another_groups_leader_is_refused() -> None:
 
 def test_a_client_understands_replies_and_hints_only() -> None:
     with pytest.raises(InvalidArgument, match="NewLeader"):
-        sender().step(NewLeader(NO_BALLOT), 0.0)  # type: ignore[arg-type]
+        sender().step(NewLeader(NO_BALLOT), 0.0)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_the_first_retry_asks_the_leader_and_later_ones_ask_everyone() -> None:
@@ -234,7 +234,7 @@ def test_numbers_pass_what_is_done_without_gaps(order: list[int]) -> None:
 def test_a_payload_that_is_not_bytes_is_refused_and_costs_no_number(payload: object) -> None:
     client = sender()
     with pytest.raises(InvalidArgument, match=type(payload).__name__):
-        client.multicast([G0], payload, 0.0)  # type: ignore[arg-type]
+        client.multicast([G0], payload, 0.0)  # type: ignore[arg-type]  # wrong on purpose
     message = client.multicast([G0], b"good", 0.0)
     assert message.mid.sequence == 1
     client.step(Reply((message.mid,), G0, (timestamp(1, G0),)), 0.1)

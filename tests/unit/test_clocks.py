@@ -54,7 +54,7 @@ def drain(replica: Protocol, now: float) -> list[Timestamp]:
     return found
 
 
-def alone(protocol: type[Protocol], wall_s: float | None = None) -> Replica:  # type: ignore[type-arg]
+def alone(protocol: type[Protocol], wall_s: float | None = None) -> Replica:  # type: ignore[type-arg]  # of any protocol
     """The leader of a group of one."""
     replica = protocol(Start(ALONE.members(G0)[0], ALONE, random.Random(1), 0.0, wall_s=wall_s))
     replica.tick(0.0)
@@ -122,7 +122,7 @@ def test_at_the_end_of_its_clock_a_group_refuses_what_is_new(protocol: type[Prot
     assert (asker, repeated) == (ClientId(7), message(1))
 
 
-def leading(wall_s: float) -> tuple[Simulation, Replica]:  # type: ignore[type-arg]
+def leading(wall_s: float) -> tuple[Simulation, Replica]:  # type: ignore[type-arg]  # of any protocol
     """A group of three, whose leader's time of day is given while that of the others is 1000 s."""
     simulation = Simulation(Scenario(groups=1, faults="none", clock="hybrid", wall_skew_s=0.0, skew=0.0), 1)
     leader = simulation.topology.preferred_leader(G0)
@@ -137,7 +137,7 @@ def leading(wall_s: float) -> tuple[Simulation, Replica]:  # type: ignore[type-a
 @pytest.mark.parametrize(
     ("wall_s", "fast"), [(1000.0, False), (1000.4, False), (1002.0, True), (900.0, False)]
 )
-def test_a_leader_far_ahead_of_most_others_counts_on(wall_s: float, fast: bool) -> None:  # noqa: FBT001
+def test_a_leader_far_ahead_of_most_others_counts_on(wall_s: float, fast: bool) -> None:  # noqa: FBT001 - a parameter of the test
     simulation, replica = leading(wall_s)
     assert replica.is_fast is fast
     clock = replica.clock

@@ -224,9 +224,9 @@ def test_every_kind_of_record_and_every_column_has_a_use() -> None:
 
 def test_what_is_no_record_is_not_encoded() -> None:
     with pytest.raises(TypeError, match="EntryState is no record"):
-        encode([ENTRY], Fold())  # type: ignore[list-item]
+        encode([ENTRY], Fold())  # type: ignore[list-item]  # wrong on purpose
     with pytest.raises(TypeError, match="EntryState is no record"):
-        Fold().apply(ENTRY)  # type: ignore[arg-type]
+        Fold().apply(ENTRY)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ValueError, match="out of range"):
         encode([DELIVERY._replace(local_ts=Timestamp(-1))], Fold())
 

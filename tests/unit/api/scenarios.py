@@ -305,7 +305,7 @@ async def bad_requests(client: Client) -> None:
         (client.kv.Put(kv.PutRequest()), "the key is empty"),
         (client.kv.Get(kv.GetRequest()), "the key is empty"),
         (client.kv.Get(kv.GetRequest(key=key, revision=1 << 53)), "revision must be at most"),
-        (client.kv.Get(kv.GetRequest(key=key, consistency=9)), "consistency must be strict or serializable"),  # type: ignore[arg-type]
+        (client.kv.Get(kv.GetRequest(key=key, consistency=9)), "consistency must be strict or serializable"),  # type: ignore[arg-type]  # wrong on purpose
         (client.kv.Delete(kv.DeleteRequest()), "must have a key or a range"),
         (client.kv.Delete(kv.DeleteRequest(range=kv.Range())), "must have a prefix or an interval"),
         (client.kv.Txn(kv.TxnRequest()), "the transaction is empty"),

@@ -98,7 +98,7 @@ def scanned(keys: str, *, more: bool) -> Scanned:
 
 
 def merge_scan(asked: Scan, *parts: Scanned) -> Scanned:
-    outcomes = {g: Outcome(True, (), ((0, part),)) for g, part in zip(GROUPS, parts, strict=True)}  # noqa: FBT003
+    outcomes = {g: Outcome(True, (), ((0, part),)) for g, part in zip(GROUPS, parts, strict=True)}  # noqa: FBT003 - whether it succeeded
     (result,) = merge(Transaction(then=(asked,)), Placement.evenly(GROUPS), outcomes).results
     assert isinstance(result, Scanned)
     return result
@@ -131,7 +131,7 @@ def test_there_is_more_if_the_limit_cuts_and_not_if_it_fits() -> None:
 def test_counts_are_summed() -> None:
     counts = (Scanned((), 2, more=False), Scanned((), 0, more=False), Scanned((), 5, more=False))
     assert merge_scan(Scan(ALL, limit=1, shape=Shape.COUNT), *counts) == Scanned((), 7, more=False)
-    removed = {g: Outcome(True, (), ((0, Deleted(g + 1)),)) for g in GROUPS}  # noqa: FBT003
+    removed = {g: Outcome(True, (), ((0, Deleted(g + 1)),)) for g in GROUPS}  # noqa: FBT003 - whether it succeeded
     transaction = Transaction(then=(DeleteRange(ALL),))
     assert merge(transaction, Placement.evenly(GROUPS), removed).results == (Deleted(6),)
 

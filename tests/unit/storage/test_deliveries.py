@@ -281,7 +281,7 @@ def test_any_history_leaves_the_state_it_should(delivered: list[Delivery], steps
                 assert max(map(len, pieces)) <= 50
                 position = delivered[applied - 1].global_ts if applied else NO_TIMESTAMP
                 rig.state.install(G0, pieces, Checkpoint(position, table(delivered[:applied])))
-            elif not rig.state._env.busy or rig.state._env._job.filling:  # type: ignore[union-attr]
+            elif not rig.state._env.busy or rig.state._env._job.filling:  # type: ignore[union-attr]  # busy: there is a job
                 found = rig.crash(Path(directory) / str(index))
                 committed = len([d for d in delivered if d.global_ts <= found.state.load(G0).position])
                 assert committed <= asked

@@ -305,7 +305,7 @@ def test_any_history_leaves_one_commit_and_snapshots_of_one_moment(
                     assert rig.state.install(group, found).picture == b"snapshot"
                 now[group] = old.copy()
                 installs[group] += 1
-            elif step == "crash" and (not rig.state._env.busy or rig.state._env._job.filling):  # type: ignore[union-attr]
+            elif step == "crash" and (not rig.state._env.busy or rig.state._env._job.filling):  # type: ignore[union-attr]  # busy: there is a job
                 again = rig.crash(Path(directory) / str(number))
                 rig.disk.close()
                 rig = again
@@ -688,7 +688,7 @@ def test_damage_is_found_and_named(store: StoreRig, database: bytes, what: str) 
         transaction.put(key, value[:-1] + bytes([value[-1] ^ 1]), db=store.state._env[database])
         yield 1
 
-    store.state._env.start(damage, lambda _: None)  # type: ignore[arg-type]
+    store.state._env.start(damage, lambda _: None)  # type: ignore[arg-type]  # it damages, and says no number
     store.state.pump()
     store.disk.close()
     again = StoreRig(store.path)
@@ -720,7 +720,7 @@ DELIVERED_BY: Final[dict[int, list[Delivery]]] = {
 
 
 def child(path: Path) -> None:
-    lazy.SLICE = runs.RUN = 5  # type: ignore[misc]
+    lazy.SLICE = runs.RUN = 5  # type: ignore[misc]  # final, but small for this test
     rig = StoreRig(path)
     for number in DELIVERED_BY:
         step(rig, number)
