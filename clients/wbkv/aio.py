@@ -1,0 +1,591 @@
+"""The client for event loops: the twin of `wbkv.client`, with the same names, awaited.
+
+Calls that are under way together share a stream to each node: `asyncio.gather` is all it takes to pipeline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import grpc
+from wbkv_proto.v1 import kv_pb2 as kv
+
+from wbkv.client import keys_of
+from wbkv.codecs import BYTES, Codec
+from wbkv.core.calls import Calls
+from wbkv.core.effects import Plan
+from wbkv.core.locks import raw
+from wbkv.core.requests import Requests
+from wbkv.core.routing import Router, endpoints_of
+from wbkv.core.streams import Page, Progress
+from wbkv.core.transactions import Attempt
+from wbkv.data import Change, Consistency, Entry, Key, KeyRange, Keys, NodeStatus, Topology, TxnResult, V
+from wbkv.links.embedded import EmbeddedTasks, open_store
+from wbkv.links.grpc_tasks import GrpcTasks
+from wbkv.links.tasks import AsyncLink, AsyncPuller, run
+from wbkv.lock import AsyncLock
+from wbkv.operations import Condition, Operation, add, append
+
+T = TypeVar("T")
+W = TypeVar("W")
+
+
+class _Closes:
+    """Something to be used in an `async with` block."""
+
+    async def close(self) -> None:
+        """Give back what it holds."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+C = TypeVar("C", bound=_Closes)
+
+
+class Opening(Generic[C]):
+    """Something that is being opened: `await` it and close it yourself, or use it in an `async with` block."""
+
+    def __init__(self, open_: Callable[[], Coroutine[Any, Any, C]]) -> None:
+        self._open = open_
+        self._opened: C | None = None
+
+    def __await__(self) -> Generator[Any, Any, C]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> C:
+        self._opened = await self._open()
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+
+
+class Client(_Closes, Generic[V]):
+    """A connection to a cluster, or an embedded store. It belongs to one event loop.
+
+    Made by `wbkv.aio.connect` and `wbkv.aio.open`. Times are in seconds; a call's `timeout` is for all its
+    attempts.
+    """
+
+    def __init__(self, link: AsyncLink, requests: Requests[V]) -> None:
+        self._link = link
+        self._requests = requests
+
+    def __repr__(self) -> str:
+        topology = self._requests.calls.router.topology
+        return f"<wbkv.aio.Client of {topology.cluster if topology else 'nothing yet'}>"
+
+    async def _run(self, plan: Plan[T]) -> T:
+        return await run(self._link, plan)
+
+    @property
+    def timeout(self) -> float:
+        """How long a call may take, unless it says otherwise."""
+        return self._requests.calls.timeout_s
+
+    def using(self, codec: Codec[W]) -> Client[W]:
+        """The same client with another codec. They share everything else; closing one closes both."""
+        requests = self._requests
+        return Client(self._link, Requests(requests.calls, codec, requests.consistency))
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._link.close()
+
+    # Reads
+
+    async def get(
+        self,
+        key: Key,
+        *,
+        revision: int = 0,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+    ) -> V | None:
+        """The key's value, or None: as of now, or as of a revision."""
+        return await self._run(self._requests.get(key, revision, consistency, timeout))
+
+    async def entry(
+        self,
+        key: Key,
+        *,
+        revision: int = 0,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+    ) -> Entry[V] | None:
+        """The key with its value and revisions, or None."""
+        return await self._run(self._requests.entry(key, revision, consistency, timeout))
+
+    async def get_many(
+        self,
+        keys: Iterable[Key],
+        *,
+        revision: int = 0,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+    ) -> list[V | None]:
+        """The keys' values, all as of one moment, in the order asked for."""
+        return await self._run(self._requests.get_many(keys, revision, consistency, timeout))
+
+    def scan(
+        self,
+        keys: Keys,
+        *,
+        limit: int = 0,
+        reverse: bool = False,
+        revision: int = 0,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+    ) -> Scan[Entry[V]]:
+        """A range of any size, in the order of keys, all of it as of one revision; read as it is consumed.
+
+        A str or bytes is a prefix. It survives nodes that fail; the time-out is for each page.
+        """
+        plan = self._requests.scan(
+            keys, limit=limit, reverse=reverse, shape=kv.ENTRIES,
+            revision=revision, consistency=consistency, timeout_s=timeout,
+        )  # fmt: skip
+        return Scan(self._link, plan, self._requests.page_entries)
+
+    def keys(
+        self,
+        keys: Keys,
+        *,
+        limit: int = 0,
+        reverse: bool = False,
+        revision: int = 0,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+    ) -> Scan[bytes]:
+        """Like `scan`, the keys only."""
+        plan = self._requests.scan(
+            keys, limit=limit, reverse=reverse, shape=kv.KEYS,
+            revision=revision, consistency=consistency, timeout_s=timeout,
+        )  # fmt: skip
+        return Scan(self._link, plan, keys_of)
+
+    async def count(
+        self,
+        keys: Keys,
+        *,
+        revision: int = 0,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """How many keys there are in a range."""
+        plan = self._requests.scan(
+            keys, limit=0, reverse=False, shape=kv.COUNT,
+            revision=revision, consistency=consistency, timeout_s=timeout,
+        )  # fmt: skip
+        found = 0
+        async for page in _pages(self._link, plan):
+            found = page.count
+        return found
+
+    # Writes
+
+    async def put(self, key: Key, value: V, *, timeout: float | None = None) -> int:
+        """Write a key. The revision."""
+        return await self._run(self._requests.put(key, value, timeout))
+
+    async def delete(self, keys: Key | KeyRange, *, timeout: float | None = None) -> int:
+        """Remove a key, or all keys of a `prefix(...)`, `between(...)` or `EVERYTHING`. How many there
+        were.
+        """
+        return await self._run(self._requests.delete(keys, timeout))
+
+    async def add(self, key: Key, amount: int = 1, *, timeout: float | None = None) -> int:
+        """Add to a number, stored in decimal digits; an absent one counts as 0. The new number."""
+        return await self._run(self._requests.number(add(key, amount), timeout))
+
+    async def append(self, key: Key, value: V, *, timeout: float | None = None) -> int:
+        """Add to the end of a value; an absent one counts as empty. Its new length in bytes."""
+        return await self._run(self._requests.number(append(key, value), timeout))
+
+    # Transactions
+
+    def txn(self) -> Txn[V]:
+        """A transaction in one message: `client.txn().when(...).then(...).otherwise(...).commit()`."""
+        return Txn(self._link, self._requests)
+
+    def transaction(self, *, timeout: float | None = None) -> Transaction[V]:
+        """An interactive transaction: `async with client.transaction() as tx:`; it commits at the end of
+        the block.
+
+        Raises `Aborted` there if something that it read was changed meanwhile: `@wbkv.transactional`
+        repeats it.
+        """
+        return Transaction(self._link, Attempt(self._requests, timeout))
+
+    # History
+
+    def snapshot(self, *, ttl: float = 60.0, timeout: float | None = None) -> Opening[Snapshot[V]]:
+        """A revision with everything completed before, which stays readable for `ttl` seconds or to the end
+        of the `async with` block.
+        """
+
+        async def take() -> Snapshot[V]:
+            return Snapshot(self, *await self._run(self._requests.snapshot(ttl, timeout)))
+
+        return Opening(take)
+
+    def watch(
+        self, *keys: Keys, after: int | None = None, progress: bool = False, timeout: float | None = None
+    ) -> Watch[V]:
+        """Every transaction that changes anything in these ranges, whole, in the order of revisions.
+
+        From the moment that its `async with` block is entered, or after a revision. It goes on by itself
+        when a node fails; raises `Compacted` if what follows is gone. With `progress`, changes without
+        events tell that there was nothing up to their revision. The time-out is for finding a node that
+        serves it.
+        """
+        return Watch(self._link, self._requests, self._requests.watch(keys, after, timeout), marks=progress)
+
+    async def compact(self, revision: int, *, timeout: float | None = None) -> None:
+        """Forget what only reads below a revision need."""
+        await self._run(self._requests.compact(revision, timeout))
+
+    # Recipes
+
+    def counter(self, key: Key) -> Counter:
+        """A number under a key."""
+        return Counter(self, key)
+
+    def lock(self, name: Key, *, ttl: float = 10.0) -> AsyncLock:
+        """A lock with fencing tokens. A holder that dies is in others' way for `ttl` seconds."""
+        return AsyncLock(self._link, raw(self._requests), name, ttl)
+
+    # The cluster
+
+    async def topology(self, *, timeout: float | None = None) -> Topology:
+        """Nodes, partitions, leaders and limits."""
+        return await self._run(self._requests.topology(timeout))
+
+    async def status(self, *, timeout: float | None = None) -> list[NodeStatus]:
+        """How every node is, those included that do not answer."""
+        return await self._run(self._requests.status(timeout))
+
+
+class Txn(Generic[V]):
+    """A transaction that is being put together."""
+
+    def __init__(self, link: AsyncLink, requests: Requests[V]) -> None:
+        self._link = link
+        self._requests = requests
+        self._conditions: tuple[Condition, ...] = ()
+        self._then: tuple[Operation, ...] = ()
+        self._otherwise: tuple[Operation, ...] = ()
+
+    def when(self, *conditions: Condition) -> Self:
+        """All of these must hold for `then` to be performed."""
+        self._conditions += conditions
+        return self
+
+    def then(self, *operations: Operation) -> Self:
+        """If they do, these, in order, each seeing what those before it wrote."""
+        self._then += operations
+        return self
+
+    def otherwise(self, *operations: Operation) -> Self:
+        """If not, these."""
+        self._otherwise += operations
+        return self
+
+    async def commit(self, *, timeout: float | None = None) -> TxnResult[V]:
+        """Send it: one message to just the partitions concerned."""
+        plan = self._requests.transact(self._conditions, self._then, self._otherwise, timeout)
+        return await run(self._link, plan)
+
+
+class Transaction(Generic[V]):
+    """An interactive transaction. It belongs to one thread at a time."""
+
+    def __init__(self, link: AsyncLink, attempt: Attempt[V]) -> None:
+        self._link = link
+        self._attempt = attempt
+
+    @property
+    def revision(self) -> int:
+        """Of the commit, when it is done; 0 if it wrote nothing."""
+        return self._attempt.revision
+
+    async def get(self, key: Key) -> V | None:
+        """The key's value, as this transaction sees it."""
+        return await run(self._link, self._attempt.get(key))
+
+    async def entry(self, key: Key) -> Entry[V] | None:
+        """The key with its revisions, which are 0 if this transaction has written it."""
+        return await run(self._link, self._attempt.entry(key))
+
+    async def get_many(self, keys: Iterable[Key]) -> list[V | None]:
+        """Several values. Those not read before are read in one step."""
+        return await run(self._link, self._attempt.get_many(keys))
+
+    async def scan(self, keys: Keys, *, limit: int = 0, reverse: bool = False) -> AsyncIterator[Entry[V]]:
+        """A range. As far as it is consumed, no key may appear in it or change before the commit."""
+        plan = self._attempt.scan(keys, limit, reverse=reverse)
+        puller: AsyncPuller[list[Entry[V]]] = AsyncPuller(self._link, plan)
+        given = 0
+        async with aclosing(_all(puller)) as pages:
+            async for page in pages:
+                for entry in page:
+                    yield entry
+                    given += 1
+                    if given == limit:
+                        return
+
+    def put(self, key: Key, value: V) -> None:
+        """Write a key at the commit."""
+        self._attempt.put(key, value)
+
+    def delete(self, key: Key) -> None:
+        """Remove a key at the commit."""
+        self._attempt.delete(key)
+
+    async def add(self, key: Key, amount: int = 1) -> int:
+        """Read a number, and write the sum at the commit. (`client.add` conflicts with nobody.)"""
+        return await run(self._link, self._attempt.add(key, amount))
+
+    async def append(self, key: Key, value: V) -> int:
+        """Read a value, and write a longer one at the commit. Its new length in bytes."""
+        return await run(self._link, self._attempt.append(key, value))
+
+    async def commit(self) -> None:
+        """Write all of it, or raise `Aborted`. The end of the `async with` block does it."""
+        await run(self._link, self._attempt.commit())
+
+    def rollback(self) -> None:
+        """Write nothing."""
+        self._attempt.roll_back()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.rollback()
+        elif not self._attempt.ended:
+            await self.commit()
+
+    async def holds(self) -> bool:
+        """Whether what it has read so far holds together, as of one moment."""
+        return await run(self._link, self._attempt.holds())
+
+
+class Snapshot(_Closes, Generic[V]):
+    """All partitions as of one revision."""
+
+    def __init__(self, client: Client[V], name: str, revision: int) -> None:
+        self._client = client
+        self._name = name
+        self.revision = revision
+
+    async def get(self, key: Key, *, timeout: float | None = None) -> V | None:
+        """The key's value."""
+        return await self._client.get(key, revision=self.revision, timeout=timeout)
+
+    async def entry(self, key: Key, *, timeout: float | None = None) -> Entry[V] | None:
+        """The key with its value and revisions."""
+        return await self._client.entry(key, revision=self.revision, timeout=timeout)
+
+    async def get_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> list[V | None]:
+        """The keys' values."""
+        return await self._client.get_many(keys, revision=self.revision, timeout=timeout)
+
+    def scan(
+        self, keys: Keys, *, limit: int = 0, reverse: bool = False, timeout: float | None = None
+    ) -> Scan[Entry[V]]:
+        """A range."""
+        return self._client.scan(keys, limit=limit, reverse=reverse, revision=self.revision, timeout=timeout)
+
+    def keys(
+        self, keys: Keys, *, limit: int = 0, reverse: bool = False, timeout: float | None = None
+    ) -> Scan[bytes]:
+        """A range's keys."""
+        return self._client.keys(keys, limit=limit, reverse=reverse, revision=self.revision, timeout=timeout)
+
+    async def count(self, keys: Keys, *, timeout: float | None = None) -> int:
+        """How many keys there were in a range."""
+        return await self._client.count(keys, revision=self.revision, timeout=timeout)
+
+    async def close(self) -> None:
+        """It is not needed any more."""
+        await self._client._run(self._client._requests.release(self._name, None))  # noqa: SLF001 - it is its client's
+
+
+class Scan(_Closes, AsyncIterator[T]):
+    """What a scan finds, as it is consumed."""
+
+    def __init__(self, link: AsyncLink, plan: Plan[None], convert: Any) -> None:
+        self._pages = _pages(link, plan)
+        self._convert = convert
+        self._found = self._flatten()
+        self.revision = 0
+        """What all of it is as of: known when the first page has come."""
+
+    async def _flatten(self) -> AsyncIterator[T]:
+        convert = self._convert
+        async for page in self._pages:
+            self.revision = page.revision
+            for item in convert(page.entries):
+                yield item
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self._found
+
+    async def __anext__(self) -> T:
+        return await anext(self._found)
+
+    async def close(self) -> None:
+        """No more of it is wanted."""
+        await self._pages.aclose()
+
+
+class Watch(_Closes, Generic[V]):
+    """Changes, as they happen."""
+
+    def __init__(self, link: AsyncLink, requests: Requests[V], plan: Plan[None], *, marks: bool) -> None:
+        self._requests = requests
+        self._puller: AsyncPuller[Progress] = AsyncPuller(link, plan)
+        self._marks = marks
+        self._ready: deque[Change[V]] = deque()
+        self._position = 0
+        self.revision = 0
+        """All changes up to here were given to the caller: where to go on from (`after`) another time."""
+
+    async def __aenter__(self) -> Self:
+        if not self.revision:
+            await self._pull()
+            self.revision = self._position
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change[V]:
+        while not self._ready:
+            self.revision = self._position
+            await self._pull()
+        change = self._ready.popleft()
+        self.revision = change.revision
+        return change
+
+    async def next(self, timeout: float | None = None) -> Change[V] | None:
+        """The next change; None if there is none in time. Raises `StopAsyncIteration` once it is closed."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await anext(self)
+        except TimeoutError:
+            return None
+
+    async def _pull(self) -> None:
+        progress = await self._puller.pull()
+        self._ready += [self._requests.change(revision, events) for revision, events in progress.changes]
+        if self._marks:
+            self._ready.append(Change(progress.revision, ()))
+        self._position = progress.revision
+
+    async def close(self) -> None:
+        """No more is wanted: also from another task, which ends the iteration."""
+        self._puller.close()
+
+
+class Counter:
+    """A number under a key, which any number of clients may count on without conflicts."""
+
+    def __init__(self, client: Client[Any], key: Key) -> None:
+        self._client = client
+        self._key = key
+
+    async def add(self, amount: int = 1, *, timeout: float | None = None) -> int:
+        """Count, up or down. The new number."""
+        return await self._client.add(self._key, amount, timeout=timeout)
+
+    async def value(self, *, timeout: float | None = None) -> int:
+        """The number now; 0 if nobody has counted yet."""
+        return int(await self._client.using(BYTES).get(self._key, timeout=timeout) or 0)
+
+
+async def _all(puller: AsyncPuller[T]) -> AsyncGenerator[T, None]:
+    try:
+        while True:
+            try:
+                item = await puller.pull()
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        puller.close()
+
+
+def _pages(link: AsyncLink, plan: Plan[None]) -> Any:
+    """An asynchronous generator of `Page`: its `aclose` ends the scan."""
+    puller: AsyncPuller[Page] = AsyncPuller(link, plan)
+    return _all(puller)
+
+
+def connect(
+    endpoints: str | Iterable[str] | None = None,
+    *,
+    timeout: float = 10.0,
+    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
+    consistency: Consistency = "strict",
+    wait: float = 0.0,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> Opening[Client[V]]:
+    """Connect to a cluster, by any of its nodes. Await it, or use it in an `async with` block.
+
+    See `wbkv.connect`.
+    """
+    calls = Calls(Router(endpoints_of(endpoints)), timeout)
+    requests = Requests(calls, codec, consistency)
+
+    async def begin() -> Client[V]:
+        link = GrpcTasks(credentials)
+        try:
+            await run(link, calls.connect(wait))
+        except BaseException:
+            await link.close()
+            raise
+        return Client(link, requests)
+
+    return Opening(begin)
+
+
+def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
+    path: str | os.PathLike[str] | None = None,
+    *,
+    partitions: int | None = None,
+    durability: str | None = None,
+    timeout: float = 10.0,
+    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
+    consistency: Consistency = "strict",
+) -> Opening[Client[V]]:
+    """An embedded store: see `wbkv.open`."""
+    calls = Calls(Router(("embedded",)), timeout)
+    requests = Requests(calls, codec, consistency)
+
+    async def begin() -> Client[V]:
+        link = EmbeddedTasks(await asyncio.to_thread(open_store, path, partitions, durability))
+        await run(link, calls.connect(0.0))
+        return Client(link, requests)
+
+    return Opening(begin)

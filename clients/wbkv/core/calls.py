@@ -1,0 +1,180 @@
+"""How a call is made: by the map, again under the same id elsewhere when it fails, until its time is over."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any, Final
+
+from google.protobuf.message import Message
+from wbkv_proto.v1 import cluster_pb2 as cluster
+from wbkv_proto.v1 import kv_pb2 as kv
+from wbkv_proto.v1.error_pb2 import Error as Told
+
+from wbkv.core.effects import TOPOLOGY, Ask, Failure, Method, Plan, Wait
+from wbkv.core.identity import Identity
+from wbkv.core.routing import Router
+from wbkv.errors import DeadlineExceeded, Error, LimitExceeded, OutcomeUnknown, Unavailable, error_of
+
+ATTEMPT_S: Final = 2.0
+"""How long one node may take before another is asked too; twice that the next time, and so on."""
+
+REPEAT_S: Final = 500.0
+"""For how long a write is repeated at most: nodes remember it for ten minutes."""
+
+BACKOFF_S: Final = 0.01
+BACKOFF_MAX_S: Final = 1.0
+
+TOPOLOGY_S: Final = 2.0
+"""How long the map may take to come."""
+
+_AGAIN: Final = frozenset({Told.WINDOW_FULL})
+"""Not executed, and may be when others of this client have ended."""
+
+
+class Calls:
+    """One client's calls, from all its threads or tasks."""
+
+    def __init__(self, router: Router, timeout_s: float) -> None:
+        self.router = router
+        self.timeout_s = timeout_s
+        self.seen = 0
+        """The highest revision that any answer has shown: what this client must not go back behind."""
+        self._identity = Identity()
+        self._learning_until = 0.0
+
+    def saw(self, revision: int) -> None:
+        """An answer has shown this."""
+        if revision > self.seen:
+            self.seen = revision
+
+    # The map
+
+    def connect(self, wait_s: float) -> Plan[None]:
+        """Find the cluster. Raises `Unavailable` if no node answers, at once or after so long."""
+        deadline = time.monotonic() + wait_s
+        tries = 0
+        while True:
+            last: Failure | None = None
+            for address in self.router.seeds:
+                answer = yield Ask(address, TOPOLOGY, cluster.TopologyRequest(), TOPOLOGY_S)
+                if not isinstance(answer, Failure):
+                    self.router.learn(answer)
+                    return
+                last = answer
+                if not answer.error.retryable:
+                    raise error_of(answer.error)
+            tries += 1
+            if time.monotonic() >= deadline:
+                seeds = ", ".join(self.router.seeds)
+                said = "" if last is None or not last.begun else f" ({last.error.message})"
+                raise Unavailable(f"no node answers on {seeds}{said}: is the cluster up?")
+            yield Wait(backoff(tries))
+
+    def refresh(self) -> Plan[None]:
+        """Ask for the map again, once: nothing depends on it but speed."""
+        now = time.monotonic()
+        if now < self._learning_until:
+            return
+        self._learning_until = now + TOPOLOGY_S
+        address = self.router.address_for(None, 0)
+        answer = yield Ask(address, TOPOLOGY, cluster.TopologyRequest(), TOPOLOGY_S)
+        if isinstance(answer, Failure):
+            self.router.failed(address, answer.error, reached=answer.begun)
+        else:
+            self.router.learn(answer)
+            self._learning_until = 0.0
+
+    # Calls
+
+    def read(self, method: Method, request: Message, key: bytes | None, timeout_s: float | None) -> Plan[Any]:
+        """A call that changes nothing, or that may be made twice."""
+        return self._attempts(method, request, key, time_of(timeout_s, self.timeout_s), writes=False)
+
+    def write(
+        self,
+        method: Method,
+        request: kv.TxnRequest | kv.PutRequest | kv.DeleteRequest,
+        key: bytes,
+        timeout_s: float | None,
+    ) -> Plan[Any]:
+        """A call that must not be executed twice."""
+        left = min(time_of(timeout_s, self.timeout_s), REPEAT_S)
+        request.min_revision = self.seen
+        number = self._identity.sign(request.id)
+        try:
+            return (yield from self._attempts(method, request, key, left, writes=True))
+        finally:
+            self._identity.done(number)
+
+    def _attempts(
+        self, method: Method, request: Message, key: bytes | None, timeout_s: float, *, writes: bool
+    ) -> Plan[Any]:
+        deadline = time.monotonic() + timeout_s
+        router = self.router
+        if request.ByteSize() > router.message_bytes:
+            raise LimitExceeded(
+                f"the request's {request.ByteSize()} bytes are more than the limit message_bytes of "
+                f"{router.message_bytes}"
+            )
+        if router.due:
+            yield from self.refresh()
+        tried: list[str] = []
+        unsure = False
+        left = timeout_s
+        while True:
+            tries = len(tried)
+            address = router.address_for(key, tries, tried)
+            answer = yield Ask(address, method, request, min(left, ATTEMPT_S * (1 << min(tries, 8))))
+            if type(answer) is not Failure:
+                if tried:
+                    router.answered(address)
+                header = answer.header
+                self.saw(header.transaction_revision or header.revision)
+                return answer
+            told = answer.error
+            if not told.retryable and told.kind not in _AGAIN:
+                raise _refused(told, unsure=unsure)
+            unsure = unsure or (writes and answer.begun and told.same_id)
+            router.failed(address, told, reached=answer.begun)
+            tried.append(address)
+            left = deadline - time.monotonic()
+            if left > 0:
+                yield Wait(min(backoff(len(tried)), left))
+                if router.due:
+                    yield from self.refresh()
+                left = deadline - time.monotonic()
+            if left <= 0:
+                raise out_of_time(answer, timeout_s, tried, unsure=unsure)
+
+
+def time_of(asked_s: float | None, usual_s: float) -> float:
+    """How long a call may take."""
+    if asked_s is None:
+        return usual_s
+    if not asked_s > 0:
+        raise ValueError(f"the timeout must be positive, not {asked_s!r}")
+    return asked_s
+
+
+def backoff(tries: int) -> float:
+    """How long to wait before the next attempt: longer each time, and not all at the same moment."""
+    longest = min(BACKOFF_S * (1 << min(tries, 10)), BACKOFF_MAX_S)
+    return longest * random.uniform(0.5, 1.0)
+
+
+def _refused(told: Told, *, unsure: bool) -> Error:
+    if told.kind in (Told.REQUEST_EXPIRED, Told.REQUEST_FORGOTTEN) and not unsure:
+        return Unavailable(f"not executed: {told.message}")
+    return error_of(told)
+
+
+def out_of_time(last: Failure, timeout_s: float, tried: list[str], *, unsure: bool = False) -> Error:
+    """What is known of a call when its time is over."""
+    where = ", ".join(dict.fromkeys(tried))
+    message = f"no answer within {timeout_s:g} s from {where}; the last one: {last.error.message}"
+    if unsure:
+        return OutcomeUnknown(f"{message}. It may have been executed, or may be yet")
+    if last.begun:
+        return DeadlineExceeded(message)
+    return Unavailable(f"{message}: is the cluster up?")

@@ -1,0 +1,275 @@
+"""Every call of the API as a plan: the request, and what its response means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Generic
+
+from wbkv_proto.v1 import cluster_pb2 as cluster
+from wbkv_proto.v1 import kv_pb2 as kv
+
+from wbkv.codecs import Codec, Values
+from wbkv.core import effects, streams
+from wbkv.core.calls import Calls, time_of
+from wbkv.core.effects import Ask, Failure, Plan
+from wbkv.data import (
+    Change,
+    Consistency,
+    Entry,
+    Event,
+    Key,
+    KeyRange,
+    Keys,
+    NodeStatus,
+    PartitionStatus,
+    Topology,
+    TxnResult,
+    V,
+    key_bytes,
+    range_of,
+)
+from wbkv.operations import Condition, Operation, entry_of, number_of, result_of
+
+_CONSISTENCY: Final[dict[str, kv.Consistency]] = {"strict": kv.STRICT, "serializable": kv.SERIALIZABLE}
+
+
+def _consistency(name: str) -> kv.Consistency:
+    try:
+        return _CONSISTENCY[name]
+    except KeyError:
+        raise ValueError(f"consistency must be strict or serializable, not {name!r}") from None
+
+
+class Requests(Generic[V]):
+    """What a client can ask for, with a codec of its own, on calls that it may share with others."""
+
+    def __init__(self, calls: Calls, codec: Codec[V], consistency: Consistency) -> None:
+        self.calls = calls
+        self.values = Values(codec)
+        self.consistency: Consistency = consistency
+        self._consistency = _consistency(consistency)
+
+    def _level(self, asked: Consistency | None, revision: int) -> tuple[kv.Consistency, int]:
+        """The level of a read, and what it must not go back behind."""
+        level = self._consistency if asked is None else _consistency(asked)
+        if not isinstance(revision, int) or revision < 0:
+            raise ValueError(f"the revision must be a positive number, not {revision!r}")
+        return level, 0 if revision or level == kv.STRICT else self.calls.seen
+
+    # Reads
+
+    def entry(
+        self, key: Key, revision: int, consistency: Consistency | None, timeout_s: float | None
+    ) -> Plan[Entry[V] | None]:
+        """A key with its revisions."""
+        raw = key_bytes(key)
+        level, at_least = self._level(consistency, revision)
+        request = kv.GetRequest(key=raw, consistency=level, revision=revision, min_revision=at_least)
+        response: kv.GetResponse = yield from self.calls.read(effects.GET, request, raw, timeout_s)
+        if not response.HasField("entry"):
+            return None
+        self.calls.saw(response.entry.mod_revision)
+        return entry_of(response.entry, self.values)
+
+    def get(
+        self, key: Key, revision: int, consistency: Consistency | None, timeout_s: float | None
+    ) -> Plan[V | None]:
+        """A key's value."""
+        entry = yield from self.entry(key, revision, consistency, timeout_s)
+        return None if entry is None else entry.value
+
+    def entries(
+        self, keys: Iterable[Key], revision: int, consistency: Consistency | None, timeout_s: float | None
+    ) -> Plan[list[Entry[V] | None]]:
+        """Several keys, read at once."""
+        raws = [key_bytes(key) for key in keys]
+        if not raws:
+            return []
+        level, at_least = self._level(consistency, revision)
+        request = kv.TxnRequest(consistency=level, revision=revision, min_revision=at_least)
+        for raw in raws:
+            request.then.add().get.key = raw
+        response: kv.TxnResponse = yield from self.calls.read(effects.TXN, request, raws[0], timeout_s)
+        found: list[Entry[V] | None] = []
+        for raw, result in zip(raws, response.results, strict=True):
+            entry = result_of(result, self.values)
+            if entry is not None and not isinstance(entry, Entry):
+                number_of(raw, entry)  # it says why
+            assert entry is None or isinstance(entry, Entry)
+            found.append(entry)
+            if entry is not None:
+                self.calls.saw(entry.mod_revision)
+        return found
+
+    def get_many(
+        self, keys: Iterable[Key], revision: int, consistency: Consistency | None, timeout_s: float | None
+    ) -> Plan[list[V | None]]:
+        """Several values, read at once."""
+        found = yield from self.entries(keys, revision, consistency, timeout_s)
+        return [None if entry is None else entry.value for entry in found]
+
+    def scan(
+        self,
+        keys: Keys,
+        *,
+        limit: int,
+        reverse: bool,
+        shape: kv.Shape,
+        revision: int,
+        consistency: Consistency | None,
+        timeout_s: float | None,
+    ) -> Plan[None]:
+        """Emits `streams.Page`."""
+        if not isinstance(limit, int) or limit < 0:
+            raise ValueError(f"the limit must be a positive number, or 0 for none, not {limit!r}")
+        asked = range_of(keys)
+        level, at_least = self._level(consistency, revision)
+        request = kv.ScanRequest(
+            limit=limit, reverse=reverse, shape=shape,
+            consistency=level, revision=revision, min_revision=at_least,
+        )  # fmt: skip
+        return streams.scan(self.calls, request, asked, time_of(timeout_s, self.calls.timeout_s))
+
+    def page_entries(self, entries: Iterable[kv.Entry]) -> list[Entry[V]]:
+        """A page's entries, as the client sees them."""
+        if self.values.plain:
+            return [
+                Entry(e.key, e.value, e.create_revision, e.mod_revision, e.version)  # type: ignore[arg-type]  # V is bytes
+                for e in entries
+            ]
+        return [entry_of(entry, self.values) for entry in entries]
+
+    # Writes
+
+    def put(self, key: Key, value: V, timeout_s: float | None) -> Plan[int]:
+        """Write a key: the revision."""
+        raw = key_bytes(key)
+        request = kv.PutRequest(key=raw, value=self.values.encode(raw, value))
+        response: kv.PutResponse = yield from self.calls.write(effects.PUT, request, raw, timeout_s)
+        return response.header.transaction_revision
+
+    def delete(self, keys: Key | KeyRange, timeout_s: float | None) -> Plan[int]:
+        """Remove a key or a range: how many keys there were."""
+        if isinstance(keys, KeyRange):
+            request = kv.DeleteRequest(range=keys.message())
+            raw = keys.start
+        else:
+            raw = key_bytes(keys)
+            request = kv.DeleteRequest(key=raw)
+        response: kv.DeleteResponse = yield from self.calls.write(effects.DELETE, request, raw, timeout_s)
+        return response.count
+
+    def number(self, operation: Operation, timeout_s: float | None) -> Plan[int]:
+        """A single operation that gives a number."""
+        result = yield from self.transact((), (operation,), (), timeout_s)
+        return number_of(operation.key, result.results[0])
+
+    def transact(
+        self,
+        conditions: Sequence[Condition],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation],
+        timeout_s: float | None,
+    ) -> Plan[TxnResult[V]]:
+        """Conditions and two branches, at one place in the order."""
+        request = kv.TxnRequest()
+        values = self.values
+        for condition in conditions:
+            condition.fill(request.conditions.add(), values)
+        writes = False
+        for operation in then:
+            operation.fill(request.then.add(), values)
+            writes = writes or operation.writes
+        for operation in otherwise:
+            operation.fill(request.otherwise.add(), values)
+            writes = writes or operation.writes
+        key = _first_key(conditions, then, otherwise)
+        call = self.calls.write if writes else self.calls.read
+        response: kv.TxnResponse = yield from call(effects.TXN, request, key, timeout_s)
+        header = response.header
+        return TxnResult(
+            response.succeeded,
+            header.transaction_revision or header.revision,
+            tuple([result_of(result, values) for result in response.results]),
+            tuple([unmet.condition for unmet in response.unmet]),
+        )
+
+    # Snapshots, watches, housekeeping
+
+    def snapshot(self, ttl_s: float, timeout_s: float | None) -> Plan[tuple[str, int]]:
+        """A revision that stays readable: its name, and it."""
+        if not ttl_s > 0:
+            raise ValueError(f"the ttl must be positive, not {ttl_s!r}")
+        request = kv.SnapshotRequest(ttl_ms=max(int(ttl_s * 1000), 1))
+        taken: kv.SnapshotResponse = yield from self.calls.read(effects.SNAPSHOT, request, None, timeout_s)
+        return taken.name, taken.revision
+
+    def release(self, name: str, timeout_s: float | None) -> Plan[None]:
+        """A snapshot is not needed any more."""
+        yield from self.calls.read(effects.RELEASE, kv.ReleaseSnapshotRequest(name=name), None, timeout_s)
+
+    def compact(self, revision: int, timeout_s: float | None) -> Plan[None]:
+        """Forget what only reads below a revision need."""
+        if not isinstance(revision, int) or revision < 1:
+            raise ValueError(f"the revision must be a positive number, not {revision!r}")
+        yield from self.calls.read(effects.COMPACT, kv.CompactRequest(revision=revision), None, timeout_s)
+
+    def watch(self, ranges: Sequence[Keys], after: int | None, timeout_s: float | None) -> Plan[None]:
+        """Emits `streams.Progress`."""
+        if not ranges:
+            raise ValueError("a watch needs at least one range (EVERYTHING for all keys)")
+        if after is not None and (not isinstance(after, int) or after < 1):
+            raise ValueError(f"after must be a revision, or None for now, not {after!r}")
+        request = kv.WatchRequest(ranges=[range_of(keys).message() for keys in ranges], after=after or 0)
+        return streams.watch(self.calls, request, time_of(timeout_s, self.calls.timeout_s))
+
+    def change(self, revision: int, events: Iterable[kv.Event]) -> Change[V]:
+        """A transaction, as the client sees it."""
+        decode = self.values.decode
+        return Change(
+            revision,
+            tuple(
+                Event(
+                    event.key,
+                    decode(event.key, event.value) if event.HasField("value") else None,
+                    event.create_revision,
+                    event.version,
+                )
+                for event in events
+            ),
+        )
+
+    def topology(self, timeout_s: float | None) -> Plan[Topology]:
+        """Where things are, asked anew."""
+        request = cluster.TopologyRequest()
+        found: Any = yield from self.calls.read(effects.TOPOLOGY, request, None, timeout_s)
+        self.calls.router.learn(found)
+        assert self.calls.router.topology is not None
+        return self.calls.router.topology
+
+    def status(self, timeout_s: float | None) -> Plan[list[NodeStatus]]:
+        """How every node is, those included that do not answer."""
+        topology = yield from self.topology(timeout_s)
+        left = time_of(timeout_s, self.calls.timeout_s)
+        found = []
+        for name, address in sorted(topology.nodes.items()):
+            if not address:
+                found.append(NodeStatus(name, address, None, "it has no API"))
+                continue
+            answer = yield Ask(address, effects.STATUS, cluster.StatusRequest(), min(left, 2.0))
+            if isinstance(answer, Failure):
+                found.append(NodeStatus(name, address, None, answer.error.message))
+                continue
+            partitions = tuple(
+                PartitionStatus(p.id, p.serving, p.leads, p.revision) for p in answer.partitions
+            )
+            found.append(NodeStatus(name, address, partitions, answer.json))
+        return found
+
+
+def _first_key(*parts: Sequence[Condition] | Sequence[Operation]) -> bytes:
+    """Which partition's leader to ask: that of the first write, since reads can be anywhere."""
+    for part in (parts[1], parts[0], parts[2]):
+        for each in part:
+            return each.key
+    return b""

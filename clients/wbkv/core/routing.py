@@ -1,0 +1,146 @@
+"""Which node to ask: who leads the partition, by a map that is learned from the cluster and kept."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from wbkv_proto.v1 import cluster_pb2 as cluster
+from wbkv_proto.v1.error_pb2 import Error as Told
+
+from wbkv.data import Partition, Topology
+
+DEFAULT: Final = "127.0.0.1:7400"
+"""Where a local cluster serves its clients."""
+
+REFRESH_S: Final = 30.0
+"""How old the map may be. It is asked for again at once when something fails."""
+
+REST_S: Final = 5.0
+"""How long a node that could not be reached is only tried after all others."""
+
+_SLOT_MASK: Final = (1 << 14) - 1
+
+
+def endpoints_of(endpoints: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Nodes' addresses, as callers may give them."""
+    if endpoints is None:
+        endpoints = os.environ.get("WBKV_ENDPOINTS") or DEFAULT
+    if isinstance(endpoints, str):
+        endpoints = endpoints.split(",")
+    found = tuple(dict.fromkeys(address.strip() for address in endpoints))
+    for address in found:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"an endpoint must be HOST:PORT, not {address!r}")
+    if not found:
+        raise ValueError("at least one endpoint is needed")
+    return found
+
+
+class Placement(NamedTuple):
+    """Which partition has which keys: see `wbkv.v1.Placement`."""
+
+    hashed: bool
+    starts: tuple[bytes, ...]
+    owners: tuple[int, ...]
+
+    def partition_of(self, key: bytes) -> int:
+        """The partition that has a key."""
+        if len(self.owners) == 1:
+            return self.owners[0]
+        token = key
+        if self.hashed:
+            token = (zlib.crc32(_tag_of(key)) & _SLOT_MASK).to_bytes(2, "big")
+        return self.owners[bisect_right(self.starts, token) - 1]
+
+
+def _tag_of(key: bytes) -> bytes:
+    begin = key.find(b"{")
+    end = key.find(b"}", begin + 1) if begin >= 0 else -1
+    return key[begin + 1 : end] if end > begin + 1 else key
+
+
+class Router:
+    """What is known of the cluster. Replaced piece by piece, so that threads may read while others learn."""
+
+    def __init__(self, seeds: Sequence[str]) -> None:
+        self.seeds: Final = tuple(seeds)
+        self.topology: Topology | None = None
+        self._placement: Placement | None = None
+        self._leaders: dict[int, str] = {}
+        """Addresses by partition."""
+        self._addresses = self.seeds
+        """Everybody who may be asked."""
+        self._learned_at = 0.0
+        self.stale = True
+        self.message_bytes = sys.maxsize
+        """The largest request that nodes take."""
+        self._resting: dict[str, float] = {}
+        """Nodes that could not be reached, and until when to prefer others."""
+
+    @property
+    def due(self) -> bool:
+        """Whether the map should be asked for."""
+        return self.stale or time.monotonic() - self._learned_at > REFRESH_S
+
+    def learn(self, told: cluster.TopologyResponse) -> None:
+        """What a node says of the cluster."""
+        name = told.header.cluster
+        if self.topology is not None and self.topology.cluster != name:
+            return  # another cluster has taken over an address of ours: its map is none for us
+        nodes = {node.name: node.address for node in told.nodes}
+        partitions = tuple(Partition(p.id, p.leader or None, tuple(p.members)) for p in told.partitions)
+        limits = {field.name: value for field, value in told.limits.ListFields()}
+        placement = told.placement
+        hashed = placement.scheme == cluster.Placement.HASHED
+        self._placement = Placement(hashed, tuple(placement.starts), tuple(placement.owners))
+        self._leaders = {
+            p.id: nodes[p.leader] for p in partitions if p.leader is not None and nodes.get(p.leader)
+        }
+        addresses = [address for address in nodes.values() if address]
+        self._addresses = tuple(dict.fromkeys([*self.seeds, *addresses]))
+        self.topology = Topology(name, nodes, partitions, limits)
+        self.message_bytes = told.limits.message_bytes or sys.maxsize
+        self._learned_at = time.monotonic()
+        self.stale = False
+
+    def address_for(self, key: bytes | None, tries: int, tried: Iterable[str] = ()) -> str:
+        """Whom to ask next about a key: at first who leads its partition, then the others in turn."""
+        leader = None
+        if key is not None and self._placement is not None:
+            leader = self._leaders.get(self._placement.partition_of(key))
+        if tries == 0 and leader is not None and leader not in self._resting:
+            return leader
+        now = time.monotonic()
+        resting = {address for address, until in list(self._resting.items()) if until > now}
+        if len(resting) < len(self._resting):
+            self._resting = {a: until for a, until in list(self._resting.items()) if until > now}
+        asked = set(tried)
+        ranked = sorted(
+            self._addresses,
+            key=lambda address: (address in asked, address in resting, address != leader),
+        )
+        fresh = [address for address in ranked if address not in asked]
+        return fresh[0] if fresh else ranked[tries % len(ranked)]
+
+    def failed(self, address: str, error: Told, *, reached: bool) -> None:
+        """A node could not do it: it may know who can."""
+        self.stale = True
+        if not reached:
+            self._resting = {**self._resting, address: time.monotonic() + REST_S}
+        if error.leaders:
+            known = {leader.partition: leader.address for leader in error.leaders if leader.address}
+            self._leaders = {**self._leaders, **known}
+        elif not reached:
+            self._leaders = {p: a for p, a in self._leaders.items() if a != address}
+
+    def answered(self, address: str) -> None:
+        """A node is there again."""
+        if address in self._resting:
+            self._resting = {a: until for a, until in self._resting.items() if a != address}

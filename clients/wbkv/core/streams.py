@@ -1,0 +1,148 @@
+"""Scans and watches: streams that go on elsewhere, where they were, when a node fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from wbkv_proto.v1 import kv_pb2 as kv
+from wbkv_proto.v1.error_pb2 import Error as Told
+
+from wbkv.core.calls import Calls, backoff, out_of_time
+from wbkv.core.effects import SCAN, WATCH, Emit, Failure, Next, Open, Plan, Stream, Wait, failed
+from wbkv.data import KeyRange
+from wbkv.errors import error_of
+
+PROGRESS_S: Final = 2.0
+"""How often a watch must hear something, changes or none."""
+
+SILENCE_S: Final = 4 * PROGRESS_S
+"""How long a watch may hear nothing before another node is asked."""
+
+
+class _Attempts:
+    """Streams of one scan or watch, one after the other: each at another node than the last, if that
+    failed.
+    """
+
+    def __init__(self, calls: Calls, key: bytes | None, timeout_s: float) -> None:
+        self._calls = calls
+        self._key = key
+        self._timeout_s = timeout_s
+        self._tried: list[str] = []
+        self._address = ""
+        self._give_up = 0.0
+        self.went_on()
+
+    def address(self) -> str:
+        """Whom to ask."""
+        self._address = self._calls.router.address_for(self._key, len(self._tried), self._tried)
+        return self._address
+
+    def went_on(self) -> None:
+        """Something has come."""
+        self._tried.clear()
+        self._give_up = time.monotonic() + self._timeout_s
+
+    @property
+    def left_s(self) -> float:
+        """How long to wait for something to come."""
+        return max(self._give_up - time.monotonic(), 0.001)
+
+    def failed(self, failure: Failure) -> Plan[None]:
+        """Wait before the next attempt. Raises if there is to be none."""
+        if not failure.error.retryable:
+            raise error_of(failure.error)
+        self._calls.router.failed(self._address, failure.error, reached=failure.begun)
+        self._tried.append(self._address)
+        if time.monotonic() >= self._give_up:
+            raise out_of_time(failure, self._timeout_s, self._tried)
+        yield Wait(min(backoff(len(self._tried)), self.left_s))
+        yield from self._calls.refresh()
+
+
+@dataclass(slots=True)
+class Page:
+    """Some of a scan."""
+
+    revision: int
+    entries: Sequence[kv.Entry]
+    count: int
+    """In the last page: how many keys were found."""
+
+
+def scan(calls: Calls, request: kv.ScanRequest, asked: KeyRange, timeout_s: float) -> Plan[None]:
+    """Emits the pages of a scan, all of them as of one revision. The time-out is for each."""
+    start, end, limit = asked.start, asked.end, request.limit
+    seen = 0
+    attempts = _Attempts(calls, asked.start or None, timeout_s)
+    while True:
+        request.range.CopyFrom(KeyRange(start, end).message())
+        request.limit = limit - seen if limit else 0
+        stream: Stream = yield Open(attempts.address(), SCAN, request)
+        try:
+            while True:
+                page: Any = yield Next(stream, attempts.left_s)
+                if page is None:
+                    return
+                if type(page) is Failure:
+                    break
+                entries = page.entries
+                if not request.revision:
+                    request.revision = page.header.revision
+                    calls.saw(request.revision)
+                if entries:
+                    seen += len(entries)
+                    start, end = (
+                        (start, entries[-1].key) if request.reverse else (entries[-1].key + b"\0", end)
+                    )
+                yield Emit(Page(request.revision, entries, page.count))
+                if (limit and seen >= limit) or (end is not None and start >= end):
+                    return
+                attempts.went_on()
+        finally:
+            stream.cancel()
+        yield from attempts.failed(page)
+
+
+class Progress(NamedTuple):
+    """A watch has come to a revision."""
+
+    revision: int
+    changes: Sequence[tuple[int, Sequence[kv.Event]]]
+    """Whole transactions since the last one, in the order of revisions."""
+
+
+def watch(calls: Calls, request: kv.WatchRequest, timeout_s: float) -> Plan[None]:
+    """Emits how far the watch is, first of all where it begins; without end.
+
+    The time-out is for finding a node that serves it; one that falls silent is given up.
+    """
+    request.progress_ms = int(PROGRESS_S * 1000)
+    attempts = _Attempts(calls, None, timeout_s)
+    while True:
+        begun: list[kv.Event] = []
+        """Of a transaction that did not fit into one message."""
+        stream: Stream = yield Open(attempts.address(), WATCH, request)
+        try:
+            while True:
+                told: Any = yield Next(stream, SILENCE_S)
+                if told is None:
+                    told = failed(Told.UNAVAILABLE, "the node ended the watch")
+                if type(told) is Failure:
+                    break
+                changes: list[tuple[int, Sequence[kv.Event]]] = []
+                for change in told.transactions:
+                    begun += change.events
+                    if not change.continued:
+                        changes.append((change.revision, begun))
+                        begun = []
+                request.after = max(request.after, told.revision)
+                calls.saw(request.after)
+                attempts.went_on()
+                yield Emit(Progress(request.after, changes))
+        finally:
+            stream.cancel()
+        yield from attempts.failed(told)

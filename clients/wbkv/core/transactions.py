@@ -1,0 +1,243 @@
+"""Interactive transactions: read, think, write, and commit if nothing that was read has changed.
+
+Reads are strict, each at its own moment, and remembered; writes are kept until the commit. The commit is
+one ordered transaction: the conditions that every key read still has the revision it had, and that no range
+read was changed since; and the writes. So what commits is strictly serializable, phantoms included, and
+what does not commit has written nothing. A transaction that read once and wrote nothing needs no commit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, Generic
+
+from wbkv_proto.v1 import kv_pb2 as kv
+
+from wbkv import codecs
+from wbkv.core.effects import Emit, Plan, mapped
+from wbkv.core.requests import Requests
+from wbkv.core.streams import Page
+from wbkv.data import Entry, Key, KeyRange, Keys, V, key_bytes, range_of
+from wbkv.errors import Aborted, Error, OperationFailed
+from wbkv.operations import INT64_MAX, INT64_MIN, Condition, Delete, Operation, Put, Unchanged
+
+NAMED: Final = 3
+"""Keys that an error names."""
+
+
+class Attempt(Generic[V]):
+    """One run of a transaction."""
+
+    def __init__(self, requests: Requests[V], timeout_s: float | None) -> None:
+        self._values = requests.values
+        self._raw = Requests(requests.calls, codecs.BYTES, "strict")
+        self._timeout_s = timeout_s
+        self._read: dict[bytes, Entry[bytes] | None] = {}
+        self._ranges: list[_Protected] = []
+        self._writes: dict[bytes, bytes | None] = {}
+        """None: to be removed."""
+        self._trips = 0
+        """How often the store was asked."""
+        self.ended = ""
+        """How, if it has."""
+        self.revision = 0
+        """Of the commit, if it wrote."""
+
+    def _check_open(self) -> None:
+        if self.ended:
+            raise Error(f"the transaction {self.ended}: begin another one")
+
+    # Reads
+
+    def entries(self, keys: Iterable[Key]) -> Plan[list[Entry[V] | None]]:
+        """Keys, those that were not read before in one read."""
+        self._check_open()
+        raws = [key_bytes(key) for key in keys]
+        yield from self._fetch(raws)
+        return [self._seen(raw) for raw in raws]
+
+    def _fetch(self, keys: Iterable[bytes]) -> Plan[None]:
+        missing = [key for key in dict.fromkeys(keys) if key not in self._writes and key not in self._read]
+        if not missing:
+            return
+        self._trips += 1
+        if len(missing) == 1:
+            self._read[missing[0]] = yield from self._raw.entry(missing[0], 0, None, self._timeout_s)
+        else:
+            found = yield from self._raw.entries(missing, 0, None, self._timeout_s)
+            self._read.update(zip(missing, found, strict=True))
+
+    def entry(self, key: Key) -> Plan[Entry[V] | None]:
+        """One key."""
+        found = yield from self.entries((key,))
+        return found[0]
+
+    def get(self, key: Key) -> Plan[V | None]:
+        """One value."""
+        found = yield from self.entries((key,))
+        return None if found[0] is None else found[0].value
+
+    def get_many(self, keys: Iterable[Key]) -> Plan[list[V | None]]:
+        """Several values."""
+        found = yield from self.entries(keys)
+        return [None if entry is None else entry.value for entry in found]
+
+    def _seen(self, key: bytes) -> Entry[V] | None:
+        """A key as this transaction sees it."""
+        if key in self._writes:
+            return self._written(key)
+        return self._decoded(self._read[key])
+
+    def _written(self, key: bytes) -> Entry[V] | None:
+        """A key that this transaction has written: it has no revision yet."""
+        value = self._writes[key]
+        return None if value is None else Entry(key, self._values.decode(key, value), 0, 0, 0)
+
+    def _decoded(self, entry: Entry[bytes] | None) -> Entry[V] | None:
+        if entry is None:
+            return None
+        return Entry(entry.key, self._values.decode(entry.key, entry.value), *entry[2:])
+
+    def scan(self, keys: Keys, limit: int, *, reverse: bool) -> Plan[None]:
+        """Emits lists of entries, at least as many as the limit allows. What was read is protected, as far as
+        the scan came.
+        """
+        self._check_open()
+        asked = range_of(keys)
+        written = deque(sorted((key for key in self._writes if key in asked), reverse=reverse))
+        enough = limit + len(written) if limit else 0
+        pages = self._raw.scan(
+            asked, limit=enough, reverse=reverse, shape=kv.ENTRIES,
+            revision=0, consistency=None, timeout_s=self._timeout_s,
+        )  # fmt: skip
+        self._trips += 1
+        protected = _Protected(asked)
+        self._ranges.append(protected)
+        seen = 0
+
+        def take(page: Page) -> list[Entry[V]]:
+            nonlocal seen
+            entries = self._raw.page_entries(page.entries)
+            seen += len(entries)
+            last = entries[-1].key if entries else None
+            protected.came(page.revision, last, reverse=reverse)
+            found = [self._decoded(entry) for entry in entries if entry.key not in self._writes]
+            while written and last is not None and (written[0] >= last if reverse else written[0] <= last):
+                found.append(self._written(written.popleft()))
+            return sorted(filter(None, found), key=_key_of, reverse=reverse)
+
+        yield from mapped(pages, take)
+        if not enough or seen < enough:
+            protected.whole()
+        yield Emit([entry for entry in map(self._written, written) if entry is not None])
+
+    # Writes
+
+    def put(self, key: Key, value: V) -> None:
+        """Write a key at the commit."""
+        self._check_open()
+        raw = key_bytes(key)
+        self._writes[raw] = self._values.encode(raw, value)
+
+    def delete(self, key: Key) -> None:
+        """Remove a key at the commit."""
+        self._check_open()
+        self._writes[key_bytes(key)] = None
+
+    def add(self, key: Key, amount: int) -> Plan[int]:
+        """Read a number, and write the sum at the commit."""
+        raw = key_bytes(key)
+        base = yield from self._base(raw)
+        try:
+            number = int(base) + amount if base else amount
+        except ValueError:
+            raise OperationFailed(f"{raw!r}: not a number", "not a number") from None
+        if not INT64_MIN <= number <= INT64_MAX:
+            raise OperationFailed(f"{raw!r}: overflow", "overflow")
+        self._writes[raw] = b"%d" % number
+        return number
+
+    def append(self, key: Key, value: V) -> Plan[int]:
+        """Read a value, and write a longer one at the commit."""
+        raw = key_bytes(key)
+        more = self._values.encode(raw, value)
+        base = yield from self._base(raw)
+        longer = self._writes[raw] = (base or b"") + more
+        return len(longer)
+
+    def _base(self, key: bytes) -> Plan[bytes | None]:
+        """The bytes of a key as this transaction sees it."""
+        self._check_open()
+        if key in self._writes:
+            return self._writes[key]
+        yield from self._fetch([key])
+        entry = self._read[key]
+        return None if entry is None else entry.value
+
+    # The end
+
+    def commit(self) -> Plan[None]:
+        """Write all of it, or raise `Aborted`."""
+        self._check_open()
+        self.ended = "was tried to be committed"
+        writes: list[Operation] = [
+            Delete(key) if value is None else Put(key, value) for key, value in self._writes.items()
+        ]
+        if writes or self._trips > 1:
+            result = yield from self._raw.transact(self._conditions(), writes, (), self._timeout_s)
+            if not result.succeeded:
+                self.ended = "was aborted"
+                raise Aborted(self._why(result.unmet))
+            self.revision = result.revision if writes else 0
+        self.ended = "was committed"
+
+    def holds(self) -> Plan[bool]:
+        """Whether what was read holds together, at one moment."""
+        if self._trips <= 1:
+            return True
+        result = yield from self._raw.transact(self._conditions(), (), (), self._timeout_s)
+        return result.succeeded
+
+    def roll_back(self) -> None:
+        """Write nothing."""
+        self.ended = self.ended or "was rolled back"
+
+    def _conditions(self) -> list[Condition]:
+        keys = [
+            Condition(key, "mod_revision", kv.EQUAL, 0 if entry is None else entry.mod_revision)
+            for key, entry in self._read.items()
+        ]
+        return [*keys, *(Unchanged(part.range, part.revision) for part in self._ranges if part.revision)]
+
+    def _why(self, unmet: Iterable[int]) -> str:
+        names = [repr(key) for key in self._read]
+        names += [repr(part.range) for part in self._ranges if part.revision]
+        changed = [names[place] for place in unmet]
+        others = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
+        return f"another transaction has changed {', '.join(changed[:NAMED])}{others}: run this one again"
+
+
+class _Protected:
+    """What a scan has read of its range, and as of when."""
+
+    def __init__(self, asked: KeyRange) -> None:
+        self._asked = asked
+        self.range = asked
+        self.revision = 0
+        """0: nothing yet."""
+
+    def came(self, revision: int, last: bytes | None, *, reverse: bool) -> None:
+        """A page was read, up to this key."""
+        self.revision = revision
+        if last is not None:
+            start, end = self._asked.start, self._asked.end
+            self.range = KeyRange(last, end) if reverse else KeyRange(start, last + b"\0")
+
+    def whole(self) -> None:
+        """All of it was read."""
+        self.range = self._asked
+
+
+def _key_of(entry: Entry[V]) -> bytes:
+    return entry.key

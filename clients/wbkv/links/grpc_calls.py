@@ -1,0 +1,138 @@
+"""Calls by gRPC, from any number of threads."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import Message
+
+from wbkv.core.effects import Ask, Failure, Method, Open, Stream
+from wbkv.errors import ClientClosed
+from wbkv.links.grpc_common import OPTIONS, failure_of, serialize
+from wbkv.links.grpc_tasks import GrpcTasks
+from wbkv.links.tasks import AsyncLink
+
+AHEAD: Final = 4
+"""Messages of a stream that may wait for their reader."""
+
+
+class GrpcLink:
+    """Channels to the nodes, made when they are first needed. After a fork the child makes its own."""
+
+    def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
+        self._credentials = credentials
+        self._lock = threading.Lock()
+        self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._channels: dict[str, grpc.Channel] = {}
+        self._callables: dict[tuple[str, str], Callable[..., Any]] = {}
+
+    def ask(self, ask: Ask) -> Message | Failure:
+        """One request, one response."""
+        address, method, request, timeout_s = ask
+        call = self._callables.get((address, method.name))
+        if call is None or self._pid != os.getpid():
+            call = self._callable(address, method, streams=False)
+        try:
+            response: Message = call(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            return _failure(error, address)
+        except ValueError as error:  # what gRPC says of a channel that was closed meanwhile
+            raise ClientClosed("the client is closed") from error
+        return response
+
+    def open(self, open_: Open) -> Stream:
+        """Begin a stream."""
+        call = self._callable(open_.address, open_.method, streams=True)
+        return _Stream(call(open_.request), open_.address)
+
+    def next(self, stream: Any, timeout_s: float) -> Message | Failure | None:
+        """Its next message; None at its end. Raises `queue.Empty` if none has come in time."""
+        found: Message | Failure | None = stream.next(timeout_s)
+        return found
+
+    def _callable(self, address: str, method: Method, *, streams: bool) -> Callable[..., Any]:
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("the client is closed")
+            if self._pid != os.getpid():
+                self._begin()  # the parent's channels are left alone: it still uses them
+            found = self._callables.get((address, method.name))
+            if found is None:
+                channel = self._channels.get(address)
+                if channel is None:
+                    channel = self._channels[address] = self._connect(address)
+                make: Any = channel.unary_stream if streams else channel.unary_unary
+                found = make(
+                    method.path,
+                    request_serializer=serialize,
+                    response_deserializer=method.response.FromString,
+                )
+                self._callables[address, method.name] = found
+            return found
+
+    def _connect(self, address: str) -> grpc.Channel:
+        if self._credentials is None:
+            return grpc.insecure_channel(address, OPTIONS)
+        return grpc.secure_channel(address, self._credentials, OPTIONS)
+
+    async def in_loop(self) -> AsyncLink:
+        """The same nodes, for the running event loop."""
+        return GrpcTasks(self._credentials)
+
+    def close(self) -> None:
+        """End all connections. Calls under way fail."""
+        with self._lock:
+            self._closed = True
+            channels, self._channels, self._callables = self._channels, {}, {}
+            if self._pid == os.getpid():
+                for channel in channels.values():
+                    channel.close()
+
+
+class _Stream:
+    """A stream of responses. A thread reads a few ahead, so that waiting for the next can have an end."""
+
+    def __init__(self, call: Any, address: str) -> None:
+        self._call = call
+        self._address = address
+        self._came: queue.SimpleQueue[Message | Failure | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(AHEAD)
+        self._cancelled = False
+        threading.Thread(target=self._read, name=f"wbkv stream of {address}", daemon=True).start()
+
+    def _read(self) -> None:
+        last: Failure | None = None
+        try:
+            for message in self._call:
+                self._room.acquire()
+                if self._cancelled:
+                    break
+                self._came.put(message)
+        except grpc.RpcError as error:
+            last = _failure(error, self._address)
+        self._came.put(last)
+
+    def next(self, timeout_s: float) -> Message | Failure | None:
+        """The next message, None at the end. Raises `queue.Empty` if there is none in time."""
+        found = self._came.get(timeout=timeout_s)
+        self._room.release()
+        return found
+
+    def cancel(self) -> None:
+        """End it, and its thread."""
+        self._cancelled = True
+        self._call.cancel()
+        self._room.release()
+
+
+def _failure(error: Any, address: str) -> Failure:
+    return failure_of(error.code(), error.details(), error.trailing_metadata(), address)

@@ -1,0 +1,63 @@
+"""What both ways of using gRPC share: options, and what a failed call means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from wbkv_proto.v1.error_pb2 import Error as Told
+
+from wbkv.core.effects import Failure, failed
+
+METADATA: Final = "wbkv-error-bin"
+
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),  # the nodes' own limits bound what they send
+    ("grpc.max_send_message_length", -1),  # and they refuse what is too large, by name
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_retries", 0),  # repeating is the business of the client's own logic, which knows of ids
+)
+
+_NOT_BEGUN: Final = ("failed to connect to all addresses", "dns resolution failed")
+
+
+def serialize(message: Message) -> bytes:
+    """A request's bytes."""
+    return message.SerializeToString()
+
+
+def failure_of(
+    code: grpc.StatusCode | None,
+    details: str | None,
+    trailing: Iterable[tuple[Any, Any]] | None,
+    address: str,
+) -> Failure:
+    """A call's end, unless it was good."""
+    for name, value in trailing or ():
+        if name == METADATA:
+            try:
+                return Failure(Told.FromString(value))
+            except DecodeError:
+                break
+    said = details or (code.name if code is not None else "the connection broke")
+    message = f"{address}: {said}"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return failed(Told.DEADLINE_PASSED, f"{address} did not answer in time")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return Failure(Told(kind=Told.INVALID_REQUEST, message=f"{address} is no wbkv node ({said})"))
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        if "larger than max" in said:
+            return Failure(Told(kind=Told.LIMIT_EXCEEDED, message=message))
+        return failed(Told.OVERLOADED, message)
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return Failure(Told(kind=Told.INVALID_REQUEST, message=message))
+    begun = not any(sign in said.lower() for sign in _NOT_BEGUN)
+    if not begun:
+        message = f"cannot connect to {address}"
+    return failed(Told.UNAVAILABLE, message, begun=begun)

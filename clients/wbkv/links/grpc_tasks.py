@@ -1,0 +1,120 @@
+"""Calls by gRPC in an event loop: one session to each node, in which all calls of a moment travel together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import Message
+
+from wbkv.core.effects import Ask, Failure, Method, Open, Stream
+from wbkv.errors import ClientClosed, Forked
+from wbkv.links.grpc_common import OPTIONS, failure_of, serialize
+from wbkv.links.session import Session
+
+AHEAD: Final = 4
+"""Messages of a stream that may wait for their reader."""
+
+
+class GrpcTasks:
+    """Channels to the nodes, made when they are first needed. They belong to one event loop and one
+    process.
+    """
+
+    def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
+        self._credentials = credentials
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._sessions: dict[str, Session] = {}
+        self._closed = False
+
+    def ask(self, ask: Ask) -> Awaitable[Message | Failure]:
+        """One request, one response."""
+        address, method, request, timeout_s = ask
+        if method.in_session:
+            session = self._sessions.get(address)
+            if session is None or session.broken:
+                session = self._sessions[address] = Session(self._channel(address), address, self._loop)
+            return session.call(method.in_session, request, timeout_s)
+        return self._unary(address, method, request, timeout_s)
+
+    async def _unary(self, address: str, method: Method, request: Message, timeout_s: float) -> Any:
+        call = self._channel(address).unary_unary(
+            method.path,
+            request_serializer=serialize,
+            response_deserializer=method.response.FromString,
+        )
+        try:
+            return await call(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            return failure_of(error.code(), error.details(), error.trailing_metadata(), address)
+
+    def open(self, open_: Open) -> Stream:
+        """Begin a stream."""
+        call = self._channel(open_.address).unary_stream(
+            open_.method.path,
+            request_serializer=serialize,
+            response_deserializer=open_.method.response.FromString,
+        )
+        return _Stream(call(open_.request), open_.address)
+
+    async def next(self, stream: Any) -> Message | Failure | None:
+        """Its next message; None at its end."""
+        found: Message | Failure | None = await stream.next()
+        return found
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        if os.getpid() != self._pid:
+            raise Forked("an asyncio client does not go with a process into its fork: connect again there")
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("the client belongs to another event loop: connect again in this one")
+        channel = self._channels.get(address)
+        if channel is None:
+            if self._credentials is None:
+                channel = grpc.aio.insecure_channel(address, OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(address, self._credentials, OPTIONS)
+            self._channels[address] = channel
+        return channel
+
+    async def close(self) -> None:
+        """End all connections. Calls under way fail."""
+        self._closed = True
+        for session in self._sessions.values():
+            session.close()
+        for channel in self._channels.values():
+            await channel.close()
+
+
+class _Stream:
+    """A stream of responses. A task reads a few ahead, so that whoever waits may be cancelled."""
+
+    def __init__(self, call: Any, address: str) -> None:
+        self._call = call
+        self._address = address
+        self._came: asyncio.Queue[Message | Failure | None] = asyncio.Queue(AHEAD)
+        self._reading = asyncio.get_running_loop().create_task(self._read())
+
+    async def _read(self) -> None:
+        last: Failure | None = None
+        try:
+            while (message := await self._call.read()) is not grpc.aio.EOF:
+                await self._came.put(message)
+        except grpc.aio.AioRpcError as error:
+            last = failure_of(error.code(), error.details(), error.trailing_metadata(), self._address)
+        await self._came.put(last)
+
+    async def next(self) -> Message | Failure | None:
+        return await self._came.get()
+
+    def cancel(self) -> None:
+        self._call.cancel()
+        self._reading.cancel()
+        if self._came.empty():
+            self._came.put_nowait(None)  # wakes whoever waits

@@ -1,0 +1,64 @@
+"""How a client is had: of a cluster, or of a store in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import grpc
+
+from wbkv.client import Client
+from wbkv.codecs import BYTES, Codec
+from wbkv.core.calls import Calls
+from wbkv.core.requests import Requests
+from wbkv.core.routing import Router, endpoints_of
+from wbkv.data import Consistency, V
+from wbkv.links.embedded import EmbeddedLink, open_store
+from wbkv.links.grpc_calls import GrpcLink
+from wbkv.links.threads import run
+
+
+def connect(
+    endpoints: str | Iterable[str] | None = None,
+    *,
+    timeout: float = 10.0,
+    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
+    consistency: Consistency = "strict",
+    wait: float = 0.0,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> Client[V]:
+    """Connect to a cluster, by any of its nodes: the others are found by themselves.
+
+    `endpoints`: "host:port", several of them separated by commas or in a list; $WBKV_ENDPOINTS, or
+    127.0.0.1:7400. `timeout`: how long a call may take, all its attempts together, unless it says otherwise.
+    `wait`: how long to wait for a cluster that is not up yet; else `Unavailable` is raised at once.
+    """
+    calls = Calls(Router(endpoints_of(endpoints)), timeout)
+    requests = Requests(calls, codec, consistency)
+    link = GrpcLink(credentials)
+    try:
+        run(link, calls.connect(wait))
+    except BaseException:
+        link.close()
+        raise
+    return Client(link, requests)
+
+
+def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
+    path: str | os.PathLike[str] | None = None,
+    *,
+    partitions: int | None = None,
+    durability: str | None = None,
+    timeout: float = 10.0,
+    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
+    consistency: Consistency = "strict",
+) -> Client[V]:
+    """Open a store in this process: all partitions, no network, the same calls and promises.
+
+    Without a path it is a temporary one, gone when it is closed. Needs `wbkv[server]`.
+    """
+    calls = Calls(Router(("embedded",)), timeout)
+    requests = Requests(calls, codec, consistency)
+    link = EmbeddedLink(open_store(path, partitions, durability))
+    run(link, calls.connect(0.0))
+    return Client(link, requests)

@@ -1,0 +1,381 @@
+"""What a transaction is made of: operations and conditions, and what their results are."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+from wbkv_proto.v1 import kv_pb2 as kv
+
+from wbkv.codecs import Values
+from wbkv.data import Entry, Failed, Key, KeyRange, Keys, Scanned, V, key_bytes, range_of
+from wbkv.errors import OperationFailed
+
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+
+FAULTS: Final[dict[int, str]] = {
+    kv.OVERFLOW: "overflow",
+    kv.NOT_A_NUMBER: "not a number",
+    kv.VALUE_TOO_LARGE: "value too large",
+    kv.COMPACTED: "compacted",
+    kv.FUTURE_REVISION: "future revision",
+}
+
+
+class Operation:
+    """One step of a transaction. Made by `get`, `put`, `delete`, `append`, `add`, `minimum`, `maximum`,
+    `scan`.
+    """
+
+    __slots__ = ("key",)
+
+    writes = True
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        """Which partition to go to; of a range, its beginning."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__.lower()}({self.key!r})"
+
+    def fill(self, message: kv.Operation, values: Values[Any]) -> None:
+        """Write it down."""
+        raise NotImplementedError
+
+
+class Get(Operation):
+    """Read a key."""
+
+    __slots__ = ()
+    writes = False
+
+    def fill(self, message: kv.Operation, values: Values[Any]) -> None:
+        """Write it down."""
+        message.get.key = self.key
+
+
+class Put(Operation):
+    """Write a key."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, key: bytes, value: object) -> None:
+        self.key = key
+        self.value = value
+
+    def fill(self, message: kv.Operation, values: Values[Any]) -> None:
+        """Write it down."""
+        put = message.put
+        put.key = self.key
+        put.value = values.encode(self.key, self.value)
+
+
+class Append(Put):
+    """Add to the end of a value. The codec is not asked for parts of values that only bytes have."""
+
+    __slots__ = ()
+
+    def fill(self, message: kv.Operation, values: Values[Any]) -> None:
+        """Write it down."""
+        append = message.append
+        append.key = self.key
+        append.value = values.encode(self.key, self.value)
+
+
+class Delete(Operation):
+    """Remove a key."""
+
+    __slots__ = ()
+
+    def fill(self, message: kv.Operation, values: Values[Any]) -> None:
+        """Write it down."""
+        message.delete.key = self.key
+
+
+class DeleteRange(Operation):
+    """Remove all keys of a range."""
+
+    __slots__ = ("range",)
+
+    def __init__(self, keys: KeyRange) -> None:
+        self.key = keys.start
+        self.range = keys
+
+    def fill(self, message: kv.Operation, values: Values[Any]) -> None:
+        """Write it down."""
+        message.delete_range.range.CopyFrom(self.range.message())
+
+
+class Calculate(Operation):
+    """Add to a number, or bound it."""
+
+    __slots__ = ("kind", "operand")
+
+    def __init__(self, kind: str, key: bytes, operand: int) -> None:
+        if not isinstance(operand, int) or not INT64_MIN <= operand <= INT64_MAX:
+            raise ValueError(f"a signed 64-bit number is needed for {key!r}, not {operand!r}")
+        self.key = key
+        self.kind = kind
+        self.operand = operand
+
+    def __repr__(self) -> str:
+        return f"{self.kind}({self.key!r}, {self.operand})"
+
+    def fill(self, message: kv.Operation, values: Values[Any]) -> None:
+        """Write it down."""
+        calculate: kv.Calculate = getattr(message, self.kind)
+        calculate.key = self.key
+        calculate.operand = self.operand
+
+
+class Scan(Operation):
+    """Read a range: one page of it."""
+
+    __slots__ = ("limit", "range", "reverse")
+    writes = False
+
+    def __init__(self, keys: KeyRange, limit: int, reverse: bool) -> None:  # noqa: FBT001 - as `scan` has it
+        self.key = keys.start
+        self.range = keys
+        self.limit = _positive("limit", limit)
+        self.reverse = reverse
+
+    def fill(self, message: kv.Operation, values: Values[Any]) -> None:
+        """Write it down."""
+        scan = message.scan
+        scan.range.CopyFrom(self.range.message())
+        scan.limit = self.limit
+        scan.reverse = self.reverse
+
+
+def get(key: Key) -> Operation:
+    """Read a key. Its result: an `Entry`, or None."""
+    return Get(key_bytes(key))
+
+
+def put(key: Key, value: object) -> Operation:
+    """Write a key; the client's codec makes bytes of the value. Its result: None."""
+    return Put(key_bytes(key), value)
+
+
+def delete(keys: Key | KeyRange) -> Operation:
+    """Remove a key, or all keys of a range (by `prefix`, `between`, `EVERYTHING`). Its result: how many."""
+    return DeleteRange(keys) if isinstance(keys, KeyRange) else Delete(key_bytes(keys))
+
+
+def append(key: Key, value: object) -> Operation:
+    """Add bytes to the end of a value. Its result: the new length."""
+    return Append(key_bytes(key), value)
+
+
+def add(key: Key, amount: int = 1) -> Operation:
+    """Add to a number; an absent one counts as 0. Its result: the new number."""
+    return Calculate("add", key_bytes(key), amount)
+
+
+def minimum(key: Key, operand: int) -> Operation:
+    """Lower a number to this, if it is higher or absent. Its result: the new number."""
+    return Calculate("min", key_bytes(key), operand)
+
+
+def maximum(key: Key, operand: int) -> Operation:
+    """Raise a number to this, if it is lower or absent. Its result: the new number."""
+    return Calculate("max", key_bytes(key), operand)
+
+
+def scan(keys: Keys, *, limit: int = 0, reverse: bool = False) -> Operation:
+    """Read a range, as far as one answer goes: `Scanned`. For ranges of any size there is `client.scan`."""
+    return Scan(range_of(keys), limit, reverse)
+
+
+# Conditions
+
+
+class Condition:
+    """What must hold for `then` to be performed. Made by comparing `value(key)` and the like."""
+
+    __slots__ = ("key", "operand", "operator", "subject")
+
+    def __init__(self, key: bytes, subject: str, operator: kv.Operator, operand: object) -> None:
+        self.key = key
+        self.subject = subject
+        self.operator = operator
+        self.operand = operand
+
+    def __repr__(self) -> str:
+        return f"{self.subject}({self.key!r}) {_SIGNS[self.operator]} {self.operand!r}"
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self!r} is a condition for `when`, not an answer")
+
+    def fill(self, message: kv.Condition, values: Values[Any]) -> None:
+        """Write it down."""
+        compare = message.compare
+        compare.key = self.key
+        compare.operator = self.operator
+        if self.subject == "value":
+            compare.value = values.encode(self.key, self.operand)
+        else:
+            setattr(compare, self.subject, self.operand)
+
+
+class Unchanged(Condition):
+    """That no key of a range was written or removed after a revision."""
+
+    __slots__ = ("range", "since")
+
+    def __init__(self, keys: KeyRange, since: int) -> None:
+        self.key = keys.start
+        self.range = keys
+        self.since = _positive("since", since)
+
+    def __repr__(self) -> str:
+        return f"unchanged({self.range!r}, since={self.since})"
+
+    def fill(self, message: kv.Condition, values: Values[Any]) -> None:
+        """Write it down."""
+        message.unchanged.range.CopyFrom(self.range.message())
+        message.unchanged.since = self.since
+
+
+_SIGNS: Final = {kv.EQUAL: "==", kv.NOT_EQUAL: "!=", kv.LESS: "<", kv.GREATER: ">"}
+
+
+class _Subject:
+    """Something of a key that can be compared."""
+
+    __slots__ = ("_key",)
+    _name = "value"
+
+    def __init__(self, key: Key) -> None:
+        self._key = key_bytes(key)
+
+    def _compare(self, operator: kv.Operator, operand: object) -> Condition:
+        return Condition(self._key, self._name, operator, operand)
+
+    __hash__ = None  # type: ignore[assignment]  # comparing makes conditions, so it cannot tell what is equal
+
+    def __eq__(self, operand: object) -> Condition:  # type: ignore[override]  # conditions are made so
+        return self._compare(kv.EQUAL, operand)
+
+    def __ne__(self, operand: object) -> Condition:  # type: ignore[override]  # likewise
+        return self._compare(kv.NOT_EQUAL, operand)
+
+
+class ValueOf(_Subject):
+    """A key's value, compared as bytes. That of an absent key differs from all, and is not less nor
+    greater.
+    """
+
+    __slots__ = ()
+
+    def __lt__(self, operand: object) -> Condition:
+        return self._compare(kv.LESS, operand)
+
+    def __gt__(self, operand: object) -> Condition:
+        return self._compare(kv.GREATER, operand)
+
+
+class NumberOf(_Subject):
+    """A key's version or revision; 0 of an absent one."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, key: Key, name: str) -> None:
+        super().__init__(key)
+        self._name = name
+
+    def _compare(self, operator: kv.Operator, operand: object) -> Condition:
+        if not isinstance(operand, int):
+            raise TypeError(f"the {self._name} of {self._key!r} is a number, not {operand!r}")
+        return Condition(self._key, self._name, operator, _positive(self._name, operand))
+
+    def __lt__(self, operand: int) -> Condition:
+        return self._compare(kv.LESS, operand)
+
+    def __gt__(self, operand: int) -> Condition:
+        return self._compare(kv.GREATER, operand)
+
+
+def value(key: Key) -> ValueOf:
+    """The key's value: `value("alice") == b"100"`."""
+    return ValueOf(key)
+
+
+def version(key: Key) -> NumberOf:
+    """How many transactions have written the key since it was created."""
+    return NumberOf(key, "version")
+
+
+def mod_revision(key: Key) -> NumberOf:
+    """The revision that last wrote the key."""
+    return NumberOf(key, "mod_revision")
+
+
+def create_revision(key: Key) -> NumberOf:
+    """The revision that created the key."""
+    return NumberOf(key, "create_revision")
+
+
+def exists(key: Key) -> Condition:
+    """That the key is there."""
+    return Condition(key_bytes(key), "exists", kv.EQUAL, operand=True)
+
+
+def absent(key: Key) -> Condition:
+    """That the key is not there."""
+    return Condition(key_bytes(key), "exists", kv.EQUAL, operand=False)
+
+
+def unchanged(keys: Keys, *, since: int) -> Condition:
+    """That no key of the range was written or removed after a revision: what was read then still holds."""
+    return Unchanged(range_of(keys), since)
+
+
+def _positive(name: str, number: int) -> int:
+    if not isinstance(number, int) or not 0 <= number <= INT64_MAX:
+        raise ValueError(f"{name} must be a number from 0 to 2^63 - 1, not {number!r}")
+    return number
+
+
+# Results
+
+Result: TypeAlias = Entry[V] | Scanned[V] | Failed | int | None
+
+
+def entry_of(message: kv.Entry, values: Values[V]) -> Entry[V]:
+    """A key as the client sees it."""
+    key = message.key
+    return Entry(
+        key,
+        values.decode(key, message.value),
+        message.create_revision,
+        message.mod_revision,
+        message.version,
+    )
+
+
+def result_of(message: kv.OperationResult, values: Values[V]) -> Result[V]:
+    """What became of an operation."""
+    kind = message.WhichOneof("result")
+    if kind == "written":
+        return None
+    if kind == "got":
+        return entry_of(message.got.entry, values) if message.got.HasField("entry") else None
+    if kind == "number":
+        return message.number.value
+    if kind == "deleted":
+        return message.deleted.count
+    if kind == "scanned":
+        scanned = message.scanned
+        entries = tuple(entry_of(entry, values) for entry in scanned.entries)
+        return Scanned(entries, scanned.count, scanned.more)
+    return Failed(FAULTS.get(message.failed.fault, "unknown fault"))
+
+
+def number_of(key: bytes, result: Result[V]) -> int:
+    """The number that an operation must have given. Raises `OperationFailed`."""
+    if isinstance(result, Failed):
+        raise OperationFailed(f"{key!r}: {result.fault}", result.fault)
+    assert isinstance(result, int)
+    return result

@@ -1,0 +1,151 @@
+"""Many calls at once from threads: an event loop of their own carries them, on one stream to each node."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+from wbkv.core.effects import Plan
+from wbkv.core.requests import Requests
+from wbkv.data import Entry, Key, KeyRange, TxnResult, V
+from wbkv.errors import ClientClosed
+from wbkv.links.tasks import AsyncLink, run
+from wbkv.operations import Condition, Operation, add, append
+
+IN_FLIGHT: Final = 1024
+"""Calls under way before another one waits: as many as a node takes on one stream."""
+
+T = TypeVar("T")
+
+
+class Pipeline(Generic[V]):
+    """Made by `client.pipeline`. Every call returns at once, with a future. Calls that are under way
+    together are executed in any order; the end of the `with` block waits for all of them.
+    """
+
+    def __init__(self, requests: Requests[V], make_link: Callable[[], Awaitable[AsyncLink]]) -> None:
+        self._requests = requests
+        self._make_link = make_link
+        self._room = threading.Semaphore(IN_FLIGHT)
+        self._asked: deque[tuple[Plan[Any], Future[Any]]] = deque()
+        self._futures: set[Future[Any]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="wbkv pipeline", daemon=True)
+        self._thread.start()
+        self._link: AsyncLink = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+
+    async def _open(self) -> AsyncLink:
+        return await self._make_link()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _submit(self, plan: Plan[T]) -> Future[T]:
+        self._room.acquire()
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                self._room.release()
+                raise ClientClosed("the pipeline is closed")
+            self._futures.add(future)
+            self._asked.append((plan, future))
+            if len(self._asked) == 1:
+                self._loop.call_soon_threadsafe(self._begin)
+        return future
+
+    def _begin(self) -> None:
+        with self._lock:
+            asked, self._asked = self._asked, deque()
+        for plan, future in asked:
+            task = self._loop.create_task(self._carry_out(plan, future))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _carry_out(self, plan: Plan[T], future: Future[T]) -> None:
+        try:
+            future.set_result(await run(self._link, plan))
+        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+            future.set_exception(error)
+        finally:
+            with self._lock:
+                self._futures.discard(future)
+            self._room.release()
+
+    # Calls
+
+    def get(self, key: Key, *, timeout: float | None = None) -> Future[V | None]:
+        """The key's value, or None."""
+        return self._submit(self._requests.get(key, 0, None, timeout))
+
+    def entry(self, key: Key, *, timeout: float | None = None) -> Future[Entry[V] | None]:
+        """The key with its value and revisions, or None."""
+        return self._submit(self._requests.entry(key, 0, None, timeout))
+
+    def get_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> Future[list[V | None]]:
+        """The keys' values, all as of one moment."""
+        return self._submit(self._requests.get_many(keys, 0, None, timeout))
+
+    def put(self, key: Key, value: V, *, timeout: float | None = None) -> Future[int]:
+        """Write a key. The revision."""
+        return self._submit(self._requests.put(key, value, timeout))
+
+    def delete(self, keys: Key | KeyRange, *, timeout: float | None = None) -> Future[int]:
+        """Remove a key or a range. How many keys there were."""
+        return self._submit(self._requests.delete(keys, timeout))
+
+    def add(self, key: Key, amount: int = 1, *, timeout: float | None = None) -> Future[int]:
+        """Add to a number. The new number."""
+        return self._submit(self._requests.number(add(key, amount), timeout))
+
+    def append(self, key: Key, value: V, *, timeout: float | None = None) -> Future[int]:
+        """Add to the end of a value. Its new length."""
+        return self._submit(self._requests.number(append(key, value), timeout))
+
+    def transact(
+        self,
+        *then: Operation,
+        when: Iterable[Condition] = (),
+        otherwise: Iterable[Operation] = (),
+        timeout: float | None = None,
+    ) -> Future[TxnResult[V]]:
+        """A transaction."""
+        plan = self._requests.transact(tuple(when), then, tuple(otherwise), timeout)
+        return self._submit(plan)
+
+    # The end
+
+    def wait(self) -> None:
+        """Until everything so far has an outcome."""
+        with self._lock:
+            futures = list(self._futures)
+        for future in futures:
+            future.exception()
+
+    def close(self) -> None:
+        """Wait for all calls, and end."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.wait()
+        asyncio.run_coroutine_threadsafe(self._link.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
