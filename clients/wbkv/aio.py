@@ -56,7 +56,7 @@ C = TypeVar("C", bound=_Closes)
 
 
 class Opening(Generic[C]):
-    """Something that is being opened: `await` it and close it yourself, or use it in an `async with` block."""
+    """Something that is being opened: `await` it and close it yourself, or use it in `async with`."""
 
     def __init__(self, open_: Callable[[], Coroutine[Any, Any, C]]) -> None:
         self._open = open_

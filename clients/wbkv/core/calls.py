@@ -16,8 +16,8 @@ from wbkv.core.identity import Identity
 from wbkv.core.routing import Router
 from wbkv.errors import DeadlineExceeded, Error, LimitExceeded, OutcomeUnknown, Unavailable, error_of
 
-ATTEMPT_S: Final = 2.0
-"""How long one node may take before another is asked too; twice that the next time, and so on."""
+PATIENCE_S: Final = 2.0
+"""How long a node may be silent before another is asked too; twice that the next time, and so on."""
 
 REPEAT_S: Final = 500.0
 """For how long a write is repeated at most: nodes remember it for ten minutes."""
@@ -57,7 +57,7 @@ class Calls:
         while True:
             last: Failure | None = None
             for address in self.router.seeds:
-                answer = yield Ask(address, TOPOLOGY, cluster.TopologyRequest(), TOPOLOGY_S)
+                answer = yield Ask(address, TOPOLOGY, cluster.TopologyRequest(), TOPOLOGY_S, TOPOLOGY_S)
                 if not isinstance(answer, Failure):
                     self.router.learn(answer)
                     return
@@ -78,7 +78,7 @@ class Calls:
             return
         self._learning_until = now + TOPOLOGY_S
         address = self.router.address_for(None, 0)
-        answer = yield Ask(address, TOPOLOGY, cluster.TopologyRequest(), TOPOLOGY_S)
+        answer = yield Ask(address, TOPOLOGY, cluster.TopologyRequest(), TOPOLOGY_S, TOPOLOGY_S)
         if isinstance(answer, Failure):
             self.router.failed(address, answer.error, reached=answer.begun)
         else:
@@ -125,7 +125,8 @@ class Calls:
         while True:
             tries = len(tried)
             address = router.address_for(key, tries, tried)
-            answer = yield Ask(address, method, request, min(left, ATTEMPT_S * (1 << min(tries, 8))))
+            patience_s = PATIENCE_S * (1 << min(tries, 8))
+            answer = yield Ask(address, method, request, min(left, max(left / 2, patience_s)), patience_s)
             if type(answer) is not Failure:
                 if tried:
                     router.answered(address)

@@ -55,6 +55,9 @@ class Ask(NamedTuple):
     method: Method
     request: Message
     timeout_s: float
+    """How long this may take."""
+    patience_s: float
+    """After how long a node that says nothing at all may be taken for dead."""
 
 
 class Wait(NamedTuple):

@@ -256,7 +256,7 @@ class Requests(Generic[V]):
             if not address:
                 found.append(NodeStatus(name, address, None, "it has no API"))
                 continue
-            answer = yield Ask(address, effects.STATUS, cluster.StatusRequest(), min(left, 2.0))
+            answer = yield Ask(address, effects.STATUS, cluster.StatusRequest(), min(left, 2.0), 2.0)
             if isinstance(answer, Failure):
                 found.append(NodeStatus(name, address, None, answer.error.message))
                 continue

@@ -37,12 +37,12 @@ class GrpcLink:
 
     def ask(self, ask: Ask) -> Message | Failure:
         """One request, one response."""
-        address, method, request, timeout_s = ask
+        address, method, request, timeout_s, patience_s = ask
         call = self._callables.get((address, method.name))
         if call is None or self._pid != os.getpid():
             call = self._callable(address, method, streams=False)
         try:
-            response: Message = call(request, timeout=timeout_s)
+            response: Message = call(request, timeout=min(timeout_s, patience_s))
         except grpc.RpcError as error:
             return _failure(error, address)
         except ValueError as error:  # what gRPC says of a channel that was closed meanwhile

@@ -1,4 +1,4 @@
-"""Calls by gRPC in an event loop: one session to each node, in which all calls of a moment travel together."""
+"""Calls by gRPC in an event loop: a session to each node, in which all calls of a moment travel together."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class GrpcTasks:
 
     def ask(self, ask: Ask) -> Awaitable[Message | Failure]:
         """One request, one response."""
-        address, method, request, timeout_s = ask
+        address, method, request, timeout_s, patience_s = ask
         if method.in_session:
             session = self._sessions.get(address)
             if session is None or session.broken:
                 session = self._sessions[address] = Session(self._channel(address), address, self._loop)
-            return session.call(method.in_session, request, timeout_s)
-        return self._unary(address, method, request, timeout_s)
+            return session.call(method.in_session, request, timeout_s, patience_s)
+        return self._unary(address, method, request, min(timeout_s, patience_s))
 
     async def _unary(self, address: str, method: Method, request: Message, timeout_s: float) -> Any:
         call = self._channel(address).unary_unary(

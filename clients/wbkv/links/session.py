@@ -15,12 +15,11 @@ from wbkv_proto.v1 import session_pb2
 from wbkv_proto.v1.error_pb2 import Error as Told
 
 from wbkv.core.effects import Failure, failed
-from wbkv.errors import ClientClosed
 from wbkv.links.grpc_common import failure_of
 
 PATH: Final = "/wbkv.v1.Session/Open"
-CALLS: Final = 256
-"""Calls in a message, at most."""
+UNDER_WAY: Final = 256
+"""Calls that a node is given at once, at most."""
 MESSAGE_BYTES: Final = 256 << 10
 """Bytes of a message, about, unless a single call is larger."""
 SWEEP_S: Final = 0.25
@@ -37,24 +36,45 @@ _KINDS: Final = {kind: bytes((_FIELDS[kind].number << 3 | 2,)) for kind in ("txn
 Answer: TypeAlias = Message | Failure
 
 
+class _Call:
+    """A call that waits to be sent, or to be answered."""
+
+    __slots__ = ("future", "patience_s", "raw", "until")
+
+    def __init__(self, future: asyncio.Future[Answer], raw: bytes, until: float, patience_s: float) -> None:
+        self.future = future
+        self.raw = raw
+        self.until = until
+        self.patience_s = patience_s
+
+
 class Session:
-    """A stream to one node, from its first call until it breaks."""
+    """A stream to one node, from its first call until it breaks.
+
+    Only so many calls are under way at once: a node that is slow is not given more than it can do in time.
+    One that says nothing at all, for as long as the least patient of its callers waits, is taken for dead.
+    """
 
     def __init__(self, channel: grpc.aio.Channel, address: str, loop: asyncio.AbstractEventLoop) -> None:
         self.broken = False
         self._address = address
         self._loop = loop
-        self._calls: dict[int, tuple[asyncio.Future[Answer], float]] = {}
-        """Under way, by number: who waits, and until when."""
+        self._waiting: deque[tuple[int, _Call]] = deque()
+        """To be sent."""
+        self._calls: dict[int, _Call] = {}
+        """Sent, by number."""
         self._next = 1
-        self._to_send: deque[bytes] = deque()
+        self._heard_at = 0.0
+        """When the node last said something, or was last idle."""
         self._wake = asyncio.Event()
         open_: Any = channel.stream_stream(PATH)
         self._stream: Any = open_()
         self._tasks = [loop.create_task(self._write()), loop.create_task(self._read())]
         self._sweeping = loop.call_later(SWEEP_S, self._sweep)
 
-    def call(self, kind: str, request: Message, timeout_s: float) -> asyncio.Future[Answer]:
+    def call(
+        self, kind: str, request: Message, timeout_s: float, patience_s: float
+    ) -> asyncio.Future[Answer]:
         """Make a call."""
         number = self._next
         self._next = number + 1
@@ -63,25 +83,36 @@ class Session:
             _NUMBER, _varint(number), _TIMEOUT, _varint(max(int(timeout_s * 1000), 1)),
             _KINDS[kind], _varint(len(raw)), raw,
         ))  # fmt: skip
-        self._to_send.append(b"".join((_CALLS, _varint(len(call)), call)))
-        self._wake.set()
+        raw = b"".join((_CALLS, _varint(len(call)), call))
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self._calls[number] = future, self._loop.time() + timeout_s + GRACE_S
+        until = self._loop.time() + timeout_s + GRACE_S
+        self._waiting.append((number, _Call(future, raw, until, patience_s)))
+        self._wake.set()
         return future
 
     async def _write(self) -> None:
-        to_send, wake = self._to_send, self._wake
+        waiting, calls, wake = self._waiting, self._calls, self._wake
         try:
             while True:
-                if not to_send:
+                while not waiting or len(calls) >= UNDER_WAY:
                     wake.clear()
                     await wake.wait()
-                pieces = [to_send.popleft()]
-                size = len(pieces[0])
-                while to_send and len(pieces) < CALLS and size + len(to_send[0]) <= MESSAGE_BYTES:
-                    pieces.append(to_send.popleft())
-                    size += len(pieces[-1])
-                await self._stream.write(b"".join(pieces))
+                if not calls:
+                    self._heard_at = self._loop.time()
+                pieces: list[bytes] = []
+                size = 0
+                while waiting and len(calls) < UNDER_WAY:
+                    number, call = waiting[0]
+                    size += len(call.raw)
+                    if pieces and size > MESSAGE_BYTES:
+                        break
+                    waiting.popleft()
+                    if call.future.done():
+                        continue  # whoever asked has gone
+                    pieces.append(call.raw)
+                    calls[number] = call
+                if pieces:
+                    await self._stream.write(b"".join(pieces))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # whoever reads learns why
 
@@ -100,49 +131,60 @@ class Session:
 
     def _take(self, raw: bytes) -> None:
         calls = self._calls
+        self._heard_at = self._loop.time()
         for reply in session_pb2.SessionResponse.FromString(raw).replies:
             found = calls.pop(reply.number, None)
-            if found is None or found[0].done():
+            if found is None or found.future.done():
                 continue
             kind = reply.WhichOneof("reply")
             if kind == "error":
-                found[0].set_result(Failure(reply.error))
+                found.future.set_result(Failure(reply.error))
             else:
-                found[0].set_result(getattr(reply, kind))
+                found.future.set_result(getattr(reply, kind))
+        if self._waiting:
+            self._wake.set()
 
     def _sweep(self) -> None:
+        """Look for calls whose time is over, and whether the node is still there."""
         now = self._loop.time()
-        late = [number for number, (_, until) in self._calls.items() if until < now]
-        for number in late:
-            future, _ = self._calls.pop(number)
-            if not future.done():
-                future.set_result(failed(Told.DEADLINE_PASSED, f"{self._address} did not answer in time"))
+        late = failed(Told.DEADLINE_PASSED, f"{self._address} did not answer in time")
+        for number in [number for number, call in self._calls.items() if call.until < now]:
+            _settle(self._calls.pop(number), late)
+        unsent = failed(Told.DEADLINE_PASSED, f"{self._address} is too slow", begun=False)
+        for _, call in self._waiting:
+            if call.until < now:
+                _settle(call, unsent)
+        silent_s = now - self._heard_at
+        if any(call.patience_s < silent_s for call in self._calls.values()):
+            self._stream.cancel()
+            self._end(failed(Told.UNAVAILABLE, f"{self._address} has said nothing for {silent_s:.1f} s"))
+            return
         self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
 
     def _end(self, failure: Failure) -> None:
         """The stream is over. A refusal of the stream itself is no answer to any of its calls."""
+        if self.broken:
+            return
         self.broken = True
         self._sweeping.cancel()
         for task in self._tasks:
             task.cancel()
         if not failure.error.retryable and failure.error.kind != Told.INVALID_REQUEST:
             failure = failed(Told.UNAVAILABLE, failure.error.message, begun=failure.begun)
-        calls, self._calls = self._calls, {}
-        for future, _ in calls.values():
-            if not future.done():
-                future.set_result(failure)
+        for call in self._calls.values():
+            _settle(call, failure)
+        for _, call in self._waiting:
+            _settle(call, failure._replace(begun=False))
 
     def close(self) -> None:
         """End it. Calls under way fail."""
         self._stream.cancel()
-        self.broken = True
-        self._sweeping.cancel()
-        for task in self._tasks:
-            task.cancel()
-        calls, self._calls = self._calls, {}
-        for future, _ in calls.values():
-            if not future.done():
-                future.set_exception(ClientClosed("the client was closed"))
+        self._end(Failure(Told(kind=Told.INVALID_REQUEST, message="the client was closed")))
+
+
+def _settle(call: _Call, failure: Failure) -> None:
+    if not call.future.done():
+        call.future.set_result(failure)
 
 
 def _varint(number: int) -> bytes:
