@@ -93,7 +93,7 @@ class ServerError(Error):
 
 
 class ClientClosed(Error):
-    """The client was closed before the call was made."""
+    """The client was closed before the call, or while it was under way: a write may have been executed."""
 
 
 class Forked(Error):

@@ -179,7 +179,7 @@ class Session:
     def close(self) -> None:
         """End it. Calls under way fail."""
         self._stream.cancel()
-        self._end(Failure(Told(kind=Told.INVALID_REQUEST, message="the client was closed")))
+        self._end(failed(Told.UNAVAILABLE, "the client was closed"))
 
 
 def _settle(call: _Call, failure: Failure) -> None:
