@@ -131,9 +131,13 @@ def _repeat(
             pause = patience.pause(conflict)
         except Error:
             raise
-        except Exception:
+        except Exception as error:
             # It may have read keys of different moments, and be confused by that only.
-            if tx.holds():
+            try:
+                holds = tx.holds()
+            except Error:
+                raise error from None  # nobody can tell
+            if holds:
                 raise
             pause = patience.pause(Aborted(_STALE))
         else:
@@ -152,8 +156,12 @@ async def _repeat_async(of: aio.Client[Any], function: Callable[..., Any], timeo
             pause = patience.pause(conflict)
         except Error:
             raise
-        except Exception:
-            if await tx.holds():
+        except Exception as error:
+            try:
+                holds = await tx.holds()
+            except Error:
+                raise error from None
+            if holds:
                 raise
             pause = patience.pause(Aborted(_STALE))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import time
 import zlib
@@ -103,8 +104,10 @@ class Router:
         self._leaders = {
             p.id: nodes[p.leader] for p in partitions if p.leader is not None and nodes.get(p.leader)
         }
-        addresses = [address for address in nodes.values() if address]
-        self._addresses = tuple(dict.fromkeys([*self.seeds, *addresses]))
+        addresses = dict.fromkeys([*self.seeds, *filter(None, nodes.values())])
+        if addresses.keys() != set(self._addresses) or self.topology is None:
+            # What any node can do should not all be done by the first.
+            self._addresses = tuple(random.sample(list(addresses), len(addresses)))
         self.topology = Topology(name, nodes, partitions, limits)
         self.message_bytes = told.limits.message_bytes or sys.maxsize
         self._learned_at = time.monotonic()
