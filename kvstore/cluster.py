@@ -49,7 +49,7 @@ GRACE_S: Final = 10.0
 
 
 def _create_disk(config: Config, node: NodeId) -> None:
-    from kvstore.server import create_disk  # only who makes a cluster needs all that a node needs
+    from kvstore.engine import create_disk  # only who makes a cluster needs all that a node needs
 
     create_disk(config, node)
 

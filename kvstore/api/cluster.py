@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
-import grpc
 from google.protobuf.message import Message
 from wbkv_proto.v1 import cluster_pb2 as cluster
 
-from kvstore.api.calls import Calls
 from kvstore.api.health import serves
+from kvstore.api.methods import Backing, Methods, Unary
 from kvstore.machine.placement import Scheme
 
 SERVICE: Final = "wbkv.v1.Cluster"
@@ -20,21 +19,18 @@ _SCHEME: Final = {Scheme.HASHED: cluster.Placement.HASHED, Scheme.ORDERED: clust
 class Cluster:
     """The servicer."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-
-    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """By method."""
-        return {
-            "Topology": self._calls.unary(cluster.TopologyRequest, self._topology),
-            "Status": self._calls.unary(cluster.StatusRequest, self._status),
+    def __init__(self, backing: Backing) -> None:
+        self._backing = backing
+        self.methods: Methods = {
+            "Topology": Unary(cluster.TopologyRequest, self._topology),
+            "Status": Unary(cluster.StatusRequest, self._status),
         }
 
     async def _topology(self, _: cluster.TopologyRequest, timeout_s: float) -> Message:
-        known, limits = self._calls.facts.topology(), self._calls.service.limits
-        options = self._calls.options
+        known, limits = self._backing.facts.topology(), self._backing.service.limits
+        options = self._backing.options
         return cluster.TopologyResponse(
-            header=self._calls.header(),
+            header=self._backing.header(),
             nodes=[
                 cluster.Node(name=name, address=address) for name, address in sorted(known.addresses.items())
             ],
@@ -54,7 +50,7 @@ class Cluster:
                 transaction_bytes=limits.transaction_bytes,
                 operations=limits.operations,
                 scan_bytes=limits.scan_bytes,
-                message_bytes=self._calls.message_bytes,
+                message_bytes=self._backing.message_bytes,
                 response_bytes=options.response_bytes,
                 session_calls=options.session_calls,
             ),
@@ -62,12 +58,12 @@ class Cluster:
 
     async def _status(self, _: cluster.StatusRequest, timeout_s: float) -> Message:
         return cluster.StatusResponse(
-            header=self._calls.header(),
+            header=self._backing.header(),
             partitions=[
                 cluster.PartitionStatus(
                     id=group, serving=serves(facts), leads=facts.leads, revision=facts.revision
                 )
-                for group, facts in sorted(self._calls.facts.topology().partitions.items())
+                for group, facts in sorted(self._backing.facts.topology().partitions.items())
             ],
-            json=json.dumps(self._calls.facts.status()),
+            json=json.dumps(self._backing.facts.status()),
         )

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Final
 
-import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from kvstore.api.calls import Calls
 from kvstore.api.errors import UnknownService
+from kvstore.api.methods import Backing, Methods, Streaming, Unary
 from kvstore.api.ports import PartitionFacts
 
 SERVICE: Final = "grpc.health.v1.Health"
@@ -30,20 +29,17 @@ def serves(facts: PartitionFacts) -> bool:
 class Health:
     """The servicer."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, backing: Backing) -> None:
+        self._facts = backing.facts
         self.stopping = False
         """Nothing is served from here on."""
-
-    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """By method."""
-        return {
-            "Check": self._calls.unary(HealthCheckRequest, self._check),
-            "Watch": self._calls.streaming(HealthCheckRequest, self._watch),
+        self.methods: Methods = {
+            "Check": Unary(HealthCheckRequest, self._check),
+            "Watch": Streaming(HealthCheckRequest, self._watch),
         }
 
     def _health(self, service: str) -> HealthCheckResponse:
-        partitions = self._calls.facts.topology().partitions
+        partitions = self._facts.topology().partitions
         healthy = {f"partition/{group}": serves(facts) for group, facts in partitions.items()}
         healthy[""] = bool(healthy) and all(healthy.values())
         if service not in healthy:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
-import grpc
 from google.protobuf.message import Message
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from kvstore.api.calls import Calls
 from kvstore.api.convert import (
     Reader,
     consistency_of,
@@ -24,6 +22,7 @@ from kvstore.api.convert import (
     txn_fields,
 )
 from kvstore.api.errors import ResponseTooLarge
+from kvstore.api.methods import Backing, Methods, Streaming, Unary
 from kvstore.api.ports import Service
 from kvstore.machine.request import (
     INT64_MAX,
@@ -49,7 +48,6 @@ PROGRESS_S_MIN: Final = 0.05
 PROGRESS_S_MAX: Final = 3600.0
 RANGES_MAX: Final = 1024
 
-M = TypeVar("M", bound=Message)
 Fields = Callable[[Committed], dict[str, Any]]
 Begun: TypeAlias = tuple[Awaitable[Committed], Fields]
 """What to wait for, and how it becomes the arguments of the response's message."""
@@ -168,40 +166,34 @@ def check_size(committed: Committed, limit: int) -> None:
 class KV:
     """The servicer."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-        self._service = calls.service
-        self._requests = Requests(calls.service)
-
-    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """By method."""
-        calls = self._calls
-        return {
+    def __init__(self, backing: Backing) -> None:
+        self._backing = backing
+        self._service = backing.service
+        self._requests = Requests(backing.service)
+        self.methods: Methods = {
             "Txn": self._single("txn", kv.TxnRequest, kv.TxnResponse),
             "Get": self._single("get", kv.GetRequest, kv.GetResponse),
             "Put": self._single("put", kv.PutRequest, kv.PutResponse),
             "Delete": self._single("delete", kv.DeleteRequest, kv.DeleteResponse),
-            "Scan": calls.streaming(kv.ScanRequest, self._scan),
-            "Snapshot": calls.unary(kv.SnapshotRequest, self._snapshot),
-            "ReleaseSnapshot": calls.unary(kv.ReleaseSnapshotRequest, self._release),
-            "Compact": calls.unary(kv.CompactRequest, self._compact),
-            "Watch": calls.streaming(kv.WatchRequest, self._watch),
+            "Scan": Streaming(kv.ScanRequest, self._scan),
+            "Snapshot": Unary(kv.SnapshotRequest, self._snapshot),
+            "ReleaseSnapshot": Unary(kv.ReleaseSnapshotRequest, self._release),
+            "Compact": Unary(kv.CompactRequest, self._compact),
+            "Watch": Streaming(kv.WatchRequest, self._watch),
         }
 
-    def _single(
-        self, name: str, asked: type[M], answered: Callable[..., Any]
-    ) -> grpc.RpcMethodHandler[Any, Any]:
-        begin, calls = self._requests.begin[name], self._calls
+    def _single(self, name: str, asked: type[Message], answered: Callable[..., Any]) -> Unary:
+        begin, backing = self._requests.begin[name], self._backing
 
-        async def call(message: M, timeout_s: float) -> Message:
+        async def call(message: Any, timeout_s: float) -> Message:
             begun, fields = begin(message, timeout_s)
             committed = await begun
-            check_size(committed, calls.options.response_bytes)
+            check_size(committed, backing.options.response_bytes)
             response: Message = answered(**fields(committed))
-            response.header.MergeFrom(calls.header())  # type: ignore[attr-defined]  # all responses have one
+            response.header.MergeFrom(backing.header())  # type: ignore[attr-defined]  # all responses have one
             return response
 
-        return calls.unary(asked, call)
+        return Unary(asked, call)
 
     # Scans
 
@@ -218,15 +210,15 @@ class KV:
             limit=0 if not message.limit else min(message.limit, INT64_MAX - 1) + 1,
             reverse=message.reverse,
             keys_only=shape is not Shape.ENTRIES,
-            timeout_s=timeout_s or self._calls.options.default_timeout_s,
+            timeout_s=timeout_s or self._backing.options.default_timeout_s,
         )
-        most = min(message.page_bytes or PAGE_BYTES, self._calls.options.response_bytes // 4)
+        most = min(message.page_bytes or PAGE_BYTES, self._backing.options.response_bytes // 4)
         room = _Room(message.limit, message.limit_bytes)
         page = kv.ScanResponse()
         async with aclosing(parts):  # type: ignore[type-var]  # a generator
             async for part in parts:
                 if not page.HasField("header"):
-                    page.header.CopyFrom(self._calls.header(revision=part.revision))
+                    page.header.CopyFrom(self._backing.header(revision=part.revision))
                 for entries, full in room.take(part.entries, most):
                     if shape is not Shape.COUNT:
                         _add_entries(page, entries)
@@ -246,7 +238,7 @@ class KV:
             raise InvalidRequest(f"ttl_ms must be at most {SNAPSHOT_S_MAX * 1000:.0f}, not {message.ttl_ms}")
         taken = await self._service.snapshot(name=_new_name(), ttl_s=ttl_s, timeout_s=timeout_s)
         return kv.SnapshotResponse(
-            header=self._calls.header(revision=taken.revision),
+            header=self._backing.header(revision=taken.revision),
             name=taken.name,
             revision=taken.revision,
             ttl_ms=max(int(taken.expires_s * 1000), 0),
@@ -256,13 +248,13 @@ class KV:
         if not message.name:
             raise InvalidRequest("the snapshot's name is empty")
         await self._service.release(message.name, timeout_s=timeout_s)
-        return kv.ReleaseSnapshotResponse(header=self._calls.header())
+        return kv.ReleaseSnapshotResponse(header=self._backing.header())
 
     async def _compact(self, message: kv.CompactRequest, timeout_s: float) -> Message:
         if not message.revision:
             raise InvalidRequest("the revision is missing")
         await self._service.compact(revision_of("revision", message.revision), timeout_s=timeout_s)
-        return kv.CompactResponse(header=self._calls.header(revision=message.revision))
+        return kv.CompactResponse(header=self._backing.header(revision=message.revision))
 
     # Watches
 
@@ -278,27 +270,27 @@ class KV:
         after = revision_of("after", message.after)
         progress_s = message.progress_ms / 1000 or PROGRESS_S
         progress_s = min(max(progress_s, PROGRESS_S_MIN), PROGRESS_S_MAX)
-        timeout_s = timeout_s or self._calls.options.default_timeout_s
+        timeout_s = timeout_s or self._backing.options.default_timeout_s
         snapshot = None
         if not after:
             snapshot = await self._service.snapshot(name=_new_name(), ttl_s=SNAPSHOT_S, timeout_s=timeout_s)
             after = snapshot.revision
         batches = self._service.watch(after=after, ranges=ranges, progress_s=progress_s)
         async with aclosing(batches):  # type: ignore[type-var]  # a generator
-            yield kv.WatchResponse(header=self._calls.header(revision=after), revision=after)
+            yield kv.WatchResponse(header=self._backing.header(revision=after), revision=after)
             async for batch in batches:
                 if snapshot is not None:
                     with suppress(StoreError):  # its time ends soon, anyway
                         await self._service.release(snapshot.name, timeout_s=timeout_s)
                     snapshot = None
                 for response in self._changes(after, batch):
-                    response.header.CopyFrom(self._calls.header(revision=response.revision))
+                    response.header.CopyFrom(self._backing.header(revision=response.revision))
                     yield response
                 after = batch.revision
 
     def _changes(self, after: int, batch: Batch) -> Iterator[kv.WatchResponse]:
         """A batch in messages of about a page. Only a transaction too large for one is split."""
-        most = self._calls.options.response_bytes // 2
+        most = self._backing.options.response_bytes // 2
         response, size = kv.WatchResponse(), 0
         for revision, events in batch.transactions:
             for part, part_size, continued in _parts(events, most):

@@ -15,7 +15,8 @@ from grpc_reflection.v1alpha.reflection import aio as reflection
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
 from kvstore.api import cluster, health, kv, session
-from kvstore.api.calls import Calls, Context, Options, parse, send
+from kvstore.api.calls import Calls, Context, parse, send
+from kvstore.api.methods import Backing, Options
 from kvstore.api.ports import Facts, Service
 
 LISTEN: Final = "127.0.0.1:0"
@@ -30,12 +31,13 @@ class Api:
     """A node's API. It belongs to the event loop in which it is made."""
 
     def __init__(self, service: Service, facts: Facts, options: Options) -> None:
-        self._calls = Calls(service, facts, options)
-        self._health = health.Health(self._calls)
+        backing = Backing(service, facts, options)
+        self._calls = Calls(backing)
+        self._health = health.Health(backing)
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=options.calls,
             options=(
-                ("grpc.max_receive_message_length", self._calls.message_bytes),
+                ("grpc.max_receive_message_length", backing.message_bytes),
                 ("grpc.max_send_message_length", -1),  # the services see to it
                 ("grpc.so_reuseport", 0),  # two nodes on one port would share its clients
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),
@@ -45,10 +47,10 @@ class Api:
             ),
         )
         services = {
-            kv.SERVICE: kv.KV(self._calls).handlers(),
-            session.SERVICE: session.Session(self._calls).handlers(),
-            cluster.SERVICE: cluster.Cluster(self._calls).handlers(),
-            health.SERVICE: self._health.handlers(),
+            kv.SERVICE: self._calls.handlers(kv.KV(backing).methods),
+            session.SERVICE: session.Session(backing, self._calls).handlers(),
+            cluster.SERVICE: self._calls.handlers(cluster.Cluster(backing).methods),
+            health.SERVICE: self._calls.handlers(self._health.methods),
         }
         self._reflection = reflection.ReflectionServicer([*services, REFLECTION])
         services[REFLECTION] = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(self._reflect)}

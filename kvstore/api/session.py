@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import grpc
 from wbkv_proto.v1 import session_pb2 as session
 
-from kvstore.api.calls import Calls, Context, parse, receive, send
+from kvstore.api.calls import Calls, Context, Handler, parse, receive, send
 from kvstore.api.errors import LimitExceeded, tell
 from kvstore.api.kv import Fields, Requests, check_size
+from kvstore.api.methods import Backing
 from kvstore.store.errors import InvalidRequest, Unavailable
 from kvstore.store.service import Committed
 
@@ -33,18 +34,19 @@ _REPLIES: Final = bytes((session.SessionResponse.REPLIES_FIELD_NUMBER << 3 | 2,)
 class Session:
     """The servicer."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, backing: Backing, calls: Calls) -> None:
+        self._backing = backing
         self._calls = calls
-        self._requests = Requests(calls.service)
+        self._requests = Requests(backing.service)
 
-    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    def handlers(self) -> dict[str, Handler]:
         """By method."""
         return {"Open": grpc.stream_stream_rpc_method_handler(self._open)}
 
     async def _open(self, _: object, context: Context) -> None:
         try:
             self._calls.begin(context)
-            await _Stream(self._calls, self._requests, context).run()
+            await _Stream(self._backing, self._requests, context).run()
         except Exception as error:  # noqa: BLE001 - all of them are told
             await self._calls.fail(context, error)
 
@@ -52,9 +54,9 @@ class Session:
 class _Stream:
     """One client's stream."""
 
-    def __init__(self, calls: Calls, requests: Requests, context: Context) -> None:
-        self._calls = calls
-        self._options = calls.options
+    def __init__(self, backing: Backing, requests: Requests, context: Context) -> None:
+        self._backing = backing
+        self._options = backing.options
         self._requests = requests
         self._context = context
         self._under_way: dict[int, asyncio.Future[Committed]] = {}
@@ -71,7 +73,7 @@ class _Stream:
 
     async def run(self) -> None:
         """Serve until the client has closed its side, and has all replies."""
-        await send(self._context, session.SessionResponse(header=self._calls.header()).SerializeToString())
+        await send(self._context, session.SessionResponse(header=self._backing.header()).SerializeToString())
         reading = asyncio.get_running_loop().create_task(self._read())
         reading.add_done_callback(lambda _: self._to_send.set())
         try:
@@ -163,7 +165,7 @@ class _Stream:
         self._reply(size, reply)
 
     def _error(self, number: int, error: Exception) -> session.Reply:
-        return session.Reply(number=number, error=tell(error, self._calls.facts.topology))
+        return session.Reply(number=number, error=tell(error, self._backing.facts.topology))
 
     def _reply(self, size: int, reply: session.Reply) -> None:
         raw = reply.SerializeToString()

@@ -17,8 +17,8 @@ from wbkv_proto.v1.error_pb2 import Error
 
 from kvstore.api.errors import METADATA
 from kvstore.cluster import LocalCluster
+from kvstore.engine import EPOCH_S
 from kvstore.ports import NodeId
-from kvstore.server import EPOCH_S
 from kvstore.status import ask
 from multicast.types import TICKS_PER_S, GroupId, timestamp
 from tests.faults.harness import PATIENCE_S

@@ -10,8 +10,9 @@ import pytest
 
 from kvstore import layout, storage
 from kvstore.config import Config
+from kvstore.engine import create_disk
 from kvstore.ports import NodeId
-from kvstore.server import Server, create_disk
+from kvstore.server import Server
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId, ReplicaId
 
@@ -29,9 +30,9 @@ def replicas_of(config: Config, node: NodeId = N1) -> set[ReplicaId]:
     async def main() -> set[ReplicaId]:
         server = Server(config, node)
         try:
-            return set(server.node.replicas)
+            return set(server.engine.node.replicas)
         finally:
-            await asyncio.to_thread(server._disk.close)
+            await asyncio.to_thread(server.engine.disk.close)
 
     return asyncio.run(main())
 
@@ -66,7 +67,7 @@ def test_a_disk_that_may_lack_promises_is_kept_but_not_used(
     async def crash() -> None:
         server = Server(config, N1)
         await asyncio.to_thread(shutil.copytree, path, path.with_name("copy"))
-        await asyncio.to_thread(server._disk.close)
+        await asyncio.to_thread(server.engine.disk.close)
 
     asyncio.run(crash())
     shutil.rmtree(path)
@@ -112,16 +113,17 @@ def test_a_node_that_is_wrong_about_itself_stops_whoever_has_called_it(
 
     async def main() -> None:
         server = Server(config, N1)
-        monkeypatch.setattr(server.node, what, fail)
+        engine = server.engine
+        monkeypatch.setattr(engine.node, what, fail)
         calls = {
             "receive": lambda: server._frame(NodeId("n2"), [], 0),
-            "committed": lambda: server._committed({}),
-            "tick": server._tick,
-            "turn": server._turn,
+            "committed": lambda: engine._committed({}),
+            "tick": engine._tick,
+            "turn": engine._turn,
         }
         calls[what]()
-        assert server._failure is wrong
-        assert server._stopped.is_set()
-        await asyncio.to_thread(server._disk.close)
+        assert engine.failure is wrong
+        assert engine.stopped.is_set()
+        await asyncio.to_thread(server.engine.disk.close)
 
     asyncio.run(main())

@@ -12,8 +12,8 @@ import pytest
 from wbkv_proto.v1 import cluster_pb2_grpc, kv_pb2_grpc, session_pb2_grpc
 from wbkv_proto.v1.error_pb2 import Error
 
-from kvstore.api.calls import Options
 from kvstore.api.errors import METADATA
+from kvstore.api.methods import Options
 from kvstore.api.server import Api
 from kvstore.machine import Limits
 from tests.unit.api.memory import NODE, MemoryService

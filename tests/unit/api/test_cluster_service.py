@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from wbkv_proto.v1 import cluster_pb2 as cluster
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from kvstore.api.calls import Options
+from kvstore.api.methods import Options
 from kvstore.api.server import Api
 from kvstore.machine.placement import Placement, slot_token
 from multicast.types import GroupId

@@ -6,8 +6,8 @@ import asyncio
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from kvstore.api.calls import Calls, Options
 from kvstore.api.kv import KV, PAGE_BYTES
+from kvstore.api.methods import Backing, Options
 from kvstore.store.questions import Event
 from kvstore.store.service import Batch
 from tests.unit.api.harness import Served, run, until
@@ -34,7 +34,9 @@ def batch(revision: int, *transactions: tuple[int, list[Event]]) -> Batch:
 def sent(found: Batch, after: int = 0) -> list[tuple[int, list[tuple[int, int, bool]]]]:
     async def messages() -> list[tuple[int, list[tuple[int, int, bool]]]]:
         service = MemoryService()
-        servicer = KV(Calls(service, service.facts_of_node, Options("c", "n", response_bytes=8 * PAGE_BYTES)))
+        servicer = KV(
+            Backing(service, service.facts_of_node, Options("c", "n", response_bytes=8 * PAGE_BYTES))
+        )
         return [
             (m.revision, [(c.revision, len(c.events), c.continued) for c in m.transactions])
             for m in servicer._changes(after, found)
