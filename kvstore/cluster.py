@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import itertools
-import json
 import logging
 import os
 import random
@@ -21,12 +19,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from kvstore.config import API_PORT, Config, ConfigError, Durability, StoreConfig
+from kvstore import folder
+from kvstore.config import API_PORT, Config, Durability, StoreConfig
+from kvstore.folder import CONFIG
 from kvstore.layout import StorageError
 from kvstore.ports import NodeId
 from kvstore.status import ClusterStatus, ask_all
@@ -34,8 +34,6 @@ from kvstore.supervise import Child, ClusterError, has_ended, process_of
 from multicast.protocol import Timing
 
 logger = logging.getLogger(__name__)
-
-CONFIG, LOCK, PID = "cluster.toml", "cluster.lock", "cluster.pid"
 
 NODES, PARTITIONS, REPLICAS = 3, 3, 3
 """Of a new cluster, unless said otherwise."""
@@ -92,7 +90,7 @@ class LocalCluster:
         self.data = Path(data).absolute()
         self.grace_s = grace_s
         self._report = report
-        self._lock = _lock(self.data)
+        self._lock = folder.lock(self.data)
         try:
             file = self.data / CONFIG
             if file.exists():
@@ -101,7 +99,7 @@ class LocalCluster:
                 wanted |= {"protocol": protocol, "durability": durability}
                 wanted |= {"application": application, "store": store}
                 wanted |= {"timing": timing, "delays_ms": delays_ms}
-                _compare(file, found, wanted)
+                folder.compare(file, found, wanted)
                 self.config = found
                 count = len(found.nodes)
                 if port is not None or api_port is not None:
@@ -112,7 +110,7 @@ class LocalCluster:
                 if self.config != found:
                     self.config.dump(file)
             else:
-                _check_empty(self.data)
+                folder.check_empty(self.data)
                 nodes = NODES if nodes is None else nodes
                 free = free_ports(2 * nodes)
                 self.config = Config.local(
@@ -277,50 +275,7 @@ def usual_replicas(nodes: int, protocol: str | None) -> int:
     return REPLICAS if nodes >= REPLICAS and protocol != "skeen" else 1
 
 
-# The folder
-
-
-def _lock(data: Path) -> int:
-    """The exclusive right to run the cluster of a folder, which must be empty if it has none."""
-    if data.exists() and not data.is_dir():
-        raise ConfigError(f"{data} is not a folder")
-    if data.exists() and not (data / LOCK).exists() and not (data / CONFIG).exists():
-        _check_empty(data)  # before we put anything there ourselves
-    data.mkdir(parents=True, exist_ok=True)
-    lock = os.open(data / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        found = supervisor(data)
-        by = f" (process {found})" if found else ""
-        raise ClusterError(f"a cluster is up in {data} already{by}") from None
-    return lock
-
-
-def _check_empty(data: Path) -> None:
-    present = set(os.listdir(data)) - {LOCK}
-    if present:
-        raise ConfigError(f"{data} is not empty, and not a cluster: it has {min(present)} but no {CONFIG}")
-
-
-def _compare(file: Path, config: Config, wanted: Mapping[str, object]) -> None:
-    """A cluster that exists is what it is: refuse to start it as another."""
-    sizes = sorted({len(members) for members in config.groups.values()})
-    found: Mapping[str, object] = {
-        "nodes": len(config.nodes),
-        "partitions": len(config.groups),
-        "replicas": sizes[0] if len(sizes) == 1 else sizes,
-        "protocol": config.protocol,
-        "durability": config.durability,
-        "application": config.application,
-        "store": config.store,
-        "timing": config.timing,
-        "delays_ms": config.delays_ms,
-    }
-    for name, value in wanted.items():
-        if value is not None and value != found[name]:
-            raise ConfigError(f"{file} is of a cluster with {name} {found[name]}, not {value}")
+# Ports
 
 
 def _ports(base: int, count: int) -> Sequence[int]:
@@ -388,54 +343,20 @@ def _bound(host: str, port: int) -> socket.socket:
 # A supervisor that runs elsewhere
 
 
-@contextlib.contextmanager
-def pid_file(data: Path) -> Iterator[None]:
-    """Say that this process runs the cluster, and may be asked to stop it by a SIGTERM."""
-    file = data / PID
-    new = file.with_suffix(".new")
-    new.write_text(json.dumps({"pid": os.getpid(), "started": started_at(os.getpid())}))
-    new.replace(file)
-    try:
-        yield
-    finally:
-        file.unlink(missing_ok=True)
-
-
-def supervisor(data: Path) -> int | None:
-    """The process that runs the cluster of this folder, if there is one: its pid file may be stale."""
-    try:
-        said = json.loads((data / PID).read_text())
-        pid, started = int(said["pid"]), str(said["started"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return pid if started_at(pid) == started else None
-
-
-def started_at(pid: int) -> str | None:
-    """When a process began, in ticks of this boot: unique, with its id. None if it has ended."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        # The second field is the command's name, in brackets, and may be anything.
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if state in "ZX" else f"{boot}/{rest[18]}"
-
-
 def down(data: Path | str, timeout_s: float = 3 * GRACE_S) -> int:
     """Stop the cluster that another process runs, and wait until it has ended. Returns that process's id.
 
     If it does not end in time, it is killed, and its nodes with it.
     """
     data = Path(data).absolute()
-    check_cluster(data)
-    pid = supervisor(data)
+    folder.check_cluster(data)
+    pid = folder.supervisor(data)
     if pid is None:
-        if _is_locked(data):
+        if folder.is_locked(data):
             raise ClusterError(f"the cluster in {data} is run by something else than `wbkv up`: stop that")
         raise ClusterError(f"no cluster is up in {data}")
     with contextlib.suppress(ProcessLookupError), process_of(pid) as process:
-        if supervisor(data) != pid:
+        if folder.supervisor(data) != pid:
             return pid  # it ended, and its id may be another's by now
         signal.pidfd_send_signal(process, signal.SIGTERM)
         signal.pidfd_send_signal(process, signal.SIGCONT)  # it may have been stopped
@@ -444,23 +365,3 @@ def down(data: Path | str, timeout_s: float = 3 * GRACE_S) -> int:
             if not has_ended(process, GRACE_S):
                 raise ClusterError(f"process {pid}, which runs the cluster in {data}, does not end")
     return pid
-
-
-def check_cluster(data: Path) -> None:
-    """Raise `ConfigError` if there is no cluster in the folder."""
-    if not (data / CONFIG).exists():
-        raise ConfigError(f"{data} holds no cluster: there is no {CONFIG}")
-
-
-def _is_locked(data: Path) -> bool:
-    try:
-        lock = os.open(data / LOCK, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False

@@ -273,15 +273,10 @@ class Engine:
         self._do(self.node.commit)
 
     def rest(self) -> None:
-        """Take no turn any more: what it talks to is about to be closed."""
+        """Take no turn any more: what it talks to, and its disk, are about to be closed."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
-
-    async def close(self) -> None:
-        """End it, whether it has failed or not. What was promised is on the disk anyway."""
-        self.rest()
-        await asyncio.to_thread(self.disk.close)
 
     def facts(self, status: Callable[[], Mapping[str, Any]]) -> Facts:
         """What the API says of the store's cluster."""

@@ -16,19 +16,17 @@ from types import TracebackType
 from typing import TextIO
 
 from kvstore.cluster import (
-    CONFIG,
     NODES,
     PARTITIONS,
     READY_S,
     REPLICAS,
     LocalCluster,
-    check_cluster,
     down,
-    pid_file,
     usual_api_port,
 )
 from kvstore.commands.sim import positive
 from kvstore.config import API_PORT, DURABILITY, Config
+from kvstore.folder import CONFIG, check_cluster, pid_file
 from kvstore.ports import NodeId
 from kvstore.status import ClusterStatus, ask_all
 from kvstore.supervise import LOOK_S, ClusterError, cut

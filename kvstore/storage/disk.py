@@ -61,6 +61,7 @@ class Disk(Generic[S]):
             if whole:
                 layout.write_disk(self.path, self.identity, Left(clean=True, boot=layout.boot_id()))
         finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that was forked from this one may have it too
             os.close(self._lock)
             self._lock = -1
 

@@ -365,6 +365,8 @@ class Partition:
     def turn(self, now: float) -> list[Said]:
         """All that is to be said now."""
         self._see_ballot()
+        if self._ballot is not None:
+            self._check_reads(now)  # first, since in a group of one they are answered at once
         self._settle()
         answers, announcements = self.gate.turn()
         if self._ballot is not None:
@@ -375,7 +377,6 @@ class Partition:
             self._askers.clear()
             self._send_answers(answers)
             self._send_votes()
-            self._check_reads(now)
         if now >= self._pull_at or (self._idle and self._busy()):
             self._idle = not self._busy()
             self._pull_at = now + (IDLE_S if self._idle else PULL_S)

@@ -1,0 +1,122 @@
+"""The folder of a cluster on this machine, or of a store in a process: whose it is, and who uses it now.
+
+Whoever runs what is in it holds a lock on `cluster.lock`, which the kernel gives back however that process
+ends. A supervisor that others may ask to stop says so in `cluster.pid`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kvstore.config import Config, ConfigError
+from kvstore.supervise import ClusterError
+
+CONFIG, LOCK, PID = "cluster.toml", "cluster.lock", "cluster.pid"
+
+
+def lock(data: Path) -> int:
+    """The exclusive right to run the cluster of a folder, which must be empty if it has none."""
+    if data.exists() and not data.is_dir():
+        raise ConfigError(f"{data} is not a folder")
+    if data.exists() and not (data / LOCK).exists() and not (data / CONFIG).exists():
+        check_empty(data)  # before we put anything there ourselves
+    data.mkdir(parents=True, exist_ok=True)
+    held = os.open(data / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(held, 20, 0).decode(errors="replace")
+        os.close(held)
+        found = supervisor(data)
+        if found:
+            raise ClusterError(f"a cluster is up in {data} already (process {found})") from None
+        raise ClusterError(f"{data} is in use already, by process {owner or 'unknown'}") from None
+    os.ftruncate(held, 0)
+    os.pwrite(held, str(os.getpid()).encode(), 0)
+    return held
+
+
+def check_empty(data: Path) -> None:
+    """Refuse a folder that has something else than a cluster."""
+    present = set(os.listdir(data)) - {LOCK}
+    if present:
+        raise ConfigError(f"{data} is not empty, and not a cluster: it has {min(present)} but no {CONFIG}")
+
+
+def compare(file: Path, config: Config, wanted: Mapping[str, object]) -> None:
+    """A cluster that exists is what it is: refuse to start it as another."""
+    sizes = sorted({len(members) for members in config.groups.values()})
+    found: Mapping[str, object] = {
+        "nodes": len(config.nodes),
+        "partitions": len(config.groups),
+        "replicas": sizes[0] if len(sizes) == 1 else sizes,
+        "protocol": config.protocol,
+        "durability": config.durability,
+        "application": config.application,
+        "store": config.store,
+        "timing": config.timing,
+        "delays_ms": config.delays_ms,
+    }
+    for name, value in wanted.items():
+        if value is not None and value != found[name]:
+            raise ConfigError(f"{file} is of a cluster with {name} {found[name]}, not {value}")
+
+
+@contextlib.contextmanager
+def pid_file(data: Path) -> Iterator[None]:
+    """Say that this process runs the cluster, and may be asked to stop it by a SIGTERM."""
+    file = data / PID
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps({"pid": os.getpid(), "started": started_at(os.getpid())}))
+    new.replace(file)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def supervisor(data: Path) -> int | None:
+    """The process that runs the cluster of this folder, if there is one: its pid file may be stale."""
+    try:
+        said = json.loads((data / PID).read_text())
+        pid, started = int(said["pid"]), str(said["started"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return pid if started_at(pid) == started else None
+
+
+def started_at(pid: int) -> str | None:
+    """When a process began, in ticks of this boot: unique, with its id. None if it has ended."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # The second field is the command's name, in brackets, and may be anything.
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else f"{boot}/{rest[18]}"
+
+
+def check_cluster(data: Path) -> None:
+    """Raise `ConfigError` if there is no cluster in the folder."""
+    if not (data / CONFIG).exists():
+        raise ConfigError(f"{data} holds no cluster: there is no {CONFIG}")
+
+
+def is_locked(data: Path) -> bool:
+    """Whether somebody runs what is in the folder."""
+    try:
+        found = os.open(data / LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(found)
+    return False
