@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from wbkv_proto.v1.error_pb2 import Error as Told
 
 from wbkv.core.effects import Ask, Failure, Open, Stream, failed
-from wbkv.errors import Error
+from wbkv.errors import ClientClosed, Error, Forked, error_of
 from wbkv.links.tasks import AsyncLink
 
 
@@ -59,10 +59,11 @@ def backend(name: str) -> Any:
 
 def open_store(path: str | os.PathLike[str] | None, partitions: int | None, durability: str | None) -> Store:
     """Open an embedded store; what is not said is as it was, or as it usually is."""
-    said = {"partitions": partitions, "durability": durability}
-    store: Store = backend("embedded")(
-        path, **{name: value for name, value in said.items() if value is not None}
-    )
+    open_: Any = backend("embedded")
+    try:
+        store: Store = open_(path, partitions=partitions, durability=durability)
+    except Exception as error:
+        raise error_of(_failure(error).error) from error
     return store
 
 
@@ -88,11 +89,32 @@ class _Stream:
         self._stream.cancel()
 
 
-class EmbeddedLink:
-    """For threads."""
+class _Embedded:
+    """A store that is open in this process, and no other."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, shared: bool = False) -> None:
+        self._opened = store
+        self._shared = shared
+        """Somebody else closes it."""
+        self._closed = False
+        self._pid = os.getpid()
+
+    @property
+    def _store(self) -> Store:
+        if self._closed:
+            raise ClientClosed("the store is closed")
+        if os.getpid() != self._pid:
+            raise Forked("an embedded store does not go with a process into its fork")
+        return self._opened
+
+    def _close(self) -> None:
+        self._closed = True
+        if not self._shared:
+            self._opened.close()
+
+
+class EmbeddedLink(_Embedded):
+    """For threads."""
 
     def ask(self, ask: Ask) -> Message | Failure:
         """One request, one response."""
@@ -127,16 +149,11 @@ class EmbeddedLink:
 
     def close(self) -> None:
         """Commit, and end."""
-        self._store.close()
+        self._close()
 
 
-class EmbeddedTasks:
+class EmbeddedTasks(_Embedded):
     """For event loops."""
-
-    def __init__(self, store: Store, *, shared: bool = False) -> None:
-        self._store = store
-        self._shared = shared
-        """Somebody else closes it."""
 
     def ask(self, ask: Ask) -> Awaitable[Message | Failure]:
         """One request, one response."""
@@ -162,8 +179,7 @@ class EmbeddedTasks:
 
     async def close(self) -> None:
         """Commit, and end."""
-        if not self._shared:
-            await asyncio.to_thread(self._store.close)
+        await asyncio.to_thread(self._close)
 
 
 async def _answer(future: Future[Message]) -> Message | Failure:
