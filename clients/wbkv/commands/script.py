@@ -1,0 +1,138 @@
+"""A transaction as people write it down: what `wbkv txn` understands.
+
+The classes are what was written, `str` of a script writes it again; see `language` and `scriptjson` for how
+it is read.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wbkv import operations
+from wbkv.commands.text import escape
+from wbkv.data import EVERYTHING, KeyRange, prefix
+
+NUMBERS: Final = ("version", "mod_revision", "create_revision")
+SUBJECTS: Final = ("value", *NUMBERS, "exists", "absent", "unchanged")
+OPERATIONS: Final = ("get", "put", "del", "append", "add", "min", "max", "scan")
+VALUED: Final = ("put", "append")
+COUNTED: Final = ("add", "min", "max")
+RANGES: Final = ("prefix", "between", "everything")
+STRUCTURE: Final = ("when", "and", "then", "otherwise")
+OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+SPECIAL: Final = frozenset(" \"'();,<>=!#\\")
+"""What a word without quotes cannot have in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something that must hold."""
+
+    subject: str
+    """One of `SUBJECTS`."""
+    target: bytes | KeyRange
+    operator: str | None = None
+    operand: bytes | int | None = None
+    """What it is compared to; of `unchanged`, since which revision."""
+
+    def __str__(self) -> str:
+        if isinstance(self.target, KeyRange):
+            return f"unchanged({_range(self.target, one_key=True)}) since {_operand(self.operand)}"
+        said = f"{self.subject}({word(self.target)})"
+        return said if self.operator is None else f"{said} {self.operator} {_operand(self.operand)}"
+
+    def lower(self) -> operations.Condition:
+        """As the client has it."""
+        if isinstance(self.target, KeyRange):
+            assert isinstance(self.operand, int)
+            return operations.unchanged(self.target, since=self.operand)
+        made: Any = getattr(operations, self.subject)(self.target)
+        lowered: operations.Condition = (
+            made if self.operator is None else OPERATORS[self.operator](made, self.operand)
+        )
+        return lowered
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Something to do."""
+
+    name: str
+    """One of `OPERATIONS`."""
+    target: bytes | KeyRange
+    operand: bytes | int | None = None
+    limit: int = 0
+    reverse: bool = False
+
+    def __str__(self) -> str:
+        target = _range(self.target) if isinstance(self.target, KeyRange) else word(self.target)
+        said = [self.name, target]
+        if self.operand is not None:
+            said.append(_operand(self.operand))
+        if self.limit:
+            said.append(f"limit {self.limit}")
+        if self.reverse:
+            said.append("reverse")
+        return " ".join(said)
+
+    def lower(self) -> operations.Operation:
+        """As the client has it."""
+        if self.name == "scan":
+            return operations.scan(self.target, limit=self.limit, reverse=self.reverse)
+        name = {"del": "delete", "min": "minimum", "max": "maximum"}.get(self.name, self.name)
+        operands = () if self.operand is None else (self.operand,)
+        lowered: operations.Operation = getattr(operations, name)(self.target, *operands)
+        return lowered
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """If all conditions hold, `then` is performed, else `otherwise`."""
+
+    conditions: tuple[Condition, ...]
+    then: tuple[Operation, ...]
+    otherwise: tuple[Operation, ...]
+
+    def __str__(self) -> str:
+        then, otherwise = "; ".join(map(str, self.then)), "; ".join(map(str, self.otherwise))
+        if not self.conditions:
+            return then
+        said = "when " + " and ".join(map(str, self.conditions))
+        return said + (f" then {then}" if then else "") + (f" otherwise {otherwise}" if otherwise else "")
+
+
+def word(data: bytes) -> str:
+    """A key or value, quoted where it has to be."""
+    text = escape(data)
+    if text and text.isprintable() and SPECIAL.isdisjoint(text) and text not in STRUCTURE:
+        return text
+    return '"' + text.replace('"', '\\"') + '"'
+
+
+def one(key: bytes) -> KeyRange:
+    """The range of just this key."""
+    return KeyRange(key, key + b"\0")
+
+
+def _operand(operand: bytes | int | None) -> str:
+    return word(operand) if isinstance(operand, bytes) else str(operand)
+
+
+def _range(keys: KeyRange, *, one_key: bool = False) -> str:
+    if keys == EVERYTHING:
+        return "everything()"
+    if one_key and keys == one(keys.start):
+        return word(keys.start)
+    if keys == prefix(keys.start):
+        return f"prefix({word(keys.start)})"
+    end = "" if keys.end is None else f", {word(keys.end)}"
+    return f"between({word(keys.start)}{end})"
