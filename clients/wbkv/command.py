@@ -1,17 +1,67 @@
 """The `wbkv` command, assembled from what is installed.
 
-Each subcommand is an entry point of the group `wbkv.commands`. One whose packages are missing is not
-offered: a client-only install has the client's commands, the server's install adds its own.
+The client's own commands are modules of `wbkv.commands`; others are entry points of the group of that name.
+One whose packages are missing is not offered: a client-only install has the client's commands, the server's
+install adds its own. Only the command that was asked for is loaded, so that a `get` starts quickly.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import io
 import os
 import sys
-from collections.abc import Sequence
-from importlib.metadata import entry_points, version
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from typing import Any, Final, Protocol, cast
+
+from wbkv import errors
+from wbkv.commands.hints import did_you_mean
+
+OWN: Final = {
+    "compact": "compact",
+    "completion": "completion",
+    "del": "delete",
+    "get": "get",
+    "put": "put",
+    "scan": "scan",
+    "snapshot": "snapshot",
+    "status": "status",
+    "txn": "txn",
+    "watch": "watch",
+}
+"""The client's commands, and the modules that have them."""
+
+GROUP: Final = "wbkv.commands"
+ENDING: Final = ("-h", "--help", "--version")
+WITH_VALUE: Final = ("-e", "--endpoints", "--timeout")
+"""The options that have a value and may stand before the command."""
+
+EPILOG: Final = """\
+Options that all commands of a client have, like --endpoints and --json, may stand before the command, too.
+`wbkv COMMAND --help` says more of one.
+
+exit status:
+  0    done
+  1    no: the key is absent, the conditions do not hold, the check failed
+  2    bad usage or bad input: nothing was done
+  3    the cluster cannot be reached, or did not answer in time: nothing was done
+  4    unknown: a write may have been done
+  5    history that was asked for has been compacted
+  6    the cluster failed, or has an answer that it cannot send
+  130  interrupted by Ctrl-C
+"""
+
+
+STATUSES: Final[tuple[tuple[type[errors.Error], int], ...]] = (
+    (errors.Pinned, 1),
+    (errors.InvalidRequest, 2),
+    (errors.Unavailable, 3),
+    (errors.DeadlineExceeded, 3),
+    (errors.OutcomeUnknown, 4),
+    (errors.Compacted, 5),
+)
+FAILED: Final = 6
 
 
 class Command(Protocol):
@@ -26,46 +76,148 @@ class Command(Protocol):
         """Do it; the result is the exit status."""
 
 
-def installed() -> dict[str, Command]:
-    """The subcommands whose packages are installed, by name."""
-    found: dict[str, Command] = {}
-    for entry in sorted(entry_points(group="wbkv.commands"), key=lambda entry: entry.name):
-        try:
-            found[entry.name] = entry.load()
-        except ModuleNotFoundError:
-            continue
-    return found
+class Missing(ValueError):
+    """A command that cannot be had here."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what may have been meant, and takes options between arguments.
+
+    It knows no abbreviated options, which would mean something else when another option is added.
+    """
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(allow_abbrev=False, **how)
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse all of it, or end with a complaint."""
+        nested = any(action.nargs == argparse.PARSER for action in self._actions)
+        # After `--`, or with subcommands of its own, options cannot stand anywhere.
+        mixed = not nested and "--" not in argv
+        parse = self.parse_known_intermixed_args if mixed else self.parse_known_args
+        arguments, rest = parse(argv)
+        if rest:
+            hint = did_you_mean(rest[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+        return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand. Status 2 for bad usage, 130 for Ctrl-C, else the subcommand's own."""
-    parser = argparse.ArgumentParser(
-        prog="wbkv", description="A partitioned key-value store on atomic multicast."
-    )
-    parser.add_argument("--version", action="version", version=f"wbkv {version('wbkv')}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, command in installed().items():
-        sub = commands.add_parser(name, help=command.help, description=command.help)
-        command.configure(sub)
-        sub.set_defaults(run=command.run)
-    arguments = parser.parse_args(argv)
+    """Run one subcommand. The exit status is as `EPILOG` says."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    before, name, after = _split(argv)
+    if name is None:
+        full_parser().parse_args(before)  # ends with help, or a complaint
+        return 2
     try:
-        status: int = arguments.run(arguments)
+        command = load(name)
+    except Missing as error:
+        sys.stderr.write(f"wbkv: {error}\n")
+        return 2
+    parser = Parser(prog=f"wbkv {name}", description=command.help)
+    command.configure(parser)
+    return _run(name, command, parser.parse([*before, *after]))
+
+
+def _split(argv: Sequence[str]) -> tuple[Sequence[str], str | None, Sequence[str]]:
+    """The options before the command, the command if there is one, and what follows it."""
+    index = 0
+    while (
+        index < len(argv) and argv[index].startswith("-") and argv[index] not in ("-h", "--help", "--version")
+    ):
+        index += 2 if argv[index] in WITH_VALUE else 1
+    if index >= len(argv) or argv[index].startswith("-"):
+        return argv, None, ()
+    return argv[:index], argv[index], argv[index + 1 :]
+
+
+def load(name: str) -> Command:
+    """The command of this name. Raises `Missing`, which says what to do about it."""
+    if name in OWN:
+        return cast(Command, importlib.import_module(f"wbkv.commands.{OWN[name]}").command)
+    others = {entry.name: entry for entry in _others()}
+    if name in others:
+        try:
+            return cast(Command, others[name].load())
+        except ModuleNotFoundError as error:
+            raise Missing(_needs(name, error)) from None
+    known = [*OWN, *others]
+    hint = did_you_mean(name, known) or f"; there are {', '.join(sorted(known))}"
+    raise Missing(f"there is no command {name!r}{hint}")
+
+
+def _others() -> Collection[Any]:
+    from importlib.metadata import entry_points  # slow, and the client's commands do without
+
+    return entry_points(group=GROUP)
+
+
+def _needs(name: str, error: ModuleNotFoundError) -> str:
+    return f"{name} needs {error.name}, which is not installed: pip install 'wbkv[server]'"
+
+
+def full_parser() -> argparse.ArgumentParser:
+    """With all commands that are installed: for help, and for shells that complete."""
+    from wbkv.commands.options import add_common
+
+    parser = Parser(
+        prog="wbkv",
+        description="A partitioned key-value store on atomic multicast.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and end")
+    add_common(parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in sorted({*OWN, *(entry.name for entry in _others())}):
+        try:
+            command = load(name)
+        except Missing:
+            continue
+        command.configure(commands.add_parser(name, help=command.help, description=command.help))
+    return parser
+
+
+class _Version(argparse.Action):
+    """Looks the version up when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"wbkv {version('wbkv')}\n")
+        parser.exit()
+
+
+def _run(name: str, command: Command, arguments: argparse.Namespace) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What a terminal cannot show must not end the command.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        status = command.run(arguments)
         sys.stdout.flush()
+    except errors.Error as error:
+        return _complain(name, error, status_of(error))
     except ValueError as error:
         # Everything here that refuses an argument says which and why.
-        return _complain(arguments.command, error)
+        return _complain(name, error)
     except BrokenPipeError:
         # Whoever read our output has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _complain(arguments.command, error)
+        return _complain(name, error)
+    except ModuleNotFoundError as error:
+        return _complain(name, _needs(name, error))
     except KeyboardInterrupt:
         return 130
     return status
 
 
-def _complain(name: str, error: Exception) -> int:
+def status_of(error: errors.Error) -> int:
+    """What an error of the client's means to whoever called the command."""
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), FAILED)
+
+
+def _complain(name: str, error: object, status: int = 2) -> int:
     sys.stderr.write(f"wbkv {name}: {error}\n")
-    return 2
+    return status

@@ -92,12 +92,12 @@ def wbkv(argv: list[str]) -> int:
     from wbkv import command
 
     from kvstore.cluster import LocalCluster
-    from kvstore.commands.cluster import UpCommand, down_command, status_command
+    from kvstore.commands.cluster import UpCommand
 
     cluster = functools.partial(LocalCluster, command=NODE, make_disk=make_disk)
     up = UpCommand(cluster, api_port=lambda *_: None)
-    found: dict[str, command.Command] = {"up": up, "down": down_command, "status": status_command}
-    with mock.patch.object(command, "installed", return_value=found):
+    load = command.load
+    with mock.patch.object(command, "load", lambda name: up if name == "up" else load(name)):
         return command.main(argv)
 
 

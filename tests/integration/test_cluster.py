@@ -942,9 +942,9 @@ def test_real_nodes(tmp_path: Path) -> None:
 
 def test_the_commands_are_entry_points() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    entries = project["project"]["entry-points"]["wbkv.commands"]
-    for name in ("serve", "up", "down", "status"):
-        found, _, attribute = entries[name].partition(":")
+    entries = project["project"]["entry-points"]
+    for group, name in (("", "serve"), ("", "up"), ("", "down"), (".local", "status")):
+        found, _, attribute = entries[f"wbkv.commands{group}"][name].partition(":")
         assert getattr(importlib.import_module(found), attribute).help
 
 

@@ -193,17 +193,6 @@ def test_a_protocol_that_refuses_the_groups_runs_nothing(
         assert "but group 0 has 3" in capsys.readouterr().err
 
 
-def test_commands_whose_packages_are_missing_are_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Missing:
-        name = "absent"
-
-        def load(self) -> command.Command:
-            raise ModuleNotFoundError("no such package")
-
-    monkeypatch.setattr(command, "entry_points", lambda group: [Missing()])
-    assert command.installed() == {}
-
-
 def run_example(number: int, elsewhere: tuple[str, str] = ("", "")) -> str:
     """The output of an example of the README, with a cluster that is elsewhere."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()

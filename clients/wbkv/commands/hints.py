@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection
 from typing import Final
 
@@ -27,6 +26,8 @@ HABITS: Final = {
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
     """A hint to put behind a complaint: empty if nothing comes near."""
+    import difflib  # only who has made a mistake waits for it
+
     meant = HABITS.get(word.lower())
     if meant not in known:
         meant = next(iter(difflib.get_close_matches(word.lower(), sorted(known), n=1)), None)

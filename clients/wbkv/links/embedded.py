@@ -9,7 +9,6 @@ from collections.abc import Awaitable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TooLate
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
@@ -46,6 +45,8 @@ class Store(Protocol):
 @cache
 def backend(name: str) -> Any:
     """What an installed package offers under the name."""
+    from importlib.metadata import entry_points  # slow to load, and only embedded stores need it
+
     for entry in entry_points(group="wbkv.backends", name=name):
         try:
             return entry.load()

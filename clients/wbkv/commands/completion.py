@@ -1,0 +1,41 @@
+"""`wbkv completion`: what a shell needs to complete this command."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from wbkv.commands import options
+
+SHELLS: Final = ("bash", "fish", "zsh")
+
+
+class CompletionCommand:
+    """Print a completion script."""
+
+    help = "print a script that lets a shell complete commands and options"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = (
+            "The script knows the commands that are installed now, and calls nothing:\n"
+            "  bash  wbkv completion bash > ~/.local/share/bash-completion/completions/wbkv\n"
+            "  zsh   wbkv completion zsh > ~/.zfunc/_wbkv       (a folder of $fpath)\n"
+            "  fish  wbkv completion fish > ~/.config/fish/completions/wbkv.fish"
+        )
+        parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it."""
+        try:
+            import shtab
+        except ModuleNotFoundError:
+            raise ValueError("this needs the package shtab: pip install 'wbkv[cli]'") from None
+        from wbkv.command import full_parser
+
+        options.print_line(shtab.complete(full_parser(), arguments.shell))
+        return 0
+
+
+command = CompletionCommand()

@@ -1,0 +1,40 @@
+"""`wbkv del`: remove a key, or all keys of a range."""
+
+from __future__ import annotations
+
+import argparse
+
+from wbkv.commands import options
+from wbkv.commands.text import argument
+
+
+class DeleteCommand:
+    """Remove keys."""
+
+    help = "remove a key, or all keys of a range, and print how many there were"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.epilog = "All keys of a range go at once, in one transaction."
+        parser.add_argument("key", metavar="KEY", nargs="?")
+        parser.add_argument("--prefix", metavar="PREFIX", help="all keys that begin with this")
+        options.add_range(parser)
+        options.add_escaped(parser)
+        options.add_common(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it."""
+        keys = options.range_of(arguments, arguments.prefix)
+        if (arguments.key is None) == (keys is None):
+            raise ValueError("give a key, or --prefix, or --from and --to")
+        with options.connect(arguments) as client:
+            target = argument(arguments.key, escaped=arguments.escaped) if keys is None else keys
+            deleted = client.delete(target)
+        if arguments.json:
+            options.print_json({"deleted": deleted})
+        else:
+            options.print_line(f"{deleted} deleted")
+        return 0
+
+
+command = DeleteCommand()

@@ -1,0 +1,44 @@
+"""`wbkv put`: write a key."""
+
+from __future__ import annotations
+
+import argparse
+
+from wbkv.commands import options
+from wbkv.commands.text import argument
+
+
+class PutCommand:
+    """Write a key."""
+
+    help = "write a key, and print the revision"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.add_argument("key", metavar="KEY")
+        parser.add_argument("value", metavar="VALUE", nargs="?", help="-: what comes on the standard input")
+        parser.add_argument("--file", metavar="FILE", help="the value is what the file has")
+        options.add_escaped(parser)
+        options.add_common(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it."""
+        if (arguments.value is None) == (arguments.file is None):
+            raise ValueError("give a value, or - to read it from the standard input, or --file FILE")
+        key = argument(arguments.key, escaped=arguments.escaped)
+        if arguments.file is not None:
+            value = options.read_input(arguments.file)
+        elif arguments.value == "-":
+            value = options.read_input("-")
+        else:
+            value = argument(arguments.value, escaped=arguments.escaped)
+        with options.connect(arguments) as client:
+            revision = client.put(key, value)
+        if arguments.json:
+            options.print_json({"revision": revision})
+        else:
+            options.print_line(f"revision {revision}")
+        return 0
+
+
+command = PutCommand()

@@ -1,0 +1,57 @@
+"""`wbkv scan`: the keys of a range, in order."""
+
+from __future__ import annotations
+
+import argparse
+
+from wbkv.commands import options, tables
+from wbkv.commands.text import escape, to_json
+from wbkv.data import EVERYTHING
+
+
+class ScanCommand:
+    """Read a range."""
+
+    help = "print the keys of a range with their values, in order, all as of one revision"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.epilog = "With --json, one object for each key, on a line of its own."
+        add = parser.add_argument
+        add("prefix", metavar="PREFIX", nargs="?", help="keys that begin with this (all keys)")
+        options.add_range(parser)
+        add("--limit", type=options.count, default=0, metavar="N", help="at most so many")
+        add("--reverse", action="store_true", help="from the last to the first")
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument("--keys", action="store_true", help="only the keys")
+        how.add_argument("--count", action="store_true", help="only how many there are")
+        how.add_argument("--long", "-l", action="store_true", help="revisions and versions, too")
+        options.add_reading(parser)
+        options.add_escaped(parser)
+        options.add_common(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it."""
+        keys = options.range_of(arguments, arguments.prefix) or EVERYTHING
+        reading = options.reading(arguments)
+        if arguments.count and (arguments.limit or arguments.reverse):
+            raise ValueError("--count counts all of it: leave out --limit and --reverse")
+        with options.connect(arguments) as client:
+            if arguments.count:
+                number = client.count(keys, **reading)
+                options.print_json({"count": number}) if arguments.json else options.print_line(str(number))
+                return 0
+            if arguments.keys:
+                for key in client.keys(keys, limit=arguments.limit, reverse=arguments.reverse, **reading):
+                    options.print_json(to_json(key)) if arguments.json else options.print_line(escape(key))
+                return 0
+            entries = client.scan(keys, limit=arguments.limit, reverse=arguments.reverse, **reading)
+            if arguments.json:
+                for entry in entries:
+                    options.print_json(options.entry_json(entry))
+            else:
+                tables.show_entries(entries, long=arguments.long)
+        return 0
+
+
+command = ScanCommand()

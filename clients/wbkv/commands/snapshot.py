@@ -1,0 +1,43 @@
+"""`wbkv snapshot`: a revision of the whole store that stays readable for a while."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from wbkv.commands import options
+
+TTL_S: Final = 60.0
+
+
+class SnapshotCommand:
+    """Take a snapshot."""
+
+    help = "take a snapshot, and print the revision to read it at"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.epilog = (
+            "It ends by itself. Read it with --revision: wbkv get KEY --revision R, wbkv scan --revision R."
+        )
+        parser.add_argument(
+            "--ttl",
+            type=options.seconds,
+            default=TTL_S,
+            metavar="S",
+            help="how long it stays readable (60)",
+        )
+        options.add_common(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it. The snapshot outlives the command: it is not closed here."""
+        with options.connect(arguments) as client:
+            revision = client.snapshot(ttl=arguments.ttl).revision
+        if arguments.json:
+            options.print_json({"revision": revision, "ttl": arguments.ttl})
+        else:
+            options.print_line(f"revision {revision}")
+        return 0
+
+
+command = SnapshotCommand()

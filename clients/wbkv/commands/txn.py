@@ -1,0 +1,136 @@
+"""`wbkv txn`: several operations at once, if conditions hold."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Final
+
+from wbkv.commands import language, options, scriptjson, tables
+from wbkv.commands.script import Script
+from wbkv.commands.text import escape
+from wbkv.data import Entry, Failed, Scanned, TxnResult
+
+EXAMPLES: Final = """\
+examples:
+  Move 30 from alice to bob, if both are there:
+    wbkv txn 'when exists(alice) and exists(bob) then add alice -30; add bob 30 otherwise get alice; get bob'
+
+  Take a lock that nobody has, and see who has it:
+    wbkv txn 'when absent(lock/door) then put lock/door me otherwise get lock/door'
+
+  Several reads of one moment, for a program:
+    wbkv txn --json 'get alice; scan prefix(user/) limit 10 reverse; scan between(a, m)'
+
+conditions:
+  exists(KEY)  absent(KEY)  value(KEY) == VALUE  version(KEY) == N  mod_revision(KEY) == N
+  create_revision(KEY) == N  unchanged(RANGE) since REVISION          also !=, < and >, on bytes or numbers
+operations:
+  get KEY  put KEY VALUE  del KEY  del RANGE  append KEY VALUE  add KEY N  min KEY N  max KEY N
+  scan RANGE [limit N] [reverse]                                      between them ; or a new line
+ranges:
+  prefix(KEY)  between(KEY, KEY)  everything()
+Keys and values with spaces or any of ()<>=!;,# stand in quotes, "..." or '...', with escapes: \\x00 \\n \\".
+
+As JSON (--from-json): {"when": [["version", "bob", ">", 0]], "then": [["add", "bob", 30]], "otherwise":
+[["get", "bob"]]}; ranges are {"prefix": KEY}, {"between": [KEY, KEY]}, {"everything": true}; keys and values
+that are not text are {"base64": "..."}.
+
+Status 0: done. 1: the conditions do not hold, and `otherwise` was done; or an operation could not be.
+"""
+
+
+class TxnCommand:
+    """Run a transaction."""
+
+    help = "perform several operations at once, in all partitions, if conditions hold"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = EXAMPLES
+        add = parser.add_argument
+        add("script", metavar="TRANSACTION", nargs="?", help="-, or none: from the standard input")
+        add("--file", metavar="FILE", help="read it from a file")
+        add("--from-json", action="store_true", help="it is written as JSON")
+        options.add_common(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it."""
+        if arguments.script is not None and arguments.file is not None:
+            raise ValueError("give the transaction, or --file FILE")
+        script = _read(arguments)
+        with options.connect(arguments) as client:
+            result = (
+                client.txn()
+                .when(*(condition.lower() for condition in script.conditions))
+                .then(*(operation.lower() for operation in script.then))
+                .otherwise(*(operation.lower() for operation in script.otherwise))
+                .commit()
+            )
+        if arguments.json:
+            options.print_json(_json(result))
+        else:
+            _print(script, result)
+        return int(not result.succeeded or any(isinstance(each, Failed) for each in result.results))
+
+
+def _read(arguments: argparse.Namespace) -> Script:
+    if arguments.script in (None, "-"):
+        text = options.read_input(arguments.file or "-").decode("utf-8", "surrogateescape")
+    else:
+        text = arguments.script
+    if arguments.from_json:
+        return scriptjson.parse(text)
+    try:
+        return language.parse(text)
+    except language.ScriptError as error:
+        raise ValueError(f"{error}\n{error.pointer}") from None
+
+
+def _json(result: TxnResult[bytes]) -> dict[str, Any]:
+    return {
+        "succeeded": result.succeeded,
+        "revision": result.revision,
+        "unmet": list(result.unmet),
+        "results": [_result_json(each) for each in result.results],
+    }
+
+
+def _result_json(found: Entry[bytes] | Scanned[bytes] | Failed | int | None) -> Any:
+    if isinstance(found, Entry):
+        return options.entry_json(found)
+    if isinstance(found, Scanned):
+        entries = [options.entry_json(entry) for entry in found.entries]
+        return {"entries": entries, "count": found.count, "more": found.more}
+    return {"failed": found.fault} if isinstance(found, Failed) else found
+
+
+def _print(script: Script, result: TxnResult[bytes]) -> None:
+    if not result.succeeded:
+        unmet = ", ".join(str(script.conditions[place]) for place in result.unmet)
+        sys.stderr.write(f"wbkv txn: does not hold: {unmet}\n")
+    branch = script.then if result.succeeded else script.otherwise
+    rows = [
+        (str(operation) if index == 0 else "", said)
+        for operation, found in zip(branch, result.results, strict=True)
+        for index, said in enumerate(_said(found))
+    ]
+    if rows:
+        tables.show(("OPERATION", "RESULT"), rows)
+    options.print_line(f"revision {result.revision}")
+
+
+def _said(found: Entry[bytes] | Scanned[bytes] | Failed | int | None) -> list[str]:
+    """A result, in lines."""
+    if isinstance(found, Entry):
+        return [escape(found.value)]
+    if isinstance(found, Scanned):
+        lines = [f"{escape(entry.key)} = {escape(entry.value)}" for entry in found.entries]
+        return [*lines, f"{found.count} keys{', and more' if found.more else ''}"]
+    if isinstance(found, Failed):
+        return [f"FAILED: {found.fault}"]
+    return ["-" if found is None else str(found)]
+
+
+command = TxnCommand()

@@ -1,0 +1,87 @@
+"""`wbkv watch`: what changes, transaction by transaction."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from wbkv.commands import options
+from wbkv.commands.text import argument, escape, to_json
+from wbkv.data import EVERYTHING, Change, Event, KeyRange, prefix
+
+
+class WatchCommand:
+    """Follow changes until Ctrl-C."""
+
+    help = "print every change of some keys, as it happens"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.epilog = (
+            "Every transaction once, whole, in the order of revisions, until Ctrl-C (status 130) or --limit. "
+            "With --json, one object for each transaction, on a line of its own. "
+            "Status 5: history after that revision is gone; scan again, and watch after the scan's revision."
+        )
+        add = parser.add_argument
+        add("prefix", metavar="PREFIX", nargs="*", help="keys that begin with this (all keys)")
+        options.add_range(parser)
+        add(
+            "--after",
+            type=options.revision,
+            metavar="R",
+            help="all changes above it (from now on)",
+        )
+        add("--limit", type=options.count, metavar="N", help="end after so many transactions")
+        options.add_escaped(parser)
+        options.add_common(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it."""
+        ranges = _ranges(arguments)
+        with (
+            options.connect(arguments) as client,
+            client.watch(*ranges, after=arguments.after) as changes,
+        ):
+            sys.stderr.write(f"watching after revision {changes.revision}\n")
+            sys.stderr.flush()
+            for number, change in enumerate(changes, 1):
+                if arguments.json:
+                    options.print_json(_json(change))
+                else:
+                    for event in change.events:
+                        options.print_line(_line(change.revision, event))
+                sys.stdout.flush()
+                if number == arguments.limit:
+                    break
+        return 0
+
+
+def _ranges(arguments: argparse.Namespace) -> list[KeyRange]:
+    prefixes = [prefix(argument(text, escaped=arguments.escaped)) for text in arguments.prefix]
+    interval = options.range_of(arguments, None)
+    return [*prefixes, *([] if interval is None else [interval])] or [EVERYTHING]
+
+
+def _json(change: Change[bytes]) -> dict[str, Any]:
+    return {
+        "revision": change.revision,
+        "events": [
+            {
+                "key": to_json(event.key),
+                "value": None if event.value is None else to_json(event.value),
+                "create_revision": event.create_revision,
+                "version": event.version,
+            }
+            for event in change.events
+        ],
+    }
+
+
+def _line(revision: int, event: Event[bytes]) -> str:
+    if event.value is None:
+        return f"{revision}  del  {escape(event.key)}"
+    return f"{revision}  put  {escape(event.key)}  {escape(event.value)}"
+
+
+command = WatchCommand()

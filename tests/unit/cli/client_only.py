@@ -1,0 +1,29 @@
+"""The `wbkv` command as an install without any extra has it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HIDDEN = "kvstore multicast lmdb msgspec uvloop sortedcontainers grpc_health grpc_reflection rich shtab"
+
+CLIENT_ONLY = f"""
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {HIDDEN.split()!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hidden())
+from wbkv.command import main
+sys.exit(main())
+"""
+
+
+def client_only(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own command
+        [sys.executable, "-c", CLIENT_ONLY, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
