@@ -68,6 +68,7 @@ figures: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.store_throughput
 	$(BIN)/python -m benchmarks.far_votes
 	$(BIN)/python -m benchmarks.flows
+	$(BIN)/python -m benchmarks.command_start
 	$(BIN)/wbkv bench delays --variants
 	$(BIN)/wbkv bench theorem4 --variants
 	$(BIN)/wbkv bench messages

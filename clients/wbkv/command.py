@@ -122,9 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _split(argv: Sequence[str]) -> tuple[Sequence[str], str | None, Sequence[str]]:
     """The options before the command, the command if there is one, and what follows it."""
     index = 0
-    while (
-        index < len(argv) and argv[index].startswith("-") and argv[index] not in ("-h", "--help", "--version")
-    ):
+    while index < len(argv) and argv[index].startswith("-") and argv[index] not in ENDING:
         index += 2 if argv[index] in WITH_VALUE else 1
     if index >= len(argv) or argv[index].startswith("-"):
         return argv, None, ()

@@ -301,7 +301,7 @@ def test_status(shell: Shell, cluster: LocalCluster) -> None:
     found = shell.json("status")
     assert found["cluster"] == cluster.config.id
     assert [node["name"] for node in found["nodes"]] == ["n1", "n2", "n3"]
-    assert all(node["up"] for node in found["nodes"])
+    assert all(node["up"] and node["details"] and node["problem"] is None for node in found["nodes"])
     for partition in found["partitions"]:
         leaders = [member["node"] for member in partition["members"] if member["leads"]]
         assert leaders == [partition["leader"]]

@@ -46,9 +46,9 @@ class StatusCommand:
         with options.connect(arguments) as client:
             topology, nodes = client.topology(), client.status()
         if arguments.json:
-            options.print_json(_json(topology, nodes))
+            options.print_json(report(topology, nodes))
         else:
-            _print(topology, nodes)
+            show(topology, nodes)
         return 0
 
 
@@ -66,7 +66,8 @@ def _local(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _json(topology: Topology, nodes: list[NodeStatus]) -> dict[str, Any]:
+def report(topology: Topology, nodes: list[NodeStatus]) -> dict[str, Any]:
+    """For programs."""
     return {
         "cluster": topology.cluster,
         "nodes": [
@@ -74,7 +75,8 @@ def _json(topology: Topology, nodes: list[NodeStatus]) -> dict[str, Any]:
                 "name": node.name,
                 "address": node.address,
                 "up": node.partitions is not None,
-                "details": None if node.partitions is None else json.loads(node.details or "null"),
+                "details": None if node.partitions is None else json.loads(node.details),
+                "problem": node.details if node.partitions is None else None,
             }
             for node in nodes
         ],
@@ -95,7 +97,8 @@ def _json(topology: Topology, nodes: list[NodeStatus]) -> dict[str, Any]:
     }
 
 
-def _print(topology: Topology, nodes: list[NodeStatus]) -> None:
+def show(topology: Topology, nodes: list[NodeStatus]) -> None:
+    """For people."""
     up = [node for node in nodes if node.partitions is not None]
     options.print_line(f"cluster {topology.cluster}: {len(up)} of {len(nodes)} nodes answer\n")
     tables.show(

@@ -15,7 +15,10 @@ _ESCAPE: Final = re.compile(r"\\(x[0-9a-fA-F]{2}|.|$)", re.DOTALL)
 
 def escape(data: bytes) -> str:
     """On one line, printable, and `unescape` gives the same bytes again."""
-    return "".join(map(_escaped, data.decode("utf-8", "surrogateescape")))
+    text = data.decode("utf-8", "surrogateescape")
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(map(_escaped, text))
 
 
 def _escaped(character: str) -> str:

@@ -7,10 +7,15 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 from wbkv import command, errors
+from wbkv_proto.v1 import cluster_pb2, cluster_pb2_grpc, kv_pb2, kv_pb2_grpc
 
 from tests.unit.cli.client_only import client_only
 
@@ -156,6 +161,23 @@ def test_options_may_stand_anywhere() -> None:
     assert parsed("get -- -k").key == "-k"
 
 
+def test_what_is_missing_only_when_it_runs_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lazy:
+        help = "needs more than was looked for"
+
+        def configure(self, parser: argparse.ArgumentParser) -> None:
+            pass
+
+        def run(self, arguments: argparse.Namespace) -> int:
+            raise ModuleNotFoundError("No module named 'uvloop'", name="uvloop")
+
+    monkeypatch.setattr(command, "load", lambda name: Lazy())
+    told = "wbkv serve: serve needs uvloop, which is not installed: pip install 'wbkv[server]'\n"
+    assert run(capsys, "serve") == (2, "", told)
+
+
 def test_the_version() -> None:
     done = client_only("--version")
     assert (done.returncode, done.stdout) == (0, "wbkv 0.1.0\n")
@@ -241,3 +263,66 @@ def test_other_shells_have_scripts(shell: str, capsys: pytest.CaptureFixture[str
     assert code == 0
     assert "scan" in out
     assert "wbkv" in out
+
+
+# A node that takes requests and never answers
+
+
+class Silent(kv_pb2_grpc.KVServicer):
+    """Holds every request until the test ends."""
+
+    def __init__(self, ended: threading.Event) -> None:
+        self._ended = ended
+
+    def Get(self, request: kv_pb2.GetRequest, context: grpc.ServicerContext) -> kv_pb2.GetResponse:  # noqa: N802 - gRPC's
+        self._ended.wait()
+        return kv_pb2.GetResponse()
+
+    def Put(self, request: kv_pb2.PutRequest, context: grpc.ServicerContext) -> kv_pb2.PutResponse:  # noqa: N802 - gRPC's
+        self._ended.wait()
+        return kv_pb2.PutResponse()
+
+
+class Map(cluster_pb2_grpc.ClusterServicer):
+    """Says that there is nobody else."""
+
+    address = ""
+
+    def Topology(  # noqa: N802 - gRPC's
+        self, request: cluster_pb2.TopologyRequest, context: grpc.ServicerContext
+    ) -> cluster_pb2.TopologyResponse:
+        placement = cluster_pb2.Placement(
+            version=1, scheme=cluster_pb2.Placement.ORDERED, starts=[b""], owners=[0]
+        )
+        return cluster_pb2.TopologyResponse(
+            nodes=[cluster_pb2.Node(name="n1", address=self.address)],
+            partitions=[cluster_pb2.Partition(id=0, leader="n1", members=["n1"])],
+            placement=placement,
+            limits=cluster_pb2.Limits(message_bytes=1 << 20, response_bytes=1 << 20),
+        )
+
+
+@pytest.fixture
+def silent_node() -> Iterator[str]:
+    ended, told = threading.Event(), Map()
+    server = grpc.server(ThreadPoolExecutor(8))
+    kv_pb2_grpc.add_KVServicer_to_server(Silent(ended), server)  # type: ignore[no-untyped-call]  # generated
+    cluster_pb2_grpc.add_ClusterServicer_to_server(told, server)  # type: ignore[no-untyped-call]  # generated
+    told.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield told.address
+    finally:
+        ended.set()
+        server.stop(None).wait()
+
+
+def test_a_write_without_an_answer_is_unknown_and_a_read_is_not_done(
+    silent_node: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "put", "k", "v", "-e", silent_node, "--timeout", "0.3")
+    assert (code, out) == (4, "")
+    assert "It may have been executed" in err
+    code, out, err = run(capsys, "get", "k", "-e", silent_node, "--timeout", "0.3")
+    assert (code, out) == (3, "")
+    assert f"no answer within 0.3 s from {silent_node}" in err

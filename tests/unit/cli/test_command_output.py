@@ -13,9 +13,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wbkv.commands import tables
+from wbkv.commands import status, tables
 from wbkv.commands.hints import did_you_mean
 from wbkv.commands.text import argument, escape, from_json, shown, to_json, unescape
+from wbkv.data import NodeStatus, Partition, PartitionStatus, Topology
 
 
 @given(st.binary())
@@ -154,3 +155,32 @@ def test_without_rich_terminals_get_columns() -> None:
     hide = "import sys; sys.modules['rich'] = None; sys.modules['rich.box'] = None\n"
     said = on_terminal(hide + RICH)
     assert said.splitlines()[0] == "KEY    VALUE"
+
+
+def test_a_node_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    topology = Topology(
+        "c1", {"n1": "h:1", "n2": "h:2"}, (Partition(0, None, ("n1", "n2")),), {"key_bytes": 9}
+    )
+    own = PartitionStatus(0, serving=True, leads=False, revision=7)
+    nodes = [
+        NodeStatus("n1", "h:1", (own,), '{"pid": 3}'),
+        NodeStatus("n2", "h:2", None, "no answer in time"),
+    ]
+    found = status.report(topology, nodes)
+    assert found["nodes"] == [
+        {"name": "n1", "address": "h:1", "up": True, "details": {"pid": 3}, "problem": None},
+        {"name": "n2", "address": "h:2", "up": False, "details": None, "problem": "no answer in time"},
+    ]
+    members = [{"node": "n1", "serving": True, "leads": False, "revision": 7}]
+    assert found["partitions"] == [{"id": 0, "leader": None, "members": members}]
+    status.show(topology, nodes)
+    assert capsys.readouterr().out.splitlines() == [
+        "cluster c1: 1 of 2 nodes answer",
+        "",
+        "NODE  ADDRESS  ANSWERS  LEADS",
+        "n1    h:1      yes      -",
+        "n2    h:2      NO       -",
+        "",
+        "PARTITION  LEADER  NODE  SERVES  REVISION",
+        "0          -       n1    yes     7",
+    ]

@@ -160,7 +160,7 @@ def intervals(draw: st.DrawFn) -> KeyRange:
     return between(first, second if second > first else None)
 
 
-RANGES = st.one_of(st.just(EVERYTHING), KEYS.map(prefix), intervals())
+RANGES = st.one_of(st.just(EVERYTHING), KEYS.map(prefix), KEYS.map(one), intervals())
 SIGNED = st.integers(-NUMBER_MAX - 1, NUMBER_MAX)
 UNSIGNED = st.integers(0, NUMBER_MAX)
 SIGNS = st.sampled_from(sorted(OPERATORS))
@@ -169,7 +169,7 @@ CONDITIONS = st.one_of(
     st.builds(Condition, st.sampled_from(["exists", "absent"]), KEYS),
     st.builds(Condition, st.just("value"), KEYS, SIGNS, VALUES),
     st.builds(Condition, st.sampled_from(NUMBERS), KEYS, SIGNS, UNSIGNED),
-    st.builds(Condition, st.just("unchanged"), st.one_of(RANGES, KEYS.map(one)), st.none(), UNSIGNED),
+    st.builds(Condition, st.just("unchanged"), RANGES, st.none(), UNSIGNED),
 )
 OPERATIONS = st.one_of(
     st.builds(Operation, st.just("get"), KEYS),
