@@ -355,7 +355,9 @@ def test_the_page_says_what_happens(tmp_path: Path) -> None:
         **os.environ,
         "PATH": f"{Path(PROGRAM).parent}:{os.environ['PATH']}",
         "WBKV_ENDPOINTS": f"127.0.0.1:{base}",
+        "PYTHONPYCACHEPREFIX": str(tmp_path / "bytecode"),
     }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # the page starts Python some forty times
     examples = list(session())
     given = [example.replace("wbkv up", f"wbkv up --api-port {base}") for example, _ in examples]
     script = "exec 2>&1\n" + "".join(f"{each}\nprintf {shlex.quote(mark)}\n" for each in given)

@@ -320,9 +320,9 @@ def silent_node() -> Iterator[str]:
 def test_a_write_without_an_answer_is_unknown_and_a_read_is_not_done(
     silent_node: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = run(capsys, "put", "k", "v", "-e", silent_node, "--timeout", "0.3")
+    code, out, err = run(capsys, "put", "k", "v", "-e", silent_node, "--timeout", "1")
     assert (code, out) == (4, "")
     assert "It may have been executed" in err
-    code, out, err = run(capsys, "get", "k", "-e", silent_node, "--timeout", "0.3")
+    code, out, err = run(capsys, "get", "k", "-e", silent_node, "--timeout", "1")
     assert (code, out) == (3, "")
-    assert f"no answer within 0.3 s from {silent_node}" in err
+    assert f"no answer within 1 s from {silent_node}" in err

@@ -11,14 +11,17 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from wbkv.commands import status, tables
 from wbkv.commands.hints import did_you_mean
 from wbkv.commands.text import argument, escape, from_json, shown, to_json, unescape
 from wbkv.data import NodeStatus, Partition, PartitionStatus, Topology
 
+EXAMPLES = settings(deadline=None, derandomize=True)
 
+
+@EXAMPLES
 @given(st.binary())
 def test_escapes_are_on_one_line_and_reversible(data: bytes) -> None:
     text = escape(data)
@@ -26,6 +29,7 @@ def test_escapes_are_on_one_line_and_reversible(data: bytes) -> None:
     assert unescape(text) == data
 
 
+@EXAMPLES
 @given(st.binary())
 def test_json_is_reversible(data: bytes) -> None:
     assert from_json(json.loads(json.dumps(to_json(data)))) == data

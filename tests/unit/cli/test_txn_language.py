@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from wbkv import operations
 from wbkv.commands import scriptjson
 from wbkv.commands.language import NUMBER_MAX, ScriptError, parse
 from wbkv.commands.script import COUNTED, NUMBERS, OPERATORS, VALUED, Condition, Operation, Script, one, word
 from wbkv.data import EVERYTHING, KeyRange, between, prefix
+
+EXAMPLES = settings(deadline=None, derandomize=True, max_examples=300)
 
 LONG = """
 # Pay, if both have an account.
@@ -185,11 +187,13 @@ SCRIPTS = st.one_of(
 )
 
 
+@EXAMPLES
 @given(SCRIPTS)
 def test_what_is_written_can_be_read(script: Script) -> None:
     assert parse(str(script)) == script
 
 
+@EXAMPLES
 @given(SCRIPTS)
 def test_every_script_is_one_for_the_client(script: Script) -> None:
     for condition in script.conditions:
@@ -198,6 +202,7 @@ def test_every_script_is_one_for_the_client(script: Script) -> None:
         assert isinstance(operation.lower(), operations.Operation)
 
 
+@EXAMPLES
 @given(SCRIPTS, st.data())
 def test_a_damaged_script_is_read_or_pointed_at(script: Script, data: st.DataObject) -> None:
     text = str(script)
@@ -228,6 +233,7 @@ FRAGMENTS = [
 ]
 
 
+@EXAMPLES
 @given(st.one_of(st.text(max_size=30), st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join)))
 def test_garbage_is_read_or_pointed_at(text: str) -> None:
     read_or_pointed_at(text)
