@@ -1,0 +1,252 @@
+"""Shortest cycles, of those that are the strongest evidence.
+
+Two searches. In a component whose edges are all in the graph: breadth first from each of its transactions.
+Where a cycle needs one step of an *order* (real time, revisions) on top of an acyclic graph: in layers over
+all its transactions at once. One such step is enough: if a cycle has two, from a to b and from c to d, then
+an interval order also has a before d or c before b, and either cuts the cycle shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from wbkv.checker.dependencies import JOINT, PROCESS, RW, WR, WW
+from wbkv.checker.graph import Graph, Integers, Mask, cyclic
+from wbkv.checker.history import NEVER, NOTHING
+
+WRITES, FLOW, ONE_MISSED, MISSED = range(4)
+"""How bad a path is: it has only ww (and orders); some wr; one rw; or several rw."""
+
+VISITS = 500_000
+"""Dependencies looked at in one component; beyond that, a better cycle may exist than the one shown."""
+FURTHER = 4
+"""How many steps longer than the shortest a cycle may be to be looked for because it is less bad."""
+TRIED = 64
+"""Paths that are followed, of those that an order closes at once."""
+
+
+class Link(NamedTuple):
+    """A dependency between two transactions."""
+
+    source: int
+    target: int
+    kind: int
+    key: int = NOTHING
+    before: int = NOTHING
+    after: int = NOTHING
+    basis: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """Dependencies that lead back to where they begin, and how many transactions begin one alike."""
+
+    links: tuple[Link, ...]
+    alike: int = 1
+
+
+def worse(kind: int, path: int) -> int:
+    """How bad a path is with one more dependency."""
+    if kind == RW:
+        return MISSED if path >= ONE_MISSED else ONE_MISSED
+    if kind == WR:
+        return max(path, FLOW)
+    return path
+
+
+def name(links: tuple[Link, ...]) -> str:
+    """A cycle's name by its dependencies, without what it rests on."""
+    missed = [link.kind == RW for link in links]
+    if sum(missed) == 0:
+        return "G1c" if any(link.kind == WR for link in links) else "G0"
+    if sum(missed) == 1:
+        return "G-single"
+    if not any(one and other for one, other in zip(missed, missed[1:] + missed[:1], strict=True)):
+        return "G-nonadjacent"
+    return "G2-item"
+
+
+class Links:
+    """The dependencies of a part of the graph, by transaction."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._rows: dict[int, list[int]] = {}
+        for row, source in enumerate(graph.source.tolist()):
+            self._rows.setdefault(source, []).append(row)
+
+    def of(self, transaction: int) -> Iterator[Link]:
+        """What must come after it."""
+        graph = self._graph
+        for row in self._rows.get(transaction, ()):
+            kind, target = int(graph.kind[row]), int(graph.target[row])
+            key, before, basis = int(graph.key[row]), int(graph.before[row]), int(graph.basis[row])
+            if target < graph.transactions:
+                yield Link(transaction, target, kind, key, before, int(graph.after[row]), basis)
+                continue
+            for exit_row in self._rows.get(target, ()):
+                after = int(graph.after[exit_row])
+                yield Link(transaction, int(graph.target[exit_row]), kind, key, before, after, basis)
+
+
+def strongest(graph: Graph, component: Integers) -> list[Cycle]:
+    """A shortest cycle of the strongest name in the component; `graph` has the edges within."""
+    links = Links(graph)
+    known = {transaction: list(links.of(transaction)) for transaction in component.tolist()}
+    search = _Search(known, _least_badness(graph))
+    for begin in known:
+        search.begin(begin)
+        if search.is_over():
+            break
+    return [Cycle(search.best)]
+
+
+def _least_badness(graph: Graph) -> int:
+    """How bad a cycle in the graph is at least."""
+    if cyclic(graph.select((graph.kind != RW) & (graph.kind != WR))):
+        return WRITES
+    return FLOW if cyclic(graph.select(graph.kind != RW)) else ONE_MISSED
+
+
+class _Search:
+    """Breadth first, from one transaction after the other, for less bad and then for shorter cycles."""
+
+    def __init__(self, known: dict[int, list[Link]], floor: int) -> None:
+        self._known = known
+        self._floor = floor
+        self._visits = 0
+        self._badness = MISSED
+        self.best: tuple[Link, ...] = ()
+
+    def is_over(self) -> bool:
+        """Whether nothing better can be found, or not for a fair price."""
+        return self._visits > VISITS or (self._badness == self._floor and len(self.best) == 2)
+
+    def begin(self, begin: int) -> None:
+        """Find the ways back to where one begins, without passing anything twice."""
+        reached: dict[tuple[int, int], tuple[tuple[int, int], Link] | None] = {(begin, WRITES): None}
+        layer = [(begin, WRITES)]
+        length = 0
+        while layer and not (self._badness == self._floor and 0 < len(self.best) <= length + 1):
+            length += 1
+            following: list[tuple[int, int]] = []
+            for state in layer:
+                self._visits += len(self._known[state[0]])
+                for link in self._known[state[0]]:
+                    path = worse(link.kind, state[1])
+                    if path > self._badness:
+                        continue
+                    if link.target == begin:
+                        self._close(reached, state, link, path)
+                    elif (link.target, path) not in reached:
+                        reached[link.target, path] = (state, link)
+                        following.append((link.target, path))
+            layer = following
+
+    def _close(
+        self,
+        reached: dict[tuple[int, int], tuple[tuple[int, int], Link] | None],
+        state: tuple[int, int],
+        link: Link,
+        badness: int,
+    ) -> None:
+        cycle = [link]
+        back = reached[state]
+        while back is not None:
+            cycle.append(back[1])
+            back = reached[back[0]]
+        simple = len({link.source for link in cycle}) == len(cycle)
+        if simple and (not self.best or (badness, len(cycle)) < (self._badness, len(self.best))):
+            self._badness, self.best = badness, tuple(reversed(cycle))
+
+
+class Layers:
+    """Paths of exactly so many steps, of all transactions of a component at once.
+
+    `layer[badness, x]` is the least `value` of a transaction at the end of a path from x. If it is below
+    `limit` of x, the order leads from there back to x.
+    """
+
+    def __init__(self, graph: Graph, component: Integers, value: Integers, limit: Integers) -> None:
+        self._nodes = np.unique(np.concatenate([component, graph.source, graph.target]))
+        self._graph = graph
+        self._links = Links(graph)
+        is_transaction: Mask = self._nodes < graph.transactions
+        transactions = self._nodes[is_transaction]
+        self._limit = np.full(len(self._nodes), -NEVER)
+        self._limit[is_transaction] = limit[transactions]
+        self._source = np.searchsorted(self._nodes, graph.source)
+        self._target = np.searchsorted(self._nodes, graph.target)
+        first = np.full((4, len(self._nodes)), NEVER)
+        first[WRITES, is_transaction] = value[transactions]
+        self._layers = [self._through_joints(first)]
+
+    def strongest(self, closing: int) -> list[Cycle]:
+        """Shortest cycles of the least badness, without common transactions; `closing` is the order."""
+        found: dict[int, list[Cycle]] = {}
+        deadline = len(self._nodes)
+        while len(self._layers) <= deadline and WRITES not in found:
+            layer = self._next()
+            if (layer == NEVER).all():
+                break
+            self._layers.append(layer)
+            for path in range(min(found, default=4)):
+                if cycles := self._closed(path, closing):
+                    found[path] = cycles
+                    deadline = min(deadline, len(self._layers) - 1 + FURTHER)
+                    break
+        return found[min(found)]
+
+    def _closed(self, path: int, closing: int) -> list[Cycle]:
+        """What the order closes, of the paths in the last layer."""
+        cycles: list[Cycle] = []
+        on_one: set[int] = set()
+        hits = np.flatnonzero(self._layers[-1][path] < self._limit)
+        for hit in hits[:TRIED].tolist():
+            links = self._trace(hit, path)
+            links = (*links, Link(links[-1].target, links[0].source, closing))
+            members = {link.source for link in links}
+            if on_one.isdisjoint(members):
+                on_one |= members
+                cycles.append(Cycle(links))
+        return [replace(cycle, alike=len(hits) - len(cycles) + 1) for cycle in cycles[:1]] + cycles[1:]
+
+    def _next(self) -> Integers:
+        last = self._layers[-1]
+        layer = np.full_like(last, NEVER)
+        for path in range(4):
+            if (last[path] == NEVER).all():
+                continue
+            for kind in (WW, WR, RW, PROCESS):
+                rows = self._graph.kind == kind
+                into = layer[worse(kind, path)]
+                np.minimum.at(into, self._source[rows], last[path][self._target[rows]])
+        return self._through_joints(layer)
+
+    def _through_joints(self, layer: Integers) -> Integers:
+        rows = self._graph.kind == JOINT
+        for path in layer:
+            np.minimum.at(path, self._source[rows], path[self._target[rows]])
+        return layer
+
+    def _trace(self, place: int, path: int) -> tuple[Link, ...]:
+        """Follow a path of the last layer through those before it."""
+        links: list[Link] = []
+        wanted = int(self._layers[-1][path, place])
+        for layer in reversed(self._layers[:-1]):
+            link, path = self._step(int(self._nodes[place]), path, wanted, layer)
+            links.append(link)
+            place = int(np.searchsorted(self._nodes, link.target))
+        return tuple(links)
+
+    def _step(self, transaction: int, path: int, wanted: int, layer: Integers) -> tuple[Link, int]:
+        for link in self._links.of(transaction):
+            place = int(np.searchsorted(self._nodes, link.target))
+            for before in range(4):
+                if worse(link.kind, before) == path and layer[before, place] == wanted:
+                    return link, before
+        raise AssertionError("a layer has a value that no dependency explains")
