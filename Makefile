@@ -18,8 +18,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-up: $(VENV)/installed ## set up, and run the main job: a simulated multicast demonstration
-	@$(BIN)/wbkv sim --demo
+up: $(VENV)/installed ## set up, and run a cluster of three nodes until Ctrl-C; its data stays in .wbkv
+	@$(BIN)/wbkv up --nodes 3 --partitions 3
 
 test: lint types layers unit ## set up, and run every check
 

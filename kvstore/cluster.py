@@ -17,9 +17,10 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -231,6 +232,16 @@ class LocalCluster:
         """Send a signal to a node, to stop and continue it. If it ends by it, that is a crash."""
         self._children[node].send_signal(number)
 
+    @property
+    def nodes(self) -> list[NodeId]:
+        """What the nodes are called."""
+        return list(self.config.nodes)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the nodes serve clients."""
+        return [node.api for node in self.config.nodes.values() if node.api is not None]
+
     def pid(self, node: NodeId) -> int | None:
         """The node's process, while there is one."""
         return self._children[node].pid
@@ -263,6 +274,46 @@ class LocalCluster:
                 raise ClusterError(f"no leader after {timeout_s:g} s in group {', '.join(headless)}")
             if (pause or _sleep)(0.05):
                 return False
+
+    def wait_serving(self, timeout_s: float = READY_S, pause: Callable[[float], bool] | None = None) -> bool:
+        """Wait until every node has answered a request to all partitions; see `wait_ready`."""
+        from kvstore.probe import NotServing, wait_serving  # after a fork, if there is one: see grpc
+
+        deadline = time.monotonic() + timeout_s
+        for name, node in self.config.nodes.items():
+            try:
+                if node.api is not None and not wait_serving(node.api, deadline, pause or _sleep):
+                    return False
+            except NotServing as error:
+                child = self._children[name]
+                why = f"{name} does not serve clients on {node.api} after {timeout_s:g} s: {error}"
+                raise ClusterError(why + child.tail()) from error
+        return True
+
+
+@contextlib.contextmanager
+def local_cluster(
+    nodes: int | None = None,
+    partitions: int | None = None,
+    *,
+    durability: Durability | None = None,
+    data: Path | str | None = None,
+) -> Iterator[LocalCluster]:
+    """A cluster that serves, for as long as the context lasts. For tests and notebooks.
+
+    Without a folder for its data it is a temporary one, and does not wait for disks ("os"). What is None is
+    as the folder has it, or as usual.
+    """
+    with contextlib.ExitStack() as stack:
+        temporary = data is None
+        if data is None:
+            usual = tempfile.TemporaryDirectory(prefix="wbkv-", ignore_cleanup_errors=True)
+            data, durability = stack.enter_context(usual), durability or "os"
+        cluster = stack.enter_context(LocalCluster(data, nodes, partitions, durability=durability))
+        if temporary:
+            stack.callback(cluster.kill)  # what is about to be removed need not be left in order
+        cluster.wait_serving()
+        yield cluster
 
 
 def _sleep(seconds: float) -> bool:

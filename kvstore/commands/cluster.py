@@ -24,14 +24,16 @@ from kvstore.cluster import (
     down,
     usual_api_port,
 )
+from kvstore.commands import welcome
 from kvstore.commands.sim import positive
 from kvstore.config import API_PORT, DURABILITY, Config
 from kvstore.folder import CONFIG, check_cluster, pid_file
-from kvstore.ports import NodeId
 from kvstore.status import ClusterStatus, ask_all
 from kvstore.supervise import LOOK_S, ClusterError, cut
 from multicast import PROTOCOLS, VARIANTS
 
+DATA = Path(".wbkv")
+"""Where `wbkv up` keeps everything, unless told otherwise."""
 SUPERVISOR_LOG = "cluster.log"
 STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -76,10 +78,12 @@ class UpCommand:
         cluster: Callable[..., LocalCluster] = LocalCluster,
         ready_s: float = READY_S,
         api_port: Callable[[Path, int | None], int | None] = usual_api_port,
+        serves: Callable[[LocalCluster, float, Callable[[float], bool]], bool] = LocalCluster.wait_serving,
     ) -> None:
         self._cluster = cluster
         self._ready_s = ready_s
         self._api_port = api_port
+        self._serves = serves
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
@@ -89,7 +93,7 @@ class UpCommand:
             "up). 1: it did not come up. 2: bad arguments. 130: interrupted before it was up."
         )
         add = parser.add_argument
-        add("--data", type=Path, required=True, metavar="DIR", help="where everything is kept")
+        add("--data", type=Path, default=DATA, metavar="DIR", help=f"where everything is kept ({DATA})")
         add("--nodes", type=positive, help=f"number of processes ({NODES})")
         add("--partitions", type=positive, help=f"number of groups ({PARTITIONS})")
         add(
@@ -125,7 +129,7 @@ class UpCommand:
                 )
                 if arguments.detach:
                     return self._detached(cluster, signals)
-                return self._supervise(cluster, signals, lambda: print(_where(cluster, "Ctrl-C"), flush=True))
+                return self._supervise(cluster, signals, lambda: _welcome(cluster, "Ctrl-C"))
         except ClusterError as error:
             return _complain("up", error)
 
@@ -135,6 +139,7 @@ class UpCommand:
             try:
                 cluster.start()
                 up = cluster.wait_ready(self._ready_s, signals.wait)
+                up = up and self._serves(cluster, self._ready_s, signals.wait)
                 if up:
                     ready()
                     while not signals.wait(LOOK_S):
@@ -142,7 +147,7 @@ class UpCommand:
                 _say("stopping", sys.stderr)
             finally:
                 cluster.stop()
-        _say("stopped", sys.stderr)
+        _say(f"stopped; the data is kept in {cluster.data}", sys.stderr)
         return 0 if up else 128 + signal.SIGINT
 
     def _detached(self, cluster: LocalCluster, signals: Signals) -> int:
@@ -172,7 +177,7 @@ class UpCommand:
         if problem is not None:
             os.waitpid(pid, 0)
             raise ClusterError(problem)
-        print(_where(cluster, f"wbkv down --data {shlex.quote(str(cluster.data))}"))
+        _welcome(cluster, f"{welcome.tool('wbkv')} down --data {shlex.quote(str(cluster.data))}")
         return 0
 
     def _background(self, cluster: LocalCluster, writing: int) -> int:
@@ -206,7 +211,9 @@ class DownCommand:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         parser.epilog = "Status 0: it has stopped. 1: none was up. 2: there is no cluster in the folder."
-        parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the cluster's folder")
+        parser.add_argument(
+            "--data", type=Path, default=DATA, metavar="DIR", help=f"the cluster's folder ({DATA})"
+        )
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Do it."""
@@ -244,28 +251,10 @@ class StatusCommand:
         return 0 if up else _complain("status", f"no node of the cluster in {arguments.data} is up")
 
 
-def _where(cluster: LocalCluster, stop: str) -> str:
+def _welcome(cluster: LocalCluster, stop: str) -> None:
     """Where everything is, and what to do next."""
-    config, found = cluster.config, cluster.status()
-    sizes = sorted({len(members) for members in config.groups.values()})
-    lines = [
-        f"cluster {config.id} is up: {len(config.nodes)} nodes, {len(config.groups)} partitions of "
-        f"{' or '.join(map(str, sizes))} ({config.protocol}, {config.durability})"
-    ]
-    for node in found["nodes"]:
-        leads = [str(group["id"]) for group in found["groups"] if group["leader"] == node["id"]]
-        said = f"leads {', '.join(leads)}" if leads else "leads nothing"
-        api = config.nodes[NodeId(node["id"])].api
-        serves = "" if api is None else f"  serves clients on {api}"
-        lines.append(f"  {node['id']}  {node['address']}  process {node['pid']}  {said}{serves}")
-    data = shlex.quote(str(cluster.data))
-    lines += [
-        f"configuration: {cluster.data / CONFIG}",
-        f"output:        {cluster.data}/*.log",
-        f"look:          wbkv status --data {data}",
-        f"stop:          {stop}",
-    ]
-    return "\n".join(lines)
+    lines = [*welcome.where(cluster), *welcome.how(cluster, stop), *welcome.example(cluster.addresses)]
+    print("\n".join(lines), flush=True)
 
 
 def _tables(config: Config, found: ClusterStatus) -> Iterable[str]:

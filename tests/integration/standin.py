@@ -95,7 +95,7 @@ def wbkv(argv: list[str]) -> int:
     from kvstore.commands.cluster import UpCommand
 
     cluster = functools.partial(LocalCluster, command=NODE, make_disk=make_disk)
-    up = UpCommand(cluster, api_port=lambda *_: None)
+    up = UpCommand(cluster, api_port=lambda *_: None, serves=lambda *_: True)
     load = command.load
     with mock.patch.object(command, "load", lambda name: up if name == "up" else load(name)):
         return command.main(argv)

@@ -197,7 +197,7 @@ def test_up_runs_in_the_foreground_until_interrupted(shell: Shell) -> None:
     os.killpg(up.pid, signal.SIGINT)
     _, err = up.communicate(timeout=WAIT_S)
     assert up.returncode == 0
-    assert err == "stopping\nstopped\n"
+    assert err == f"stopping\nstopped; the data is kept in {shell.data}\n"
     assert all(node.has_ended(0) for node in nodes)
     # Each was told by the supervisor, and not by the terminal: they had time to hand over.
     assert [(shell.data / f"n{n}.log").read_text() for n in (1, 2, 3)] == [
@@ -209,7 +209,7 @@ def test_up_runs_in_the_foreground_until_interrupted(shell: Shell) -> None:
 def test_up_in_the_background_status_and_down(shell: Shell) -> None:
     code, out, err = shell.run("up", "--nodes", "3", "--partitions", "2", "--detach")
     assert (code, err) == (0, "")
-    assert re.search(r"(?m)^stop: +wbkv down --data .*/data$", out)
+    assert re.search(r"(?m)^stop: +\S*wbkv down --data .*/data$", out)
     found = shell.status()
     nodes = shell.nodes()
     supervising = shell.supervisor()
@@ -307,7 +307,8 @@ def test_an_interrupt_before_it_is_up_stops_it_too(shell: Shell) -> None:
     (node,) = shell.nodes()
     up.send_signal(signal.SIGTERM)
     out, err = up.communicate(timeout=WAIT_S)
-    assert (up.returncode, out, err) == (130, "", "stopping\nstopped\n")
+    stopped = f"stopping\nstopped; the data is kept in {shell.data}\n"
+    assert (up.returncode, out, err) == (130, "", stopped)
     assert node.has_ended(0)
 
 
@@ -608,7 +609,7 @@ def test_the_supervisors_log_is_cut_too(tmp_path: Path, monkeypatch: pytest.Monk
         os.kill(os.getpid(), signal.SIGTERM)
 
     make = functools.partial(LocalCluster, command=NODE, make_disk=standin.make_disk)
-    command = commands.UpCommand(make)
+    command = commands.UpCommand(make, serves=lambda *_: True)
     with commands.Signals() as signals:
         stopper = threading.Thread(target=stop)
         stopper.start()
