@@ -131,7 +131,7 @@ async def _in_time(method: Unary, request: Message, deadline: float) -> Message:
 def _left(deadline: float) -> float:
     """The seconds until then. The loop's own clock may stand still while it has nothing to do."""
     left_s = deadline - time.monotonic()
-    if left_s <= 0:
+    if not left_s > 0:
         raise DeadlinePassed("the call's deadline had passed before it began")
     return left_s
 

@@ -210,9 +210,7 @@ class _Inside:
 
     def close(self) -> None:
         """End, and wait until everything is on the disk. In any thread, as often as you like."""
-        if os.getpid() != self._process:
-            return
-        with contextlib.suppress(Exception):  # whoever opened it was told
+        with contextlib.suppress(Exception):  # it is closed, or could not be opened, or not by this process
             crossing, _ = self._opened.result()
             crossing.post(self._stop)
         if threading.current_thread() is not self._thread:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
@@ -166,9 +167,25 @@ def test_posts_from_many_threads_are_all_done(loop: Loop) -> None:
     assert len(done) == 8 * 500
 
 
-def test_a_deadline_counts_from_the_call(loop: Loop) -> None:
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("nan")])
+def test_without_time_nothing_begins(loop: Loop, timeout_s: float) -> None:
     with told(DeadlinePassed):
-        loop.call(timeout_s=0).result(WAIT_S)
+        loop.call(timeout_s=timeout_s).result(WAIT_S)
+    with told(DeadlinePassed):
+        (stream := loop.stream(1, timeout_s)).next().result(WAIT_S)
+    del stream
+    assert not loop.begun
+
+
+def test_a_deadline_counts_from_the_call(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    loop.crossing.post(partial(release.wait, WAIT_S))
+    future = loop.call(timeout_s=5.0)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 6.0)
+    release.set()
+    with told(DeadlinePassed):
+        future.result()
     assert not loop.begun
 
 

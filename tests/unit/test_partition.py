@@ -114,6 +114,14 @@ def test_a_read_that_is_asked_for_again_waits_once() -> None:
     assert len(partition._arrived) == 1
 
 
+def test_a_group_of_one_answers_a_read_at_once() -> None:
+    partition = partition_of(A)
+    replica: Any = partition.replica
+    replica.readers = members(A)[:1], 1
+    partition.receive(GATEWAY, Query(1, Strict((Get(b"a"),))), 0.0)
+    assert Answer in {type(message) for _, _, message in partition.turn(0.0)}
+
+
 def test_a_leader_asks_its_own_group_too() -> None:
     # The others may have forgotten the outcome: what our group has executed concerns nobody but us.
     partition = partition_of(A)
