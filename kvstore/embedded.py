@@ -221,7 +221,7 @@ class _Inside:
         try:
             with asyncio.Runner(loop_factory=_new_loop) as runner:
                 runner.run(self._main())
-        except Exception as error:
+        except BaseException as error:  # whatever it is, somebody waits to be told
             if self._opened.done():
                 logger.exception("the store in %s has ended", self._config.directory)
             else:
