@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any, overload
 
 import grpc
 
@@ -18,15 +19,38 @@ from wbkv.links.grpc_calls import GrpcLink
 from wbkv.links.threads import run
 
 
+@overload
 def connect(
     endpoints: str | Iterable[str] | None = None,
     *,
     timeout: float = 10.0,
-    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
     consistency: Consistency = "strict",
     wait: float = 0.0,
     credentials: grpc.ChannelCredentials | None = None,
-) -> Client[V]:
+) -> Client[bytes]: ...
+
+
+@overload
+def connect(
+    endpoints: str | Iterable[str] | None = None,
+    *,
+    timeout: float = 10.0,
+    codec: Codec[V],
+    consistency: Consistency = "strict",
+    wait: float = 0.0,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> Client[V]: ...
+
+
+def connect(
+    endpoints: str | Iterable[str] | None = None,
+    *,
+    timeout: float = 10.0,
+    codec: Codec[Any] = BYTES,
+    consistency: Consistency = "strict",
+    wait: float = 0.0,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> Client[Any]:
     """Connect to a cluster, by any of its nodes: the others are found by themselves.
 
     `endpoints`: "host:port", several of them separated by commas or in a list; $WBKV_ENDPOINTS, or
@@ -44,15 +68,38 @@ def connect(
     return Client(link, requests)
 
 
+@overload
 def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     path: str | os.PathLike[str] | None = None,
     *,
     partitions: int | None = None,
     durability: str | None = None,
     timeout: float = 10.0,
-    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
     consistency: Consistency = "strict",
-) -> Client[V]:
+) -> Client[bytes]: ...
+
+
+@overload
+def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
+    path: str | os.PathLike[str] | None = None,
+    *,
+    partitions: int | None = None,
+    durability: str | None = None,
+    timeout: float = 10.0,
+    codec: Codec[V],
+    consistency: Consistency = "strict",
+) -> Client[V]: ...
+
+
+def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
+    path: str | os.PathLike[str] | None = None,
+    *,
+    partitions: int | None = None,
+    durability: str | None = None,
+    timeout: float = 10.0,
+    codec: Codec[Any] = BYTES,
+    consistency: Consistency = "strict",
+) -> Client[Any]:
     """Open a store in this process: all partitions, no network, the same calls and promises.
 
     Without a path it is a temporary one, gone when it is closed. Needs `wbkv[server]`.

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 
 from wbkv_proto.v1 import kv_pb2 as kv
+
+from wbkv.core.forks import at_fork
 
 
 class Identity:
     """One client's numbers. The child of a fork is another client: both would use the same numbers else."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._begin()
+        self.forked()
+        at_fork(self)
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
+    def forked(self) -> None:
+        """Begin anew."""
+        self._lock = threading.Lock()
         self._client = 1 + secrets.randbelow(2**63 - 1)
         self._next = 1
         self._open: dict[int, None] = {}
@@ -26,8 +28,6 @@ class Identity:
     def sign(self, message: kv.RequestId) -> int:
         """Give a request its id. `done` must follow with the number, whatever becomes of it."""
         with self._lock:
-            if os.getpid() != self._pid:
-                self._begin()
             number = self._next
             self._next = number + 1
             self._open[number] = None
