@@ -1,0 +1,39 @@
+"""Decide from what clients saw whether a store kept its promise.
+
+    from wbkv import checker
+
+    with open("history.jsonl", "rb") as file:
+        verdict = checker.check(checker.read(file))
+    verdict.holds, verdict.anomalies
+
+Reading needs nothing but Python; `check` needs the extra `check` (numpy and rustworkx).
+"""
+
+from __future__ import annotations
+
+from wbkv.checker.history import HistoryError
+from wbkv.checker.model import Recording
+from wbkv.checker.reader import of_events, read
+from wbkv.checker.verdict import MODELS, NAMES, Anomaly, Description, Step, Verdict
+
+__all__ = [
+    "MODELS",
+    "NAMES",
+    "Anomaly",
+    "Description",
+    "HistoryError",
+    "Recording",
+    "Step",
+    "Verdict",
+    "check",
+    "of_events",
+    "read",
+]
+
+
+def check(recording: Recording, model: str = MODELS[0]) -> Verdict:
+    """Decide whether the recording is strictly serializable, or what `model` says."""
+    # The command line imports this package to know its commands: numpy must not be the price of that.
+    from wbkv.checker.analysis import analyse
+
+    return analyse(recording, model)

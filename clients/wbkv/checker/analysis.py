@@ -1,0 +1,178 @@
+"""From a history to a verdict.
+
+The strongest evidence is looked for first: cycles by values alone, then those that need the order of
+processes, then real time, then the store's revisions. What is on a cycle already is left out of the later
+searches, so that a weaker name is only given to what a stronger one does not explain.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+
+from wbkv.checker.cycles import Cycle, Layers, Link, name, shortest
+from wbkv.checker.dependencies import (
+    BY_DATA,
+    BY_PROCESS,
+    BY_REVISION,
+    BY_TIME,
+    REALTIME,
+    RW,
+    Dependencies,
+)
+from wbkv.checker.explain import Explainer
+from wbkv.checker.graph import Graph, Integers, Mask, add_process_order, barriers, cyclic, inside
+from wbkv.checker.history import FAIL, OK, UNKNOWN, History, called
+from wbkv.checker.model import Model, Recording
+from wbkv.checker.revisions import explained, inverted, repeated, revised
+from wbkv.checker.verdict import MODELS, NAMES, Anomaly, Verdict
+
+T = TypeVar("T")
+
+EXPLAINED = 64
+"""Knots of transactions for which cycles are searched, of each basis; the others are counted."""
+
+
+def analyse(recording: Recording, wanted: str) -> Verdict:
+    """Decide whether the history is what is wanted, as far as it can be decided."""
+    if wanted not in MODELS:
+        raise ValueError(f"unknown model {wanted!r}: it must be one of {', '.join(MODELS)}")
+    history = recording.history
+    observed = len(history.findings)
+    try:
+        return _Analysis(history, recording.model, wanted).verdict()
+    finally:
+        # What was inferred belongs to this verdict; the recording can be judged again.
+        del history.findings[observed:]
+        history.lost.clear()
+
+
+class _Analysis:
+    def __init__(self, history: History, model: Model, wanted: str) -> None:
+        self._history = history
+        self._model = model
+        self._wanted = wanted
+        self._strict = wanted == "strict-serializable"
+        self._explainer = Explainer(history, model)
+        self._lost: dict[tuple[int, int], tuple[int, ...]] = {}
+        """By key and version: who replaced it, where several did."""
+        self._anomalies: list[Anomaly] = []
+        self._warnings = list(history.warnings)
+
+    def verdict(self) -> Verdict:
+        history = self._history
+        dependencies = Dependencies(len(history))
+        happened = self._model.infer(dependencies)
+        if self._wanted != "serializable":
+            add_process_order(history, happened, dependencies)
+        graph = Graph.of(history, dependencies)
+        if not self._strict:
+            graph = graph.select(graph.basis != BY_TIME)
+        present: Mask = np.array(happened, dtype=np.bool_)
+        self._single()
+        self._lost_updates()
+        self._search(graph.select(graph.basis != BY_REVISION), present)
+        self._revisions(graph, present)
+        strength = {title: place for place, title in enumerate(NAMES)}
+        self._anomalies.sort(key=lambda anomaly: (strength[anomaly.name], anomaly.transactions))
+        concerned = {number for anomaly in self._anomalies for number in anomaly.transactions}
+        counts = {
+            "transactions": len(history),
+            "ok": history.status.count(OK),
+            "fail": history.status.count(FAIL),
+            "unknown": history.status.count(UNKNOWN),
+            "operations": len(history.op_kind),
+            "processes": len(set(history.process)),
+            "keys": len(history.keys),
+        }
+        return Verdict(
+            self._wanted,
+            self._model.name,
+            counts,
+            tuple(self._anomalies),
+            {number: self._explainer.describe(number - 1) for number in sorted(concerned)},
+            tuple(self._warnings),
+        )
+
+    def _single(self) -> None:
+        for finding in self._history.findings:
+            numbers = tuple(transaction + 1 for transaction in finding.transactions)
+            self._anomalies.append(Anomaly(finding.name, f"{finding.text}.", numbers))
+
+    def _lost_updates(self) -> None:
+        history = self._history
+        for key, version, transactions in history.lost:
+            self._lost[key, version] = transactions
+            one, other = transactions[:2]
+            links = [
+                Link(one, other, RW, key, version, history.writes(other, key)[-1]),
+                Link(other, one, RW, key, version, history.writes(one, key)[-1]),
+            ]
+            self._add("lost-update", Cycle(tuple(links), len(transactions) - 1))
+
+    def _add(self, title: str, cycle: Cycle) -> None:
+        steps = tuple(self._explainer.step(link) for link in cycle.links)
+        text = "; ".join(step.text for step in steps)
+        transactions = tuple(step.source for step in steps)
+        self._anomalies.append(Anomaly(title, f"{text}.", transactions, steps, cycle.alike - 1))
+
+    def _search(self, graph: Graph, present: Mask) -> None:
+        """Find cycles; `present` loses those who may be on one."""
+        knots = cyclic(graph, barriers(graph, present) if self._strict else None)
+        if not knots:
+            return
+        rest: Mask = np.zeros_like(present)
+        rest[np.concatenate(knots)] = True
+        graph = graph.within(rest)
+        for basis, suffix in ((BY_DATA, ""), (BY_PROCESS, "-process"), (BY_TIME, "-realtime")):
+            part = graph.select(graph.basis <= basis).within(rest)
+            knots = cyclic(part)
+            for component in self._some(knots):
+                for cycle in shortest(inside(part, component), component):
+                    self._name(cycle, suffix)
+            _leave_out(knots, rest, present)
+        if self._strict:
+            part = graph.within(rest)
+            knots = cyclic(part, barriers(part, rest))
+            for component in self._some(knots):
+                layers = Layers(inside(part, component), component, graph.end, graph.start)
+                for cycle in layers.cycles(REALTIME):
+                    self._name(cycle, "-realtime")
+            _leave_out(knots, rest, present)
+
+    def _some(self, knots: list[T]) -> list[T]:
+        if len(knots) > EXPLAINED:
+            self._warnings.append(f"{len(knots) - EXPLAINED:,} more knots of transactions are not explained")
+        return knots[:EXPLAINED]
+
+    def _name(self, cycle: Cycle, suffix: str) -> None:
+        """Report a cycle, unless all that was missed on it was lost: that is reported already."""
+        missed = [link for link in cycle.links if link.kind == RW]
+        if missed and all(link.source in self._lost.get((link.key, link.before), ()) for link in missed):
+            return
+        title = name(cycle.links)
+        if len(cycle.links) == len(missed) == 2 and not suffix:
+            title = "write-skew"
+        self._add(title + suffix, cycle)
+
+    def _revisions(self, graph: Graph, present: Mask) -> None:
+        """The order of revisions must explain the history, too."""
+        history = self._history
+        order = revised(history, present)
+        same = repeated(history, order)
+        for one, other in same:
+            text = f"{called(one)} and {called(other)} both have revision {history.revision[one]}."
+            self._anomalies.append(Anomaly("revision-order", text, (one + 1, other + 1)))
+        order = order[~np.isin(order, [other for _, other in same])]
+        for cycle in self._some(inverted(history, order)):
+            self._add("revision-order", cycle)
+        graph = graph.select(graph.basis != BY_PROCESS).within(present)
+        for knot in self._some(cyclic(graph, (graph.nodes, order[:-1], order[1:]))):
+            self._add("revision-order", explained(history, graph, order, knot))
+
+
+def _leave_out(knots: list[Integers], *masks: Mask) -> None:
+    for component in knots:
+        for mask in masks:
+            mask[component] = False

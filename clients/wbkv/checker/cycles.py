@@ -1,0 +1,212 @@
+"""Shortest cycles, one for each way in which a cycle can be bad.
+
+Two searches. In a component whose edges are all in the graph: breadth first from each of its transactions.
+Where a cycle needs one step of an *order* (real time, revisions) on top of an acyclic graph: in layers over
+all its transactions at once. One such step is enough: if a cycle has two, from a to b and from c to d, then
+an interval order also has a before d or c before b, and either cuts the cycle shorter.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from wbkv.checker.dependencies import JOINT, PROCESS, RW, WR, WW
+from wbkv.checker.graph import Graph, Integers, Mask
+from wbkv.checker.history import NEVER, NOTHING
+
+WRITES, FLOW, ONE_MISSED, MISSED = range(4)
+"""How bad a path is: it has only ww (and orders); some wr; one rw; or several rw."""
+
+VISITS = 300_000
+"""Of one component, after the first search in it: beyond that, shorter cycles may exist than those shown."""
+FURTHER = 4
+"""How many steps longer than the shortest a cycle may be to be looked for because it is of another kind."""
+
+
+class Link(NamedTuple):
+    """A dependency between two transactions."""
+
+    source: int
+    target: int
+    kind: int
+    key: int = NOTHING
+    before: int = NOTHING
+    after: int = NOTHING
+    basis: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """Dependencies that lead back to where they begin, and how many transactions begin one alike."""
+
+    links: tuple[Link, ...]
+    alike: int = 1
+
+
+def worse(kind: int, path: int) -> int:
+    """How bad a path is with one more dependency."""
+    if kind == RW:
+        return MISSED if path >= ONE_MISSED else ONE_MISSED
+    if kind == WR:
+        return max(path, FLOW)
+    return path
+
+
+def name(links: tuple[Link, ...]) -> str:
+    """A cycle's name by its dependencies, without what it rests on."""
+    missed = [link.kind == RW for link in links]
+    if sum(missed) == 0:
+        return "G1c" if any(link.kind == WR for link in links) else "G0"
+    if sum(missed) == 1:
+        return "G-single"
+    if not any(one and other for one, other in zip(missed, missed[1:] + missed[:1], strict=True)):
+        return "G-nonadjacent"
+    return "G2-item"
+
+
+class Links:
+    """The dependencies of a part of the graph, by transaction."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._rows: dict[int, list[int]] = {}
+        for row, source in enumerate(graph.source.tolist()):
+            self._rows.setdefault(source, []).append(row)
+
+    def of(self, transaction: int) -> Iterator[Link]:
+        """What must come after it."""
+        graph = self._graph
+        for row in self._rows.get(transaction, ()):
+            kind, target = int(graph.kind[row]), int(graph.target[row])
+            key, before, basis = int(graph.key[row]), int(graph.before[row]), int(graph.basis[row])
+            if target < graph.transactions:
+                yield Link(transaction, target, kind, key, before, int(graph.after[row]), basis)
+                continue
+            for exit_row in self._rows.get(target, ()):
+                after = int(graph.after[exit_row])
+                yield Link(transaction, int(graph.target[exit_row]), kind, key, before, after, basis)
+
+
+def shortest(graph: Graph, component: Integers) -> list[Cycle]:
+    """The shortest cycle of each name in a component; `graph` has the edges within it."""
+    links = Links(graph)
+    known = {transaction: list(links.of(transaction)) for transaction in component.tolist()}
+    found: dict[str, tuple[Link, ...]] = {}
+    visits = 0
+    for begin in known:
+        for cycle in _from(begin, known):
+            title = name(cycle)
+            if title not in found or len(cycle) < len(found[title]):
+                found[title] = cycle
+        visits += len(known)
+        if visits > VISITS:
+            break
+    return [Cycle(cycle) for cycle in found.values()]
+
+
+def _from(begin: int, known: dict[int, list[Link]]) -> Iterator[tuple[Link, ...]]:
+    """The shortest ways back to where one begins, one for each badness, without passing anything twice."""
+    reached: dict[tuple[int, int], tuple[tuple[int, int], Link] | None] = {(begin, WRITES): None}
+    queue = deque([(begin, WRITES)])
+    closed: set[int] = set()
+    while queue:
+        state = queue.popleft()
+        for link in known[state[0]]:
+            path = worse(link.kind, state[1])
+            if link.target == begin:
+                if path not in closed:
+                    closed.add(path)
+                    cycle = [link]
+                    back = reached[state]
+                    while back is not None:
+                        cycle.append(back[1])
+                        back = reached[back[0]]
+                    if len({link.source for link in cycle}) == len(cycle):
+                        yield tuple(reversed(cycle))
+            elif (link.target, path) not in reached:
+                reached[link.target, path] = (state, link)
+                queue.append((link.target, path))
+
+
+class Layers:
+    """Paths of exactly so many steps, of all transactions of a component at once.
+
+    `layer[badness, x]` is the least `value` of a transaction at the end of a path from x. If it is below
+    `limit` of x, the order leads from there back to x.
+    """
+
+    def __init__(self, graph: Graph, component: Integers, value: Integers, limit: Integers) -> None:
+        self._nodes = np.unique(np.concatenate([component, graph.source, graph.target]))
+        self._graph = graph
+        self._links = Links(graph)
+        is_transaction: Mask = self._nodes < graph.transactions
+        transactions = self._nodes[is_transaction]
+        self._limit = np.full(len(self._nodes), -NEVER)
+        self._limit[is_transaction] = limit[transactions]
+        self._source = np.searchsorted(self._nodes, graph.source)
+        self._target = np.searchsorted(self._nodes, graph.target)
+        first = np.full((4, len(self._nodes)), NEVER)
+        first[WRITES, is_transaction] = value[transactions]
+        self._layers = [self._through_joints(first)]
+
+    def cycles(self, closing: int) -> list[Cycle]:
+        """The shortest cycle of each badness; its last dependency is one of the order."""
+        found: dict[int, Cycle] = {}
+        deadline = len(self._nodes)
+        while len(self._layers) <= deadline and len(found) < 4:
+            layer = self._next()
+            if (layer == NEVER).all():
+                break
+            self._layers.append(layer)
+            for path in range(4):
+                hits = np.flatnonzero(layer[path] < self._limit)
+                if path in found or not len(hits):
+                    continue
+                links = self._trace(int(hits[0]), path)
+                if len({link.source for link in links}) < len(links):
+                    continue
+                links = (*links, Link(links[-1].target, links[0].source, closing))
+                found[path] = Cycle(links, len(hits))
+                deadline = min(deadline, len(self._layers) - 1 + FURTHER)
+        return list(found.values())
+
+    def _next(self) -> Integers:
+        last = self._layers[-1]
+        layer = np.full_like(last, NEVER)
+        for path in range(4):
+            if (last[path] == NEVER).all():
+                continue
+            for kind in (WW, WR, RW, PROCESS):
+                rows = self._graph.kind == kind
+                into = layer[worse(kind, path)]
+                np.minimum.at(into, self._source[rows], last[path][self._target[rows]])
+        return self._through_joints(layer)
+
+    def _through_joints(self, layer: Integers) -> Integers:
+        rows = self._graph.kind == JOINT
+        for path in layer:
+            np.minimum.at(path, self._source[rows], path[self._target[rows]])
+        return layer
+
+    def _trace(self, place: int, path: int) -> tuple[Link, ...]:
+        """Follow a path of the last layer through those before it."""
+        links: list[Link] = []
+        wanted = int(self._layers[-1][path, place])
+        for layer in reversed(self._layers[:-1]):
+            link, path = self._step(int(self._nodes[place]), path, wanted, layer)
+            links.append(link)
+            place = int(np.searchsorted(self._nodes, link.target))
+        return tuple(links)
+
+    def _step(self, transaction: int, path: int, wanted: int, layer: Integers) -> tuple[Link, int]:
+        for link in self._links.of(transaction):
+            place = int(np.searchsorted(self._nodes, link.target))
+            for before in range(4):
+                if worse(link.kind, before) == path and layer[before, place] == wanted:
+                    return link, before
+        raise AssertionError("a layer has a value that no dependency explains")

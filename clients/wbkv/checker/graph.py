@@ -1,0 +1,140 @@
+"""The dependency graph in columns, real time as a chain of barriers, and strongly connected components."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import rustworkx
+
+from wbkv.checker.dependencies import BY_PROCESS, PROCESS, Dependencies
+from wbkv.checker.history import NEVER, NOTHING, OK, History
+
+Integers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Edges as columns. Nodes below `transactions` are transactions, the others joints."""
+
+    transactions: int
+    nodes: int
+    source: Integers
+    target: Integers
+    kind: Integers
+    basis: Integers
+    key: Integers
+    before: Integers
+    after: Integers
+    start: Integers
+    end: Integers
+    """When transactions began, and when they were done."""
+
+    @classmethod
+    def of(cls, history: History, dependencies: Dependencies) -> Graph:
+        """The columns of what was inferred."""
+
+        def column(values: object) -> Integers:
+            return np.array(values, dtype=np.int64)
+
+        return cls(
+            transactions=dependencies.transactions,
+            nodes=dependencies.nodes,
+            source=column(dependencies.source),
+            target=column(dependencies.target),
+            kind=column(dependencies.kind),
+            basis=column(dependencies.basis),
+            key=column(dependencies.key),
+            before=column(dependencies.before),
+            after=column(dependencies.after),
+            start=column(history.start),
+            end=column(history.end),
+        )
+
+    def select(self, edges: Mask) -> Graph:
+        """The same nodes, fewer edges."""
+        return Graph(
+            self.transactions,
+            self.nodes,
+            self.source[edges],
+            self.target[edges],
+            self.kind[edges],
+            self.basis[edges],
+            self.key[edges],
+            self.before[edges],
+            self.after[edges],
+            self.start,
+            self.end,
+        )
+
+    def within(self, transactions: Mask) -> Graph:
+        """Without the edges that touch other transactions; joints stay."""
+        every = np.concatenate([transactions, np.ones(self.nodes - self.transactions, dtype=np.bool_)])
+        return self.select(every[self.source] & every[self.target])
+
+
+def add_process_order(history: History, happened: bytearray, to: Dependencies) -> None:
+    """A process begins one thing after it knows the last one's outcome."""
+    last: dict[int, int] = {}
+    for transaction, process in enumerate(history.process):
+        if not happened[transaction]:
+            continue
+        if process in last:
+            to.add(PROCESS, last[process], transaction, NOTHING, NOTHING, NOTHING, BY_PROCESS)
+        if history.status[transaction] == OK:
+            last[process] = transaction
+
+
+def barriers(graph: Graph, present: Mask) -> tuple[int, Integers, Integers]:
+    """Real time in linear size: the number of nodes with barriers, and edges to, between and from barriers.
+
+    A barrier stands before each run of beginnings. Whoever was done before points to the next barrier,
+    barriers point to the next, and each points to those that began behind it.
+    """
+    members = np.flatnonzero(present)
+    finished = members[graph.end[members] != NEVER]
+    finished = finished[np.argsort(graph.end[finished], kind="stable")]
+    behind = np.searchsorted(graph.end[finished], graph.start[members], side="left")
+    """By member: how many were done before it began."""
+    used = np.unique(behind[behind > 0])
+    if not len(used):
+        nothing = np.zeros(0, dtype=np.int64)
+        return graph.nodes, nothing, nothing
+    node = graph.nodes + np.arange(len(used))
+    next_barrier = np.searchsorted(used, np.arange(1, len(finished) + 1), side="left")
+    enters = next_barrier < len(used)
+    leaves = behind > 0
+    source = [finished[enters], node[:-1], node[np.searchsorted(used, behind[leaves])]]
+    target = [node[next_barrier[enters]], node[1:], members[leaves]]
+    return graph.nodes + len(used), np.concatenate(source), np.concatenate(target)
+
+
+def components(nodes: int, source: Integers, target: Integers) -> list[Integers]:
+    """The strongly connected components of more than one node."""
+    graph = rustworkx.PyDiGraph[None, None]()
+    graph.add_nodes_from([None] * nodes)
+    graph.extend_from_edge_list(list(zip(source.tolist(), target.tolist(), strict=True)))
+    found = rustworkx.strongly_connected_components(graph)
+    return [np.array(sorted(nodes), dtype=np.int64) for nodes in found if len(nodes) > 1]
+
+
+def cyclic(graph: Graph, more: tuple[int, Integers, Integers] | None = None) -> list[Integers]:
+    """The transactions of each component in which there is a cycle, the one that begins first first.
+
+    `more` are edges to, from and among further nodes.
+    """
+    nodes, source, target = graph.nodes, graph.source, graph.target
+    if more is not None:
+        nodes = more[0]
+        source, target = np.concatenate([source, more[1]]), np.concatenate([target, more[2]])
+    found = [component[component < graph.transactions] for component in components(nodes, source, target)]
+    return sorted(found, key=lambda component: int(component[0]))
+
+
+def inside(graph: Graph, component: Integers) -> Graph:
+    """The edges within a component."""
+    mask: Mask = np.zeros(graph.transactions, dtype=np.bool_)
+    mask[component] = True
+    return graph.within(mask)

@@ -1,0 +1,63 @@
+"""The order that the store claims: revisions must be unique, and their order must explain what was seen.
+
+Nothing is asked of revisions of transactions that share no key: a store may give the later of two a lower
+one, if nobody can tell.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wbkv.checker.cycles import Cycle, Layers, Link
+from wbkv.checker.dependencies import REALTIME, REVISION
+from wbkv.checker.graph import Graph, Integers, Mask, inside
+from wbkv.checker.history import NEVER, NOTHING, History
+
+
+def revised(history: History, present: Mask) -> Integers:
+    """The transactions that wrote and have a revision, in its order."""
+    revisions = np.array(history.revision, dtype=np.int64)
+    writers = np.array(history.writer, dtype=np.int64)
+    wrote: Mask = np.zeros_like(present)
+    wrote[writers[writers != NOTHING]] = True
+    order = np.flatnonzero(present & wrote & (revisions != NOTHING))
+    return order[np.argsort(revisions[order], kind="stable")]
+
+
+def repeated(history: History, order: Integers) -> list[tuple[int, int]]:
+    """Transactions with the same revision."""
+    revisions = np.array(history.revision, dtype=np.int64)[order]
+    again = np.flatnonzero(np.diff(revisions) == 0)
+    return list(zip(order[again].tolist(), order[again + 1].tolist(), strict=True))
+
+
+def inverted(history: History, order: Integers) -> list[Cycle]:
+    """For each key that has some: a write that was done before one of a lower revision began."""
+    writers = np.array(history.writer, dtype=np.int64)
+    place = np.full(len(history), NOTHING)
+    place[order] = np.arange(len(order))
+    values = np.flatnonzero((writers != NOTHING) & (place[writers] != NOTHING))
+    keys = np.array(history.value_key, dtype=np.int64)
+    values = values[np.lexsort((place[writers[values]], keys[values]))]
+    found: list[Cycle] = []
+    key, first_done, known = NOTHING, NOTHING, False
+    # From the highest revision of a key down: who was done first, of those above?
+    for value in values[::-1].tolist():
+        writer = history.writer[value]
+        if history.value_key[value] != key:
+            key, first_done, known = history.value_key[value], writer, False
+        elif not known and history.end[first_done] < history.start[writer]:
+            known = True
+            found.append(Cycle((Link(first_done, writer, REALTIME), Link(writer, first_done, REVISION))))
+        elif history.end[writer] < history.end[first_done]:
+            first_done = writer
+    return found
+
+
+def explained(history: History, graph: Graph, order: Integers, knot: Integers) -> Cycle:
+    """The shortest cycle in a knot."""
+    revisions = np.array(history.revision, dtype=np.int64)
+    value, limit = np.full(len(history), NEVER), np.full(len(history), -NEVER)
+    value[order] = limit[order] = revisions[order]
+    cycles = Layers(inside(graph, knot), knot, value, limit).cycles(REVISION)
+    return min(cycles, key=lambda cycle: len(cycle.links))
