@@ -7,11 +7,11 @@ searches, so that a weaker name is only given to what a stronger one does not ex
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
 
 import numpy as np
 
-from wbkv.checker.cycles import Cycle, Layers, Link, name, shortest
+from wbkv.checker.cycles import Cycle, Layers, Link, name, strongest
 from wbkv.checker.dependencies import (
     BY_DATA,
     BY_PROCESS,
@@ -22,16 +22,17 @@ from wbkv.checker.dependencies import (
     Dependencies,
 )
 from wbkv.checker.explain import Explainer
-from wbkv.checker.graph import Graph, Integers, Mask, add_process_order, barriers, cyclic, inside
+from wbkv.checker.graph import Further, Graph, Integers, Mask, add_process_order, barriers, cyclic, inside
 from wbkv.checker.history import FAIL, OK, UNKNOWN, History, called
 from wbkv.checker.model import Model, Recording
-from wbkv.checker.revisions import explained, inverted, repeated, revised
+from wbkv.checker.revisions import Claimed, inverted, repeated, revised
 from wbkv.checker.verdict import MODELS, NAMES, Anomaly, Verdict
 
-T = TypeVar("T")
-
 EXPLAINED = 64
-"""Knots of transactions for which cycles are searched, of each basis; the others are counted."""
+"""Knots of transactions in which cycles are searched, of each basis; the others are counted."""
+ROUNDS = 8
+"""Searches in one knot."""
+REVISED = "revision-order"
 
 
 def analyse(recording: Recording, wanted: str) -> Verdict:
@@ -128,28 +129,49 @@ class _Analysis:
         for basis, suffix in ((BY_DATA, ""), (BY_PROCESS, "-process"), (BY_TIME, "-realtime")):
             part = graph.select(graph.basis <= basis).within(rest)
             knots = cyclic(part)
-            for component in self._some(knots):
-                for cycle in shortest(inside(part, component), component):
-                    self._name(cycle, suffix)
+            self._unravel(part, knots, strongest, lambda _graph, _mask: None, suffix)
             _leave_out(knots, rest, present)
         if self._strict:
             part = graph.within(rest)
             knots = cyclic(part, barriers(part, rest))
-            for component in self._some(knots):
-                layers = Layers(inside(part, component), component, graph.end, graph.start)
-                for cycle in layers.cycles(REALTIME):
-                    self._name(cycle, "-realtime")
+            self._unravel(part, knots, _against_time, barriers, "-realtime")
             _leave_out(knots, rest, present)
 
-    def _some(self, knots: list[T]) -> list[T]:
-        if len(knots) > EXPLAINED:
-            self._warnings.append(f"{len(knots) - EXPLAINED:,} more knots of transactions are not explained")
-        return knots[:EXPLAINED]
+    def _unravel(
+        self,
+        graph: Graph,
+        knots: list[Integers],
+        find: Callable[[Graph, Integers], list[Cycle]],
+        order: Callable[[Graph, Mask], Further | None],
+        suffix: str,
+    ) -> None:
+        """Report cycles of each knot, and leave out who is on them, until none is left."""
+        left = 0
+        for place, knot in enumerate(knots):
+            parts = [knot]
+            for _ in range(ROUNDS if place < EXPLAINED else 0):
+                if not parts:
+                    break
+                part = parts.pop(0)
+                within = inside(graph, part)
+                rest: Mask = np.zeros(graph.transactions, dtype=np.bool_)
+                rest[part] = True
+                for cycle in find(within, part):
+                    self._name(cycle, suffix)
+                    rest[[link.source for link in cycle.links]] = False
+                within = within.within(rest)
+                parts += cyclic(within, order(within, rest))
+            left += len(parts)
+        if left:
+            self._warnings.append(f"{left:,} more knots of transactions are not explained")
 
     def _name(self, cycle: Cycle, suffix: str) -> None:
         """Report a cycle, unless all that was missed on it was lost: that is reported already."""
         missed = [link for link in cycle.links if link.kind == RW]
         if missed and all(link.source in self._lost.get((link.key, link.before), ()) for link in missed):
+            return
+        if suffix == REVISED:
+            self._add(REVISED, cycle)
             return
         title = name(cycle.links)
         if len(cycle.links) == len(missed) == 2 and not suffix:
@@ -163,13 +185,20 @@ class _Analysis:
         same = repeated(history, order)
         for one, other in same:
             text = f"{called(one)} and {called(other)} both have revision {history.revision[one]}."
-            self._anomalies.append(Anomaly("revision-order", text, (one + 1, other + 1)))
+            self._anomalies.append(Anomaly(REVISED, text, (one + 1, other + 1)))
         order = order[~np.isin(order, [other for _, other in same])]
-        for cycle in self._some(inverted(history, order)):
-            self._add("revision-order", cycle)
+        for cycle in inverted(history, order):
+            self._add(REVISED, cycle)
+            present[[link.source for link in cycle.links]] = False
         graph = graph.select(graph.basis != BY_PROCESS).within(present)
-        for knot in self._some(cyclic(graph, (graph.nodes, order[:-1], order[1:]))):
-            self._add("revision-order", explained(history, graph, order, knot))
+        claimed = Claimed(history, order)
+        self._unravel(
+            graph, cyclic(graph, claimed.order(graph, present)), claimed.against, claimed.order, REVISED
+        )
+
+
+def _against_time(graph: Graph, knot: Integers) -> list[Cycle]:
+    return Layers(graph, knot, graph.end, graph.start).strongest(REALTIME)
 
 
 def _leave_out(knots: list[Integers], *masks: Mask) -> None:

@@ -27,9 +27,7 @@ class CheckCommand:
         add("file", metavar="FILE", help="JSON lines, as clients record them; - for standard input")
         add("--model", choices=MODELS, default=MODELS[0], help=f"what must hold ({MODELS[0]})")
         add("--json", action="store_true", help="print one JSON object")
-        add(
-            "--draw", type=Path, metavar="FILE", help="draw the cycles that were found: FILE.svg, or FILE.dot"
-        )
+        add("--draw", type=Path, metavar="FILE", help="draw the cycles found: FILE.svg, or FILE.dot")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Do it."""

@@ -1,4 +1,4 @@
-"""Shortest cycles, one for each way in which a cycle can be bad.
+"""Shortest cycles, of those that are the strongest evidence.
 
 Two searches. In a component whose edges are all in the graph: breadth first from each of its transactions.
 Where a cycle needs one step of an *order* (real time, revisions) on top of an acyclic graph: in layers over
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from wbkv.checker.dependencies import JOINT, PROCESS, RW, WR, WW
 from wbkv.checker.graph import Graph, Integers, Mask
 from wbkv.checker.history import NEVER, NOTHING
+from wbkv.checker.verdict import CYCLES
 
 WRITES, FLOW, ONE_MISSED, MISSED = range(4)
 """How bad a path is: it has only ww (and orders); some wr; one rw; or several rw."""
@@ -25,7 +26,9 @@ WRITES, FLOW, ONE_MISSED, MISSED = range(4)
 VISITS = 300_000
 """Of one component, after the first search in it: beyond that, shorter cycles may exist than those shown."""
 FURTHER = 4
-"""How many steps longer than the shortest a cycle may be to be looked for because it is of another kind."""
+"""How many steps longer than the shortest a cycle may be to be looked for because it is less bad."""
+TRIED = 64
+"""Paths that are followed, of those that an order closes at once."""
 
 
 class Link(NamedTuple):
@@ -92,21 +95,19 @@ class Links:
                 yield Link(transaction, int(graph.target[exit_row]), kind, key, before, after, basis)
 
 
-def shortest(graph: Graph, component: Integers) -> list[Cycle]:
-    """The shortest cycle of each name in a component; `graph` has the edges within it."""
+def strongest(graph: Graph, component: Integers) -> list[Cycle]:
+    """A shortest cycle of the strongest name in the component; `graph` has the edges within."""
     links = Links(graph)
     known = {transaction: list(links.of(transaction)) for transaction in component.tolist()}
-    found: dict[str, tuple[Link, ...]] = {}
+    found: dict[tuple[int, int], tuple[Link, ...]] = {}
     visits = 0
     for begin in known:
         for cycle in _from(begin, known):
-            title = name(cycle)
-            if title not in found or len(cycle) < len(found[title]):
-                found[title] = cycle
+            found.setdefault((CYCLES.index(name(cycle)), len(cycle)), cycle)
         visits += len(known)
         if visits > VISITS:
             break
-    return [Cycle(cycle) for cycle in found.values()]
+    return [Cycle(found[min(found)])]
 
 
 def _from(begin: int, known: dict[int, list[Link]]) -> Iterator[tuple[Link, ...]]:
@@ -154,26 +155,35 @@ class Layers:
         first[WRITES, is_transaction] = value[transactions]
         self._layers = [self._through_joints(first)]
 
-    def cycles(self, closing: int) -> list[Cycle]:
-        """The shortest cycle of each badness; its last dependency is one of the order."""
-        found: dict[int, Cycle] = {}
+    def strongest(self, closing: int) -> list[Cycle]:
+        """Shortest cycles of the least badness, without common transactions; `closing` is the order."""
+        found: dict[int, list[Cycle]] = {}
         deadline = len(self._nodes)
-        while len(self._layers) <= deadline and len(found) < 4:
+        while len(self._layers) <= deadline and WRITES not in found:
             layer = self._next()
             if (layer == NEVER).all():
                 break
             self._layers.append(layer)
-            for path in range(4):
-                hits = np.flatnonzero(layer[path] < self._limit)
-                if path in found or not len(hits):
-                    continue
-                links = self._trace(int(hits[0]), path)
-                if len({link.source for link in links}) < len(links):
-                    continue
-                links = (*links, Link(links[-1].target, links[0].source, closing))
-                found[path] = Cycle(links, len(hits))
-                deadline = min(deadline, len(self._layers) - 1 + FURTHER)
-        return list(found.values())
+            for path in range(min(found, default=4)):
+                if cycles := self._closed(path, closing):
+                    found[path] = cycles
+                    deadline = min(deadline, len(self._layers) - 1 + FURTHER)
+                    break
+        return found[min(found)]
+
+    def _closed(self, path: int, closing: int) -> list[Cycle]:
+        """What the order closes, of the paths in the last layer."""
+        cycles: list[Cycle] = []
+        on_one: set[int] = set()
+        hits = np.flatnonzero(self._layers[-1][path] < self._limit)
+        for hit in hits[:TRIED].tolist():
+            links = self._trace(hit, path)
+            links = (*links, Link(links[-1].target, links[0].source, closing))
+            members = {link.source for link in links}
+            if len(members) == len(links) and on_one.isdisjoint(members):
+                on_one |= members
+                cycles.append(Cycle(links))
+        return [replace(cycles[0], alike=len(hits) - len(cycles) + 1), *cycles[1:]] if cycles else []
 
     def _next(self) -> Integers:
         last = self._layers[-1]

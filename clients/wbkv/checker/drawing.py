@@ -90,18 +90,18 @@ def as_svg(verdict: Verdict) -> str:
 def _ring(verdict: Verdict, anomaly: Anomaly, top: float) -> tuple[list[str], float]:
     """One cycle, and where the next may begin."""
     steps = anomaly.cycle
-    radius = max(80.0, 26.0 * len(steps))
+    radius = max(70.0, 26.0 * len(steps)) if len(steps) > 2 else 50.0
     centre_x, centre_y = WIDTH / 2, top + 50 + radius + 20
     body = [_text(20, top + 16, f"{anomaly.name}: {meaning(anomaly.name)}", "font-weight='bold'")]
     places: dict[int, tuple[float, float]] = {}
     for place, step in enumerate(steps):
-        angle = 2 * math.pi * place / len(steps) - math.pi / 2
+        angle = 2 * math.pi * place / len(steps) - math.pi
         places[step.source] = (
-            centre_x + 1.6 * radius * math.cos(angle),
+            centre_x + 2 * max(radius, 75) * math.cos(angle),
             centre_y + radius * math.sin(angle),
         )
     for step in steps:
-        body += _arrow(step, places[step.source], places[step.target], (centre_x, centre_y))
+        body += _arrow(step, places[step.source], places[step.target])
     for number, (x, y) in places.items():
         title = escape("\n".join(verdict.transactions[number].operations))
         name = _text(x, y + 4, f"T{number}", "text-anchor='middle'")
@@ -120,24 +120,22 @@ def _ring(verdict: Verdict, anomaly: Anomaly, top: float) -> tuple[list[str], fl
     return body, y + 24
 
 
-def _arrow(
-    step: Step, begin: tuple[float, float], end: tuple[float, float], centre: tuple[float, float]
-) -> list[str]:
-    """An arrow that bends away from the middle, from the edge of one box to that of the other."""
-    middle = ((begin[0] + end[0]) / 2, (begin[1] + end[1]) / 2)
+def _arrow(step: Step, begin: tuple[float, float], end: tuple[float, float]) -> list[str]:
+    """An arrow that bends outwards, from the edge of one box to that of the other."""
     dx, dy = end[0] - begin[0], end[1] - begin[1]
-    length = math.hypot(dx, dy)
     # Clockwise around the ring, so the left of an arrow's way is outside.
-    bend = (middle[0] + 0.22 * dy, middle[1] - 0.22 * dx) if length else centre
+    bend = ((begin[0] + end[0]) / 2 + 0.22 * dy, (begin[1] + end[1]) / 2 - 0.22 * dx)
     x1, y1 = _edge(begin, bend)
     x2, y2 = _edge(end, bend)
+    out = 12 / math.hypot(dx, dy)
+    x = 0.25 * x1 + 0.5 * bend[0] + 0.25 * x2 + out * dy
+    y = 0.25 * y1 + 0.5 * bend[1] + 0.25 * y2 - out * dx
     colour = COLOURS[step.kind]
-    at = (0.25 * x1 + 0.5 * bend[0] + 0.25 * x2, 0.25 * y1 + 0.5 * bend[1] + 0.25 * y2)
-    text = _text(at[0], at[1] - 4, shorten(label(step), 24), f"text-anchor='middle' fill='{colour}'")
+    anchor = "start" if out * dy > 4 else "end" if out * dy < -4 else "middle"
     return [
         f"<path d='M{x1:.1f} {y1:.1f}Q{bend[0]:.1f} {bend[1]:.1f} {x2:.1f} {y2:.1f}' fill='none' "
         f"stroke='{colour}' stroke-width='1.6' marker-end='url(#{step.kind})'/>",
-        text,
+        _text(x, y + 4, shorten(label(step), 24), f"text-anchor='{anchor}' fill='{colour}'"),
     ]
 
 

@@ -13,6 +13,8 @@ from wbkv.checker.history import NEVER, NOTHING, OK, History
 
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Further = tuple[int, Integers, Integers]
+"""Edges to, from and among further nodes: how many nodes there are with them, sources, targets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,8 @@ def add_process_order(history: History, happened: bytearray, to: Dependencies) -
             last[process] = transaction
 
 
-def barriers(graph: Graph, present: Mask) -> tuple[int, Integers, Integers]:
-    """Real time in linear size: the number of nodes with barriers, and edges to, between and from barriers.
+def barriers(graph: Graph, present: Mask) -> Further:
+    """Real time in linear size.
 
     A barrier stands before each run of beginnings. Whoever was done before points to the next barrier,
     barriers point to the next, and each points to those that began behind it.
@@ -120,11 +122,8 @@ def components(nodes: int, source: Integers, target: Integers) -> list[Integers]
     return [np.array(sorted(nodes), dtype=np.int64) for nodes in found if len(nodes) > 1]
 
 
-def cyclic(graph: Graph, more: tuple[int, Integers, Integers] | None = None) -> list[Integers]:
-    """The transactions of each component in which there is a cycle, the one that begins first first.
-
-    `more` are edges to, from and among further nodes.
-    """
+def cyclic(graph: Graph, more: Further | None = None) -> list[Integers]:
+    """The transactions of each component in which there is a cycle, the one that begins first first."""
     nodes, source, target = graph.nodes, graph.source, graph.target
     if more is not None:
         nodes = more[0]

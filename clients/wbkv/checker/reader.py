@@ -157,9 +157,7 @@ class _Reader:
             if self._model is None:
                 self._decide(kind)
             elif self._model.write != function:
-                raise HistoryError(
-                    f"function {function!r} does not belong in a history of {self._model.name}"
-                )
+                raise HistoryError(f"function {function!r} does not belong in a {self._model.name} history")
         return transaction
 
     def _decide(self, kind: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from wbkv.checker.cycles import Cycle, Layers, Link
 from wbkv.checker.dependencies import REALTIME, REVISION
-from wbkv.checker.graph import Graph, Integers, Mask, inside
+from wbkv.checker.graph import Further, Graph, Integers, Mask
 from wbkv.checker.history import NEVER, NOTHING, History
 
 
@@ -54,10 +54,20 @@ def inverted(history: History, order: Integers) -> list[Cycle]:
     return found
 
 
-def explained(history: History, graph: Graph, order: Integers, knot: Integers) -> Cycle:
-    """The shortest cycle in a knot."""
-    revisions = np.array(history.revision, dtype=np.int64)
-    value, limit = np.full(len(history), NEVER), np.full(len(history), -NEVER)
-    value[order] = limit[order] = revisions[order]
-    cycles = Layers(inside(graph, knot), knot, value, limit).cycles(REVISION)
-    return min(cycles, key=lambda cycle: len(cycle.links))
+class Claimed:
+    """The order of revisions, as one that dependencies may contradict."""
+
+    def __init__(self, history: History, order: Integers) -> None:
+        revisions = np.array(history.revision, dtype=np.int64)
+        self._order = order
+        self._value, self._limit = np.full(len(history), NEVER), np.full(len(history), -NEVER)
+        self._value[order] = self._limit[order] = revisions[order]
+
+    def order(self, graph: Graph, present: Mask) -> Further:
+        """Edges from each to the next."""
+        order = self._order[present[self._order]]
+        return graph.nodes, order[:-1], order[1:]
+
+    def against(self, graph: Graph, knot: Integers) -> list[Cycle]:
+        """Cycles that dependencies and one step of the order make."""
+        return Layers(graph, knot, self._value, self._limit).strongest(REVISION)
