@@ -7,6 +7,7 @@ searches, so that a weaker name is only given to what a stronger one does not ex
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -28,10 +29,8 @@ from wbkv.checker.model import Model, Recording
 from wbkv.checker.revisions import Claimed, inverted, repeated, revised
 from wbkv.checker.verdict import MODELS, NAMES, Anomaly, Verdict
 
-EXPLAINED = 64
-"""Knots of transactions in which cycles are searched, of each basis; the others are counted."""
-ROUNDS = 8
-"""Searches in one knot."""
+SEARCHES, SEARCHED = 64, 500_000
+"""Searches for cycles of one basis, and the transactions searched in all; the knots left then are counted."""
 REVISED = "revision-order"
 
 
@@ -129,7 +128,7 @@ class _Analysis:
         for basis, suffix in ((BY_DATA, ""), (BY_PROCESS, "-process"), (BY_TIME, "-realtime")):
             part = graph.select(graph.basis <= basis).within(rest)
             knots = cyclic(part)
-            self._unravel(part, knots, strongest, lambda _graph, _mask: None, suffix)
+            self._unravel(part, knots, strongest, _no_order, suffix)
             _leave_out(knots, rest, present)
         if self._strict:
             part = graph.within(rest)
@@ -146,37 +145,32 @@ class _Analysis:
         suffix: str,
     ) -> None:
         """Report cycles of each knot, and leave out who is on them, until none is left."""
-        left = 0
-        for place, knot in enumerate(knots):
-            parts = [knot]
-            for _ in range(ROUNDS if place < EXPLAINED else 0):
-                if not parts:
-                    break
-                part = parts.pop(0)
-                within = inside(graph, part)
-                rest: Mask = np.zeros(graph.transactions, dtype=np.bool_)
-                rest[part] = True
-                for cycle in find(within, part):
-                    self._name(cycle, suffix)
-                    rest[[link.source for link in cycle.links]] = False
-                within = within.within(rest)
-                parts += cyclic(within, order(within, rest))
-            left += len(parts)
-        if left:
-            self._warnings.append(f"{left:,} more knots of transactions are not explained")
+        parts = deque(knots)
+        searches = searched = 0
+        while parts and searches < SEARCHES and searched < SEARCHED:
+            part = parts.popleft()
+            searches += 1
+            searched += len(part)
+            within = inside(graph, part)
+            rest: Mask = np.zeros(graph.transactions, dtype=np.bool_)
+            rest[part] = True
+            for cycle in find(within, part):
+                self._name(cycle, suffix)
+                rest[[link.source for link in cycle.links]] = False
+            within = within.within(rest)
+            parts += cyclic(within, order(within, rest))
+        if parts:
+            self._warnings.append(f"{len(parts):,} more knots of transactions are not explained")
 
     def _name(self, cycle: Cycle, suffix: str) -> None:
         """Report a cycle, unless all that was missed on it was lost: that is reported already."""
         missed = [link for link in cycle.links if link.kind == RW]
         if missed and all(link.source in self._lost.get((link.key, link.before), ()) for link in missed):
             return
-        if suffix == REVISED:
-            self._add(REVISED, cycle)
-            return
         title = name(cycle.links)
         if len(cycle.links) == len(missed) == 2 and not suffix:
             title = "write-skew"
-        self._add(title + suffix, cycle)
+        self._add(suffix if suffix == REVISED else title + suffix, cycle)
 
     def _revisions(self, graph: Graph, present: Mask) -> None:
         """The order of revisions must explain the history, too."""
@@ -191,10 +185,17 @@ class _Analysis:
             self._add(REVISED, cycle)
             present[[link.source for link in cycle.links]] = False
         graph = graph.select(graph.basis != BY_PROCESS).within(present)
+        knots = cyclic(graph)
+        self._unravel(graph, knots, strongest, _no_order, REVISED)
+        _leave_out(knots, present)
+        graph = graph.within(present)
         claimed = Claimed(history, order)
-        self._unravel(
-            graph, cyclic(graph, claimed.order(graph, present)), claimed.against, claimed.order, REVISED
-        )
+        knots = cyclic(graph, claimed.order(graph, present))
+        self._unravel(graph, knots, claimed.against, claimed.order, REVISED)
+
+
+def _no_order(_graph: Graph, _present: Mask) -> None:
+    """All there is is in the graph."""
 
 
 def _against_time(graph: Graph, knot: Integers) -> list[Cycle]:

@@ -8,7 +8,6 @@ an interval order also has a before d or c before b, and either cuts the cycle s
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -16,15 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from wbkv.checker.dependencies import JOINT, PROCESS, RW, WR, WW
-from wbkv.checker.graph import Graph, Integers, Mask
+from wbkv.checker.graph import Graph, Integers, Mask, cyclic
 from wbkv.checker.history import NEVER, NOTHING
-from wbkv.checker.verdict import CYCLES
 
 WRITES, FLOW, ONE_MISSED, MISSED = range(4)
 """How bad a path is: it has only ww (and orders); some wr; one rw; or several rw."""
 
-VISITS = 300_000
-"""Of one component, after the first search in it: beyond that, shorter cycles may exist than those shown."""
+VISITS = 500_000
+"""Dependencies looked at in one component; beyond that, a better cycle may exist than the one shown."""
 FURTHER = 4
 """How many steps longer than the shortest a cycle may be to be looked for because it is less bad."""
 TRIED = 64
@@ -99,39 +97,71 @@ def strongest(graph: Graph, component: Integers) -> list[Cycle]:
     """A shortest cycle of the strongest name in the component; `graph` has the edges within."""
     links = Links(graph)
     known = {transaction: list(links.of(transaction)) for transaction in component.tolist()}
-    found: dict[tuple[int, int], tuple[Link, ...]] = {}
-    visits = 0
+    search = _Search(known, _least_badness(graph))
     for begin in known:
-        for cycle in _from(begin, known):
-            found.setdefault((CYCLES.index(name(cycle)), len(cycle)), cycle)
-        visits += len(known)
-        if visits > VISITS:
+        search.begin(begin)
+        if search.is_over():
             break
-    return [Cycle(found[min(found)])]
+    return [Cycle(search.best)]
 
 
-def _from(begin: int, known: dict[int, list[Link]]) -> Iterator[tuple[Link, ...]]:
-    """The shortest ways back to where one begins, one for each badness, without passing anything twice."""
-    reached: dict[tuple[int, int], tuple[tuple[int, int], Link] | None] = {(begin, WRITES): None}
-    queue = deque([(begin, WRITES)])
-    closed: set[int] = set()
-    while queue:
-        state = queue.popleft()
-        for link in known[state[0]]:
-            path = worse(link.kind, state[1])
-            if link.target == begin:
-                if path not in closed:
-                    closed.add(path)
-                    cycle = [link]
-                    back = reached[state]
-                    while back is not None:
-                        cycle.append(back[1])
-                        back = reached[back[0]]
-                    if len({link.source for link in cycle}) == len(cycle):
-                        yield tuple(reversed(cycle))
-            elif (link.target, path) not in reached:
-                reached[link.target, path] = (state, link)
-                queue.append((link.target, path))
+def _least_badness(graph: Graph) -> int:
+    """How bad a cycle in the graph is at least."""
+    if cyclic(graph.select((graph.kind != RW) & (graph.kind != WR))):
+        return WRITES
+    return FLOW if cyclic(graph.select(graph.kind != RW)) else ONE_MISSED
+
+
+class _Search:
+    """Breadth first, from one transaction after the other, for less bad and then for shorter cycles."""
+
+    def __init__(self, known: dict[int, list[Link]], floor: int) -> None:
+        self._known = known
+        self._floor = floor
+        self._visits = 0
+        self._badness = MISSED
+        self.best: tuple[Link, ...] = ()
+
+    def is_over(self) -> bool:
+        """Whether nothing better can be found, or not for a fair price."""
+        return self._visits > VISITS or (self._badness == self._floor and len(self.best) == 2)
+
+    def begin(self, begin: int) -> None:
+        """Find the ways back to where one begins, without passing anything twice."""
+        reached: dict[tuple[int, int], tuple[tuple[int, int], Link] | None] = {(begin, WRITES): None}
+        layer = [(begin, WRITES)]
+        length = 0
+        while layer and not (self._badness == self._floor and 0 < len(self.best) <= length + 1):
+            length += 1
+            following: list[tuple[int, int]] = []
+            for state in layer:
+                self._visits += len(self._known[state[0]])
+                for link in self._known[state[0]]:
+                    path = worse(link.kind, state[1])
+                    if path > self._badness:
+                        continue
+                    if link.target == begin:
+                        self._close(reached, state, link, path)
+                    elif (link.target, path) not in reached:
+                        reached[link.target, path] = (state, link)
+                        following.append((link.target, path))
+            layer = following
+
+    def _close(
+        self,
+        reached: dict[tuple[int, int], tuple[tuple[int, int], Link] | None],
+        state: tuple[int, int],
+        link: Link,
+        badness: int,
+    ) -> None:
+        cycle = [link]
+        back = reached[state]
+        while back is not None:
+            cycle.append(back[1])
+            back = reached[back[0]]
+        simple = len({link.source for link in cycle}) == len(cycle)
+        if simple and (not self.best or (badness, len(cycle)) < (self._badness, len(self.best))):
+            self._badness, self.best = badness, tuple(reversed(cycle))
 
 
 class Layers:
@@ -180,10 +210,10 @@ class Layers:
             links = self._trace(hit, path)
             links = (*links, Link(links[-1].target, links[0].source, closing))
             members = {link.source for link in links}
-            if len(members) == len(links) and on_one.isdisjoint(members):
+            if on_one.isdisjoint(members):
                 on_one |= members
                 cycles.append(Cycle(links))
-        return [replace(cycles[0], alike=len(hits) - len(cycles) + 1), *cycles[1:]] if cycles else []
+        return [replace(cycle, alike=len(hits) - len(cycles) + 1) for cycle in cycles[:1]] + cycles[1:]
 
     def _next(self) -> Integers:
         last = self._layers[-1]

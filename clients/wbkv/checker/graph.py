@@ -13,8 +13,8 @@ from wbkv.checker.history import NEVER, NOTHING, OK, History
 
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-Further = tuple[int, Integers, Integers]
-"""Edges to, from and among further nodes: how many nodes there are with them, sources, targets."""
+Further = tuple[Integers, Integers]
+"""More edges, by sources and targets, which may be further nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,32 +103,33 @@ def barriers(graph: Graph, present: Mask) -> Further:
     used = np.unique(behind[behind > 0])
     if not len(used):
         nothing = np.zeros(0, dtype=np.int64)
-        return graph.nodes, nothing, nothing
+        return nothing, nothing
     node = graph.nodes + np.arange(len(used))
     next_barrier = np.searchsorted(used, np.arange(1, len(finished) + 1), side="left")
     enters = next_barrier < len(used)
     leaves = behind > 0
     source = [finished[enters], node[:-1], node[np.searchsorted(used, behind[leaves])]]
     target = [node[next_barrier[enters]], node[1:], members[leaves]]
-    return graph.nodes + len(used), np.concatenate(source), np.concatenate(target)
+    return np.concatenate(source), np.concatenate(target)
 
 
-def components(nodes: int, source: Integers, target: Integers) -> list[Integers]:
+def components(source: Integers, target: Integers) -> list[Integers]:
     """The strongly connected components of more than one node."""
+    nodes, ends = np.unique(np.concatenate([source, target]), return_inverse=True)
+    edges = zip(ends[: len(source)].tolist(), ends[len(source) :].tolist(), strict=True)
     graph = rustworkx.PyDiGraph[None, None]()
-    graph.add_nodes_from([None] * nodes)
-    graph.extend_from_edge_list(list(zip(source.tolist(), target.tolist(), strict=True)))
+    graph.add_nodes_from([None] * len(nodes))
+    graph.extend_from_edge_list(list(edges))
     found = rustworkx.strongly_connected_components(graph)
-    return [np.array(sorted(nodes), dtype=np.int64) for nodes in found if len(nodes) > 1]
+    return [nodes[sorted(members)] for members in found if len(members) > 1]
 
 
 def cyclic(graph: Graph, more: Further | None = None) -> list[Integers]:
     """The transactions of each component in which there is a cycle, the one that begins first first."""
-    nodes, source, target = graph.nodes, graph.source, graph.target
+    source, target = graph.source, graph.target
     if more is not None:
-        nodes = more[0]
-        source, target = np.concatenate([source, more[1]]), np.concatenate([target, more[2]])
-    found = [component[component < graph.transactions] for component in components(nodes, source, target)]
+        source, target = np.concatenate([source, more[0]]), np.concatenate([target, more[1]])
+    found = [component[component < graph.transactions] for component in components(source, target)]
     return sorted(found, key=lambda component: int(component[0]))
 
 

@@ -66,7 +66,7 @@ class Claimed:
     def order(self, graph: Graph, present: Mask) -> Further:
         """Edges from each to the next."""
         order = self._order[present[self._order]]
-        return graph.nodes, order[:-1], order[1:]
+        return order[:-1], order[1:]
 
     def against(self, graph: Graph, knot: Integers) -> list[Cycle]:
         """Cycles that dependencies and one step of the order make."""

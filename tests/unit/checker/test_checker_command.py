@@ -77,7 +77,7 @@ def test_an_anomaly_is_told_drawn_and_explained(tmp_path: Path, capsys: pytest.C
         '  T2 saw "y" empty, without 1, which T1 appended',
         "  (T1 is line 2, T2 is line 3)",
     ]
-    drawn = "".join(ElementTree.parse(svg).getroot().itertext())  # noqa: S314  we have written it
+    drawn = "".join(ElementTree.parse(svg).getroot().itertext())  # noqa: S314 - we have written it
     assert all(text in drawn for text in ("write-skew", "T1", "T2", 'rw "x"', 'rw "y"'))
     assert main(["check", str(path), "--draw", str(dot)]) == 1
     assert 'a0_1 -> a0_2 [label="rw \\"x\\""' in dot.read_text()
@@ -91,7 +91,7 @@ def test_every_anomaly_can_be_told_and_drawn(
     path = record(tmp_path / "bad.jsonl", history)
     for suffix in (".svg", ".dot"):
         assert main(["check", str(path), "--draw", str(tmp_path / f"drawn{suffix}")]) == 1
-    ElementTree.parse(tmp_path / "drawn.svg")  # noqa: S314  we have written it
+    ElementTree.parse(tmp_path / "drawn.svg")  # noqa: S314 - we have written it
     assert f"\n{name.split()[-1]}\n" in capsys.readouterr().out
     assert main(["check", str(path), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
@@ -110,7 +110,7 @@ def test_names_that_would_break_a_picture_or_a_terminal(
     path = record(tmp_path / "bad.jsonl", history)
     for drawn in (tmp_path / "a.svg", tmp_path / "a.dot"):
         assert main(["check", str(path), "--draw", str(drawn)]) == 1
-    ElementTree.parse(tmp_path / "a.svg")  # noqa: S314  we have written it
+    ElementTree.parse(tmp_path / "a.svg")  # noqa: S314 - we have written it
     assert "\x1b" not in capsys.readouterr().out
 
 
@@ -138,7 +138,7 @@ def test_standard_input_and_a_weaker_model(
 
 def test_other_commands_do_not_wait_for_its_packages() -> None:
     code = "import sys, wbkv.checker.command; sys.exit(bool({'numpy', 'rustworkx'} & set(sys.modules)))"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603  our own interpreter
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603 - our own command
 
 
 @pytest.mark.parametrize("package", ["numpy", "rustworkx"])
@@ -150,4 +150,4 @@ def test_it_is_not_offered_without_its_packages(package: str) -> None:
         "from wbkv.command import installed\n"
         "sys.exit('check' in installed())\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603  our own interpreter
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603 - our own command
