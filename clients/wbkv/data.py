@@ -137,7 +137,9 @@ class TxnResult(NamedTuple, Generic[V]):
     succeeded: bool
     """Whether all conditions held: which branch was taken."""
     revision: int
-    """The transaction's own, which its writes have; of one that only reads, one that its reads hold at."""
+    """The transaction's own, which its writes have. Of one that only reads: everything up to it is in what
+    was read, which may be newer.
+    """
     results: tuple[Entry[V] | Scanned[V] | Failed | int | None, ...]
     """Of the branch taken, in the order of its operations: an entry or None of a get, a `Scanned` of a
     scan, how many keys of a delete, the new number or length of add, minimum, maximum and append, None

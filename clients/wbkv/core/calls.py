@@ -31,9 +31,6 @@ BACKOFF_MAX_S: Final = 1.0
 TOPOLOGY_S: Final = 2.0
 """How long the map may take to come."""
 
-_AGAIN: Final = frozenset({Told.WINDOW_FULL})
-"""Not executed, and may be when others of this client have ended."""
-
 
 class Calls:
     """One client's calls, from all its threads or tasks."""
@@ -113,11 +110,11 @@ class Calls:
         """A call that must not be executed twice."""
         left = min(time_of(timeout_s, self.timeout_s), REPEAT_S)
         request.min_revision = self.seen
-        number = self._identity.sign(request.id)
+        signed = self._identity.sign(request.id)
         try:
             return (yield from self._attempts(method, request, key, left, writes=True))
         finally:
-            self._identity.done(number)
+            self._identity.done(signed)
 
     def _attempts(
         self, method: Method, request: Message, key: bytes | None, timeout_s: float, *, writes: bool
@@ -147,7 +144,7 @@ class Calls:
                 self.saw(header.transaction_revision or header.revision)
                 return answer
             told = answer.error
-            if not told.retryable and told.kind not in _AGAIN:
+            if not told.retryable:
                 raise _refused(told, unsure=unsure)
             unsure = unsure or (writes and answer.begun and told.same_id)
             router.failed(address, told, gone=_is_gone(answer, limit_s, patience_s))
@@ -184,7 +181,10 @@ def backoff(tries: int) -> float:
 
 
 def _refused(told: Told, *, unsure: bool) -> Error:
-    if told.kind in (Told.REQUEST_EXPIRED, Told.REQUEST_FORGOTTEN) and not unsure:
+    """A refusal is about this attempt: one before it may have been executed all the same."""
+    if unsure and told.kind not in (Told.RESPONSE_TOO_LARGE, Told.INTERNAL):
+        return OutcomeUnknown(f"an attempt without an answer may have been executed; {told.message}")
+    if told.kind in (Told.REQUEST_EXPIRED, Told.REQUEST_FORGOTTEN):
         return Unavailable(f"not executed: {told.message}")
     return error_of(told)
 

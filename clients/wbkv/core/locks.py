@@ -117,16 +117,15 @@ class Holding:
         left = self._safe_until - asked
         if left <= 0:
             return False
+        token = self.token
         try:
             result = yield from self._requests.transact(
                 (self.condition(),), (put(self.key, self._value),), (), left
             )
         except (Unavailable, DeadlineExceeded):
             return not self.lost
-        if result.succeeded:
-            self._safe_until = asked + self.ttl_s
-        else:
-            self._safe_until = 0.0
+        if self.token == token:  # else it was released meanwhile, and may be held anew
+            self._safe_until = asked + self.ttl_s if result.succeeded else 0.0
         return result.succeeded
 
     def release(self) -> Plan[bool]:

@@ -22,13 +22,14 @@ from wbkv.data import (
     Keys,
     NodeStatus,
     PartitionStatus,
+    Scanned,
     Topology,
     TxnResult,
     V,
     key_bytes,
     range_of,
 )
-from wbkv.operations import Condition, Operation, entry_of, number_of, result_of
+from wbkv.operations import Condition, Operation, Result, entry_of, number_of, result_of
 
 _CONSISTENCY: Final[dict[str, kv.Consistency]] = {"strict": kv.STRICT, "serializable": kv.SERIALIZABLE}
 
@@ -97,8 +98,7 @@ class Requests(Generic[V]):
                 number_of(raw, entry)  # it says why
             assert entry is None or isinstance(entry, Entry)
             found.append(entry)
-            if entry is not None:
-                self.calls.saw(entry.mod_revision)
+        self._saw(found)
         return found
 
     def get_many(
@@ -187,12 +187,23 @@ class Requests(Generic[V]):
         call = self.calls.write if writes else self.calls.read
         response: kv.TxnResponse = yield from call(effects.TXN, request, key, timeout_s)
         header = response.header
+        results = tuple([result_of(result, values) for result in response.results])
+        if not header.transaction_revision:
+            self._saw(results)
         return TxnResult(
             response.succeeded,
             header.transaction_revision or header.revision,
-            tuple([result_of(result, values) for result in response.results]),
+            results,
             tuple([unmet.condition for unmet in response.unmet]),
         )
+
+    def _saw(self, results: Iterable[Result[V]]) -> None:
+        """What a read shows may be above the revision that everything is complete up to."""
+        for result in results:
+            if isinstance(result, Entry):
+                self.calls.saw(result.mod_revision)
+            elif isinstance(result, Scanned):
+                self._saw(result.entries)
 
     # Snapshots, watches, housekeeping
 

@@ -29,6 +29,9 @@ from wbkv.operations import INT64_MAX, INT64_MIN, Condition, Delete, Operation, 
 NAMED: Final = 3
 """Keys that an error names."""
 
+TRIED: Final = "was tried to be committed"
+COMMITTED: Final = "was committed"
+
 _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 """What the store takes for a number."""
 
@@ -73,10 +76,11 @@ class Attempt(Generic[V]):
             return
         self._trips += 1
         if len(missing) == 1:
-            self._read[missing[0]] = yield from self._raw.entry(missing[0], 0, None, self._timeout_s)
+            found = [(yield from self._raw.entry(missing[0], 0, None, self._timeout_s))]
         else:
             found = yield from self._raw.entries(missing, 0, None, self._timeout_s)
-            self._read.update(zip(missing, found, strict=True))
+        for key, entry in zip(missing, found, strict=True):
+            self._read.setdefault(key, entry)  # another task may have read it meanwhile: that was shown
 
     def entry(self, key: Key) -> Plan[Entry[V] | None]:
         """One key."""
@@ -193,9 +197,9 @@ class Attempt(Generic[V]):
     def _base(self, key: bytes) -> Plan[bytes | None]:
         """The bytes of a key as this transaction sees it."""
         self._check_open()
+        yield from self._fetch([key])
         if key in self._writes:
             return self._writes[key]
-        yield from self._fetch([key])
         entry = self._read[key]
         return None if entry is None else entry.value
 
@@ -204,7 +208,7 @@ class Attempt(Generic[V]):
     def commit(self) -> Plan[None]:
         """Write all of it, or raise `Aborted`."""
         self._check_open()
-        self.ended = "was tried to be committed"
+        self.ended = TRIED
         writes: list[Operation] = [
             Delete(key) if value is None else Put(key, value) for key, value in self._writes.items()
         ]
@@ -214,11 +218,13 @@ class Attempt(Generic[V]):
                 self.ended = "was aborted"
                 raise Aborted(self._why(result.unmet))
             self.revision = result.revision if writes else 0
-        self.ended = "was committed"
+        self.ended = COMMITTED
 
     def holds(self) -> Plan[bool]:
-        """Whether what was read holds together, at one moment."""
-        if self._trips <= 1:
+        """Whether what was read holds together, at one moment. It did if it was committed: then its own
+        writes have changed it.
+        """
+        if self._trips <= 1 or self.ended in (TRIED, COMMITTED):
             return True
         result = yield from self._raw.transact(self._conditions(), (), (), self._timeout_s)
         return result.succeeded
