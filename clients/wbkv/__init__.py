@@ -47,6 +47,7 @@ from wbkv.errors import (
     ServerError,
     Unavailable,
 )
+from wbkv.history import History
 from wbkv.opening import connect, open  # noqa: A004 - as `wbkv.open` it cannot be mistaken
 from wbkv.operations import (
     Condition,
@@ -87,6 +88,7 @@ __all__ = [
     "Failed",
     "Forked",
     "FutureRevision",
+    "History",
     "InvalidRequest",
     "Key",
     "KeyRange",

@@ -30,11 +30,13 @@ from wbkv.codecs import BYTES, Codec
 from wbkv.core.calls import Calls
 from wbkv.core.effects import Plan
 from wbkv.core.locks import raw
+from wbkv.core.recording import requests_of
 from wbkv.core.requests import Requests
 from wbkv.core.routing import Router, endpoints_of
 from wbkv.core.streams import Page, Progress
 from wbkv.core.transactions import Attempt
 from wbkv.data import Change, Consistency, Entry, Key, KeyRange, Keys, NodeStatus, Topology, TxnResult, V
+from wbkv.history import History
 from wbkv.links.embedded import EmbeddedTasks, open_store
 from wbkv.links.grpc_tasks import GrpcTasks
 from wbkv.links.tasks import AsyncLink, AsyncPuller, run
@@ -110,12 +112,12 @@ class Client(_Closes, Generic[V]):
 
     def using(self, codec: Codec[W]) -> Client[W]:
         """The same client with another codec. They share everything else; closing one closes both."""
-        requests = self._requests
-        return Client(self._link, Requests(requests.calls, codec, requests.consistency))
+        return Client(self._link, self._requests.using(codec))
 
     async def close(self) -> None:
         """End all connections."""
         await self._link.close()
+        self._requests.closing()
 
     # Reads
 
@@ -571,6 +573,7 @@ def connect(
     timeout: float = 10.0,
     consistency: Consistency = "strict",
     wait: float = 0.0,
+    history: History | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Opening[Client[bytes]]: ...
 
@@ -583,6 +586,7 @@ def connect(
     codec: Codec[V],
     consistency: Consistency = "strict",
     wait: float = 0.0,
+    history: History | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Opening[Client[V]]: ...
 
@@ -594,6 +598,7 @@ def connect(
     codec: Codec[Any] = BYTES,
     consistency: Consistency = "strict",
     wait: float = 0.0,
+    history: History | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Opening[Client[Any]]:
     """Connect to a cluster, by any of its nodes. Await it, or use it in an `async with` block.
@@ -601,7 +606,7 @@ def connect(
     See `wbkv.connect`.
     """
     calls = Calls(Router(endpoints_of(endpoints)), timeout)
-    requests = Requests(calls, codec, consistency)
+    requests = requests_of(calls, codec, consistency, history)
 
     async def begin() -> Client[Any]:
         link = GrpcTasks(credentials)
@@ -623,6 +628,7 @@ def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
     durability: str | None = None,
     timeout: float = 10.0,
     consistency: Consistency = "strict",
+    history: History | None = None,
 ) -> Opening[Client[bytes]]: ...
 
 
@@ -635,6 +641,7 @@ def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
     timeout: float = 10.0,
     codec: Codec[V],
     consistency: Consistency = "strict",
+    history: History | None = None,
 ) -> Opening[Client[V]]: ...
 
 
@@ -646,10 +653,11 @@ def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
     timeout: float = 10.0,
     codec: Codec[Any] = BYTES,
     consistency: Consistency = "strict",
+    history: History | None = None,
 ) -> Opening[Client[Any]]:
     """An embedded store: see `wbkv.open`."""
     calls = Calls(Router(("embedded",)), timeout)
-    requests = Requests(calls, codec, consistency)
+    requests = requests_of(calls, codec, consistency, history)
 
     async def begin() -> Client[Any]:
         link = EmbeddedTasks(await asyncio.to_thread(open_store, path, partitions, durability))

@@ -68,12 +68,12 @@ class Client(_Closes, Generic[V]):
 
     def using(self, codec: Codec[W]) -> Client[W]:
         """The same client with another codec. They share everything else; closing one closes both."""
-        requests = self._requests
-        return Client(self._link, Requests(requests.calls, codec, requests.consistency))
+        return Client(self._link, self._requests.using(codec))
 
     def close(self) -> None:
         """End all connections."""
         self._link.close()
+        self._requests.closing()
 
     # Reads
 

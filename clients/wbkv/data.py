@@ -9,6 +9,7 @@ from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from wbkv_proto.v1 import kv_pb2 as kv
 
 V = TypeVar("V")
+W = TypeVar("W")
 
 Key: TypeAlias = str | bytes
 """A str stands for its UTF-8 bytes."""

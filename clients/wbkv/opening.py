@@ -11,9 +11,10 @@ import grpc
 from wbkv.client import Client
 from wbkv.codecs import BYTES, Codec
 from wbkv.core.calls import Calls
-from wbkv.core.requests import Requests
+from wbkv.core.recording import requests_of
 from wbkv.core.routing import Router, endpoints_of
 from wbkv.data import Consistency, V
+from wbkv.history import History
 from wbkv.links.embedded import EmbeddedLink, open_store
 from wbkv.links.grpc_calls import GrpcLink
 from wbkv.links.threads import run
@@ -26,6 +27,7 @@ def connect(
     timeout: float = 10.0,
     consistency: Consistency = "strict",
     wait: float = 0.0,
+    history: History | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Client[bytes]: ...
 
@@ -38,6 +40,7 @@ def connect(
     codec: Codec[V],
     consistency: Consistency = "strict",
     wait: float = 0.0,
+    history: History | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Client[V]: ...
 
@@ -49,6 +52,7 @@ def connect(
     codec: Codec[Any] = BYTES,
     consistency: Consistency = "strict",
     wait: float = 0.0,
+    history: History | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Client[Any]:
     """Connect to a cluster, by any of its nodes: the others are found by themselves.
@@ -56,9 +60,10 @@ def connect(
     `endpoints`: "host:port", several of them separated by commas or in a list; $WBKV_ENDPOINTS, or
     127.0.0.1:7400. `timeout`: how long a call may take, all its attempts together, unless it says otherwise.
     `wait`: how long to wait for a cluster that is not up yet; else `Unavailable` is raised at once.
+    `history`: where to record what is asked and answered, for `wbkv check`: see `wbkv.History`.
     """
     calls = Calls(Router(endpoints_of(endpoints)), timeout)
-    requests = Requests(calls, codec, consistency)
+    requests = requests_of(calls, codec, consistency, history)
     link = GrpcLink(credentials)
     try:
         run(link, calls.connect(wait))
@@ -76,6 +81,7 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     durability: str | None = None,
     timeout: float = 10.0,
     consistency: Consistency = "strict",
+    history: History | None = None,
 ) -> Client[bytes]: ...
 
 
@@ -88,6 +94,7 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     timeout: float = 10.0,
     codec: Codec[V],
     consistency: Consistency = "strict",
+    history: History | None = None,
 ) -> Client[V]: ...
 
 
@@ -99,13 +106,14 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     timeout: float = 10.0,
     codec: Codec[Any] = BYTES,
     consistency: Consistency = "strict",
+    history: History | None = None,
 ) -> Client[Any]:
     """Open a store in this process: all partitions, no network, the same calls and promises.
 
     Without a path it is a temporary one, gone when it is closed. Needs `wbkv[server]`.
     """
     calls = Calls(Router(("embedded",)), timeout)
-    requests = Requests(calls, codec, consistency)
+    requests = requests_of(calls, codec, consistency, history)
     link = EmbeddedLink(open_store(path, partitions, durability))
     run(link, calls.connect(0.0))
     return Client(link, requests)

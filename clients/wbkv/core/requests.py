@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Generic
 
 from wbkv_proto.v1 import cluster_pb2 as cluster
@@ -26,6 +26,7 @@ from wbkv.data import (
     Topology,
     TxnResult,
     V,
+    W,
     key_bytes,
     range_of,
 )
@@ -49,6 +50,13 @@ class Requests(Generic[V]):
         self.values = Values(codec)
         self.consistency: Consistency = consistency
         self._consistency = _consistency(consistency)
+
+    def using(self, codec: Codec[W], consistency: Consistency | None = None) -> Requests[W]:
+        """The same with another codec."""
+        return Requests(self.calls, codec, consistency or self.consistency)
+
+    def closing(self) -> None:
+        """The client is closed."""
 
     def _level(self, asked: Consistency | None, revision: int) -> tuple[kv.Consistency, int]:
         """The level of a read, and what it must not go back behind."""
@@ -196,6 +204,16 @@ class Requests(Generic[V]):
             results,
             tuple([unmet.condition for unmet in response.unmet]),
         )
+
+    def commit(
+        self,
+        reads: Mapping[bytes, Entry[bytes] | None],
+        conditions: Sequence[Condition],
+        writes: Sequence[Operation],
+        timeout_s: float | None,
+    ) -> Plan[TxnResult[V]]:
+        """The end of an interactive transaction, which has read this."""
+        return self.transact(conditions, writes, (), timeout_s)
 
     def _saw(self, results: Iterable[Result[V]]) -> None:
         """What a read shows may be above the revision that everything is complete up to."""

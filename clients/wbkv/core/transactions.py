@@ -41,7 +41,7 @@ class Attempt(Generic[V]):
 
     def __init__(self, requests: Requests[V], timeout_s: float | None) -> None:
         self._values = requests.values
-        self._raw = Requests(requests.calls, codecs.BYTES, "strict")
+        self._raw = requests.using(codecs.BYTES, "strict")
         self._timeout_s = None if timeout_s is None else time_of(timeout_s, timeout_s)
         self._pid = os.getpid()
         self._read: dict[bytes, Entry[bytes] | None] = {}
@@ -213,7 +213,7 @@ class Attempt(Generic[V]):
             Delete(key) if value is None else Put(key, value) for key, value in self._writes.items()
         ]
         if writes or self._trips > 1:
-            result = yield from self._raw.transact(self._conditions(), writes, (), self._timeout_s)
+            result = yield from self._raw.commit(self._read, self._conditions(), writes, self._timeout_s)
             if not result.succeeded:
                 self.ended = "was aborted"
                 raise Aborted(self._why(result.unmet))
