@@ -7,7 +7,7 @@
 `wbkv.aio` is the same for event loops.
 """
 
-from wbkv import aio, codecs
+from wbkv import aio, codecs, testing
 from wbkv.client import Client, Counter, Scan, Snapshot, Transaction, Txn, Watch
 from wbkv.codecs import Codec
 from wbkv.data import (
@@ -131,6 +131,7 @@ __all__ = [
     "prefix",
     "put",
     "scan",
+    "testing",
     "transactional",
     "unchanged",
     "value",
