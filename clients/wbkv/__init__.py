@@ -7,7 +7,7 @@
 `wbkv.aio` is the same for event loops.
 """
 
-from wbkv import aio, codecs
+from wbkv import aio, codecs, testing
 from wbkv.client import Client, Counter, Scan, Snapshot, Transaction, Txn, Watch
 from wbkv.codecs import Codec
 from wbkv.data import (
@@ -47,6 +47,7 @@ from wbkv.errors import (
     ServerError,
     Unavailable,
 )
+from wbkv.history import History
 from wbkv.opening import connect, open  # noqa: A004 - as `wbkv.open` it cannot be mistaken
 from wbkv.operations import (
     Condition,
@@ -87,6 +88,7 @@ __all__ = [
     "Failed",
     "Forked",
     "FutureRevision",
+    "History",
     "InvalidRequest",
     "Key",
     "KeyRange",
@@ -129,6 +131,7 @@ __all__ = [
     "prefix",
     "put",
     "scan",
+    "testing",
     "transactional",
     "unchanged",
     "value",

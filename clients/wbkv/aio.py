@@ -8,10 +8,19 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, overload
 
 import grpc
 from wbkv_proto.v1 import kv_pb2 as kv
@@ -21,11 +30,13 @@ from wbkv.codecs import BYTES, Codec
 from wbkv.core.calls import Calls
 from wbkv.core.effects import Plan
 from wbkv.core.locks import raw
+from wbkv.core.recording import requests_of
 from wbkv.core.requests import Requests
 from wbkv.core.routing import Router, endpoints_of
 from wbkv.core.streams import Page, Progress
 from wbkv.core.transactions import Attempt
 from wbkv.data import Change, Consistency, Entry, Key, KeyRange, Keys, NodeStatus, Topology, TxnResult, V
+from wbkv.history import History
 from wbkv.links.embedded import EmbeddedTasks, open_store
 from wbkv.links.grpc_tasks import GrpcTasks
 from wbkv.links.tasks import AsyncLink, AsyncPuller, run
@@ -101,12 +112,12 @@ class Client(_Closes, Generic[V]):
 
     def using(self, codec: Codec[W]) -> Client[W]:
         """The same client with another codec. They share everything else; closing one closes both."""
-        requests = self._requests
-        return Client(self._link, Requests(requests.calls, codec, requests.consistency))
+        return Client(self._link, self._requests.using(codec))
 
     async def close(self) -> None:
         """End all connections."""
         await self._link.close()
+        self._requests.closing()
 
     # Reads
 
@@ -194,7 +205,8 @@ class Client(_Closes, Generic[V]):
             revision=revision, consistency=consistency, timeout_s=timeout,
         )  # fmt: skip
         found = 0
-        async for page in _pages(self._link, plan):
+        pages: AsyncPuller[Page] = AsyncPuller(self._link, plan)
+        async for page in _all(pages):
             found = page.count
         return found
 
@@ -337,18 +349,12 @@ class Transaction(Generic[V]):
         """Several values. Those not read before are read in one step."""
         return await run(self._link, self._attempt.get_many(keys))
 
-    async def scan(self, keys: Keys, *, limit: int = 0, reverse: bool = False) -> AsyncIterator[Entry[V]]:
-        """A range. As far as it is consumed, no key may appear in it or change before the commit."""
+    def scan(self, keys: Keys, *, limit: int = 0, reverse: bool = False) -> AsyncIterator[Entry[V]]:
+        """A range, with what the transaction has written so far. As far as it is consumed, no key may appear
+        in it or change before the commit.
+        """
         plan = self._attempt.scan(keys, limit, reverse=reverse)
-        puller: AsyncPuller[list[Entry[V]]] = AsyncPuller(self._link, plan)
-        given = 0
-        async with aclosing(_all(puller)) as pages:
-            async for page in pages:
-                for entry in page:
-                    yield entry
-                    given += 1
-                    if given == limit:
-                        return
+        return _first(AsyncPuller(self._link, plan), limit)
 
     def put(self, key: Key, value: V) -> None:
         """Write a key at the commit."""
@@ -434,29 +440,40 @@ class Snapshot(_Closes, Generic[V]):
 class Scan(_Closes, AsyncIterator[T]):
     """What a scan finds, as it is consumed."""
 
-    def __init__(self, link: AsyncLink, plan: Plan[None], convert: Any) -> None:
-        self._pages = _pages(link, plan)
+    def __init__(
+        self, link: AsyncLink, plan: Plan[None], convert: Callable[[Sequence[kv.Entry]], list[T]]
+    ) -> None:
+        self._puller: AsyncPuller[Page] = AsyncPuller(link, plan)
         self._convert = convert
-        self._found = self._flatten()
+        self._page: Iterator[T] = iter(())
         self.revision = 0
         """What all of it is as of: known when the first page has come."""
 
-    async def _flatten(self) -> AsyncIterator[T]:
-        convert = self._convert
-        async for page in self._pages:
-            self.revision = page.revision
-            for item in convert(page.entries):
-                yield item
+    async def _turn(self) -> None:
+        page = await self._puller.pull()
+        self.revision = page.revision
+        self._page = iter(self._convert(page.entries))
 
-    def __aiter__(self) -> AsyncIterator[T]:
-        return self._found
+    async def __aiter__(self) -> AsyncIterator[T]:
+        # A generator is faster than `self`. It is not kept: a scan that nobody has any more ends.
+        while True:
+            for item in self._page:
+                yield item
+            try:
+                await self._turn()
+            except StopAsyncIteration:
+                return
 
     async def __anext__(self) -> T:
-        return await anext(self._found)
+        while True:
+            for item in self._page:
+                return item
+            await self._turn()
 
     async def close(self) -> None:
         """No more of it is wanted."""
-        await self._pages.aclose()
+        self._page = iter(())
+        self._puller.close()
 
 
 class Watch(_Closes, Generic[V]):
@@ -466,15 +483,14 @@ class Watch(_Closes, Generic[V]):
         self._requests = requests
         self._puller: AsyncPuller[Progress] = AsyncPuller(link, plan)
         self._marks = marks
-        self._ready: deque[Change[V]] = deque()
+        self._ready: deque[tuple[int, Sequence[kv.Event]]] = deque()
         self._position = 0
         self.revision = 0
         """All changes up to here were given to the caller: where to go on from (`after`) another time."""
 
     async def __aenter__(self) -> Self:
-        if not self.revision:
+        if not self._position:
             await self._pull()
-            self.revision = self._position
         return self
 
     def __aiter__(self) -> Self:
@@ -482,26 +498,29 @@ class Watch(_Closes, Generic[V]):
 
     async def __anext__(self) -> Change[V]:
         while not self._ready:
-            self.revision = self._position
             await self._pull()
-        change = self._ready.popleft()
-        self.revision = change.revision
-        return change
+        self.revision, events = self._ready.popleft()
+        return self._requests.change(self.revision, events)
 
     async def next(self, timeout: float | None = None) -> Change[V] | None:
         """The next change; None if there is none in time. Raises `StopAsyncIteration` once it is closed."""
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout) as limit:
                 return await anext(self)
         except TimeoutError:
+            if not limit.expired():
+                raise  # the watch itself has failed, by `DeadlineExceeded`
             return None
 
     async def _pull(self) -> None:
+        self.revision = self._position  # all up to there were taken, or there would be no need for more
         progress = await self._puller.pull()
-        self._ready += [self._requests.change(revision, events) for revision, events in progress.changes]
+        self._ready += progress.changes
         if self._marks:
-            self._ready.append(Change(progress.revision, ()))
+            self._ready.append((progress.revision, ()))
         self._position = progress.revision
+        if not self._ready:
+            self.revision = self._position
 
     async def close(self) -> None:
         """No more is wanted: also from another task, which ends the iteration."""
@@ -536,29 +555,60 @@ async def _all(puller: AsyncPuller[T]) -> AsyncGenerator[T, None]:
         puller.close()
 
 
-def _pages(link: AsyncLink, plan: Plan[None]) -> Any:
-    """An asynchronous generator of `Page`: its `aclose` ends the scan."""
-    puller: AsyncPuller[Page] = AsyncPuller(link, plan)
-    return _all(puller)
+async def _first(puller: AsyncPuller[list[Entry[V]]], limit: int) -> AsyncIterator[Entry[V]]:
+    given = 0
+    async with aclosing(_all(puller)) as pages:
+        async for page in pages:
+            for entry in page:
+                yield entry
+                given += 1
+                if given == limit:
+                    return
+
+
+@overload
+def connect(
+    endpoints: str | Iterable[str] | None = None,
+    *,
+    timeout: float = 10.0,
+    consistency: Consistency = "strict",
+    wait: float = 0.0,
+    history: History | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> Opening[Client[bytes]]: ...
+
+
+@overload
+def connect(
+    endpoints: str | Iterable[str] | None = None,
+    *,
+    timeout: float = 10.0,
+    codec: Codec[V],
+    consistency: Consistency = "strict",
+    wait: float = 0.0,
+    history: History | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> Opening[Client[V]]: ...
 
 
 def connect(
     endpoints: str | Iterable[str] | None = None,
     *,
     timeout: float = 10.0,
-    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
+    codec: Codec[Any] = BYTES,
     consistency: Consistency = "strict",
     wait: float = 0.0,
+    history: History | None = None,
     credentials: grpc.ChannelCredentials | None = None,
-) -> Opening[Client[V]]:
+) -> Opening[Client[Any]]:
     """Connect to a cluster, by any of its nodes. Await it, or use it in an `async with` block.
 
     See `wbkv.connect`.
     """
     calls = Calls(Router(endpoints_of(endpoints)), timeout)
-    requests = Requests(calls, codec, consistency)
+    requests = requests_of(calls, codec, consistency, history)
 
-    async def begin() -> Client[V]:
+    async def begin() -> Client[Any]:
         link = GrpcTasks(credentials)
         try:
             await run(link, calls.connect(wait))
@@ -570,20 +620,46 @@ def connect(
     return Opening(begin)
 
 
+@overload
 def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
     path: str | os.PathLike[str] | None = None,
     *,
     partitions: int | None = None,
     durability: str | None = None,
     timeout: float = 10.0,
-    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
     consistency: Consistency = "strict",
-) -> Opening[Client[V]]:
+    history: History | None = None,
+) -> Opening[Client[bytes]]: ...
+
+
+@overload
+def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
+    path: str | os.PathLike[str] | None = None,
+    *,
+    partitions: int | None = None,
+    durability: str | None = None,
+    timeout: float = 10.0,
+    codec: Codec[V],
+    consistency: Consistency = "strict",
+    history: History | None = None,
+) -> Opening[Client[V]]: ...
+
+
+def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
+    path: str | os.PathLike[str] | None = None,
+    *,
+    partitions: int | None = None,
+    durability: str | None = None,
+    timeout: float = 10.0,
+    codec: Codec[Any] = BYTES,
+    consistency: Consistency = "strict",
+    history: History | None = None,
+) -> Opening[Client[Any]]:
     """An embedded store: see `wbkv.open`."""
     calls = Calls(Router(("embedded",)), timeout)
-    requests = Requests(calls, codec, consistency)
+    requests = requests_of(calls, codec, consistency, history)
 
-    async def begin() -> Client[V]:
+    async def begin() -> Client[Any]:
         link = EmbeddedTasks(await asyncio.to_thread(open_store, path, partitions, durability))
         await run(link, calls.connect(0.0))
         return Client(link, requests)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -68,12 +68,12 @@ class Client(_Closes, Generic[V]):
 
     def using(self, codec: Codec[W]) -> Client[W]:
         """The same client with another codec. They share everything else; closing one closes both."""
-        requests = self._requests
-        return Client(self._link, Requests(requests.calls, codec, requests.consistency))
+        return Client(self._link, self._requests.using(codec))
 
     def close(self) -> None:
         """End all connections."""
         self._link.close()
+        self._requests.closing()
 
     # Reads
 
@@ -161,7 +161,8 @@ class Client(_Closes, Generic[V]):
             revision=revision, consistency=consistency, timeout_s=timeout,
         )  # fmt: skip
         found = 0
-        for page in _pages(self._link, plan):
+        pages: Puller[Page] = Puller(self._link, plan)
+        for page in _all(pages):
             found = page.count
         return found
 
@@ -305,7 +306,9 @@ class Transaction(Generic[V]):
         return run(self._link, self._attempt.get_many(keys))
 
     def scan(self, keys: Keys, *, limit: int = 0, reverse: bool = False) -> Iterator[Entry[V]]:
-        """A range. As far as it is consumed, no key may appear in it or change before the commit."""
+        """A range, with what the transaction has written so far. As far as it is consumed, no key may appear
+        in it or change before the commit.
+        """
         puller: Puller[list[Entry[V]]] = Puller(self._link, self._attempt.scan(keys, limit, reverse=reverse))
         entries = (entry for page in _all(puller) for entry in page)
         return islice(entries, limit) if limit else entries
@@ -394,28 +397,39 @@ class Snapshot(_Closes, Generic[V]):
 class Scan(_Closes, Iterator[T]):
     """What a scan finds, as it is consumed."""
 
-    def __init__(self, link: Link, plan: Plan[None], convert: Any) -> None:
-        self._pages = _pages(link, plan)
+    def __init__(
+        self, link: Link, plan: Plan[None], convert: Callable[[Sequence[kv.Entry]], list[T]]
+    ) -> None:
+        self._puller: Puller[Page] = Puller(link, plan)
         self._convert = convert
-        self._found = self._flatten()
+        self._page: Iterator[T] = iter(())
         self.revision = 0
         """What all of it is as of: known when the first page has come."""
 
-    def _flatten(self) -> Iterator[T]:
-        convert = self._convert
-        for page in self._pages:
-            self.revision = page.revision
-            yield from convert(page.entries)
+    def _turn(self) -> None:
+        page = self._puller.pull()
+        self.revision = page.revision
+        self._page = iter(self._convert(page.entries))
 
-    def __iter__(self) -> Iterator[T]:  # the generator is faster than `self`
-        return self._found
+    def __iter__(self) -> Iterator[T]:
+        # A generator is faster than `self`. It is not kept: a scan that nobody has any more ends.
+        while True:
+            yield from self._page
+            try:
+                self._turn()
+            except StopIteration:
+                return
 
     def __next__(self) -> T:
-        return next(self._found)
+        while True:
+            for item in self._page:
+                return item
+            self._turn()
 
     def close(self) -> None:
         """No more of it is wanted."""
-        self._pages.close()
+        self._page = iter(())
+        self._puller.close()
 
 
 class Watch(_Closes, Generic[V]):
@@ -425,15 +439,14 @@ class Watch(_Closes, Generic[V]):
         self._requests = requests
         self._puller: Puller[Progress] = Puller(link, plan)
         self._marks = marks
-        self._ready: deque[Change[V]] = deque()
+        self._ready: deque[tuple[int, Sequence[kv.Event]]] = deque()
         self._position = 0
         self.revision = 0
         """All changes up to here were given to the caller: where to go on from (`after`) another time."""
 
     def __enter__(self) -> Self:
-        if not self.revision:
+        if not self._position:
             self._pull(None)
-            self.revision = self._position
         return self
 
     def __iter__(self) -> Self:
@@ -448,21 +461,22 @@ class Watch(_Closes, Generic[V]):
         """The next change; None if there is none in time. Raises `StopIteration` once it is closed."""
         until = None if timeout is None else time.monotonic() + timeout
         while not self._ready:
-            self.revision = self._position
             try:
                 self._pull(None if until is None else max(until - time.monotonic(), 0.0))
             except queue.Empty:
                 return None
-        change = self._ready.popleft()
-        self.revision = change.revision
-        return change
+        self.revision, events = self._ready.popleft()
+        return self._requests.change(self.revision, events)
 
     def _pull(self, timeout_s: float | None) -> None:
+        self.revision = self._position  # all up to there were taken, or there would be no need for more
         progress = self._puller.pull(timeout_s)
-        self._ready += [self._requests.change(revision, events) for revision, events in progress.changes]
+        self._ready += progress.changes
         if self._marks:
-            self._ready.append(Change(progress.revision, ()))
+            self._ready.append((progress.revision, ()))
         self._position = progress.revision
+        if not self._ready:
+            self.revision = self._position
 
     def close(self) -> None:
         """No more is wanted: also from another thread, which ends the iteration."""
@@ -500,9 +514,3 @@ def _all(puller: Puller[T]) -> Iterator[T]:
             yield item
     finally:
         puller.close()
-
-
-def _pages(link: Link, plan: Plan[None]) -> Any:
-    """A generator of `Page`: its `close` ends the scan."""
-    puller: Puller[Page] = Puller(link, plan)
-    return _all(puller)

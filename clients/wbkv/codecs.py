@@ -83,8 +83,10 @@ class Values(Generic[V]):
         """A caller's value."""
         try:
             raw: object = self.codec.encode(value)  # type: ignore[arg-type]  # codecs refuse what is not theirs
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"the value of {key!r}: {error}") from error
+        except TypeError as error:
+            raise TypeError(f"the value of {key!r}: {error}") from error
+        except ValueError as error:
+            raise ValueError(f"the value of {key!r}: {error}") from error
         if not isinstance(raw, bytes):
             raise TypeError(f"the codec made {type(raw).__name__} of the value of {key!r}, not bytes")
         return raw

@@ -9,6 +9,7 @@ from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from wbkv_proto.v1 import kv_pb2 as kv
 
 V = TypeVar("V")
+W = TypeVar("W")
 
 Key: TypeAlias = str | bytes
 """A str stands for its UTF-8 bytes."""
@@ -137,7 +138,9 @@ class TxnResult(NamedTuple, Generic[V]):
     succeeded: bool
     """Whether all conditions held: which branch was taken."""
     revision: int
-    """The transaction's own, which its writes have; of one that only reads, one that its reads hold at."""
+    """The transaction's own, which its writes have. Of one that only reads: everything up to it is in what
+    was read, which may be newer.
+    """
     results: tuple[Entry[V] | Scanned[V] | Failed | int | None, ...]
     """Of the branch taken, in the order of its operations: an entry or None of a get, a `Scanned` of a
     scan, how many keys of a delete, the new number or length of add, minimum, maximum and append, None

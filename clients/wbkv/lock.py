@@ -11,7 +11,7 @@ from typing import Any, Self
 from wbkv.core.locks import RENEWALS, Holding
 from wbkv.core.requests import Requests
 from wbkv.data import Key
-from wbkv.errors import Error, LockLost
+from wbkv.errors import ClientClosed, Error, LockLost
 from wbkv.links import tasks, threads
 from wbkv.operations import Condition
 
@@ -54,6 +54,7 @@ class Lock(_Lock):
         """Wait for the lock, for so long at most. Whether it is held."""
         taken = threads.run(self._link, self._holding.acquire(timeout))
         if taken:
+            self._stop.set()  # of a time before, if it was lost
             self._stop = threading.Event()
             name = f"wbkv lock {self._holding.key!r}"
             threading.Thread(target=self._renew, args=(self._stop,), name=name, daemon=True).start()
@@ -64,6 +65,8 @@ class Lock(_Lock):
             try:
                 if not threads.run(self._link, self._holding.renew()):
                     return
+            except ClientClosed:
+                return
             except Error:
                 if self._holding.lost:
                     return
@@ -97,6 +100,8 @@ class AsyncLock(_Lock):
         """Wait for the lock, for so long at most. Whether it is held."""
         taken = await tasks.run(self._link, self._holding.acquire(timeout))
         if taken:
+            if self._renewing is not None:
+                self._renewing.cancel()  # of a time before, if it was lost
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
         return taken
 
@@ -106,6 +111,8 @@ class AsyncLock(_Lock):
             try:
                 if not await tasks.run(self._link, self._holding.renew()):
                     return
+            except ClientClosed:
+                return
             except Error:
                 if self._holding.lost:
                     return

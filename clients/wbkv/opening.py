@@ -4,37 +4,66 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any, overload
 
 import grpc
 
 from wbkv.client import Client
 from wbkv.codecs import BYTES, Codec
 from wbkv.core.calls import Calls
-from wbkv.core.requests import Requests
+from wbkv.core.recording import requests_of
 from wbkv.core.routing import Router, endpoints_of
 from wbkv.data import Consistency, V
+from wbkv.history import History
 from wbkv.links.embedded import EmbeddedLink, open_store
 from wbkv.links.grpc_calls import GrpcLink
 from wbkv.links.threads import run
+
+
+@overload
+def connect(
+    endpoints: str | Iterable[str] | None = None,
+    *,
+    timeout: float = 10.0,
+    consistency: Consistency = "strict",
+    wait: float = 0.0,
+    history: History | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> Client[bytes]: ...
+
+
+@overload
+def connect(
+    endpoints: str | Iterable[str] | None = None,
+    *,
+    timeout: float = 10.0,
+    codec: Codec[V],
+    consistency: Consistency = "strict",
+    wait: float = 0.0,
+    history: History | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> Client[V]: ...
 
 
 def connect(
     endpoints: str | Iterable[str] | None = None,
     *,
     timeout: float = 10.0,
-    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
+    codec: Codec[Any] = BYTES,
     consistency: Consistency = "strict",
     wait: float = 0.0,
+    history: History | None = None,
     credentials: grpc.ChannelCredentials | None = None,
-) -> Client[V]:
+) -> Client[Any]:
     """Connect to a cluster, by any of its nodes: the others are found by themselves.
 
     `endpoints`: "host:port", several of them separated by commas or in a list; $WBKV_ENDPOINTS, or
     127.0.0.1:7400. `timeout`: how long a call may take, all its attempts together, unless it says otherwise.
     `wait`: how long to wait for a cluster that is not up yet; else `Unavailable` is raised at once.
+    `history`: where to record what is asked and answered, for `wbkv check`: see `wbkv.History`.
     """
     calls = Calls(Router(endpoints_of(endpoints)), timeout)
-    requests = Requests(calls, codec, consistency)
+    requests = requests_of(calls, codec, consistency, history)
     link = GrpcLink(credentials)
     try:
         run(link, calls.connect(wait))
@@ -44,21 +73,47 @@ def connect(
     return Client(link, requests)
 
 
+@overload
 def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     path: str | os.PathLike[str] | None = None,
     *,
     partitions: int | None = None,
     durability: str | None = None,
     timeout: float = 10.0,
-    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
     consistency: Consistency = "strict",
-) -> Client[V]:
+    history: History | None = None,
+) -> Client[bytes]: ...
+
+
+@overload
+def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
+    path: str | os.PathLike[str] | None = None,
+    *,
+    partitions: int | None = None,
+    durability: str | None = None,
+    timeout: float = 10.0,
+    codec: Codec[V],
+    consistency: Consistency = "strict",
+    history: History | None = None,
+) -> Client[V]: ...
+
+
+def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
+    path: str | os.PathLike[str] | None = None,
+    *,
+    partitions: int | None = None,
+    durability: str | None = None,
+    timeout: float = 10.0,
+    codec: Codec[Any] = BYTES,
+    consistency: Consistency = "strict",
+    history: History | None = None,
+) -> Client[Any]:
     """Open a store in this process: all partitions, no network, the same calls and promises.
 
     Without a path it is a temporary one, gone when it is closed. Needs `wbkv[server]`.
     """
     calls = Calls(Router(("embedded",)), timeout)
-    requests = Requests(calls, codec, consistency)
+    requests = requests_of(calls, codec, consistency, history)
     link = EmbeddedLink(open_store(path, partitions, durability))
     run(link, calls.connect(0.0))
     return Client(link, requests)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from wbkv.core.effects import Plan
 from wbkv.core.requests import Requests
 from wbkv.data import Entry, Key, KeyRange, TxnResult, V
-from wbkv.errors import ClientClosed
+from wbkv.errors import ClientClosed, Forked
 from wbkv.links.tasks import AsyncLink, run
 from wbkv.operations import Condition, Operation, add, append
 
@@ -37,19 +39,31 @@ class Pipeline(Generic[V]):
         self._lock = threading.Lock()
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="wbkv pipeline", daemon=True)
         self._thread.start()
-        self._link: AsyncLink = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        try:
+            self._link: AsyncLink = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        except BaseException:
+            self._stop()
+            raise
 
     async def _open(self) -> AsyncLink:
         return await self._make_link()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
     def _submit(self, plan: Plan[T]) -> Future[T]:
+        if self._pid != os.getpid():
+            raise Forked("a pipeline does not go with a process into its fork: begin another one")
         self._room.acquire()
         future: Future[T] = Future()
         with self._lock:
@@ -72,7 +86,8 @@ class Pipeline(Generic[V]):
 
     async def _carry_out(self, plan: Plan[T], future: Future[T]) -> None:
         try:
-            future.set_result(await run(self._link, plan))
+            if future.set_running_or_notify_cancel():
+                future.set_result(await run(self._link, plan))
         except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
             future.set_exception(error)
         finally:
@@ -127,20 +142,19 @@ class Pipeline(Generic[V]):
         """Until everything so far has an outcome."""
         with self._lock:
             futures = list(self._futures)
-        for future in futures:
-            future.exception()
+        wait_for(futures)
 
     def close(self) -> None:
         """Wait for all calls, and end."""
+        if self._pid != os.getpid():
+            return  # it is the parent's
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         self.wait()
         asyncio.run_coroutine_threadsafe(self._link.close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._stop()
 
     def __enter__(self) -> Self:
         return self

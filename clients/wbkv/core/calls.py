@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import threading
 import time
 from typing import Any, Final
 
@@ -12,6 +14,7 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1.error_pb2 import Error as Told
 
 from wbkv.core.effects import TOPOLOGY, Ask, Failure, Method, Plan, Wait
+from wbkv.core.forks import at_fork
 from wbkv.core.identity import Identity
 from wbkv.core.routing import Router
 from wbkv.errors import DeadlineExceeded, Error, LimitExceeded, OutcomeUnknown, Unavailable, error_of
@@ -28,25 +31,29 @@ BACKOFF_MAX_S: Final = 1.0
 TOPOLOGY_S: Final = 2.0
 """How long the map may take to come."""
 
-_AGAIN: Final = frozenset({Told.WINDOW_FULL})
-"""Not executed, and may be when others of this client have ended."""
-
 
 class Calls:
     """One client's calls, from all its threads or tasks."""
 
     def __init__(self, router: Router, timeout_s: float) -> None:
         self.router = router
-        self.timeout_s = timeout_s
+        self.timeout_s = time_of(timeout_s, timeout_s)
         self.seen = 0
         """The highest revision that any answer has shown: what this client must not go back behind."""
         self._identity = Identity()
         self._learning_until = 0.0
+        self.forked()
+        at_fork(self)
+
+    def forked(self) -> None:
+        """Nobody holds the lock."""
+        self._lock = threading.Lock()
 
     def saw(self, revision: int) -> None:
         """An answer has shown this."""
         if revision > self.seen:
-            self.seen = revision
+            with self._lock:
+                self.seen = max(revision, self.seen)
 
     # The map
 
@@ -71,19 +78,21 @@ class Calls:
                 raise Unavailable(f"no node answers on {seeds}{said}: is the cluster up?")
             yield Wait(backoff(tries))
 
-    def refresh(self) -> Plan[None]:
+    def refresh(self, left_s: float) -> Plan[None]:
         """Ask for the map again, once: nothing depends on it but speed."""
         now = time.monotonic()
         if now < self._learning_until:
             return
         self._learning_until = now + TOPOLOGY_S
         address = self.router.address_for(None, 0)
-        answer = yield Ask(address, TOPOLOGY, cluster.TopologyRequest(), TOPOLOGY_S, TOPOLOGY_S)
+        limit_s = min(left_s, TOPOLOGY_S)
+        answer = yield Ask(address, TOPOLOGY, cluster.TopologyRequest(), limit_s, TOPOLOGY_S)
         if isinstance(answer, Failure):
-            self.router.failed(address, answer.error, reached=answer.begun)
-        else:
-            self.router.learn(answer)
+            self.router.failed(address, answer.error, gone=_is_gone(answer, limit_s, TOPOLOGY_S))
+        elif self.router.learn(answer):
             self._learning_until = 0.0
+        else:
+            self.router.failed(address, Told(), gone=True)  # the address is another cluster's now
 
     # Calls
 
@@ -101,24 +110,24 @@ class Calls:
         """A call that must not be executed twice."""
         left = min(time_of(timeout_s, self.timeout_s), REPEAT_S)
         request.min_revision = self.seen
-        number = self._identity.sign(request.id)
+        signed = self._identity.sign(request.id)
         try:
             return (yield from self._attempts(method, request, key, left, writes=True))
         finally:
-            self._identity.done(number)
+            self._identity.done(signed)
 
     def _attempts(
         self, method: Method, request: Message, key: bytes | None, timeout_s: float, *, writes: bool
     ) -> Plan[Any]:
         deadline = time.monotonic() + timeout_s
         router = self.router
-        if request.ByteSize() > router.message_bytes:
+        if request.ByteSize() > router.request_bytes:
             raise LimitExceeded(
-                f"the request's {request.ByteSize()} bytes are more than the limit message_bytes of "
-                f"{router.message_bytes}"
+                f"the request's {request.ByteSize()} bytes are more than {router.request_bytes}, which the "
+                "limit message_bytes allows"
             )
         if router.due:
-            yield from self.refresh()
+            yield from self.refresh(timeout_s)
         tried: list[str] = []
         unsure = False
         left = timeout_s
@@ -126,7 +135,8 @@ class Calls:
             tries = len(tried)
             address = router.address_for(key, tries, tried)
             patience_s = PATIENCE_S * (1 << min(tries, 8))
-            answer = yield Ask(address, method, request, min(left, max(left / 2, patience_s)), patience_s)
+            limit_s = min(left, max(left / 2, patience_s))
+            answer = yield Ask(address, method, request, limit_s, patience_s)
             if type(answer) is not Failure:
                 if tried:
                     router.answered(address)
@@ -134,17 +144,18 @@ class Calls:
                 self.saw(header.transaction_revision or header.revision)
                 return answer
             told = answer.error
-            if not told.retryable and told.kind not in _AGAIN:
+            if not told.retryable:
                 raise _refused(told, unsure=unsure)
             unsure = unsure or (writes and answer.begun and told.same_id)
-            router.failed(address, told, reached=answer.begun)
+            router.failed(address, told, gone=_is_gone(answer, limit_s, patience_s))
             tried.append(address)
             left = deadline - time.monotonic()
             if left > 0:
                 yield Wait(min(backoff(len(tried)), left))
-                if router.due:
-                    yield from self.refresh()
                 left = deadline - time.monotonic()
+                if router.due and left > 0:
+                    yield from self.refresh(left)
+                    left = deadline - time.monotonic()
             if left <= 0:
                 raise out_of_time(answer, timeout_s, tried, unsure=unsure)
 
@@ -153,9 +164,14 @@ def time_of(asked_s: float | None, usual_s: float) -> float:
     """How long a call may take."""
     if asked_s is None:
         return usual_s
-    if not asked_s > 0:
-        raise ValueError(f"the timeout must be positive, not {asked_s!r}")
+    if not 0 < asked_s < math.inf:
+        raise ValueError(f"the timeout must be a positive number of seconds, not {asked_s!r}")
     return asked_s
+
+
+def _is_gone(failure: Failure, limit_s: float, patience_s: float) -> bool:
+    """Whether it is better to ask others for a while: not if the caller only had no time."""
+    return not failure.heard and (failure.error.kind != Told.DEADLINE_PASSED or limit_s >= patience_s)
 
 
 def backoff(tries: int) -> float:
@@ -165,7 +181,10 @@ def backoff(tries: int) -> float:
 
 
 def _refused(told: Told, *, unsure: bool) -> Error:
-    if told.kind in (Told.REQUEST_EXPIRED, Told.REQUEST_FORGOTTEN) and not unsure:
+    """A refusal is about this attempt: one before it may have been executed all the same."""
+    if unsure and told.kind not in (Told.RESPONSE_TOO_LARGE, Told.INTERNAL):
+        return OutcomeUnknown(f"an attempt without an answer may have been executed; {told.message}")
+    if told.kind in (Told.REQUEST_EXPIRED, Told.REQUEST_FORGOTTEN):
         return Unavailable(f"not executed: {told.message}")
     return error_of(told)
 

@@ -100,6 +100,8 @@ class Failure(NamedTuple):
     error: Told
     begun: bool = True
     """Whether it may have reached the node."""
+    heard: bool = True
+    """Whether the node has said so itself. If not, it may be gone."""
 
 
 Effect: TypeAlias = Ask | Wait | Open | Next | Emit
@@ -108,7 +110,7 @@ Plan: TypeAlias = Generator[Effect, Any, T]
 
 def failed(kind: Told.Kind, message: str, *, begun: bool = True) -> Failure:
     """A failure that no node has told of, and that may have another outcome when tried again."""
-    return Failure(Told(kind=kind, message=message, retryable=True, same_id=True), begun=begun)
+    return Failure(Told(kind=kind, message=message, retryable=True, same_id=True), begun, heard=False)
 
 
 def mapped(plan: Plan[None], change: Callable[[Any], Any]) -> Plan[None]:

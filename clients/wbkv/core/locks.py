@@ -19,8 +19,8 @@ from wbkv.codecs import BYTES
 from wbkv.core.effects import Plan, Wait
 from wbkv.core.requests import Requests
 from wbkv.data import Entry, Key, TxnResult, key_bytes
-from wbkv.errors import DeadlineExceeded, LockLost, Unavailable
-from wbkv.operations import Condition, absent, create_revision, delete, get, mod_revision, put
+from wbkv.errors import DeadlineExceeded, LockLost, OutcomeUnknown, Unavailable
+from wbkv.operations import Condition, Operation, absent, create_revision, delete, get, mod_revision, put
 
 POLL_S: Final = 0.1
 """How often a waiter looks, about."""
@@ -42,6 +42,8 @@ class Holding:
         self.token = 0
         """0: it is not held."""
         self._safe_until = 0.0
+        self._seen: tuple[int, float] | None = None
+        """The last write of another holder, and when it was first seen."""
 
     @property
     def lost(self) -> bool:
@@ -60,34 +62,49 @@ class Holding:
             raise ValueError(f"the lock {self.key!r} is held already")
         self.token = 0
         self._value = json.dumps({"owner": secrets.token_hex(16), "ttl": self.ttl_s}).encode()
+        self._seen = None
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        seen: tuple[int, float] | None = None
-        """The last write of the holder, and when it was first seen."""
+        unsure = False
         while True:
-            asked = time.monotonic()
-            result = yield from self._write((absent(self.key),), removes=False)
-            holder = None if result.succeeded else result.results[0]
-            if isinstance(holder, Entry) and holder.value != self._value:
-                if seen is None or seen[0] != holder.mod_revision:
-                    seen = holder.mod_revision, time.monotonic()
-                elif time.monotonic() - seen[1] >= _ttl_of(holder.value, self.ttl_s):
-                    asked = time.monotonic()
-                    still = mod_revision(self.key) == holder.mod_revision
-                    result = yield from self._write((still,), removes=True)
-                    holder = None if result.succeeded else holder
-            if result.succeeded:
-                return self._taken(result.revision, asked)
-            if isinstance(holder, Entry) and holder.value == self._value:
-                return self._taken(holder.create_revision, asked)  # an attempt without an answer was executed
+            try:
+                if (yield from self._try()):
+                    return True
+            except OutcomeUnknown:
+                if unsure:
+                    raise
+                unsure = True  # another look tells, as the value is this holder's own
+                continue
+            unsure = False
             pause = POLL_S * random.uniform(0.5, 1.5)
             if until is not None and time.monotonic() + pause >= until:
                 return False
             yield Wait(pause)
 
-    def _write(self, conditions: tuple[Condition, ...], *, removes: bool) -> Plan[TxnResult[bytes]]:
-        then = (put(self.key, self._value),)
-        removed = (delete(self.key),) if removes else ()
-        return self._requests.transact(conditions, removed + then, (get(self.key),), None)
+    def _try(self) -> Plan[bool]:
+        """Take it if it is free, or if its holder has been silent for too long."""
+        asked = time.monotonic()
+        result = yield from self._write((absent(self.key),), put(self.key, self._value))
+        if result.succeeded:
+            return self._taken(result.revision, asked)
+        holder = result.results[0]
+        if not isinstance(holder, Entry):
+            return False
+        asked = time.monotonic()
+        if holder.value == self._value:
+            # An attempt without an answer was executed. When, nobody knows: so it is renewed.
+            mine = create_revision(self.key) == holder.create_revision
+            result = yield from self._write((mine,), put(self.key, self._value))
+            return result.succeeded and self._taken(holder.create_revision, asked)
+        if self._seen is None or self._seen[0] != holder.mod_revision:
+            self._seen = holder.mod_revision, asked
+        elif asked - self._seen[1] >= _ttl_of(holder.value, self.ttl_s):
+            still = mod_revision(self.key) == holder.mod_revision
+            result = yield from self._write((still,), delete(self.key), put(self.key, self._value))
+            return result.succeeded and self._taken(result.revision, asked)
+        return False
+
+    def _write(self, conditions: tuple[Condition, ...], *then: Operation) -> Plan[TxnResult[bytes]]:
+        return self._requests.transact(conditions, then, (get(self.key),), None)
 
     def _taken(self, token: int, asked: float) -> bool:
         self.token = token
@@ -100,16 +117,15 @@ class Holding:
         left = self._safe_until - asked
         if left <= 0:
             return False
+        token = self.token
         try:
             result = yield from self._requests.transact(
                 (self.condition(),), (put(self.key, self._value),), (), left
             )
         except (Unavailable, DeadlineExceeded):
             return not self.lost
-        if result.succeeded:
-            self._safe_until = asked + self.ttl_s
-        else:
-            self._safe_until = 0.0
+        if self.token == token:  # else it was released meanwhile, and may be held anew
+            self._safe_until = asked + self.ttl_s if result.succeeded else 0.0
         return result.succeeded
 
     def release(self) -> Plan[bool]:

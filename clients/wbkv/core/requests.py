@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Generic
 
 from wbkv_proto.v1 import cluster_pb2 as cluster
@@ -22,13 +22,15 @@ from wbkv.data import (
     Keys,
     NodeStatus,
     PartitionStatus,
+    Scanned,
     Topology,
     TxnResult,
     V,
+    W,
     key_bytes,
     range_of,
 )
-from wbkv.operations import Condition, Operation, entry_of, number_of, result_of
+from wbkv.operations import Condition, Operation, Result, entry_of, number_of, result_of
 
 _CONSISTENCY: Final[dict[str, kv.Consistency]] = {"strict": kv.STRICT, "serializable": kv.SERIALIZABLE}
 
@@ -48,6 +50,13 @@ class Requests(Generic[V]):
         self.values = Values(codec)
         self.consistency: Consistency = consistency
         self._consistency = _consistency(consistency)
+
+    def using(self, codec: Codec[W], consistency: Consistency | None = None) -> Requests[W]:
+        """The same with another codec."""
+        return Requests(self.calls, codec, consistency or self.consistency)
+
+    def closing(self) -> None:
+        """The client is closed."""
 
     def _level(self, asked: Consistency | None, revision: int) -> tuple[kv.Consistency, int]:
         """The level of a read, and what it must not go back behind."""
@@ -97,8 +106,7 @@ class Requests(Generic[V]):
                 number_of(raw, entry)  # it says why
             assert entry is None or isinstance(entry, Entry)
             found.append(entry)
-            if entry is not None:
-                self.calls.saw(entry.mod_revision)
+        self._saw(found)
         return found
 
     def get_many(
@@ -187,12 +195,33 @@ class Requests(Generic[V]):
         call = self.calls.write if writes else self.calls.read
         response: kv.TxnResponse = yield from call(effects.TXN, request, key, timeout_s)
         header = response.header
+        results = tuple([result_of(result, values) for result in response.results])
+        if not header.transaction_revision:
+            self._saw(results)
         return TxnResult(
             response.succeeded,
             header.transaction_revision or header.revision,
-            tuple([result_of(result, values) for result in response.results]),
+            results,
             tuple([unmet.condition for unmet in response.unmet]),
         )
+
+    def commit(
+        self,
+        reads: Mapping[bytes, Entry[bytes] | None],
+        conditions: Sequence[Condition],
+        writes: Sequence[Operation],
+        timeout_s: float | None,
+    ) -> Plan[TxnResult[V]]:
+        """The end of an interactive transaction, which has read this."""
+        return self.transact(conditions, writes, (), timeout_s)
+
+    def _saw(self, results: Iterable[Result[V]]) -> None:
+        """What a read shows may be above the revision that everything is complete up to."""
+        for result in results:
+            if isinstance(result, Entry):
+                self.calls.saw(result.mod_revision)
+            elif isinstance(result, Scanned):
+                self._saw(result.entries)
 
     # Snapshots, watches, housekeeping
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from wbkv_proto.v1 import cluster_pb2 as cluster
 from wbkv_proto.v1.error_pb2 import Error as Told
 
-from wbkv.data import Partition, Topology
+from wbkv.data import Partition, Topology, prefix
 
 DEFAULT: Final = "127.0.0.1:7400"
 """Where a local cluster serves its clients."""
@@ -22,8 +22,14 @@ DEFAULT: Final = "127.0.0.1:7400"
 REFRESH_S: Final = 30.0
 """How old the map may be. It is asked for again at once when something fails."""
 
+AGAIN_S: Final = 0.05
+"""How old it must be before that."""
+
 REST_S: Final = 5.0
 """How long a node that could not be reached is only tried after all others."""
+
+ENVELOPE_BYTES: Final = 64
+"""What a session needs around a request, at most."""
 
 _SLOT_MASK: Final = (1 << 14) - 1
 
@@ -42,6 +48,10 @@ def endpoints_of(endpoints: str | Iterable[str] | None) -> tuple[str, ...]:
     if not found:
         raise ValueError("at least one endpoint is needed")
     return found
+
+
+_BUSY: Final = frozenset({Told.OVERLOADED, Told.WINDOW_FULL})
+"""Failures that have nothing to do with who leads."""
 
 
 class Placement(NamedTuple):
@@ -80,27 +90,29 @@ class Router:
         """Everybody who may be asked."""
         self._learned_at = 0.0
         self.stale = True
-        self.message_bytes = sys.maxsize
+        self.request_bytes = sys.maxsize
         """The largest request that nodes take."""
+        self._key_bytes = sys.maxsize
         self._resting: dict[str, float] = {}
         """Nodes that could not be reached, and until when to prefer others."""
 
     @property
     def due(self) -> bool:
         """Whether the map should be asked for."""
-        return self.stale or time.monotonic() - self._learned_at > REFRESH_S
+        return time.monotonic() - self._learned_at > (AGAIN_S if self.stale else REFRESH_S)
 
-    def learn(self, told: cluster.TopologyResponse) -> None:
-        """What a node says of the cluster."""
+    def learn(self, told: cluster.TopologyResponse) -> bool:
+        """What a node says of the cluster. False if it is another one: its map is none for us."""
         name = told.header.cluster
         if self.topology is not None and self.topology.cluster != name:
-            return  # another cluster has taken over an address of ours: its map is none for us
+            return False
         nodes = {node.name: node.address for node in told.nodes}
         partitions = tuple(Partition(p.id, p.leader or None, tuple(p.members)) for p in told.partitions)
         limits = {field.name: value for field, value in told.limits.ListFields()}
         placement = told.placement
         hashed = placement.scheme == cluster.Placement.HASHED
-        self._placement = Placement(hashed, tuple(placement.starts), tuple(placement.owners))
+        starts, owners = tuple(placement.starts), tuple(placement.owners)
+        self._placement = Placement(hashed, starts, owners) if owners else None
         self._leaders = {
             p.id: nodes[p.leader] for p in partitions if p.leader is not None and nodes.get(p.leader)
         }
@@ -109,9 +121,15 @@ class Router:
             # What any node can do should not all be done by the first.
             self._addresses = tuple(random.sample(list(addresses), len(addresses)))
         self.topology = Topology(name, nodes, partitions, limits)
-        self.message_bytes = told.limits.message_bytes or sys.maxsize
+        self.request_bytes = (told.limits.message_bytes or sys.maxsize) - ENVELOPE_BYTES
+        self._key_bytes = told.limits.key_bytes or sys.maxsize
         self._learned_at = time.monotonic()
         self.stale = False
+        return True
+
+    def after(self, key: bytes) -> bytes | None:
+        """The lowest key above this one that the store can have; None: there is none."""
+        return key + b"\0" if len(key) < self._key_bytes else prefix(key).end
 
     def address_for(self, key: bytes | None, tries: int, tried: Iterable[str] = ()) -> str:
         """Whom to ask next about a key: at first who leads its partition, then the others in turn."""
@@ -132,15 +150,16 @@ class Router:
         fresh = [address for address in ranked if address not in asked]
         return fresh[0] if fresh else ranked[tries % len(ranked)]
 
-    def failed(self, address: str, error: Told, *, reached: bool) -> None:
-        """A node could not do it: it may know who can."""
-        self.stale = True
-        if not reached:
+    def failed(self, address: str, error: Told, *, gone: bool) -> None:
+        """A node could not do it: it may know who can, or be gone."""
+        if error.kind not in _BUSY:
+            self.stale = True
+        if gone:
             self._resting = {**self._resting, address: time.monotonic() + REST_S}
         if error.leaders:
             known = {leader.partition: leader.address for leader in error.leaders if leader.address}
             self._leaders = {**self._leaders, **known}
-        elif not reached:
+        elif gone:
             self._leaders = {p: a for p, a in self._leaders.items() if a != address}
 
     def answered(self, address: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1.error_pb2 import Error as Told
 
-from wbkv.core.calls import Calls, backoff, out_of_time
+from wbkv.core.calls import PATIENCE_S, Calls, backoff, out_of_time
 from wbkv.core.effects import SCAN, WATCH, Emit, Failure, Next, Open, Plan, Stream, Wait, failed
 from wbkv.data import KeyRange
 from wbkv.errors import error_of
@@ -33,34 +33,43 @@ class _Attempts:
         self._timeout_s = timeout_s
         self._tried: list[str] = []
         self._address = ""
-        self._give_up = 0.0
-        self.went_on()
+        self._give_up: float | None = None
+        """When, if something is being waited for."""
 
     def address(self) -> str:
         """Whom to ask."""
         self._address = self._calls.router.address_for(self._key, len(self._tried), self._tried)
         return self._address
 
-    def went_on(self) -> None:
-        """Something has come."""
-        self._tried.clear()
-        self._give_up = time.monotonic() + self._timeout_s
+    def wait_s(self) -> float:
+        """How long a node may take for something that it has at once, if all is well."""
+        patience_s = PATIENCE_S * (1 << min(len(self._tried), 8))
+        return min(max(self._left_s(), 0.001), patience_s)
 
-    @property
-    def left_s(self) -> float:
-        """How long to wait for something to come."""
-        return max(self._give_up - time.monotonic(), 0.001)
+    def _left_s(self) -> float:
+        now = time.monotonic()
+        if self._give_up is None:
+            self._give_up = now + self._timeout_s
+        return self._give_up - now
+
+    def went_on(self) -> None:
+        """It has come."""
+        self._tried.clear()
+        self._give_up = None
 
     def failed(self, failure: Failure) -> Plan[None]:
         """Wait before the next attempt. Raises if there is to be none."""
         if not failure.error.retryable:
             raise error_of(failure.error)
-        self._calls.router.failed(self._address, failure.error, reached=failure.begun)
+        router = self._calls.router
+        router.failed(self._address, failure.error, gone=not failure.heard)
         self._tried.append(self._address)
-        if time.monotonic() >= self._give_up:
+        left = self._left_s()
+        if left <= 0:
             raise out_of_time(failure, self._timeout_s, self._tried)
-        yield Wait(min(backoff(len(self._tried)), self.left_s))
-        yield from self._calls.refresh()
+        yield Wait(min(backoff(len(self._tried)), left))
+        if router.due:
+            yield from self._calls.refresh(max(self._left_s(), 0.001))
 
 
 @dataclass(slots=True)
@@ -84,7 +93,7 @@ def scan(calls: Calls, request: kv.ScanRequest, asked: KeyRange, timeout_s: floa
         stream: Stream = yield Open(attempts.address(), SCAN, request)
         try:
             while True:
-                page: Any = yield Next(stream, attempts.left_s)
+                page: Any = yield Next(stream, attempts.wait_s())
                 if page is None:
                     return
                 if type(page) is Failure:
@@ -93,15 +102,18 @@ def scan(calls: Calls, request: kv.ScanRequest, asked: KeyRange, timeout_s: floa
                 if not request.revision:
                     request.revision = page.header.revision
                     calls.saw(request.revision)
-                if entries:
-                    seen += len(entries)
-                    start, end = (
-                        (start, entries[-1].key) if request.reverse else (entries[-1].key + b"\0", end)
-                    )
-                yield Emit(Page(request.revision, entries, page.count))
-                if (limit and seen >= limit) or (end is not None and start >= end):
-                    return
                 attempts.went_on()
+                yield Emit(Page(request.revision, entries, page.count))
+                if not entries:
+                    continue
+                seen += len(entries)
+                last = entries[-1].key
+                above = start if request.reverse else calls.router.after(last)
+                if above is None or (limit and seen >= limit):
+                    return
+                start, end = above, last if request.reverse else end
+                if end is not None and start >= end:
+                    return
         finally:
             stream.cancel()
         yield from attempts.failed(page)
@@ -126,9 +138,10 @@ def watch(calls: Calls, request: kv.WatchRequest, timeout_s: float) -> Plan[None
         begun: list[kv.Event] = []
         """Of a transaction that did not fit into one message."""
         stream: Stream = yield Open(attempts.address(), WATCH, request)
+        wait_s = attempts.wait_s()
         try:
             while True:
-                told: Any = yield Next(stream, SILENCE_S)
+                told: Any = yield Next(stream, wait_s)
                 if told is None:
                     told = failed(Told.UNAVAILABLE, "the node ended the watch")
                 if type(told) is Failure:
@@ -142,6 +155,7 @@ def watch(calls: Calls, request: kv.WatchRequest, timeout_s: float) -> Plan[None
                 request.after = max(request.after, told.revision)
                 calls.saw(request.after)
                 attempts.went_on()
+                wait_s = SILENCE_S
                 yield Emit(Progress(request.after, changes))
         finally:
             stream.cancel()

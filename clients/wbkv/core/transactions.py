@@ -8,6 +8,8 @@ what does not commit has written nothing. A transaction that read once and wrote
 
 from __future__ import annotations
 
+import os
+import re
 from collections import deque
 from collections.abc import Iterable
 from typing import Final, Generic
@@ -15,15 +17,23 @@ from typing import Final, Generic
 from wbkv_proto.v1 import kv_pb2 as kv
 
 from wbkv import codecs
+from wbkv.core.calls import time_of
 from wbkv.core.effects import Emit, Plan, mapped
 from wbkv.core.requests import Requests
+from wbkv.core.routing import Router
 from wbkv.core.streams import Page
 from wbkv.data import Entry, Key, KeyRange, Keys, V, key_bytes, range_of
-from wbkv.errors import Aborted, Error, OperationFailed
-from wbkv.operations import INT64_MAX, INT64_MIN, Condition, Delete, Operation, Put, Unchanged
+from wbkv.errors import Aborted, Error, Forked, OperationFailed
+from wbkv.operations import INT64_MAX, INT64_MIN, Condition, Delete, Operation, Put, Unchanged, add
 
 NAMED: Final = 3
 """Keys that an error names."""
+
+TRIED: Final = "was tried to be committed"
+COMMITTED: Final = "was committed"
+
+_NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+"""What the store takes for a number."""
 
 
 class Attempt(Generic[V]):
@@ -31,8 +41,9 @@ class Attempt(Generic[V]):
 
     def __init__(self, requests: Requests[V], timeout_s: float | None) -> None:
         self._values = requests.values
-        self._raw = Requests(requests.calls, codecs.BYTES, "strict")
-        self._timeout_s = timeout_s
+        self._raw = requests.using(codecs.BYTES, "strict")
+        self._timeout_s = None if timeout_s is None else time_of(timeout_s, timeout_s)
+        self._pid = os.getpid()
         self._read: dict[bytes, Entry[bytes] | None] = {}
         self._ranges: list[_Protected] = []
         self._writes: dict[bytes, bytes | None] = {}
@@ -47,6 +58,8 @@ class Attempt(Generic[V]):
     def _check_open(self) -> None:
         if self.ended:
             raise Error(f"the transaction {self.ended}: begin another one")
+        if self._pid != os.getpid():
+            raise Forked("a transaction does not go with a process into its fork: begin another one")
 
     # Reads
 
@@ -63,10 +76,11 @@ class Attempt(Generic[V]):
             return
         self._trips += 1
         if len(missing) == 1:
-            self._read[missing[0]] = yield from self._raw.entry(missing[0], 0, None, self._timeout_s)
+            found = [(yield from self._raw.entry(missing[0], 0, None, self._timeout_s))]
         else:
             found = yield from self._raw.entries(missing, 0, None, self._timeout_s)
-            self._read.update(zip(missing, found, strict=True))
+        for key, entry in zip(missing, found, strict=True):
+            self._read.setdefault(key, entry)  # another task may have read it meanwhile: that was shown
 
     def entry(self, key: Key) -> Plan[Entry[V] | None]:
         """One key."""
@@ -86,12 +100,11 @@ class Attempt(Generic[V]):
     def _seen(self, key: bytes) -> Entry[V] | None:
         """A key as this transaction sees it."""
         if key in self._writes:
-            return self._written(key)
+            return self._written(key, self._writes[key])
         return self._decoded(self._read[key])
 
-    def _written(self, key: bytes) -> Entry[V] | None:
+    def _written(self, key: bytes, value: bytes | None) -> Entry[V] | None:
         """A key that this transaction has written: it has no revision yet."""
-        value = self._writes[key]
         return None if value is None else Entry(key, self._values.decode(key, value), 0, 0, 0)
 
     def _decoded(self, entry: Entry[bytes] | None) -> Entry[V] | None:
@@ -105,15 +118,26 @@ class Attempt(Generic[V]):
         """
         self._check_open()
         asked = range_of(keys)
-        written = deque(sorted((key for key in self._writes if key in asked), reverse=reverse))
-        enough = limit + len(written) if limit else 0
+        mine = {key: value for key, value in self._writes.items() if key in asked}
         pages = self._raw.scan(
-            asked, limit=enough, reverse=reverse, shape=kv.ENTRIES,
+            asked, limit=limit + len(mine) if limit else 0, reverse=reverse, shape=kv.ENTRIES,
             revision=0, consistency=None, timeout_s=self._timeout_s,
         )  # fmt: skip
-        self._trips += 1
+        return self._overlaid(pages, asked, limit, mine, reverse=reverse)
+
+    def _overlaid(
+        self,
+        pages: Plan[None],
+        asked: KeyRange,
+        limit: int,
+        mine: dict[bytes, bytes | None],
+        *,
+        reverse: bool,
+    ) -> Plan[None]:
+        """The pages, with what this transaction had written when the scan began."""
+        enough = limit + len(mine) if limit else 0
+        written = deque(sorted(mine, reverse=reverse))
         protected = _Protected(asked)
-        self._ranges.append(protected)
         seen = 0
 
         def take(page: Page) -> list[Entry[V]]:
@@ -121,16 +145,20 @@ class Attempt(Generic[V]):
             entries = self._raw.page_entries(page.entries)
             seen += len(entries)
             last = entries[-1].key if entries else None
-            protected.came(page.revision, last, reverse=reverse)
-            found = [self._decoded(entry) for entry in entries if entry.key not in self._writes]
+            protected.came(page.revision, last, self._raw.calls.router, reverse=reverse)
+            found = [self._decoded(entry) for entry in entries if entry.key not in mine]
             while written and last is not None and (written[0] >= last if reverse else written[0] <= last):
-                found.append(self._written(written.popleft()))
+                key = written.popleft()
+                found.append(self._written(key, mine[key]))
             return sorted(filter(None, found), key=_key_of, reverse=reverse)
 
+        self._check_open()
+        self._trips += 1
+        self._ranges.append(protected)
         yield from mapped(pages, take)
         if not enough or seen < enough:
             protected.whole()
-        yield Emit([entry for entry in map(self._written, written) if entry is not None])
+        yield Emit([entry for key in written if (entry := self._written(key, mine[key])) is not None])
 
     # Writes
 
@@ -147,12 +175,12 @@ class Attempt(Generic[V]):
 
     def add(self, key: Key, amount: int) -> Plan[int]:
         """Read a number, and write the sum at the commit."""
-        raw = key_bytes(key)
+        raw = add(key, amount).key  # which says what is wrong with either
         base = yield from self._base(raw)
-        try:
-            number = int(base) + amount if base else amount
-        except ValueError:
-            raise OperationFailed(f"{raw!r}: not a number", "not a number") from None
+        stored = 0 if base is None else int(base) if _NUMBER.fullmatch(base) else INT64_MAX + 1
+        if not INT64_MIN <= stored <= INT64_MAX:
+            raise OperationFailed(f"{raw!r}: not a number", "not a number")
+        number = stored + amount
         if not INT64_MIN <= number <= INT64_MAX:
             raise OperationFailed(f"{raw!r}: overflow", "overflow")
         self._writes[raw] = b"%d" % number
@@ -169,9 +197,9 @@ class Attempt(Generic[V]):
     def _base(self, key: bytes) -> Plan[bytes | None]:
         """The bytes of a key as this transaction sees it."""
         self._check_open()
+        yield from self._fetch([key])
         if key in self._writes:
             return self._writes[key]
-        yield from self._fetch([key])
         entry = self._read[key]
         return None if entry is None else entry.value
 
@@ -180,21 +208,23 @@ class Attempt(Generic[V]):
     def commit(self) -> Plan[None]:
         """Write all of it, or raise `Aborted`."""
         self._check_open()
-        self.ended = "was tried to be committed"
+        self.ended = TRIED
         writes: list[Operation] = [
             Delete(key) if value is None else Put(key, value) for key, value in self._writes.items()
         ]
         if writes or self._trips > 1:
-            result = yield from self._raw.transact(self._conditions(), writes, (), self._timeout_s)
+            result = yield from self._raw.commit(self._read, self._conditions(), writes, self._timeout_s)
             if not result.succeeded:
                 self.ended = "was aborted"
                 raise Aborted(self._why(result.unmet))
             self.revision = result.revision if writes else 0
-        self.ended = "was committed"
+        self.ended = COMMITTED
 
     def holds(self) -> Plan[bool]:
-        """Whether what was read holds together, at one moment."""
-        if self._trips <= 1:
+        """Whether what was read holds together, at one moment. It did if it was committed: then its own
+        writes have changed it.
+        """
+        if self._trips <= 1 or self.ended in (TRIED, COMMITTED):
             return True
         result = yield from self._raw.transact(self._conditions(), (), (), self._timeout_s)
         return result.succeeded
@@ -227,12 +257,12 @@ class _Protected:
         self.revision = 0
         """0: nothing yet."""
 
-    def came(self, revision: int, last: bytes | None, *, reverse: bool) -> None:
+    def came(self, revision: int, last: bytes | None, router: Router, *, reverse: bool) -> None:
         """A page was read, up to this key."""
         self.revision = revision
         if last is not None:
             start, end = self._asked.start, self._asked.end
-            self.range = KeyRange(last, end) if reverse else KeyRange(start, last + b"\0")
+            self.range = KeyRange(last, end) if reverse else KeyRange(start, router.after(last))
 
     def whole(self) -> None:
         """All of it was read."""

@@ -12,8 +12,9 @@ import grpc
 from google.protobuf.message import Message
 
 from wbkv.core.effects import Ask, Failure, Method, Open, Stream
-from wbkv.errors import ClientClosed
-from wbkv.links.grpc_common import OPTIONS, failure_of, serialize
+from wbkv.core.forks import at_fork
+from wbkv.errors import ClientClosed, Forked
+from wbkv.links.grpc_common import CLOSED, OPTIONS, failure_of, serialize
 from wbkv.links.grpc_tasks import GrpcTasks
 from wbkv.links.tasks import AsyncLink
 
@@ -26,33 +27,41 @@ class GrpcLink:
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
         self._credentials = credentials
-        self._lock = threading.Lock()
         self._closed = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
         self._channels: dict[str, grpc.Channel] = {}
+        self._parents: list[dict[str, grpc.Channel]] = []
+        """Those of the processes that this one was forked from."""
+        self.forked()
+        at_fork(self)
+
+    def forked(self) -> None:
+        """Begin anew. The parent's channels are kept, unused: to end them could end the parent's calls."""
+        self._parents.append(self._channels)
+        self._lock = threading.Lock()
+        self._channels = {}
         self._callables: dict[tuple[str, str], Callable[..., Any]] = {}
 
     def ask(self, ask: Ask) -> Message | Failure:
         """One request, one response."""
         address, method, request, timeout_s, patience_s = ask
         call = self._callables.get((address, method.name))
-        if call is None or self._pid != os.getpid():
+        if call is None:
             call = self._callable(address, method, streams=False)
         try:
             response: Message = call(request, timeout=min(timeout_s, patience_s))
         except grpc.RpcError as error:
             return _failure(error, address)
         except ValueError as error:  # what gRPC says of a channel that was closed meanwhile
-            raise ClientClosed("the client is closed") from error
+            raise ClientClosed(CLOSED) from error
         return response
 
     def open(self, open_: Open) -> Stream:
         """Begin a stream."""
         call = self._callable(open_.address, open_.method, streams=True)
-        return _Stream(call(open_.request), open_.address)
+        try:
+            return _Stream(call(open_.request), open_.address)
+        except ValueError as error:
+            raise ClientClosed(CLOSED) from error
 
     def next(self, stream: Any, timeout_s: float) -> Message | Failure | None:
         """Its next message; None at its end. Raises `queue.Empty` if none has come in time."""
@@ -62,9 +71,7 @@ class GrpcLink:
     def _callable(self, address: str, method: Method, *, streams: bool) -> Callable[..., Any]:
         with self._lock:
             if self._closed:
-                raise ClientClosed("the client is closed")
-            if self._pid != os.getpid():
-                self._begin()  # the parent's channels are left alone: it still uses them
+                raise ClientClosed(CLOSED)
             found = self._callables.get((address, method.name))
             if found is None:
                 channel = self._channels.get(address)
@@ -86,6 +93,8 @@ class GrpcLink:
 
     async def in_loop(self) -> AsyncLink:
         """The same nodes, for the running event loop."""
+        if self._closed:
+            raise ClientClosed(CLOSED)
         return GrpcTasks(self._credentials)
 
     def close(self) -> None:
@@ -93,9 +102,8 @@ class GrpcLink:
         with self._lock:
             self._closed = True
             channels, self._channels, self._callables = self._channels, {}, {}
-            if self._pid == os.getpid():
-                for channel in channels.values():
-                    channel.close()
+            for channel in channels.values():
+                channel.close()
 
 
 class _Stream:
@@ -107,6 +115,7 @@ class _Stream:
         self._came: queue.SimpleQueue[Message | Failure | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(AHEAD)
         self._cancelled = False
+        self._pid = os.getpid()
         threading.Thread(target=self._read, name=f"wbkv stream of {address}", daemon=True).start()
 
     def _read(self) -> None:
@@ -123,15 +132,18 @@ class _Stream:
 
     def next(self, timeout_s: float) -> Message | Failure | None:
         """The next message, None at the end. Raises `queue.Empty` if there is none in time."""
+        if self._pid != os.getpid():
+            raise Forked("a scan or watch does not go with a process into its fork: begin another one")
         found = self._came.get(timeout=timeout_s)
         self._room.release()
         return found
 
     def cancel(self) -> None:
         """End it, and its thread."""
-        self._cancelled = True
-        self._call.cancel()
-        self._room.release()
+        if self._pid == os.getpid():
+            self._cancelled = True
+            self._call.cancel()
+            self._room.release()
 
 
 def _failure(error: Any, address: str) -> Failure:

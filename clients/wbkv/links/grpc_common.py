@@ -24,6 +24,8 @@ OPTIONS: Final = (
     ("grpc.enable_retries", 0),  # repeating is the business of the client's own logic, which knows of ids
 )
 
+CLOSED: Final = "the client is closed"
+
 _NOT_BEGUN: Final = ("failed to connect to all addresses", "dns resolution failed")
 
 

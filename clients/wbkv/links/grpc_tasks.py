@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable
 from typing import Any, Final
 
@@ -11,8 +10,9 @@ import grpc
 from google.protobuf.message import Message
 
 from wbkv.core.effects import Ask, Failure, Method, Open, Stream
+from wbkv.core.forks import at_fork
 from wbkv.errors import ClientClosed, Forked
-from wbkv.links.grpc_common import OPTIONS, failure_of, serialize
+from wbkv.links.grpc_common import CLOSED, OPTIONS, failure_of, serialize
 from wbkv.links.session import Session
 
 AHEAD: Final = 4
@@ -27,17 +27,23 @@ class GrpcTasks:
     def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
         self._credentials = credentials
         self._loop = asyncio.get_running_loop()
-        self._pid = os.getpid()
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._sessions: dict[str, Session] = {}
         self._closed = False
+        self._of_parent: dict[str, Session] | None = None
+        """In the child of a fork: what must be left alone there."""
+        at_fork(self)
+
+    def forked(self) -> None:
+        """The event loop, and what it carries, are the parent's."""
+        self._of_parent, self._sessions = self._sessions, {}
 
     def ask(self, ask: Ask) -> Awaitable[Message | Failure]:
         """One request, one response."""
         address, method, request, timeout_s, patience_s = ask
         if method.in_session:
             session = self._sessions.get(address)
-            if session is None or session.broken:
+            if session is None or session.broken or asyncio.get_running_loop() is not self._loop:
                 session = self._sessions[address] = Session(self._channel(address), address, self._loop)
             return session.call(method.in_session, request, timeout_s, patience_s)
         return self._unary(address, method, request, min(timeout_s, patience_s))
@@ -69,8 +75,8 @@ class GrpcTasks:
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if self._closed:
-            raise ClientClosed("the client is closed")
-        if os.getpid() != self._pid:
+            raise ClientClosed(CLOSED)
+        if self._of_parent is not None:
             raise Forked("an asyncio client does not go with a process into its fork: connect again there")
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("the client belongs to another event loop: connect again in this one")
@@ -86,6 +92,8 @@ class GrpcTasks:
     async def close(self) -> None:
         """End all connections. Calls under way fail."""
         self._closed = True
+        if self._of_parent is not None:
+            return
         for session in self._sessions.values():
             session.close()
         for channel in self._channels.values():

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Any, Final, TypeAlias
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from wbkv_proto.v1 import session_pb2
 from wbkv_proto.v1.error_pb2 import Error as Told
 
@@ -127,6 +127,9 @@ class Session:
                 failure = failure_of(code, details, trailing, self._address)
         except grpc.aio.AioRpcError as error:
             failure = failure_of(error.code(), error.details(), error.trailing_metadata(), self._address)
+        except DecodeError as error:
+            self._stream.cancel()
+            failure = failed(Told.UNAVAILABLE, f"{self._address} sent what is no reply: {error}")
         self._end(failure)
 
     def _take(self, raw: bytes) -> None:
@@ -139,6 +142,9 @@ class Session:
             kind = reply.WhichOneof("reply")
             if kind == "error":
                 found.future.set_result(Failure(reply.error))
+            elif kind is None:
+                unknown = Told(kind=Told.INTERNAL, message=f"{self._address} gave an unknown kind of reply")
+                found.future.set_result(Failure(unknown))
             else:
                 found.future.set_result(getattr(reply, kind))
         if self._waiting:

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from google.protobuf.message import Message
 from wbkv_proto.v1.error_pb2 import Error as Told
 
-from wbkv.core.effects import Ask, Emit, Failure, Next, Open, Plan, Stream, Wait, failed
+from wbkv.core.effects import Ask, Effect, Emit, Failure, Next, Open, Plan, Stream, Wait, failed
 from wbkv.links.tasks import AsyncLink
 
 T = TypeVar("T")
@@ -62,8 +62,10 @@ class Puller(Generic[T]):
         self._plan = plan
         self._lock = threading.Lock()
         """Held while the plan is carried on."""
-        self._waiting: tuple[Next, float] | None = None
-        """What is to come next, and until when: whoever wanted it may not have waited so long."""
+        self._effect: Effect | None = None
+        """What is to be done before the plan goes on: whoever wanted it may not have waited so long."""
+        self._deadline = 0.0
+        """Of what is to come next."""
         self._closed = False
 
     def pull(self, timeout_s: float | None = None) -> T:
@@ -72,9 +74,9 @@ class Puller(Generic[T]):
         with self._lock:
             answer: Any = None
             while True:
-                if self._waiting is not None:
-                    answer = self._next(*self._waiting, until)
-                    self._waiting = None
+                if self._effect is not None and not self._closed:
+                    answer = self._perform(self._effect, until)
+                    self._effect = None
                 if self._closed:
                     self._plan.close()
                     raise StopIteration
@@ -84,30 +86,35 @@ class Puller(Generic[T]):
                     item: T = effect.item
                     return item
                 if type(effect) is Next:
-                    self._waiting = effect, time.monotonic() + effect.timeout_s
-                elif type(effect) is Open:
-                    answer = self._link.open(effect)
-                elif type(effect) is Ask:
-                    answer = self._link.ask(effect)
-                else:
-                    assert type(effect) is Wait
-                    time.sleep(effect.seconds)
+                    self._deadline = time.monotonic() + effect.timeout_s
+                self._effect = effect
 
-    def _next(self, effect: Next, deadline: float, until: float | None) -> Message | Failure | None:
+    def _perform(self, effect: Effect, until: float | None) -> Any:
+        if type(effect) is Next:
+            return self._next(effect, until)
+        if type(effect) is Open:
+            return self._link.open(effect)
+        if type(effect) is Ask:
+            return self._link.ask(effect)
+        assert type(effect) is Wait
+        time.sleep(effect.seconds)
+        return None
+
+    def _next(self, effect: Next, until: float | None) -> Message | Failure | None:
         now = time.monotonic()
-        if until is not None and until < deadline:
+        if until is not None and until < self._deadline:
             return self._link.next(effect.stream, max(until - now, 0.0))
         try:
-            return self._link.next(effect.stream, max(deadline - now, 0.0))
+            return self._link.next(effect.stream, max(self._deadline - now, 0.0))
         except queue.Empty:
             return failed(Told.DEADLINE_PASSED, "nothing came in time")
 
     def close(self) -> None:
         """No more is wanted: also from another thread than the one that waits."""
         self._closed = True
-        waiting = self._waiting
-        if waiting is not None:
-            waiting[0].stream.cancel()  # wakes whoever waits for it
+        effect = self._effect
+        if type(effect) is Next:
+            effect.stream.cancel()  # wakes whoever waits for it
         if self._lock.acquire(blocking=False):
             try:
                 self._plan.close()

@@ -1,0 +1,196 @@
+"""Real clusters on this machine, one process for each node, for tests and notebooks. Needs `wbkv[server]`.
+
+    with wbkv.testing.cluster() as client:
+        client.put("x", b"1")
+
+A fixture of pytest, for tests that let nodes fail, and clients of their own:
+
+    @pytest.fixture(scope="module")
+    def running():
+        with wbkv.testing.running_cluster(nodes=3, partitions=2) as running:
+            yield running
+
+    def test_nothing_is_lost(running):
+        with running.connect() as client:
+            client.put("x", b"1")
+            running.kill("n1")
+            assert client.get("x") == b"1"
+            running.start("n1")
+
+Clusters are temporary and do not wait for disks, unless they are given a folder for their `data`. All
+processes end with the block, or with this process however it ends. Where the store's code is to be tested
+without processes, `wbkv.open()` is faster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from typing import Any, Protocol
+
+from wbkv import aio
+from wbkv.client import Client
+from wbkv.codecs import BYTES, Codec
+from wbkv.data import Consistency, V
+from wbkv.errors import Error, InvalidRequest
+from wbkv.history import History
+from wbkv.links.embedded import backend
+from wbkv.opening import connect
+
+__all__ = ["RunningCluster", "aio_cluster", "cluster", "running_cluster"]
+
+Path = str | os.PathLike[str]
+
+
+class _Processes(Protocol):
+    """What the entry point `cluster` runs."""
+
+    @property
+    def addresses(self) -> Sequence[str]: ...
+
+    @property
+    def nodes(self) -> Sequence[str]: ...
+
+    def kill(self, *nodes: Any) -> None: ...
+
+    def stop(self, *nodes: Any) -> None: ...
+
+    def start(self, *nodes: Any) -> None: ...
+
+
+class RunningCluster:
+    """A cluster, and what can be done to its nodes. Made by `running_cluster`."""
+
+    def __init__(self, processes: _Processes) -> None:
+        self._processes = processes
+
+    def __repr__(self) -> str:
+        return f"<wbkv.testing.RunningCluster on {', '.join(self.addresses)}>"
+
+    @property
+    def nodes(self) -> list[str]:
+        """Their names: n1, n2, ..."""
+        return list(self._processes.nodes)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where they serve clients, in the same order."""
+        return list(self._processes.addresses)
+
+    def connect(
+        self,
+        *,
+        timeout: float = 10.0,
+        codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
+        consistency: Consistency = "strict",
+        history: History | None = None,
+    ) -> Client[V]:
+        """A client of it: see `wbkv.connect`."""
+        return connect(self.addresses, timeout=timeout, codec=codec, consistency=consistency, history=history)
+
+    def aio_connect(
+        self,
+        *,
+        timeout: float = 10.0,
+        codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
+        consistency: Consistency = "strict",
+        history: History | None = None,
+    ) -> aio.Opening[aio.Client[V]]:
+        """A client of it for the running event loop: see `wbkv.aio.connect`."""
+        return aio.connect(
+            self.addresses, timeout=timeout, codec=codec, consistency=consistency, history=history
+        )
+
+    def kill(self, *nodes: str) -> None:
+        """End these nodes at once, as a crash does. They stay away until `start`."""
+        self._processes.kill(*self._known(nodes))
+
+    def stop(self, *nodes: str) -> None:
+        """Let these nodes hand over, and end. They stay away until `start`."""
+        self._processes.stop(*self._known(nodes))
+
+    def start(self, *nodes: str) -> None:
+        """Start nodes that were killed or stopped. They serve a moment later; clients find them again."""
+        self._processes.start(*self._known(nodes))
+
+    def _known(self, nodes: Sequence[str]) -> Sequence[str]:
+        for node in nodes:
+            if node not in self.nodes:
+                raise ValueError(f"the cluster has no node {node!r}, only {', '.join(self.nodes)}")
+        if not nodes:
+            raise ValueError(f"which nodes? There are {', '.join(self.nodes)}")
+        return nodes
+
+
+@contextmanager
+def running_cluster(
+    nodes: int = 3, partitions: int = 3, *, durability: str | None = None, data: Path | None = None
+) -> Iterator[RunningCluster]:
+    """A cluster that serves, whose nodes can be killed and started.
+
+    `durability` is "os" or "fsync"; `data` a folder, which keeps what was written.
+    """
+    with ExitStack() as stack:
+        yield _enter(stack, nodes, partitions, durability, data)
+
+
+@contextmanager
+def cluster(
+    nodes: int = 3,
+    partitions: int = 3,
+    *,
+    durability: str | None = None,
+    data: Path | None = None,
+    timeout: float = 10.0,
+    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
+    consistency: Consistency = "strict",
+    history: History | None = None,
+) -> Iterator[Client[V]]:
+    """A client of a cluster that lives as long as the block. See `running_cluster` and `wbkv.connect`."""
+    with (
+        running_cluster(nodes, partitions, durability=durability, data=data) as running,
+        running.connect(timeout=timeout, codec=codec, consistency=consistency, history=history) as client,
+    ):
+        yield client
+
+
+@asynccontextmanager
+async def aio_cluster(
+    nodes: int = 3,
+    partitions: int = 3,
+    *,
+    durability: str | None = None,
+    data: Path | None = None,
+    timeout: float = 10.0,
+    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
+    consistency: Consistency = "strict",
+    history: History | None = None,
+) -> AsyncIterator[aio.Client[V]]:
+    """`cluster` for the running event loop, which goes on while the cluster starts and ends."""
+    stack = ExitStack()
+    begun = asyncio.ensure_future(asyncio.to_thread(_enter, stack, nodes, partitions, durability, data))
+    try:
+        running = await asyncio.shield(begun)
+        async with running.aio_connect(
+            timeout=timeout, codec=codec, consistency=consistency, history=history
+        ) as client:
+            yield client
+    finally:
+        await asyncio.wait([begun])  # whoever is cancelled meanwhile leaves no process behind
+        await asyncio.to_thread(stack.close)
+
+
+def _enter(
+    stack: ExitStack, nodes: int, partitions: int, durability: str | None, data: Path | None
+) -> RunningCluster:
+    """Start a cluster, which the stack ends."""
+    run: Any = backend("cluster")
+    try:
+        context: AbstractContextManager[_Processes] = run(nodes, partitions, durability=durability, data=data)
+        return RunningCluster(stack.enter_context(context))
+    except ValueError as error:
+        raise InvalidRequest(f"the cluster cannot be run: {error}") from error
+    except Exception as error:
+        raise Error(f"the cluster cannot be run: {error}") from error
