@@ -62,7 +62,7 @@ class Worker:
         return [self._step(period) for _ in range(self._rng.randint(1, OPERATIONS))]
 
     def _step(self, period: int) -> Step:
-        key = f"{period}/{self._rng.randrange(KEYS)}"
+        key = f"{'l' if self.lists else 'r'}{period}/{self._rng.randrange(KEYS)}"
         if self._rng.random() < 0.5:
             return Step(key, None)
         return Step(key, b"%d%s" % (next(self._numbers), b"," if self.lists else b""))

@@ -32,8 +32,7 @@ from typing import Any, Protocol
 
 from wbkv import aio
 from wbkv.client import Client
-from wbkv.codecs import BYTES, Codec
-from wbkv.data import Consistency, V
+from wbkv.data import Consistency
 from wbkv.errors import Error, InvalidRequest
 from wbkv.history import History
 from wbkv.links.embedded import backend
@@ -83,25 +82,21 @@ class RunningCluster:
         self,
         *,
         timeout: float = 10.0,
-        codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
         consistency: Consistency = "strict",
         history: History | None = None,
-    ) -> Client[V]:
-        """A client of it: see `wbkv.connect`."""
-        return connect(self.addresses, timeout=timeout, codec=codec, consistency=consistency, history=history)
+    ) -> Client[bytes]:
+        """A client of it: see `wbkv.connect`, and `using` for other values than bytes."""
+        return connect(self.addresses, timeout=timeout, consistency=consistency, history=history)
 
     def aio_connect(
         self,
         *,
         timeout: float = 10.0,
-        codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
         consistency: Consistency = "strict",
         history: History | None = None,
-    ) -> aio.Opening[aio.Client[V]]:
+    ) -> aio.Opening[aio.Client[bytes]]:
         """A client of it for the running event loop: see `wbkv.aio.connect`."""
-        return aio.connect(
-            self.addresses, timeout=timeout, codec=codec, consistency=consistency, history=history
-        )
+        return aio.connect(self.addresses, timeout=timeout, consistency=consistency, history=history)
 
     def kill(self, *nodes: str) -> None:
         """End these nodes at once, as a crash does. They stay away until `start`."""
@@ -144,14 +139,13 @@ def cluster(
     durability: str | None = None,
     data: Path | None = None,
     timeout: float = 10.0,
-    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
     consistency: Consistency = "strict",
     history: History | None = None,
-) -> Iterator[Client[V]]:
+) -> Iterator[Client[bytes]]:
     """A client of a cluster that lives as long as the block. See `running_cluster` and `wbkv.connect`."""
     with (
         running_cluster(nodes, partitions, durability=durability, data=data) as running,
-        running.connect(timeout=timeout, codec=codec, consistency=consistency, history=history) as client,
+        running.connect(timeout=timeout, consistency=consistency, history=history) as client,
     ):
         yield client
 
@@ -164,18 +158,15 @@ async def aio_cluster(
     durability: str | None = None,
     data: Path | None = None,
     timeout: float = 10.0,
-    codec: Codec[V] = BYTES,  # type: ignore[assignment]  # V is bytes then
     consistency: Consistency = "strict",
     history: History | None = None,
-) -> AsyncIterator[aio.Client[V]]:
+) -> AsyncIterator[aio.Client[bytes]]:
     """`cluster` for the running event loop, which goes on while the cluster starts and ends."""
     stack = ExitStack()
     begun = asyncio.ensure_future(asyncio.to_thread(_enter, stack, nodes, partitions, durability, data))
     try:
         running = await asyncio.shield(begun)
-        async with running.aio_connect(
-            timeout=timeout, codec=codec, consistency=consistency, history=history
-        ) as client:
+        async with running.aio_connect(timeout=timeout, consistency=consistency, history=history) as client:
             yield client
     finally:
         await asyncio.wait([begun])  # whoever is cancelled meanwhile leaves no process behind

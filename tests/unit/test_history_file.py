@@ -184,7 +184,7 @@ def test_nonsense_is_refused_and_makes_no_file(tmp_path: Path, wrong: Any, error
     with pytest.raises(TypeError, match="binary"):
         History(io.StringIO())  # type: ignore[arg-type]  # that is the point
     with pytest.raises(TypeError, match="History"):
-        wbkv.connect("127.0.0.1:1", history="file")  # type: ignore[arg-type]  # likewise
+        wbkv.connect("127.0.0.1:1", history="file")  # type: ignore[call-overload]  # likewise
 
 
 def test_the_end_of_the_program_writes_the_rest_and_a_fork_nothing(tmp_path: Path) -> None:
