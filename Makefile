@@ -69,6 +69,7 @@ figures: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.far_votes
 	$(BIN)/python -m benchmarks.flows
 	$(BIN)/python -m benchmarks.command_start
+	$(BIN)/python -m benchmarks.checker_speed
 	$(BIN)/wbkv bench delays --variants
 	$(BIN)/wbkv bench theorem4 --variants
 	$(BIN)/wbkv bench messages

@@ -147,7 +147,10 @@ def test_it_is_not_offered_without_its_packages(package: str) -> None:
         "import importlib.util as u, sys\n"
         "real = u.find_spec\n"
         f"u.find_spec = lambda name, *rest: None if name == {package!r} else real(name, *rest)\n"
-        "from wbkv.command import installed\n"
-        "sys.exit('check' in installed())\n"
+        "from wbkv.command import main\n"
+        "sys.exit(main(['check', 'history.jsonl']))\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603 - our own command
+    done = subprocess.run(  # noqa: S603 - our own command
+        [sys.executable, "-c", code], check=False, timeout=60, capture_output=True, text=True
+    )
+    assert (done.returncode, package in done.stderr) == (2, True), done.stderr

@@ -140,6 +140,11 @@ def test_own_appends_show_in_their_order() -> None:
     assert check(at_once("r x 1; a x 1")).names() == {"internal": 1}
 
 
+def test_nothing_follows_from_a_key_whose_reads_contradict_each_other() -> None:
+    history = at_once("a x 1; a y 1", "a x 2; a y 2", "r x 1,2", "r x 2,1", "r y 2,1")
+    assert check(history).names() == {"incompatible-order": 1}
+
+
 def test_a_lost_update_is_told_once_however_many_there_are() -> None:
     verdict = check(at_once(*(f"r x []; a x {n}" for n in range(1, 6))))
     assert verdict.names() == {"lost-update": 1}
