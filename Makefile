@@ -67,6 +67,7 @@ figures: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.store_scan
 	$(BIN)/python -m benchmarks.store_throughput
 	$(BIN)/python -m benchmarks.far_votes
+	$(BIN)/python -m benchmarks.embedded_cost
 	$(BIN)/python -m benchmarks.flows
 	$(BIN)/python -m benchmarks.command_start
 	$(BIN)/python -m benchmarks.checker_speed

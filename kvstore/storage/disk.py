@@ -89,11 +89,9 @@ def create(path: Path, identity: Identity) -> None:
 def _create_environment(path: Path, databases: Iterable[bytes], identity: Identity) -> None:
     env = open_environment(path, "fsync", create=True)
     try:
-        for name in databases:
-            env.open_db(name)
-        with env.begin(write=True) as transaction:
-            value = layout.seal_number(identity.incarnation)
-            transaction.put(INCARNATION, value, db=env.open_db(META, transaction))
+        with env.begin(write=True) as transaction:  # one, since each waits for the disk
+            made = {name: env.open_db(name, transaction) for name in databases}
+            transaction.put(INCARNATION, layout.seal_number(identity.incarnation), db=made[META])
     except lmdb.Error as error:
         raise StorageError(f"{path} cannot be made: {error}") from error
     finally:
