@@ -34,6 +34,8 @@ PERIOD_S = 1.0
 """After this, others are used: lists that only grow would make histories of nothing but reads."""
 OPERATIONS = 4
 WORKERS_MAX = 1 << 16
+READY_S = 30.0
+"""How long a cluster whose nodes are being killed may not be found."""
 
 
 class Step(NamedTuple):
@@ -188,12 +190,13 @@ def record(load: Load, file: Path, go_on: Callable[[], bool]) -> list[Worker]:
             failures.append(error)
 
     async def tasks(history: wbkv.History) -> None:
-        async with wbkv.aio.connect(load.addresses, timeout=load.timeout_s, history=history) as client:
+        connecting = wbkv.aio.connect(load.addresses, timeout=load.timeout_s, wait=READY_S, history=history)
+        async with connecting as client:
             await asyncio.gather(*(work_async(client, each, go_on) for each in workers[load.threads :]))
 
     with (
         wbkv.History(file, model=load.model) as history,
-        wbkv.connect(load.addresses, timeout=load.timeout_s, history=history) as client,
+        wbkv.connect(load.addresses, timeout=load.timeout_s, wait=READY_S, history=history) as client,
     ):
         targets: list[Callable[[], None]] = [lambda: asyncio.run(tasks(history))]
         targets += [partial(work, client, worker, go_on) for worker in workers[: load.threads]]
@@ -264,6 +267,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--partitions", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout", type=float, default=10.0, help="a short one leaves more unknown")
     parser.add_argument("--kill", action="store_true", help="kill nodes, one after the other")
     asked = parser.parse_args()
     context = multiprocessing.get_context("spawn")
@@ -272,17 +276,11 @@ def main() -> None:
         wbkv.testing.running_cluster(asked.nodes, asked.partitions) as running,
     ):
         files = [Path(folder) / f"{i}.jsonl" for i in range(asked.processes)]
-        workers = asked.threads + asked.tasks
+        load = Load(running.addresses, asked.model, asked.threads, asked.tasks, 0, asked.seed, asked.timeout)
+        loads = [load._replace(first=i * (asked.threads + asked.tasks)) for i in range(len(files))]
         processes = [
-            context.Process(
-                target=_process,
-                args=(
-                    Load(running.addresses, asked.model, asked.threads, asked.tasks, i * workers, asked.seed),
-                    file,
-                    asked.seconds,
-                ),
-            )
-            for i, file in enumerate(files)
+            context.Process(target=_process, args=(load, file, asked.seconds))
+            for load, file in zip(loads, files, strict=True)
         ]
         for process in processes:
             process.start()
