@@ -46,7 +46,7 @@ def run(endpoints: str, test: Callable[[aio.Client[bytes]], Awaitable[None]]) ->
             await client.delete(wbkv.EVERYTHING)
             await test(client)
 
-    asyncio.run(main(), debug=True)
+    asyncio.run(main())
 
 
 def test_single_calls(client: wbkv.Client[bytes]) -> None:

@@ -96,8 +96,7 @@ class GrpcTasks:
         self._closed = True
         if self._of_parent is not None:
             return
-        for session in self._sessions.values():
-            session.close()
+        await asyncio.gather(*(session.close() for session in self._sessions.values()))
         for channel in self._channels.values():
             await channel.close()
 
