@@ -81,6 +81,8 @@ class Values(Generic[V]):
 
     def encode(self, key: bytes, value: object) -> bytes:
         """A caller's value."""
+        if self.plain and type(value) is bytes:
+            return value
         try:
             raw: object = self.codec.encode(value)  # type: ignore[arg-type]  # codecs refuse what is not theirs
         except TypeError as error:

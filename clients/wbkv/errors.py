@@ -97,7 +97,9 @@ class ClientClosed(Error):
 
 
 class Forked(Error):
-    """An embedded store, an open transaction, watch or scan does not go with a process into its fork."""
+    """An embedded store, an asyncio client, an open transaction, watch, scan or pipeline does not go with a
+    process into its fork; and no client does if other threads were making calls at that moment.
+    """
 
 
 class LockLost(Error):

@@ -7,7 +7,7 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 from wbkv import aio, client
 from wbkv.core.calls import backoff, time_of
@@ -16,6 +16,9 @@ from wbkv.errors import Aborted, Error
 P = ParamSpec("P")
 R = TypeVar("R")
 V = TypeVar("V")
+
+CONFLICT_TRIES: Final = 3
+"""After so many conflicts the pauses grow no more: who waits long while others go on never has its turn."""
 
 Function = Callable[Concatenate[client.Transaction[V], P], R]
 Given = Callable[Concatenate[client.Client[V] | client.Transaction[V], P], R]
@@ -107,7 +110,7 @@ class _Patience:
     def pause(self, conflict: Aborted) -> float:
         """After a conflict. Raises it if there is no time left."""
         self._tries += 1
-        pause = backoff(self._tries)
+        pause = backoff(min(self._tries, CONFLICT_TRIES))
         if time.monotonic() + pause >= self._deadline:
             raise Aborted(
                 f"still in conflict after {self._tries} attempts in {self._timeout_s:g} s: {conflict}"

@@ -6,7 +6,7 @@ import math
 import random
 import threading
 import time
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
 from wbkv_proto.v1 import cluster_pb2 as cluster
@@ -30,6 +30,9 @@ BACKOFF_MAX_S: Final = 1.0
 
 TOPOLOGY_S: Final = 2.0
 """How long the map may take to come."""
+
+Write: TypeAlias = kv.TxnRequest | kv.PutRequest | kv.DeleteRequest
+"""What has a request id."""
 
 
 class Calls:
@@ -100,64 +103,67 @@ class Calls:
         """A call that changes nothing, or that may be made twice."""
         return self._attempts(method, request, key, time_of(timeout_s, self.timeout_s), writes=False)
 
-    def write(
-        self,
-        method: Method,
-        request: kv.TxnRequest | kv.PutRequest | kv.DeleteRequest,
-        key: bytes,
-        timeout_s: float | None,
-    ) -> Plan[Any]:
+    def write(self, method: Method, request: Write, key: bytes, timeout_s: float | None) -> Plan[Any]:
         """A call that must not be executed twice."""
-        left = min(time_of(timeout_s, self.timeout_s), REPEAT_S)
-        request.min_revision = self.seen
-        signed = self._identity.sign(request.id)
-        try:
-            return (yield from self._attempts(method, request, key, left, writes=True))
-        finally:
-            self._identity.done(signed)
+        left_s = min(time_of(timeout_s, self.timeout_s), REPEAT_S)
+        return self._attempts(method, request, key, left_s, writes=True)
 
     def _attempts(
-        self, method: Method, request: Message, key: bytes | None, timeout_s: float, *, writes: bool
+        self, method: Method, request: Any, key: bytes | None, timeout_s: float, *, writes: bool
     ) -> Plan[Any]:
         deadline = time.monotonic() + timeout_s
         router = self.router
-        if request.ByteSize() > router.request_bytes:
-            raise LimitExceeded(
-                f"the request's {request.ByteSize()} bytes are more than {router.request_bytes}, which the "
-                "limit message_bytes allows"
-            )
-        if router.due:
-            yield from self.refresh(timeout_s)
-        tried: list[str] = []
-        unsure = False
-        left = timeout_s
-        while True:
-            tries = len(tried)
-            address = router.address_for(key, tries, tried)
-            patience_s = PATIENCE_S * (1 << min(tries, 8))
-            limit_s = min(left, max(left / 2, patience_s))
-            answer = yield Ask(address, method, request, limit_s, patience_s)
-            if type(answer) is not Failure:
-                if tried:
-                    router.answered(address)
-                header = answer.header
-                self.saw(header.transaction_revision or header.revision)
-                return answer
-            told = answer.error
-            if not told.retryable:
-                raise _refused(told, unsure=unsure)
-            unsure = unsure or (writes and answer.begun and told.same_id)
-            router.failed(address, told, gone=_is_gone(answer, limit_s, patience_s))
-            tried.append(address)
+        signed = None
+        if writes:
+            request.min_revision = self.seen
+            signed = self._identity.sign(request.id)
+        try:
+            size = request.ByteSize()
+            if size > router.request_bytes:
+                raise LimitExceeded(
+                    f"the request's {size} bytes are more than {router.request_bytes}, which the limit "
+                    "message_bytes allows"
+                )
+            if router.due:
+                yield from self.refresh(timeout_s)
+            tried: list[str] = []
+            unsure = False
+            left = timeout_s
+            while True:
+                tries = len(tried)
+                address = router.address_for(key, tries, tried)
+                patience_s = PATIENCE_S * (1 << min(tries, 8))
+                limit_s = min(left, max(left / 2, patience_s))
+                answer = yield Ask(address, method, request, limit_s, patience_s)
+                if type(answer) is not Failure:
+                    if tried:
+                        router.answered(address)
+                    header = answer.header
+                    self.saw(header.transaction_revision or header.revision)
+                    return answer
+                told = answer.error
+                if not told.retryable:
+                    raise _refused(told, unsure=unsure)
+                unsure = unsure or (writes and answer.begun and told.same_id)
+                router.failed(address, told, gone=_is_gone(answer, limit_s, patience_s))
+                tried.append(address)
+                left = yield from self._pause(len(tried), deadline)
+                if left <= 0:
+                    raise out_of_time(answer, timeout_s, tried, unsure=unsure)
+        finally:
+            if signed is not None:
+                self._identity.done(signed)
+
+    def _pause(self, tries: int, deadline: float) -> Plan[float]:
+        """Before the next attempt. How much time is left then."""
+        left = deadline - time.monotonic()
+        if left > 0:
+            yield Wait(min(backoff(tries), left))
             left = deadline - time.monotonic()
-            if left > 0:
-                yield Wait(min(backoff(len(tried)), left))
-                left = deadline - time.monotonic()
-                if router.due and left > 0:
-                    yield from self.refresh(left)
-                    left = deadline - time.monotonic()
-            if left <= 0:
-                raise out_of_time(answer, timeout_s, tried, unsure=unsure)
+        if left > 0 and self.router.due:
+            yield from self.refresh(left)
+            left = deadline - time.monotonic()
+        return left
 
 
 def time_of(asked_s: float | None, usual_s: float) -> float:

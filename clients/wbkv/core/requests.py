@@ -185,8 +185,9 @@ class Requests(Generic[V]):
         for condition in conditions:
             condition.fill(request.conditions.add(), values)
         writes = False
+        add = request.then.add
         for operation in then:
-            operation.fill(request.then.add(), values)
+            operation.fill(add(), values)
             writes = writes or operation.writes
         for operation in otherwise:
             operation.fill(request.otherwise.add(), values)

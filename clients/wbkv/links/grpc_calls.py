@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from wbkv.core.effects import Ask, Failure, Method, Open, Stream
 from wbkv.core.forks import at_fork
 from wbkv.errors import ClientClosed, Forked
-from wbkv.links.grpc_common import CLOSED, OPTIONS, failure_of, serialize
+from wbkv.links.grpc_common import AT_FORK, CLOSED, OPTIONS, failure_of, serialize
 from wbkv.links.grpc_tasks import GrpcTasks
 from wbkv.links.tasks import AsyncLink
 
@@ -26,6 +26,7 @@ class GrpcLink:
     """Channels to the nodes, made when they are first needed. After a fork the child makes its own."""
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
+        AT_FORK.check()
         self._credentials = credentials
         self._closed = False
         self._channels: dict[str, grpc.Channel] = {}
@@ -72,6 +73,7 @@ class GrpcLink:
         with self._lock:
             if self._closed:
                 raise ClientClosed(CLOSED)
+            AT_FORK.check()
             found = self._callables.get((address, method.name))
             if found is None:
                 channel = self._channels.get(address)

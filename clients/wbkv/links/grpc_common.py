@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -10,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from wbkv_proto.v1.error_pb2 import Error as Told
 
 from wbkv.core.effects import Failure, failed
+from wbkv.errors import Forked
 
 METADATA: Final = "wbkv-error-bin"
 
@@ -27,6 +31,43 @@ OPTIONS: Final = (
 CLOSED: Final = "the client is closed"
 
 _NOT_BEGUN: Final = ("failed to connect to all addresses", "dns resolution failed")
+
+
+class _AtFork:
+    """gRPC cannot be used in the child of a fork if other threads were inside of it at that moment: there it
+    hangs or crashes at some time.
+    """
+
+    def __init__(self) -> None:
+        self._busy = False
+        self._unusable = False
+        if hasattr(os, "register_at_fork"):  # where there are forks
+            os.register_at_fork(before=self._look, after_in_child=self._remember)
+
+    def _look(self) -> None:
+        # Threads that are in a call, or read a stream; and the one that polls for event loops.
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        me = threading.get_ident()
+        self._busy = any(
+            frame.f_globals.get("__name__", "").startswith("grpc.")
+            or "(_poll_wrapper)" in names.get(ident, "")
+            for ident, frame in sys._current_frames().items()  # noqa: SLF001 - documented, and made for this
+            if ident != me
+        )
+
+    def _remember(self) -> None:
+        self._unusable = self._unusable or self._busy
+
+    def check(self) -> None:
+        """Raises `Forked` if gRPC is of no use here."""
+        if self._unusable:
+            raise Forked(
+                "when this process was forked, other threads (or an event loop) were using gRPC, which does "
+                "not work here since then: fork before, or start processes by `spawn`"
+            )
+
+
+AT_FORK: Final = _AtFork()
 
 
 def serialize(message: Message) -> bytes:

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf.message import Message
+from wbkv_proto.v1.error_pb2 import Error as Told
 
-from wbkv.core.effects import Ask, Failure, Method, Open, Stream
+from wbkv.core.effects import Ask, Failure, Method, Open, Stream, failed
 from wbkv.core.forks import at_fork
 from wbkv.errors import ClientClosed, Forked
-from wbkv.links.grpc_common import CLOSED, OPTIONS, failure_of, serialize
+from wbkv.links.grpc_common import AT_FORK, CLOSED, OPTIONS, failure_of, serialize
 from wbkv.links.session import Session
 
 AHEAD: Final = 4
@@ -25,6 +26,7 @@ class GrpcTasks:
     """
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
+        AT_FORK.check()
         self._credentials = credentials
         self._loop = asyncio.get_running_loop()
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -94,8 +96,7 @@ class GrpcTasks:
         self._closed = True
         if self._of_parent is not None:
             return
-        for session in self._sessions.values():
-            session.close()
+        await asyncio.gather(*(session.close() for session in self._sessions.values()))
         for channel in self._channels.values():
             await channel.close()
 
@@ -116,13 +117,21 @@ class _Stream:
                 await self._came.put(message)
         except grpc.aio.AioRpcError as error:
             last = failure_of(error.code(), error.details(), error.trailing_metadata(), self._address)
+        except asyncio.CancelledError:
+            self._wake()  # by `cancel`, or since the channel was closed
+            raise
         await self._came.put(last)
 
     async def next(self) -> Message | Failure | None:
+        if self._reading.cancelled() and self._came.empty():
+            self._wake()
         return await self._came.get()
+
+    def _wake(self) -> None:
+        if self._came.empty():
+            self._came.put_nowait(failed(Told.UNAVAILABLE, "the stream was cancelled"))
 
     def cancel(self) -> None:
         self._call.cancel()
         self._reading.cancel()
-        if self._came.empty():
-            self._came.put_nowait(None)  # wakes whoever waits
+        self._wake()

@@ -24,6 +24,8 @@ MESSAGE_BYTES: Final = 256 << 10
 """Bytes of a message, about, unless a single call is larger."""
 SWEEP_S: Final = 0.25
 """How often to look for calls whose time is over."""
+CLOSE_S: Final = 0.5
+"""How long to wait for a node to end its side."""
 GRACE_S: Final = 0.5
 """How much longer than its time a call may take to be answered: the node says so itself."""
 
@@ -79,11 +81,11 @@ class Session:
         number = self._next
         self._next = number + 1
         raw = request.SerializeToString()
-        call = b"".join((
-            _NUMBER, _varint(number), _TIMEOUT, _varint(max(int(timeout_s * 1000), 1)),
-            _KINDS[kind], _varint(len(raw)), raw,
-        ))  # fmt: skip
-        raw = b"".join((_CALLS, _varint(len(call)), call))
+        timeout_ms = max(int(timeout_s * 1000), 1)
+        head = b"%b%b%b%b%b%b" % (
+            _NUMBER, _varint(number), _TIMEOUT, _varint(timeout_ms), _KINDS[kind], _varint(len(raw))
+        )  # fmt: skip
+        raw = b"%b%b%b%b" % (_CALLS, _varint(len(head) + len(raw)), head, raw)
         future: asyncio.Future[Answer] = self._loop.create_future()
         until = self._loop.time() + timeout_s + GRACE_S
         self._waiting.append((number, _Call(future, raw, until, patience_s)))
@@ -95,6 +97,9 @@ class Session:
         try:
             while True:
                 while not waiting or len(calls) >= UNDER_WAY:
+                    if self.broken:
+                        await self._stream.done_writing()
+                        return
                     wake.clear()
                     await wake.wait()
                 if not calls:
@@ -177,15 +182,32 @@ class Session:
             task.cancel()
         if not failure.error.retryable and failure.error.kind != Told.INVALID_REQUEST:
             failure = failed(Told.UNAVAILABLE, failure.error.message, begun=failure.begun)
+        self._settle_all(failure)
+
+    def _settle_all(self, failure: Failure) -> None:
         for call in self._calls.values():
             _settle(call, failure)
         for _, call in self._waiting:
             _settle(call, failure._replace(begun=False))
 
-    def close(self) -> None:
-        """End it. Calls under way fail."""
-        self._stream.cancel()
-        self._end(failed(Told.UNAVAILABLE, "the client was closed"))
+    async def close(self) -> None:
+        """End it. Calls under way fail.
+
+        The node is told, and ends its side: what gRPC still had to tell of a stream that was just cancelled
+        would come when the event loop is closed.
+        """
+        if self.broken:
+            return
+        self.broken = True
+        self._sweeping.cancel()
+        self._settle_all(failed(Told.UNAVAILABLE, "the client was closed"))
+        self._wake.set()
+        _, late = await asyncio.wait(self._tasks, timeout=CLOSE_S)
+        if late:
+            self._stream.cancel()
+            for task in late:
+                task.cancel()
+            await asyncio.wait(late)
 
 
 def _settle(call: _Call, failure: Failure) -> None:

@@ -1,0 +1,690 @@
+"""Every call of both clients, on a real cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import wbkv
+from wbkv import aio
+
+from kvstore.cluster import LocalCluster
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def endpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    data = tmp_path_factory.mktemp("client") / "cluster"
+    with LocalCluster(data, 3, 3, durability="os", restart=False) as cluster:
+        assert cluster.wait_ready(PATIENCE_S)
+        yield ",".join(f"{host}:{port}" for host, port in cluster.config.api_addresses.values())
+    for node in cluster.config.nodes:
+        assert "Traceback" not in cluster.log(node).read_text()
+
+
+@pytest.fixture
+def client(endpoints: str) -> Iterator[wbkv.Client[bytes]]:
+    with wbkv.connect(endpoints, timeout=PATIENCE_S) as found:
+        found.delete(wbkv.EVERYTHING)
+        yield found
+
+
+def run(endpoints: str, test: Callable[[aio.Client[bytes]], Awaitable[None]]) -> None:
+    """The test, with a client of the other kind."""
+
+    async def main() -> None:
+        async with asyncio.timeout(2 * PATIENCE_S), aio.connect(endpoints, timeout=PATIENCE_S) as client:
+            await client.delete(wbkv.EVERYTHING)
+            await test(client)
+
+    asyncio.run(main())
+
+
+def test_single_calls(client: wbkv.Client[bytes]) -> None:
+    assert client.get("a") is None
+    assert client.entry("a") is None
+    first = client.put("a", b"1")
+    second = client.put("a", b"2")
+    assert first < second
+    assert client.get("a") == b"2"
+    assert client.entry("a") == wbkv.Entry(b"a", b"2", first, second, 2)
+    assert client.get("a", revision=first) == b"1"
+    assert client.get("a", consistency="serializable") == b"2"
+    assert client.get_many(["b", "a", "a"]) == [None, b"2", b"2"]
+    assert client.get_many(["b", "a"], revision=first) == [None, b"1"]
+    assert client.get_many([]) == []
+    assert client.append("a", b"34") == 3
+    assert client.add("n", 5) == 5
+    assert client.add("n", -7) == -2
+    with pytest.raises(wbkv.OperationFailed) as failed:
+        client.add("text" if client.put("text", b"x") else "", 1)
+    assert failed.value.fault == "not a number"
+    assert client.delete("a") == 1
+    assert client.delete("a") == 0
+    assert client.counter("n").add(3) == 1
+    assert client.counter("n").value() == 1
+    assert client.counter("none").value() == 0
+    assert client.delete(wbkv.prefix("t")) == 1
+    assert client.using(wbkv.codecs.JSON).put("j", {"a": [1]})
+    assert client.using(wbkv.codecs.JSON).get("j") == {"a": [1]}
+
+
+def test_scans(client: wbkv.Client[bytes]) -> None:
+    keys = [b"k%03d" % i for i in range(300)]
+    result = client.txn().then(*(wbkv.put(key, b"v" * 100) for key in keys)).commit()
+    assert list(client.keys("k")) == keys
+    scan = client.scan("k", limit=10, reverse=True)
+    assert [entry.key for entry in scan] == keys[:-11:-1]
+    assert scan.revision >= result.revision
+    assert client.count("k1") == 100
+    assert client.count(wbkv.EVERYTHING) == 300
+    assert [e.key for e in client.scan(wbkv.between("k005", "k008"))] == keys[5:8]
+    assert list(client.scan("none")) == []
+    client.delete(wbkv.prefix("k0"))
+    assert client.count("k", revision=result.revision) == 300
+    assert client.count("k", consistency="serializable") == 200
+
+
+def test_the_longest_keys(client: wbkv.Client[bytes]) -> None:
+    size = client.topology().limits["key_bytes"]
+    keys = sorted([b"k" * size, b"k" * (size - 1) + b"l", b"\xff" * size])
+    client.txn().then(*(wbkv.put(key, b"") for key in keys)).commit()
+    assert list(client.keys(wbkv.EVERYTHING)) == keys
+    with client.transaction() as tx:
+        assert [e.key for e in tx.scan("k", limit=1)] == [keys[0]]
+        tx.put("w", b"")
+    with pytest.raises(wbkv.LimitExceeded):
+        client.put(b"k" * (size + 1), b"")
+
+
+def test_limits(client: wbkv.Client[bytes]) -> None:
+    limits = client.topology().limits
+    with pytest.raises(wbkv.LimitExceeded, match="value_bytes"):
+        client.put("a", b"x" * (limits["value_bytes"] + 1))
+    with pytest.raises(wbkv.LimitExceeded, match="message_bytes"):
+        client.put("a", b"x" * limits["message_bytes"])
+    with pytest.raises(wbkv.InvalidRequest, match="empty"):
+        client.put("", b"")
+    with pytest.raises(wbkv.InvalidRequest, match="empty"):
+        client.txn().commit()
+    assert client.get("a") is None
+
+
+def test_transactions(client: wbkv.Client[bytes]) -> None:
+    txn = client.txn().when(wbkv.absent("a")).then(
+        wbkv.put("a", b"1"), wbkv.get("a"), wbkv.add("n", 2), wbkv.maximum("n", 9), wbkv.minimum("n", 4),
+        wbkv.append("l", b"xy"), wbkv.scan("a"), wbkv.delete("l"), wbkv.delete(wbkv.prefix("q")),
+        wbkv.add("a", 2**63 - 1),
+    ).otherwise(wbkv.get("a"))  # fmt: skip
+    result = txn.commit()
+    assert result.succeeded
+    entry = wbkv.Entry(b"a", b"1", result.revision, result.revision, 1)
+    scanned = wbkv.Scanned((entry,), 1, more=False)
+    assert result.results == (None, entry, 2, 9, 4, 2, scanned, 1, 0, wbkv.Failed("overflow"))
+    again = txn.commit()
+    assert (again.succeeded, again.unmet, again.results) == (False, (0,), (entry,))
+    reads = client.txn().when(wbkv.value("a") == b"1", wbkv.version("a") < 2).then(wbkv.get("n")).commit()
+    assert reads.succeeded
+    assert client.txn().when(wbkv.unchanged("a", since=reads.revision)).commit().succeeded
+
+
+@wbkv.transactional
+def transfer(tx: wbkv.Transaction[int], source: str, target: str, amount: int) -> int:
+    left = (tx.get(source) or 0) - amount
+    tx.put(source, left)
+    tx.put(target, (tx.get(target) or 0) + amount)
+    return left
+
+
+@wbkv.transactional
+async def transfer_async(tx: aio.Transaction[int], source: str, target: str, amount: int) -> int:
+    left = (await tx.get(source) or 0) - amount
+    tx.put(source, left)
+    tx.put(target, (await tx.get(target) or 0) + amount)
+    return left
+
+
+def test_interactive_transactions(client: wbkv.Client[bytes]) -> None:
+    with client.transaction() as tx:
+        assert tx.get("a") is None
+        tx.put("a", b"1")
+        assert tx.add("n", 3) == 3
+        assert [e.key for e in tx.scan(wbkv.EVERYTHING)] == [b"a", b"n"]
+    assert client.entry("a") == wbkv.Entry(b"a", b"1", tx.revision, tx.revision, 1)
+    with client.transaction() as tx:
+        assert len(list(tx.scan("p/"))) == 0
+        tx.put("w", b"")
+        client.put("p/1", b"phantom")
+        with pytest.raises(wbkv.Aborted):
+            tx.commit()
+    with client.transaction() as tx:  # only reads, at two moments
+        tx.get("a")
+        client.put("a", b"2")
+        tx.get("n")
+        assert not tx.holds()
+        tx.rollback()
+    assert client.get("w") is None
+
+
+def test_transfers_by_many_threads_keep_the_sum(client: wbkv.Client[bytes]) -> None:
+    numbers = client.using(wbkv.codecs.INTEGER)
+    names = [f"account/{i}" for i in range(4)]
+    for name in names:
+        numbers.put(name, 100)
+
+    def work(seed: int) -> None:
+        for i in range(12):
+            transfer(numbers, names[(seed + i) % 4], names[(seed + 2 * i + 1) % 4], 1 + i)
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(work, range(6)))
+    assert sum(value or 0 for value in numbers.get_many(names)) == 400
+
+
+def test_snapshots_and_compaction(client: wbkv.Client[bytes]) -> None:
+    client.put("a", b"1")
+    with client.snapshot(ttl=30.0) as snapshot:
+        now = client.put("a", b"2")
+        client.put("b", b"2")
+        assert snapshot.get("a") == b"1"
+        assert snapshot.entry("b") is None
+        assert snapshot.get_many(["a", "b"]) == [b"1", None]
+        assert list(snapshot.keys(wbkv.EVERYTHING)) == [b"a"]
+        assert [e.value for e in snapshot.scan("a")] == [b"1"]
+        assert snapshot.count(wbkv.EVERYTHING) == 1
+        with pytest.raises(wbkv.Pinned):
+            client.compact(now)
+    client.compact(now)
+    for read in (
+        lambda: client.get("a", revision=snapshot.revision),
+        lambda: client.get_many(["a", "b"], revision=snapshot.revision),
+        lambda: list(client.scan("a", revision=snapshot.revision)),
+        lambda: client.watch("a", after=snapshot.revision).next(),
+    ):
+        with pytest.raises(wbkv.Compacted) as found:
+            read()
+        assert found.value.revision == now
+    with pytest.raises(wbkv.FutureRevision):
+        client.get("a", revision=2**52)
+    with pytest.raises(wbkv.FutureRevision):
+        client.get_many(["a", "b"], revision=2**52)
+
+
+def test_watches(client: wbkv.Client[bytes]) -> None:
+    before = client.put("w/0", b"0")
+    with client.watch("w/", "v/") as watch:
+        assert watch.revision >= before
+        assert watch.next(timeout=0.0) is None
+        first = client.txn().then(wbkv.put("w/1", b"1"), wbkv.put("v/1", b"1"), wbkv.put("x", b"")).commit()
+        client.put("x", b"")
+        second = client.txn().then(wbkv.delete("w/1")).commit()
+        change = watch.next(timeout=PATIENCE_S)
+        assert change == wbkv.Change(
+            first.revision,
+            (wbkv.Event(b"v/1", b"1", first.revision, 1), wbkv.Event(b"w/1", b"1", first.revision, 1)),
+        )
+        assert watch.revision == first.revision
+        change = next(watch)
+        assert (change.revision, change.events[0].value) == (second.revision, None)
+    with client.watch("w/", after=before) as watch:
+        assert [next(watch).revision, next(watch).revision] == [first.revision, second.revision]
+    with client.watch("none", progress=True) as watch:
+        marks = [next(watch), next(watch)]
+    assert marks[0].revision <= marks[1].revision
+    assert marks[1].events == ()
+
+
+def test_a_watch_can_be_closed_by_another_thread(client: wbkv.Client[bytes]) -> None:
+    watch = client.watch("never")
+    watch.__enter__()
+    ended = threading.Event()
+
+    def follow() -> None:
+        for _ in watch:
+            pass
+        ended.set()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    watch.close()
+    assert ended.wait(PATIENCE_S)
+    thread.join()
+
+
+def test_locks(client: wbkv.Client[bytes]) -> None:
+    other = client.lock("lock", ttl=30.0)
+    with client.lock("lock", ttl=30.0) as held:
+        entry = client.entry("lock")
+        assert entry is not None
+        assert entry.create_revision == held.token > 0
+        assert not other.acquire(timeout=0.0)
+        assert client.txn().when(held.holds()).then(wbkv.put("guarded", b"")).commit().succeeded
+        condition = held.holds()
+    assert not client.txn().when(condition).then(wbkv.put("guarded", b"")).commit().succeeded
+    assert other.acquire(timeout=PATIENCE_S)
+    assert other.token > entry.create_revision
+    other.release()
+
+
+def test_a_lock_is_renewed_and_taken_over(client: wbkv.Client[bytes]) -> None:
+    dead = client.lock("lock", ttl=0.6)
+    assert dead.acquire()
+    assert not client.lock("lock", ttl=0.6).acquire(timeout=2.0)  # it is renewed all the time
+    dead._stop.set()  # and now it is not any more
+    with client.lock("lock", ttl=5.0) as held:
+        assert dead.lost
+        entry = client.entry("lock")
+        assert entry is not None
+        assert held.token == entry.create_revision > dead.token
+        with pytest.raises(wbkv.LockLost):
+            dead.release()
+
+
+def test_pipelines(client: wbkv.Client[bytes]) -> None:
+    with client.pipeline() as pipeline:
+        puts = [pipeline.put(f"p/{i}", b"%d" % i) for i in range(2000)]
+        adds = [pipeline.add("n") for _ in range(100)]
+        pipeline.wait()
+        gets = [pipeline.get(f"p/{i}") for i in range(2000)]
+        many = pipeline.get_many(["p/1", "none"])
+        entry = pipeline.entry("p/7")
+        txn = pipeline.transact(wbkv.append("l", b"x"), when=[wbkv.absent("l")])
+        wrong = pipeline.add("p/none" if client.put("p/none", b"x") else "")
+    assert [future.result() for future in gets] == [b"%d" % i for i in range(2000)]
+    assert sorted(future.result() for future in adds) == list(range(1, 101))
+    assert len({future.result() for future in puts}) == 2000
+    assert many.result() == [b"1", None]
+    assert entry.result() is not None
+    assert txn.result().succeeded
+    assert isinstance(wrong.exception(), wbkv.OperationFailed)
+    with pytest.raises(wbkv.ClientClosed):
+        pipeline.get("a")
+    assert client.count("p/") == 2001
+
+
+def test_a_pipelines_futures_can_be_cancelled(client: wbkv.Client[bytes]) -> None:
+    with client.pipeline() as pipeline:
+        futures = [pipeline.put(f"c/{i}", b"") for i in range(500)]
+        cancelled = [future for future in futures if future.cancel()]
+    done = [future for future in futures if not future.cancelled()]
+    assert len(done) + len(cancelled) == 500
+    assert all(future.result() for future in done)
+    assert client.count("c/") == len(done)
+
+
+def test_the_cluster(client: wbkv.Client[bytes], endpoints: str) -> None:
+    topology = client.topology()
+    assert sorted(topology.nodes.values()) == sorted(endpoints.split(","))
+    assert [partition.id for partition in topology.partitions] == [0, 1, 2]
+    statuses = client.status()
+    assert [status.name for status in statuses] == ["n1", "n2", "n3"]
+    assert all(status.partitions is not None and len(status.partitions) == 3 for status in statuses)
+
+
+def test_many_threads_share_a_client(client: wbkv.Client[bytes]) -> None:
+    def work(number: int) -> int:
+        for i in range(20):
+            client.put(f"t/{number}/{i}", b"%d" % i)
+            assert client.get(f"t/{number}/{i}") == b"%d" % i
+        return client.count(f"t/{number}/")
+
+    with ThreadPoolExecutor(12) as threads:
+        assert list(threads.map(work, range(12))) == [20] * 12
+
+
+def test_closing_ends_everything(endpoints: str) -> None:
+    client = wbkv.connect(endpoints, timeout=PATIENCE_S)
+    watch = client.watch("never")
+    watch.__enter__()
+    errors: list[BaseException] = []
+    begun = threading.Barrier(4)
+
+    def keep(call: Callable[[], object]) -> None:
+        begun.wait()
+        try:
+            while True:
+                call()
+        except wbkv.Error as error:
+            errors.append(error)
+
+    calls = (lambda: client.put("a", b""), lambda: client.get("a"), lambda: next(watch))
+    threads = [threading.Thread(target=keep, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    client.close()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert [type(error) for error in errors] == [wbkv.ClientClosed] * 3
+    client.close()
+    for call in (lambda: client.get("a"), lambda: list(client.scan("a")), client.pipeline):
+        with pytest.raises(wbkv.ClientClosed):
+            call()
+
+
+# The twin
+
+
+def test_the_twins_calls(endpoints: str) -> None:
+    async def test(client: aio.Client[bytes]) -> None:
+        first = await client.put("a", b"1")
+        second = await client.put("a", b"2")
+        assert await client.entry("a") == wbkv.Entry(b"a", b"2", first, second, 2)
+        assert await client.get("a", revision=first) == b"1"
+        assert await client.get_many(["b", "a"]) == [None, b"2"]
+        assert await client.append("a", b"34") == 3
+        assert await client.add("n", 5) == 5
+        assert await client.counter("n").add(3) == 8
+        assert await client.counter("n").value() == 8
+        assert await client.delete("a") == 1
+        result = await client.txn().when(wbkv.absent("a")).then(wbkv.get("n")).commit()
+        assert result.succeeded
+        await asyncio.gather(*(client.put(f"g/{i}", b"") for i in range(1000)))
+        assert await client.count("g/") == 1000
+        assert len([entry async for entry in client.scan("g/")]) == 1000
+        assert [key async for key in client.keys("g/1", limit=1, reverse=True)] == [b"g/199"]
+        async with client.transaction() as tx:
+            assert await tx.add("n", 2) == 10
+            assert len([e async for e in tx.scan("g/99")]) == 11
+        async with client.snapshot() as snapshot:
+            await client.put("n", b"0")
+            assert await snapshot.get("n") == b"10"
+            assert await snapshot.count("g/") == 1000
+        async with client.watch("w/") as watch:
+            assert await watch.next(timeout=0.0) is None
+            revision = await client.put("w/1", b"")
+            change = await anext(watch)
+            assert change.revision == watch.revision == revision
+        async with client.lock("lock") as held:
+            assert held.token
+            assert not await client.lock("lock").acquire(timeout=0.0)
+        with contextlib.suppress(wbkv.Pinned):  # by a watch of another test, which has just ended
+            await client.compact(revision)
+        assert len((await client.topology()).nodes) == 3
+        assert len(await client.status()) == 3
+        with pytest.raises(wbkv.LimitExceeded):
+            await client.put("a", b"x" * (4 << 20))
+
+    run(endpoints, test)
+
+
+def test_the_twins_transfers_keep_the_sum(endpoints: str) -> None:
+    async def test(client: aio.Client[bytes]) -> None:
+        numbers = client.using(wbkv.codecs.INTEGER)
+        names = [f"account/{i}" for i in range(8)]
+        await asyncio.gather(*(numbers.put(name, 100) for name in names))
+        pairs = [(names[i % 8], names[(3 * i + 1) % 8]) for i in range(60)]
+        await asyncio.gather(*(transfer_async(numbers, a, b, 1) for a, b in pairs if a != b))
+        assert sum(value or 0 for value in await numbers.get_many(names)) == 800
+
+    run(endpoints, test)
+
+
+def test_cancelling_leaves_everything_usable(endpoints: str) -> None:
+    async def test(client: aio.Client[bytes]) -> None:
+        for i in range(30):
+            tasks = [asyncio.create_task(client.put(f"c/{j}", b"%d" % i)) for j in range(20)]
+            for _ in range(i % 4):
+                await asyncio.sleep(0)
+            for task in tasks[::2]:
+                task.cancel()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(each, int) for each in found[1::2])
+        async with client.watch("w/") as watch:
+            for i in range(30):
+                waiting = asyncio.create_task(watch.next())
+                for _ in range(i % 5):
+                    await asyncio.sleep(0)
+                waiting.cancel()
+                await asyncio.wait([waiting])
+                revision = await client.put("w/1", b"%d" % i)
+                change = await watch.next(timeout=PATIENCE_S)
+                assert change is not None
+                assert change.revision == revision
+        scan = client.scan("c/")
+        assert (await anext(scan)).key == b"c/0"
+        await scan.close()
+        assert await client.count("c/") >= 10
+
+    run(endpoints, test)
+
+
+def test_closing_the_twin_ends_everything(endpoints: str) -> None:
+    async def main() -> None:
+        client = await aio.connect(endpoints, timeout=PATIENCE_S)
+        watch = client.watch("never")
+        await watch.__aenter__()
+        tasks = [asyncio.create_task(client.put(f"c/{i}", b"")) for i in range(50)]
+        tasks.append(asyncio.create_task(watch.next()))  # type: ignore[arg-type]  # what it gives is not looked at
+        await asyncio.sleep(0)
+        await client.close()
+        found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
+        assert all(isinstance(each, int | wbkv.ClientClosed) for each in found)
+        assert isinstance(found[-1], wbkv.ClientClosed)
+        with pytest.raises(wbkv.ClientClosed):
+            await client.get("a")
+        with pytest.raises(wbkv.ClientClosed):
+            [e async for e in client.scan("a")]
+        await client.close()
+
+    asyncio.run(main(), debug=True)
+
+
+def test_the_twin_belongs_to_its_loop(endpoints: str) -> None:
+    async def opened() -> aio.Client[bytes]:
+        client = await aio.connect(endpoints)
+        await client.put("a", b"")
+        return client
+
+    with asyncio.Runner() as mine, asyncio.Runner() as other:
+        client = mine.run(opened())
+        with pytest.raises(RuntimeError, match="another event loop"):
+            other.run(client.get("a"))
+        assert mine.run(client.get("a")) == b""
+        mine.run(client.close())
+
+
+# Processes of their own
+
+
+def in_process(tmp_path: Path, endpoints: str, program: str, *, strict: bool = True) -> str:
+    """What the program prints. Nothing may be left, or warned of."""
+    file = tmp_path / "program.py"
+    file.write_text(textwrap.dedent(program))
+    done = subprocess.run(  # noqa: S603 - our own command
+        [sys.executable, "-X", "dev", "-W", "error", str(file), endpoints],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not strict or not done.stderr
+    return done.stdout
+
+
+def test_nothing_is_left_behind(tmp_path: Path, endpoints: str) -> None:
+    in_process(
+        tmp_path,
+        endpoints,
+        """
+        import asyncio, gc, sys, threading, wbkv
+        with wbkv.connect(sys.argv[1]) as client:
+            client.put("a", b"1")
+            assert next(client.scan(wbkv.EVERYTHING))
+            with client.watch("a") as watch, client.lock("lock") as held, client.snapshot() as snapshot:
+                client.put("a", b"2")
+                assert watch.next(timeout=30)
+            with client.pipeline() as pipeline:
+                pipeline.get("a")
+        for thread in threading.enumerate():
+            if thread.name.startswith("wbkv"):
+                thread.join(30)
+                assert not thread.is_alive(), thread
+
+        async def main():
+            async with wbkv.aio.connect(sys.argv[1]) as client:
+                await asyncio.gather(*(client.put(f"g/{i}", b"") for i in range(100)))
+                async for entry in client.scan("g/"):
+                    break
+                async with client.watch("a") as watch, client.lock("lock"), client.snapshot():
+                    await client.put("a", b"3")
+                    assert await watch.next(timeout=30)
+            for _ in range(20):
+                await asyncio.sleep(0.01)
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            assert not left, left
+        asyncio.run(main(), debug=True)
+        gc.collect()
+        """,
+    )
+
+
+def test_only_what_it_needs_is_loaded(tmp_path: Path, endpoints: str) -> None:
+    """Grpc and protobuf, and not what happens to be installed beside them."""
+    out = in_process(
+        tmp_path,
+        endpoints,
+        """
+        import sys
+        import wbkv
+        client = wbkv.connect(sys.argv[1])
+        client.get("a"), list(client.scan("a")), client.pipeline().close()
+        client.close()
+        roots = {name.partition(".")[0] for name in sys.modules}
+        roots -= set(sys.stdlib_module_names) | {"__main__", "__mp_main__"}
+        print(*sorted(roots))
+        print(*sorted(name for name in sys.modules if name.startswith("google.")))
+        """,
+    )
+    roots, google = out.splitlines()
+    allowed = {"google", "grpc", "typing_extensions", "wbkv", "wbkv_proto", "cython_runtime"}
+    allowed |= {"grpc_health", "grpc_reflection", "grpc_tools"}  # which grpc looks for itself
+    found = {root for root in roots.split() if not root.startswith(("_", "sitecustomize"))}
+    assert found - allowed == set()
+    assert {name.split(".")[1] for name in google.split()} <= {"protobuf", "_upb"}
+
+
+FORKS = """
+import asyncio, multiprocessing, os, signal, sys, threading, wbkv
+
+def in_child(do):
+    "What it says. In a child that gRPC has crashed or blocked, nothing."
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        try:
+            do()
+            os.write(writing, b"done")
+        except BaseException as error:
+            os.write(writing, type(error).__name__.encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(pid, 0)
+    return said
+"""
+
+
+def test_a_fork_goes_on_with_connections_of_its_own(tmp_path: Path, endpoints: str) -> None:
+    program = """
+client = wbkv.connect(sys.argv[1])
+client.put("a", b"1")
+
+def use():
+    assert client.get("a") == b"1"
+    client.put("b", b"child")
+    assert list(client.keys("a")) == [b"a"]
+    client.close()
+
+for _ in range(3):
+    assert in_child(use) == "done"
+    assert client.get("a") == b"1"
+
+def process(queue):
+    queue.put(client.get("a"))
+
+context = multiprocessing.get_context("fork")
+queue = context.SimpleQueue()
+process = context.Process(target=process, args=(queue,))
+process.start()
+process.join(20)
+assert process.exitcode == 0
+assert queue.get() == b"1"
+client.close()
+"""
+    in_process(tmp_path, endpoints, FORKS + program)
+
+
+@pytest.mark.parametrize("how", ["threads", "pipeline", "streams"])
+def test_a_fork_of_a_process_that_is_busy_with_grpc_says_so(tmp_path: Path, endpoints: str, how: str) -> None:
+    """It would hang or crash at some time."""
+    threads = """
+client = wbkv.connect(sys.argv[1])
+client.put("a", b"1")
+stop = threading.Event()
+
+def load():
+    while not stop.is_set():
+        client.put("load", b"")
+
+threads = [threading.Thread(target=load) for _ in range(4)]
+for thread in threads:
+    thread.start()
+said = {in_child(lambda: client.get("a")) for _ in range(5)}
+said |= {in_child(lambda: wbkv.connect(sys.argv[1]).get("a"))}
+stop.set()
+for thread in threads:
+    thread.join()
+assert said <= {"Forked", "done", ""} and "Forked" in said, said
+client.put("a", b"2")
+client.close()
+"""
+    pipeline = """
+client = wbkv.connect(sys.argv[1])
+with client.pipeline() as pipeline:
+    pipeline.put("a", b"1").result()
+    assert in_child(lambda: pipeline.get("a")) in ("Forked", "")
+    assert in_child(pipeline.close) in ("done", "")
+    assert in_child(lambda: client.get("a")) in ("Forked", "")
+    assert pipeline.get("a").result() == b"1"
+client.close()
+"""
+    streams = """
+client = wbkv.connect(sys.argv[1])
+client.put("a", b"1")
+scan, watch = client.keys(""), client.watch("a")
+next(scan), watch.__enter__()
+assert in_child(watch.next) in ("Forked", "")
+assert in_child(lambda: (scan.close(), watch.close())) in ("done", "")
+assert in_child(lambda: client.get("a")) in ("Forked", "")
+revision = client.put("a", b"2")
+assert watch.next(timeout=20).revision == revision
+watch.close(), client.close()
+"""
+    programs = {"threads": threads, "pipeline": pipeline, "streams": streams}
+    in_process(tmp_path, endpoints, FORKS + programs[how], strict=False)
+
+
+def test_the_twin_does_not_go_into_a_fork(tmp_path: Path, endpoints: str) -> None:
+    program = """
+async def main():
+    async with wbkv.aio.connect(sys.argv[1]) as client:
+        await client.put("a", b"1")
+        for call in (lambda: client.get("a"), lambda: client.put("a", b""), client.topology):
+            assert in_child(lambda: call().send(None)) in ("Forked", "")
+        assert await client.get("a") == b"1"
+
+asyncio.run(main())
+"""
+    in_process(tmp_path, endpoints, FORKS + program, strict=False)
