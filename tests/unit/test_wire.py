@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore import wire
+from kvstore import formats, wire
 from kvstore.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece, VotesWanted
 from kvstore.wire import Envelope, WireError, decode, encode, size_of
 from multicast.client import Refused, Reply
@@ -290,7 +290,7 @@ def test_a_frame_may_carry_nothing() -> None:
 
 
 def test_every_kind_of_message_has_a_wire_format() -> None:
-    assert set(wire._PUT) == set(KINDS) | STORE_MESSAGES
+    assert set(wire._MESSAGES.put) == set(KINDS) | STORE_MESSAGES
     assert {type(message) for message in SOME} == set(KINDS)
 
 
@@ -309,14 +309,14 @@ def test_equal_ballots_and_destinations_are_one_object() -> None:
 
 
 def test_what_is_remembered_of_other_frames_is_bounded() -> None:
-    for n in range(2 * wire.KNOWN_MAX):
+    for n in range(2 * formats.KNOWN_MAX):
         replica, dest = ReplicaId(GroupId(0), n, 0), (GroupId(n // GROUPS_MAX), GroupId(n % GROUPS_MAX))
         messages = [PreVote(Ballot(1, replica, 0)), Multicast(MID, dest, b"", 1), PreVote(NO_BALLOT)]
         [(sender, _, decoded)] = decode(encode([(replica, R1, messages)]))
         assert (sender, decoded) == (replica, messages)
         assert decoded[-1].ballot is NO_BALLOT
-    known: list[Sized] = [wire._PROCESSES, wire._BALLOTS, wire._DESTINATIONS]
-    assert max(map(len, known)) <= wire.KNOWN_MAX
+    known: list[Sized] = [formats._PROCESSES, formats._BALLOTS, formats._DESTINATIONS]
+    assert max(map(len, known)) <= formats.KNOWN_MAX
 
 
 def test_the_size_of_a_message_is_that_of_a_frame_of_its_own() -> None:
