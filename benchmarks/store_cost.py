@@ -28,10 +28,11 @@ from kvstore.layout import Durability, Identity
 from kvstore.machine import Limits, Placement, Request, Transaction, encode_request
 from kvstore.machine.codec import TABLES, decode_request
 from kvstore.machine.request import Put
-from kvstore.messages import Levels, encode_store_message
+from kvstore.messages import Levels
 from kvstore.ports import NodeId
 from kvstore.store.application import StoreApplication
 from kvstore.store.gate import Announcement, Gate
+from kvstore.wire import size_of
 from multicast.messages import Delivery
 from multicast.protocol import Start
 from multicast.topology import Topology
@@ -117,7 +118,7 @@ class Replica:
         """A turn."""
         said = self.measured("turns", self.application.turn, 0.0)
         for _, _, message in said:
-            self.measured("bytes of messages", encode_store_message, message)
+            self.measured("bytes of messages", size_of, message)
         return [message for _, _, message in said]
 
     def answer(self, deliveries: list[Delivery]) -> None:

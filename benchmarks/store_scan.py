@@ -25,9 +25,10 @@ from benchmarks.store_cost import GATEWAY, HERE, Replica, Traffic
 from kvstore.cluster import LocalCluster
 from kvstore.machine.request import Range, Scan
 from kvstore.machine.versions import Version
-from kvstore.messages import Query, encode_store_message
+from kvstore.messages import Query
 from kvstore.store.questions import Entries, Page
 from kvstore.store.service import PAGE_BYTES
+from kvstore.wire import size_of
 from multicast.types import timestamp
 
 PUTS = 500
@@ -65,7 +66,7 @@ def pages(path: Path, count: int, rounds: int) -> dict[str, Any]:
             question = Page(Scan(Range(start, None), 0, PAGE_BYTES), partition.machine.watermark)
             partition.receive(GATEWAY, Query(1, question), 0.0)
             ((_, _, answer),) = partition.turn(0.0)
-            encode_store_message(answer)
+            size_of(answer)
             longest = max(longest, time.thread_time() - page_began)
             page = answer.response
             if not isinstance(page, Entries):

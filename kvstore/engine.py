@@ -255,7 +255,10 @@ class Engine:
 
     def _turn_now(self) -> None:
         self.node.turn()
-        self.disk.log.pump()
+        while self.disk.log.pump(may_wait=True):
+            self.node.durable(self.disk.log.durable)
+            self.disk.state.log_durable(self.disk.log.durable)
+            self.node.turn()
         if self.disk.state.pump():
             self.turn_soon()
         self._on_turned()

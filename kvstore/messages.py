@@ -1,11 +1,10 @@
 """What nodes say to each other beyond the protocol's own messages: of snapshots, and of the store.
 
-Those of the store have no columns on the wire: a frame has few of them, and each is a run by itself.
+Those of the store are structs, so that they are on the wire what they are here (`kvstore.wire`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 
@@ -101,15 +100,3 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 StoreMessage: TypeAlias = Results | Votes | VotesWanted | Levels | StandsIn | Raise | Query | Answer
 STORE_MESSAGES: Final = frozenset((Results, Votes, VotesWanted, Levels, StandsIn, Raise, Query, Answer))
-
-encode_store_message: Final[Callable[[StoreMessage], bytes]] = msgspec.msgpack.Encoder().encode
-_DECODER: Final = msgspec.msgpack.Decoder(StoreMessage)
-
-
-def decode_store_message(data: bytes) -> StoreMessage:
-    """What `encode_store_message` was given. Raises `ValueError` for anything else."""
-    try:
-        message: StoreMessage = _DECODER.decode(data)
-    except msgspec.MsgspecError as error:
-        raise ValueError(str(error)) from None
-    return message

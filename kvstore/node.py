@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 COMMIT_S: Final = 0.5
 """How often the application's state is committed, if there is anything to commit."""
 
+_OF_SNAPSHOTS: Final = frozenset((SnapshotPiece, SnapshotAck))
+
 TRANSFER_S: Final = 5.0
 """How long a piece of a snapshot may take, before the transfer may begin anew."""
 
@@ -211,10 +213,13 @@ class Node:
                 logger.debug("%s is not on node %s: %s asked for it", receiver, self.me, sender)
                 return
         self._dirty[hosted.replica.me] = None
-        if len(messages) == 1 and isinstance(messages[0], SnapshotPiece | SnapshotAck):
-            self._transfer(hosted, sender, messages[0], now)
-        elif STORE_MESSAGES.isdisjoint(map(type, messages)):
-            self._handle(hosted.replica, sender, messages, now)
+        if STORE_MESSAGES.isdisjoint(map(type, messages)):
+            if len(messages) == 1 and type(messages[0]) in _OF_SNAPSHOTS:
+                self._transfer(hosted, sender, messages[0], now)
+            else:
+                self._handle(hosted.replica, sender, messages, now)
+        elif len(messages) == 1:
+            self._tell(hosted.replica.me, sender, messages)
         else:
             for store, run in groupby(messages, lambda message: type(message) in STORE_MESSAGES):
                 if store:

@@ -46,7 +46,8 @@ class _Job:
 
 
 class Environment:
-    """One LMDB environment: one write transaction at a time, begun in the loop and committed in a thread.
+    """One LMDB environment: one write transaction at a time, begun in the loop and committed in a thread, or
+    in the loop if that is wanted.
 
     It is opened without LMDB's locks, since its lock for writers belongs to the thread that began. That is
     allowed to whoever sees to it that there is one writer, and that no reader is older than the last commit
@@ -121,8 +122,11 @@ class Environment:
         self._job = _Job(steps, then)
         self._begin(self._job)
 
-    def advance(self, puts: int | None = None) -> bool:
-        """Do so many puts, or all, of the transaction under way. Whether there is more for the loop to do."""
+    def advance(self, puts: int | None = None, *, at_once: bool = False) -> bool:
+        """Do so many puts, or all, of the transaction under way. Whether there is more for the loop to do.
+
+        With `at_once` it is committed here, and not in the thread: then it is done, and nobody is called.
+        """
         self.check()
         job = self._job
         if job is None:
@@ -137,7 +141,7 @@ class Environment:
             self._grow()
             self._begin(job)
         try:
-            return self._fill(job, puts)
+            return self._fill(job, puts, at_once=at_once)
         except lmdb.MapFullError:
             self._abort(job)
             self._grow()
@@ -168,7 +172,7 @@ class Environment:
             steps.close()  # its cursors go first
             transaction.abort()
 
-    def _fill(self, job: _Job, puts: int | None) -> bool:
+    def _fill(self, job: _Job, puts: int | None, *, at_once: bool) -> bool:
         assert job.filling is not None
         transaction, steps = job.filling
         done = 0
@@ -176,10 +180,26 @@ class Environment:
             done += count
             if puts is not None and done >= puts:
                 return True
+        if at_once:
+            return self._commit_here(job, transaction)
         self.read()
         job.filling = None
         self._idle.clear()
         self._jobs.put((job, transaction))
+        return False
+
+    def _commit_here(self, job: _Job, transaction: Transaction) -> bool:
+        job.filling = None
+        try:
+            _commit(transaction)
+        except lmdb.MapFullError:
+            job.finished = job.full = True  # it is done again, in a larger map
+            return True
+        except OSError as error:
+            self.fail(error)
+            self.check()
+        self._job = None
+        self._end_reader()
         return False
 
     def _end_reader(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from kvstore import layout
-from kvstore.layout import LOG_BASES, LOG_DATABASES, LOG_ROWS, Identity, StorageError
+from kvstore.layout import LOG_BASES, LOG_DATABASES, LOG_ROWS, Durability, Identity, StorageError
 from kvstore.records import Fold, decode, encode
 from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
 from multicast.durable import Durable, Record
@@ -24,6 +25,14 @@ ROW_BYTES: Final = 512
 
 SLICE: Final = 200
 """Folded rows that one commit deletes."""
+
+AT_ONCE_BYTES: Final[Mapping[Durability, int]] = {"fsync": 4 << 10, "os": 64 << 10}
+"""Rows that are committed in the loop, if it may wait for that. What little is under way has nothing to gain
+from another thread, which costs as much as the commit; much has, while a disk syncs."""
+
+SLOW_S: Final = 0.02
+PATIENCE_S: Final = 1.0
+"""If a commit in the loop took so long, there is none for a while: the disk is not one to wait for."""
 
 
 @dataclass(slots=True)
@@ -50,12 +59,16 @@ class LmdbLog:
     ) -> None:
         self._env = Environment(path, LOG_DATABASES, identity, on_failure)
         self._on_durable = on_durable
+        self._at_once_bytes = AT_ONCE_BYTES[identity.durability]
+        self._slow_until = 0.0
         self._groups: dict[GroupId, _Rows] = {}
         self._gathered: dict[GroupId, list[Record]] = {}
         self._loaded: dict[GroupId, Durable] = {}
         """What was read, until something is written."""
         self._folded: dict[GroupId, int] = {}
         """Rows up to this number may be deleted."""
+        self._starting = 0
+        """Bytes of the commit under way."""
         try:
             self._number = self._started = self.durable = self._last()
         except StorageError:
@@ -127,15 +140,30 @@ class LmdbLog:
         self._number += 1
         return self._number
 
-    def pump(self) -> None:
-        """Begin a commit of what was gathered, if none is under way. For the end of each turn."""
-        env = self._env
+    def pump(self, *, may_wait: bool = False) -> bool:
+        """Begin a commit of what was gathered, if none is under way. For the end of each turn.
+
+        If the caller may wait, small ones are made here and now. True if more is `durable` than before.
+        """
+        env, before = self._env, self.durable
         while True:
-            while env.advance():
+            while self._advance() if may_wait else env.advance():
                 pass
-            if env.busy or self._started == self._number:
-                return
+            if env.busy:
+                return False
+            self.durable = self._started
+            if self._started == self._number:
+                return self.durable > before
             self._start()
+
+    def _advance(self) -> bool:
+        began = time.monotonic()
+        at_once = self._starting <= self._at_once_bytes and began >= self._slow_until
+        more = self._env.advance(at_once=at_once)
+        now = time.monotonic()
+        if at_once and now - began > SLOW_S:
+            self._slow_until = now + PATIENCE_S
+        return more
 
     def _start(self) -> None:
         number = self._number
@@ -146,6 +174,7 @@ class LmdbLog:
             self._env.fail(error)
             raise
         self._started = number
+        self._starting = sum(len(value) for _, _, value in rows)
         self._env.start(partial(self._puts, rows), partial(self._done, number))
 
     def _row(self, group: GroupId, number: int, records: Sequence[Record]) -> tuple[bytes, bytes, bytes]:
@@ -180,10 +209,8 @@ class LmdbLog:
         yield SLICE - left
 
     def _done(self, number: int, whole: bool) -> None:  # noqa: FBT001 - an outcome
-        """In the thread."""
-        if whole:
-            self.durable = number
-        self._on_durable(self.durable)
+        """In the thread. What did not fit into the map is done again by the next `pump`."""
+        self._on_durable(number if whole else self.durable)
 
     def close(self) -> bool:
         """Write what was gathered, and close. Waits for the disk. Whether all of it is durable."""

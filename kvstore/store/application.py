@@ -161,16 +161,18 @@ class StoreApplication:
     def turn(self, now: float) -> list[Said]:
         """All that is to be said."""
         said: list[Said] = []
+        wake_at = float("inf")
+        woken, self._woken = self._woken, set()
         for group in self._replicas:
-            partition = self.partition(group)
-            if group in self._woken or now >= partition.wake_at or partition.leads_anew:
-                self._woken.discard(group)
+            partition = self._partitions.get(group) or self.partition(group)
+            if group in woken or now >= partition.wake_at or partition.leads_anew:
                 said += partition.turn(now)
+            wake_at = min(wake_at, partition.wake_at)
         if now >= self._expire_at:
             self._expire_at = now + EXPIRE_S
             self._expire()
         said += self.gateway.turn(now)
-        self.wake_at = min([self.gateway.wake_at, *(p.wake_at for p in self._partitions.values())])
+        self.wake_at = min(wake_at, self.gateway.wake_at)
         return said
 
     def _expire(self) -> None:

@@ -187,12 +187,14 @@ class Gate(Generic[Answer]):
         self._answers.clear()
         self._changed = True
 
-    def turn(self) -> Turn[Answer]:
-        """What may leave now. Announcements go in the same turn: others may be waiting for them."""
+    def turn(self, *, leading: bool = True) -> Turn[Answer]:
+        """What may leave now. Announcements go in the same turn: others may be waiting for them, but not for
+        those of somebody who does not lead.
+        """
         announcements: list[tuple[GroupId, Announcement]] = []
         if self._changed or self._owed:
             self._changed = False
-            listeners = sorted(self._owed.union(self._shared))
+            listeners = sorted(self._owed.union(self._shared)) if leading else ()
             levels = self._levels()
             self._close(levels[-1].value)
             for group in listeners:

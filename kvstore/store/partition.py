@@ -368,8 +368,9 @@ class Partition:
         if self._ballot is not None:
             self._check_reads(now)  # first, since in a group of one they are answered at once
         self._settle()
-        answers, announcements = self.gate.turn()
-        if self._ballot is not None:
+        leading = self._ballot is not None
+        answers, announcements = self.gate.turn(leading=leading)
+        if leading:
             for group, announcement in announcements:
                 leader = self.replica.leader_of(group)
                 listeners = tuple(sorted({leader, self._askers.get(group, leader)}))

@@ -7,6 +7,7 @@ import contextlib
 import enum
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
@@ -78,6 +79,14 @@ class Batch(NamedTuple):
 
     revision: int
     transactions: Transactions
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Whom to ask next: the leader, or who is near; and whether the group was moved since who is near was."""
+
+    leader: bool = False
+    moved: bool = False
 
 
 class Service:
@@ -199,15 +208,12 @@ class Service:
     async def _values(
         self, group: GroupId, operations: tuple[Get | Scan, ...], revision: int, min_revision: int
     ) -> Values:
-        question, of_leader = At(operations, revision), False
+        question, asked = At(operations, revision), _Asked()
         while True:
-            values = await self._ask(group, question, Values, revision or min_revision, of_leader=of_leader)
+            values = await self._ask(group, question, Values, revision or min_revision, asked=asked)
             if values.revision >= min_revision:
                 return values
-            if of_leader:
-                await self._move(group, min_revision)
-                await asyncio.sleep(AGAIN_S)
-            of_leader = not of_leader
+            await self._not_yet(group, min_revision, asked)
 
     async def _complete(self, groups: Sequence[GroupId], at_least: int) -> int:
         """A revision that all these groups have executed. A group that nothing was ever sent to has executed
@@ -217,12 +223,19 @@ class Service:
         return min(values.revision for values in found)
 
     async def _ask(
-        self, group: GroupId, question: Question, wanted: type[T], revision: int, *, of_leader: bool = False
+        self,
+        group: GroupId,
+        question: Question,
+        wanted: type[T],
+        revision: int,
+        *,
+        asked: _Asked | None = None,
     ) -> T:
         """Ask until somebody knows: who is near, or the leader if that is behind. Raises if nobody can."""
+        asked = asked or _Asked()
         while True:
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            number = self._gateway.ask(group, question, partial(_resolve, future), of_leader=of_leader)
+            number = self._gateway.ask(group, question, partial(_resolve, future), of_leader=asked.leader)
             self._turn_soon()
             try:
                 response = await future
@@ -234,10 +247,21 @@ class Service:
                 floor = response.floor
                 raise errors.Compacted(f"revision {revision} is compacted; the oldest one is {floor}", floor)
             if isinstance(response, NotYet):
-                if of_leader:
-                    await self._move(group, revision)
-                    await asyncio.sleep(AGAIN_S)
-                of_leader = not of_leader
+                await self._not_yet(group, revision, asked)
+
+    async def _not_yet(self, group: GroupId, revision: int, asked: _Asked) -> None:
+        """Whoever was asked is not there yet: say who is next, once it makes sense to ask.
+
+        A group that is idle is there as soon as it was moved. If it is not, it has something to wait for.
+        """
+        if not asked.leader:
+            asked.leader = True
+        elif not asked.moved:
+            await self._move(group, revision)
+            asked.moved = True
+        else:
+            await asyncio.sleep(AGAIN_S)
+            asked.leader = asked.moved = False
 
     async def _move(self, group: GroupId, revision: int) -> None:
         """Make a group pass a revision, which an idle one does not by itself."""

@@ -156,6 +156,61 @@ def test_who_is_behind_is_not_waited_for() -> None:
     run(groups, test)
 
 
+@pytest.mark.parametrize(("revision", "min_revision"), [(11, 0), (0, 11)])
+@pytest.mark.parametrize("stuck", [False, True])
+def test_an_idle_group_is_read_as_soon_as_it_was_moved(
+    monkeypatch: pytest.MonkeyPatch, revision: int, min_revision: int, *, stuck: bool
+) -> None:
+    groups = Groups(a=5, b=5)
+    groups.stuck = stuck
+    naps = naps_of(monkeypatch)
+
+    async def test(store: Service) -> None:
+        await store.read(
+            (Get(b"a"),),
+            consistency=Consistency.SERIALIZABLE,
+            revision=revision,
+            min_revision=min_revision,
+            timeout_s=5,
+        )
+
+    run(groups, test)
+    assert (groups.ticks, naps) == (1, [])
+
+
+@pytest.mark.parametrize(("revision", "min_revision"), [(12, 0), (0, 12)])
+def test_a_group_that_is_not_there_after_it_was_moved_gets_time(
+    monkeypatch: pytest.MonkeyPatch, revision: int, min_revision: int
+) -> None:
+    groups = Groups(a=5, b=5)
+    naps = naps_of(monkeypatch)
+
+    async def test(store: Service) -> None:
+        await store.read(
+            (Get(b"a"),),
+            consistency=Consistency.SERIALIZABLE,
+            revision=revision,
+            min_revision=min_revision,
+            timeout_s=5,
+        )
+
+    run(groups, test)
+    assert (groups.ticks, len(naps)) == (2, 1)
+
+
+def naps_of(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was slept, from now on."""
+    naps: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(delay_s: float) -> None:
+        naps.append(delay_s)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    return naps
+
+
 def test_a_watch_leaves_idle_groups_alone() -> None:
     groups = Groups(a=5, b=5)
     event = Event(b"a", b"1", 1, 1)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wbkv_proto.log_pb2 import DECIDED, Batch, RecordKind, Run, SnapshotHead
+from wbkv_proto.log_pb2 import Run, SnapshotHead
 
 from kvstore import layout, records
+from kvstore.formats import NUMBER_MAX
 from kvstore.layout import BadSnapshot, StorageError
-from kvstore.records import NUMBER_MAX, Fold, decode, encode
+from kvstore.records import Fold, decode, encode
 from multicast.durable import Accepted, Configured, Dropped, Durable, Joined, Learned, Promised, Record, Voted
 from multicast.membership import Configuration, Membership
 from multicast.messages import ClockUpdate, Delivery, EntryState, LocalTimestamp
@@ -37,6 +40,8 @@ EXAMPLES = settings(deadline=None, derandomize=True)
 FUZZ = settings(deadline=None, derandomize=True, max_examples=300)
 
 Strategy: TypeAlias = st.SearchStrategy[Any]
+Path_: TypeAlias = tuple[int, ...]
+"""Of indices, to a place in a batch."""
 
 KINDS: list[type[Any]] = list(get_args(Record))
 
@@ -213,12 +218,9 @@ def test_a_batch_may_be_empty() -> None:
     assert again([]) == []
 
 
-def test_every_kind_of_record_and_every_column_has_a_use() -> None:
+def test_every_kind_of_record_has_a_format() -> None:
     assert {type(record) for record in SOME} == set(KINDS)
-    batch = Batch.FromString(encode(SOME, Fold()))
-    used = {field.name for field, _ in batch.ListFields()}
-    assert used == {field.name for field in Batch.DESCRIPTOR.fields}
-    assert set(batch.kinds) == set(records._TAKE) == set(RecordKind.values()) - {0}
+    assert set(records._RECORDS.put) == {*KINDS, records._Decided}
     assert again(SOME) == SOME
 
 
@@ -227,8 +229,6 @@ def test_what_is_no_record_is_not_encoded() -> None:
         encode([ENTRY], Fold())  # type: ignore[list-item]  # wrong on purpose
     with pytest.raises(TypeError, match="EntryState is no record"):
         Fold().apply(ENTRY)  # type: ignore[arg-type]  # wrong on purpose
-    with pytest.raises(ValueError, match="out of range"):
-        encode([DELIVERY._replace(local_ts=Timestamp(-1))], Fold())
 
 
 # What need not be written
@@ -263,7 +263,7 @@ def test_deliveries_that_follow_each_other_are_one_row() -> None:
     gap = run[3]._replace(previous_ts=Timestamp(1))
     for batch, rows in (run, 1), (run[:1], 1), ([*run[:3], gap], 4), ([run[0], *run[2:]], 3):
         data = encode(batch, folded([accepted]))
-        assert Batch.FromString(data).kinds == bytes([DECIDED]) * rows
+        assert [row[0] for row in msgspec.msgpack.decode(data)] == [DECIDED] * rows
         assert same(decode(data, folded([accepted]), "here"), batch)
 
 
@@ -300,106 +300,68 @@ def test_a_decision_outlives_a_later_acceptance() -> None:
     assert fold.durable().clock == 9
 
 
-def put(column: str, at: int, number: int) -> Callable[[Batch], None]:
-    """Another number at this place."""
-
-    def change(batch: Batch) -> None:
-        getattr(batch, column)[at] = number
-
-    return change
-
-
-def add(column: str, *numbers: int) -> Callable[[Batch], None]:
-    return lambda batch: getattr(batch, column).extend(numbers)
-
-
-def drop(column: str) -> Callable[[Batch], None]:
-    def change(batch: Batch) -> None:
-        del getattr(batch, column)[-1]
-
-    return change
-
-
-def kinds(of: bytes) -> Callable[[Batch], None]:
-    return lambda batch: setattr(batch, "kinds", of)
-
-
 TOO_LARGE = NUMBER_MAX + 1
-RANGE = "an index, a group, a phase or a flag is out of range"
 LEARNED, PROMISED = Learned(ENTRY), Promised(BALLOT)
+DECIDED = next(kind for kind, cls in records._KINDS.items() if cls is records._Decided)
 
-BAD: list[tuple[Record, Callable[[Batch], None], str]] = [
-    (ACCEPTED, kinds(b"\x00"), "kinds: there is no kind of record 0"),
-    (ACCEPTED, kinds(b"\x63"), "kinds: there is no kind of record 99"),
-    (ACCEPTED, kinds(b"\x03\x03"), "accepted: 1 rows for 2 records"),
-    (ACCEPTED, kinds(b"\x08"), "dropped: 0 rows for 1 records"),
-    (PROMISED, put("replicas", 0, GROUPS_MAX), f"replicas: {RANGE}"),
-    (PROMISED, put("replicas", 1, TOO_LARGE), f"replicas: {TOO_LARGE} is above {NUMBER_MAX}"),
-    (PROMISED, drop("replicas"), "replicas: 2 numbers are not rows of 3"),
-    (PROMISED, put("ballots", 0, TOO_LARGE), f"ballots: {TOO_LARGE} is above {NUMBER_MAX}"),
-    (PROMISED, put("ballots", 1, 1), f"ballots: {RANGE}"),
-    (ACCEPTED, put("destinations", 0, 3), "destinations: 2 follow, not 3"),
-    (ACCEPTED, put("destinations", 0, NUMBER_MAX), f"destinations: 2 follow, not {NUMBER_MAX}"),
-    (ACCEPTED, put("destinations", 0, 2**64 - 1), f"destinations: {2**64 - 1} is above"),
-    (ACCEPTED, put("destinations", 2, GROUPS_MAX), f"destinations: {RANGE}"),
-    (ACCEPTED, drop("accepted"), "accepted: 4 numbers are not rows of 5"),
-    (ACCEPTED, add("accepted", 0, 0, 0, 0, 0), "accepted: 2 rows for 1 records"),
-    (ACCEPTED, put("accepted", 0, 1), f"accepted: {RANGE}"),
-    (ACCEPTED, put("accepted", 1, TOO_LARGE), f"accepted: {TOO_LARGE} is above {NUMBER_MAX}"),
-    (ACCEPTED, put("accepted", 2, 2), "accepted: there are 1, but lengths add up to 2"),
-    (ACCEPTED, put("accepted", 3, 1), "accepted: 0 of a run of 1 are there"),
-    (ACCEPTED, put("accepted", 4, 1), "accepted: 0 of a run of 1 are there"),
-    (ACCEPTED, drop("accepted_local_ts"), "accepted: there are 0, but lengths add up to 1"),
-    (ACCEPTED, drop("accepted_ack_below"), "accepted: there are 0, but lengths add up to 1"),
-    (ACCEPTED, put("accepted_local_ts", 0, TOO_LARGE), f"accepted: {TOO_LARGE} is above {NUMBER_MAX}"),
-    (ACCEPTED, put("clients_of", 0, 1), f"mids: {RANGE}"),
-    (ACCEPTED, put("sequences", 0, TOO_LARGE), f"mids: {TOO_LARGE} is above {NUMBER_MAX}"),
-    (ACCEPTED, drop("digests"), "mids: 1 clients, 1 numbers, 0 digests"),
-    (VOTED, put("voted", 0, 1), f"voted: {RANGE}"),
-    (VOTED, put("voted", 2, 2), f"voted: {RANGE}"),
-    (VOTED, put("voted", 2, 0), "voted: a payload is missing"),
-    (DELIVERY, put("delivered", 2, 1), f"delivered: {RANGE}"),
-    (DELIVERY, put("delivered", 7, 2), f"delivered: {RANGE}"),
-    (LEARNED, put("learned", 4, 4), f"learned: {RANGE}"),
-    (DROPPED, put("dropped", 0, 3), "dropped: more than the 2 messages that there are"),
-    (DROPPED, put("dropped", 1, 1), "dropped: 1 of a run of 2 are there"),
-    (JOINED, put("joined", 2, 1), "joined: there are 2, but lengths add up to 1"),
-    (JOINED, put("joined_entries", 4, 9), f"joined: {RANGE}"),
-    (PROMISED, put("promised", 0, 2), f"promised: {RANGE}"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("record", "change", "message"), BAD)
-def test_wrong_numbers_are_refused_by_name(
-    record: Record, change: Callable[[Batch], None], message: str
-) -> None:
-    batch = Batch.FromString(encode([record], Fold()))
-    change(batch)
-    with pytest.raises(StorageError, match=f"^row 7: {message}"):
-        decode(batch.SerializeToString(), Fold(), "row 7")
-
-
-DECISION: list[tuple[Callable[[Batch], None], str]] = [
-    (drop("decided"), "2 numbers are not rows of 3"),
-    (put("decided", 0, 2), "there are 1, but lengths add up to 2"),
-    (put("decided", 1, 1), "0 of a run of 1 are there"),
-    (add("decided_global_ts", 1), "there are 2, but lengths add up to 1"),
-    (put("decided_mismatches", 0, 1), RANGE),
+BAD: list[tuple[Record, Path_, object, str]] = [
+    (ACCEPTED, (0,), 0, "Invalid value 0"),
+    (ACCEPTED, (0,), 99, "Invalid value 99"),
+    (ACCEPTED, (), [3], "at least length"),
+    (ACCEPTED, (), [], "at least length"),
+    (DROPPED, (), [8, [], 1], "at most length"),
+    (PROMISED, (1, 0), TOO_LARGE, "no ballot"),
+    (PROMISED, (1, 1, 0), GROUPS_MAX, "no process"),
+    (PROMISED, (1, 1, 1), TOO_LARGE, "no process"),
+    (PROMISED, (1, 1), [-1, 0, 5], "no replica"),
+    (ACCEPTED, (1, 1), GROUPS_MAX, "<= 1023"),
+    (ACCEPTED, (2, 0, 1), TOO_LARGE, "Expected `int`"),
+    (ACCEPTED, (2,), [], r"columns of .0, 1."),
+    (ACCEPTED, (3,), [], r"columns of .0, 1."),
+    (ACCEPTED, (3, 0), TOO_LARGE, "Expected `int`"),
+    (ACCEPTED, (4,), [], r"columns of .0, 1."),
+    (ACCEPTED, (5,), [1, 2], r"columns of .1, 2."),
+    (ACCEPTED, (6,), -1, ">= 0"),
+    (VOTED, (1, 2), [[0]], "length 3"),
+    (DELIVERY, (8,), 2, "Expected `bool`"),
+    (LEARNED, (1, 4), 4, "Invalid enum value 4"),
+    (JOINED, (3, 0, 4), 9, "Invalid enum value 9"),
+    (DROPPED, (1, 0), [1, 2], "length 3"),
+    (Configured(Membership(Configuration(G0, 1, [R0], ["here"]))), (1,), b"nonsense", "."),
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), DECISION)
-def test_wrong_numbers_of_a_decision_are_refused(change: Callable[[Batch], None], message: str) -> None:
-    batch = Batch.FromString(encode([DELIVERY], folded([ACCEPTED])))
-    change(batch)
-    with pytest.raises(StorageError, match=f"^row 7: decided: {message}"):
-        decode(batch.SerializeToString(), folded([ACCEPTED]), "row 7")
+def changed(batch: Any, path: Path_, value: object) -> bytes:
+    """A batch of one record with something else at a place within that."""
+    batch = copy.deepcopy(batch)
+    node, places = batch, (0, *path)
+    for i in places[:-1]:
+        node = node[i]
+    node[places[-1]] = value
+    return msgspec.msgpack.encode(batch)
+
+
+@pytest.mark.parametrize(("record", "path", "value", "message"), BAD)
+def test_what_is_wrong_is_refused_by_name(record: Record, path: Path_, value: object, message: str) -> None:
+    batch = msgspec.msgpack.decode(encode([record], Fold()))
+    with pytest.raises(StorageError, match=f"^row 7: not a batch of records: .*{message}"):
+        decode(changed(batch, path, value), Fold(), "row 7")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [((1,), []), ((3,), []), ((3,), [1, 1]), ((4,), []), ((4,), [False, False])]
+)
+def test_what_is_wrong_with_a_decision_is_refused(path: Path_, value: object) -> None:
+    batch = msgspec.msgpack.decode(encode([DELIVERY], folded([ACCEPTED])))
+    assert batch[0][0] == DECIDED
+    with pytest.raises(StorageError, match=r"^row 7: .*a decision of . messages has columns"):
+        decode(changed(batch, path, value), folded([ACCEPTED]), "row 7")
 
 
 @pytest.mark.parametrize("known", [[], [DELIVERY], [LEARNED], [ACCEPTED, DROPPED]], ids=str)
 def test_a_decision_without_an_acceptance_is_refused(known: list[Record]) -> None:
     data = encode([DELIVERY], folded([ACCEPTED]))
-    with pytest.raises(StorageError, match=f"row 7: decided: no acceptance is known of the message {MID}"):
+    with pytest.raises(StorageError, match=f"row 7: .*no acceptance is known of the message {MID}"):
         decode(data, folded(known), "row 7")
 
 
@@ -432,23 +394,29 @@ def test_damaged_bytes_decode_or_are_refused(batch: list[Record], data: st.DataO
     decodes_or_is_refused(bytes(damaged))
 
 
-COLUMNS = [field.name for field in Batch.DESCRIPTOR.fields if field.name not in ("kinds", "payloads")]
+def places(node: Any, path: Path_ = ()) -> Iterator[Path_]:
+    """All leaves of a batch, and all arrays in it."""
+    if path:
+        yield path
+    if isinstance(node, list):
+        for i, child in enumerate(node):
+            yield from places(child, (*path, i))
 
 
 @FUZZ
 @given(st.lists(st.one_of(*ANY_OF.values()), max_size=6) | st.just(SOME), st.data())
-def test_damaged_columns_decode_or_are_refused(found: list[Record], data: st.DataObject) -> None:
-    """Valid protobuf with wrong numbers in it: what damaged bytes seldom are."""
-    batch = Batch.FromString(encode(found, Fold()))
+def test_damaged_fields_decode_or_are_refused(found: list[Record], data: st.DataObject) -> None:
+    """Valid MessagePack with something else in it: what damaged bytes seldom are."""
+    batch = [msgspec.msgpack.decode(encode(found, Fold()))]
     for _ in range(data.draw(st.integers(1, 3))):
-        name = data.draw(st.sampled_from([c for c in COLUMNS if getattr(batch, c)] or COLUMNS))
-        column = getattr(batch, name)
-        start = data.draw(st.integers(0, len(column)))
-        end = data.draw(st.integers(start, min(len(column), start + 3)))
-        column[start:end] = data.draw(st.lists(NUMBERS_64, min_size=end - start, max_size=3))
-    if data.draw(st.booleans()):
-        batch.kinds = bytes(data.draw(st.permutations(batch.kinds))) + data.draw(st.binary(max_size=1))
-    decodes_or_is_refused(batch.SerializeToString())
+        paths = list(places(batch[0]))
+        if paths:
+            other: Any = batch[0]
+            for i in data.draw(st.sampled_from(paths)):
+                other = other[i]
+            value: object = data.draw(st.just(other) | NUMBERS_64 | st.integers(-3, 0) | st.just([]))
+            batch = [msgspec.msgpack.decode(changed(batch, data.draw(st.sampled_from(paths)), value))[0]]
+    decodes_or_is_refused(msgspec.msgpack.encode(batch[0]))
 
 
 # Keys and values of the state

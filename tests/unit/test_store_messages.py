@@ -21,8 +21,6 @@ from kvstore.messages import (
     StoreMessage,
     Votes,
     VotesWanted,
-    decode_store_message,
-    encode_store_message,
 )
 from kvstore.store.gate import Announcement, Level
 from kvstore.store.questions import (
@@ -41,6 +39,7 @@ from kvstore.store.questions import (
     Strict,
     Values,
 )
+from kvstore.wire import decode, encode
 from multicast.types import Ballot, ClientId, GroupId, MessageId, ReplicaId, Timestamp
 
 BALLOT = Ballot(3, ReplicaId(GroupId(1), 2, 2**63 - 1), 4)
@@ -74,10 +73,21 @@ SOME: list[StoreMessage] = [
     *(Answer(number, response) for number, response in enumerate(RESPONSES)),
 ]
 
+HERE, THERE = ReplicaId(GroupId(0), 0, 0), ReplicaId(GroupId(0), 1, 0)
+
+
+def written(message: StoreMessage) -> bytes:
+    return encode([(HERE, THERE, [message])])
+
+
+def read(data: bytes) -> StoreMessage:
+    [(_, _, [message])] = decode(data)
+    return message  # type: ignore[no-any-return]  # that is what it should be
+
 
 @pytest.mark.parametrize("message", SOME, ids=lambda message: type(message).__name__)
 def test_a_message_comes_back_as_it_was(message: StoreMessage) -> None:
-    found = decode_store_message(encode_store_message(message))
+    found = read(written(message))
     assert found == message
     assert repr(found) == repr(message)
 
@@ -89,15 +99,15 @@ def test_there_is_one_of_every_kind() -> None:
 @settings(deadline=None, derandomize=True, max_examples=500)
 @given(st.sampled_from(SOME), st.data())
 def test_bytes_that_are_no_message_are_refused(message: StoreMessage, data: st.DataObject) -> None:
-    whole = bytearray(encode_store_message(message))
+    whole = bytearray(written(message))
     for _ in range(data.draw(st.integers(1, 3))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(whole[: data.draw(st.integers(0, len(whole)))])
     try:
-        found = decode_store_message(cut)
+        frame = decode(cut)
     except ValueError:
         return
-    assert type(found) in STORE_MESSAGES
+    assert all(type(found) in STORE_MESSAGES for _, _, messages in frame for found in messages)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +115,7 @@ def test_bytes_that_are_no_message_are_refused(message: StoreMessage, data: st.D
 )
 def test_garbage_is_refused(garbage: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        decode_store_message(garbage)
+        decode(garbage)
 
 
 @pytest.mark.parametrize("place", [-1, 2**63])
@@ -117,4 +127,4 @@ def test_what_no_disk_has_a_row_for_is_no_place(place: int) -> None:
         Votes((Vote(gts, MID, GroupId(0), yes=True),)),
     ):
         with pytest.raises(ValueError, match="Expected `int`"):
-            decode_store_message(encode_store_message(message))
+            read(written(message))

@@ -69,7 +69,7 @@ def test_a_disk_of_somebody_else_is_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 1}, "has format 1, but this program knows only format 4"),
+        ({"format": 1}, "has format 1, but this program knows only format 5"),
         ({"incarnation": "x"}, "incarnation must be in 1"),
         ({"clean": 1}, "clean and boot cannot be 1"),
         ({"extra": 1}, "unexpected keyword argument 'extra'"),
@@ -251,6 +251,8 @@ def test_a_row_whose_records_do_not_fit_is_refused(filled: Path) -> None:
         with env.begin(db, write=True) as transaction:
             assert transaction.delete(layout.row_key(G0, 1))
     rig = Rig(filled)
-    with pytest.raises(StorageError, match="group 0, row 3: decided: no acceptance is known of the message"):
+    with pytest.raises(
+        StorageError, match="group 0, row 3: not a batch of records: no acceptance is known of the message"
+    ):
         rig.log.load(G0)
     rig.disk.close()

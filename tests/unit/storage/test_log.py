@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -164,7 +166,8 @@ def test_nobody_else_uses_a_disk_that_is_being_closed(rig: Rig, monkeypatch: pyt
     thread = threading.Thread(target=rig.disk.close)
     thread.start()
     assert closing.wait(PATIENCE_S)
-    for call in (rig.log.pump, lambda: rig.log.write({})):
+    calls: list[Callable[[], object]] = [rig.log.pump, lambda: rig.log.write({})]
+    for call in calls:
         with pytest.raises(StorageError, match="is closed"):
             call()
     gate.tickets.release(5)
@@ -407,6 +410,107 @@ def test_a_log_that_fails_says_so_and_stays_at_what_was_durable(
     assert not layout.read_disk(rig.path)[1].clean
     assert rig.events.empty()
     assert loaded(rig.path).ballot == ballot(1)
+
+
+# Commits that the loop waits for
+
+
+def test_what_is_small_is_durable_at_once_for_whoever_may_wait(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committers: list[str] = []
+
+    def noted(transaction: environment.Transaction) -> None:
+        committers.append(_thread())
+        transaction.commit()
+
+    monkeypatch.setattr(environment, "_commit", noted)
+    assert rig.log.write({G0: [Promised(ballot(1))]}) == 1
+    assert rig.log.pump(may_wait=True)
+    assert rig.log.durable == 1
+    assert same(rig.log.load(G0), fold([Promised(ballot(1))])), "what is durable is seen"
+    assert not rig.log.pump(may_wait=True), "there is no news"
+    accepted, _ = traffic(3, size=log.AT_ONCE_BYTES["fsync"])
+    assert rig.log.write({G0: [*accepted]}) == 2
+    assert not rig.log.pump(may_wait=True), "much is committed by the thread"
+    rig.settle()
+    assert rig.durable == [2], "the thread tells only of its own commits"
+    assert committers == [_thread(), f"commit {rig.path / 'log'}"]
+    rig.disk.close()
+    assert same(loaded(rig.path), fold([Promised(ballot(1))], [*accepted]))
+
+
+def test_what_is_small_waits_for_what_the_thread_commits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    rig.log.write({G0: [Promised(ballot(1))]})
+    rig.log.pump()
+    rig.log.write({G0: [Promised(ballot(2))]})
+    assert not rig.log.pump(may_wait=True)
+    assert rig.log.durable == 0
+    gate.tickets.release(2)
+    rig.take()
+    assert rig.log.pump(may_wait=True)
+    assert rig.log.durable == 2
+    assert gate.commits == 2
+    assert rig.durable == [1]
+
+
+def test_nobody_waits_for_a_disk_that_is_slow(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    committers: list[str] = []
+
+    def slow(transaction: environment.Transaction) -> None:
+        nonlocal now
+        now += 2 * log.SLOW_S
+        committers.append(_thread())
+        transaction.commit()
+
+    monkeypatch.setattr(environment, "_commit", slow)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for number in (1, 2):
+        rig.log.write({G0: [Promised(ballot(number))]})
+        assert rig.log.pump(may_wait=True) == (number == 1)
+        rig.settle()
+    now += log.PATIENCE_S
+    rig.log.write({G0: [Promised(ballot(3))]})
+    assert rig.log.pump(may_wait=True), "it is tried again"
+    assert committers == [_thread(), f"commit {rig.path / 'log'}", _thread()]
+
+
+def test_a_small_commit_that_does_not_fit_into_the_map_is_done_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    gate.error = lmdb.MapFullError("commit")
+    gate.tickets.release(2)
+    rig.log.write({G0: [Promised(ballot(1))]})
+    assert rig.log.pump(may_wait=True)
+    assert gate.commits == 2
+    rig.disk.close()
+    assert same(loaded(rig.path), fold([Promised(ballot(1))]))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_log_that_fails_in_the_loop_says_so_too(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    rig.write([Promised(ballot(1))])
+    gate = Gate(monkeypatch)
+    gate.error = error
+    gate.tickets.release(5)
+    rig.log.write({G0: [Promised(ballot(2))]})
+    for _ in range(2):
+        with pytest.raises(StorageError, match=f"{rig.path / 'log'} has failed"):
+            rig.log.pump(may_wait=True)
+    rig.take()
+    assert len(rig.failures) == gate.commits == 1, "it is said once, and not tried again"
+    assert rig.log.durable == 1
+    rig.disk.close()
+    assert loaded(rig.path).ballot == ballot(1)
+
+
+def _thread() -> str:
+    return threading.current_thread().name
 
 
 def test_a_state_that_fails_says_so_and_the_log_goes_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

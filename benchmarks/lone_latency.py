@@ -1,0 +1,250 @@
+"""What a lone transaction costs three nodes in CPU time, when nothing else is under way to share it with.
+
+The nodes are real, with their disks and the wire format between them, but all in this process and thread,
+without sockets and gRPC: so the figure does not depend on what else the machine does. Transactions of two
+20-byte puts go through one node's gateway, one at a time, each to so many partitions. With `--cold`, other
+memory is touched between two turns, as on a machine where processes share cores: then caches are cold.
+For latencies through gRPC see `store_throughput.py --in-flight 1`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TypeAlias
+
+from benchmarks.store_throughput import keys_by_partition
+from kvstore import storage
+from kvstore.config import Config
+from kvstore.engine import EPOCH_S, create_disk
+from kvstore.layout import Durability
+from kvstore.machine.codec import TABLES
+from kvstore.machine.request import Get, Put, Transaction
+from kvstore.node import Node
+from kvstore.places import Directory
+from kvstore.ports import NodeId
+from kvstore.store.application import StoreApplication
+from kvstore.store.questions import Strict
+from kvstore.wire import Envelope, decode, encode
+from multicast.types import TICKS_PER_S, ClientId, ReplicaId
+
+COLD_BYTES = 16 << 20
+"""More than a core's own caches."""
+
+
+Inboxes: TypeAlias = dict[NodeId, deque[tuple[NodeId, bytes]]]
+
+
+class Host:
+    """A node and its disk, and in the place of a network the others' inboxes."""
+
+    def __init__(self, config: Config, me: NodeId, inboxes: Inboxes) -> None:
+        self.me = me
+        self.inboxes = inboxes
+        self.happened: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
+        self.frames = 0
+        create_disk(config, me)
+        self.disk = storage.open(
+            config.data(me), config.id, me, tables=TABLES,
+            on_durable=lambda number: self.happened.put((self.durable, number)),
+            on_committed=lambda executed: self.happened.put((self.committed, executed)),
+            on_failure=lambda error: self.happened.put((self.failed, error)),
+        )  # fmt: skip
+        wall_s = time.time() - EPOCH_S - self.now()
+        number = 1 + [*config.nodes].index(me)
+        self.store = StoreApplication(
+            self.disk.state, config.topology, config.first_placement, me=ClientId(number),
+            limits=config.store.limits, now=self.now, ticks=lambda: int((self.now() + wall_s) * TICKS_PER_S),
+            rng=random.Random(number),
+        )  # fmt: skip
+        incarnation = self.disk.identity.incarnation
+        replicas = [
+            ReplicaId(group, nodes.index(me), incarnation)
+            for group, nodes in config.groups.items()
+            if me in nodes
+        ]
+        self.node = Node(
+            me, config.topology, replicas, config.protocol_type,
+            node_of=Directory(config.incarnations).node_of, clock=self, network=self, log=self.disk.log,
+            application=self.store, wall_s=wall_s, rng=random.Random(number), timing=config.timing,
+        )  # fmt: skip
+
+    def now(self) -> float:
+        """`ports.Clock`."""
+        return time.monotonic()
+
+    def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
+        """`ports.Network`."""
+        self.frames += 1
+        self.inboxes[node].append((self.me, encode(envelopes)))
+
+    def answer(self, envelopes: Iterable[Envelope]) -> None:
+        """`ports.Network`. There are no clients but gateways."""
+
+    def durable(self, number: int) -> None:
+        self.node.durable(number)
+        self.disk.state.log_durable(number)
+
+    def committed(self, executed: Any) -> None:
+        self.node.committed(executed)
+
+    def failed(self, error: Exception) -> None:
+        raise error
+
+    def ready(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.inboxes[self.me]) or not self.happened.empty() or self.now() >= self.node.wake_at
+
+    def turn(self) -> None:
+        """What a server does in one round of its loop."""
+        while not self.happened.empty():
+            call, argument = self.happened.get()
+            call(argument)
+        inbox = self.inboxes[self.me]
+        while inbox:
+            node, data = inbox.popleft()
+            self.node.receive(decode(data), node)
+        if self.now() >= self.node.wake_at:
+            self.node.tick()
+        self.node.turn()
+        while self.disk.log.pump(may_wait=True):
+            self.durable(self.disk.log.durable)
+            self.node.turn()
+        while self.disk.state.pump():
+            pass
+
+
+class Cluster:
+    """Three of them, driven in turns."""
+
+    def __init__(self, directory: Path, durability: Durability, *, cold: bool) -> None:
+        ports = range(1, 7)
+        config = Config.local(3, 3, 3, directory, ports=ports[:3], api_ports=ports[3:], durability=durability)
+        inboxes: Inboxes = {node: deque() for node in config.nodes}
+        self.hosts = [Host(config, node, inboxes) for node in config.nodes]
+        self.keys = [keys for keys in keys_by_partition(config.first_placement).values() if keys]
+        self.cpu_s = 0.0
+        self._rest = bytearray(COLD_BYTES) if cold else bytearray()
+        while not self._led():
+            self.run_once()
+
+    def _led(self) -> bool:
+        return all(any(host.node.replicas[r].is_leader for host in self.hosts for r in host.node.replicas
+                       if r.group == group) for group in self.hosts[0].store.groups)  # fmt: skip
+
+    def run_once(self) -> None:
+        """A turn of every node that has something to do; its CPU time counts."""
+        for host in self.hosts:
+            if host.ready():
+                if self._rest:
+                    self._rest[::64] = bytes(len(self._rest) // 64)
+                began = time.thread_time()
+                host.turn()
+                self.cpu_s += time.thread_time() - began
+
+    def wait_for(self, outcomes: list[Any], count: int) -> None:
+        """Until there are so many."""
+        while len(outcomes) < count:
+            self.run_once()
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    def transact(self, dest: int) -> None:
+        """A transaction, from the gateway and back to it."""
+        gateway = random.choice(self.hosts).store.gateway
+        outcomes: list[Any] = []
+        groups = random.sample(self.keys, dest)
+        puts = [Put(random.choice(keys), b"x" * 20) for keys in (groups * 2)[:2]]
+        gateway.transact(Transaction(then=tuple(puts)), outcomes.append)
+        self._kick(gateway)
+        self.wait_for(outcomes, 1)
+
+    def read(self) -> None:
+        """A strict read of one key."""
+        gateway = random.choice(self.hosts).store.gateway
+        outcomes: list[Any] = []
+        key = random.choice(random.choice(self.keys))
+        question = Strict((Get(key),))
+        gateway.ask(gateway.placement.group_of(key), question, outcomes.append, of_leader=True)
+        self._kick(gateway)
+        self.wait_for(outcomes, 1)
+
+    def _kick(self, gateway: object) -> None:
+        for host in self.hosts:
+            if host.store.gateway is gateway:
+                began = time.thread_time()
+                host.turn()
+                self.cpu_s += time.thread_time() - began
+
+    def counts(self) -> dict[str, int]:
+        """What all nodes have done."""
+        statistics_ = [host.node.statistics for host in self.hosts]
+        return {
+            "turns": sum(each.turns for each in statistics_),
+            "batches": sum(each.batches for each in statistics_),
+            "frames": sum(host.frames for host in self.hosts),
+        }
+
+    def close(self) -> None:
+        """End all threads."""
+        for host in self.hosts:
+            host.disk.close()
+
+
+def measure(cluster: Cluster, what: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """CPU microseconds of all nodes together for one, in each round."""
+    figures = []
+    before = cluster.counts()
+    for _ in range(arguments.rounds):
+        gc.collect()
+        cluster.cpu_s = 0.0
+        for _ in range(arguments.count):
+            if what == "read":
+                cluster.read()
+            else:
+                cluster.transact(int(what))
+        figures.append(cluster.cpu_s / arguments.count * 1e6)
+    total = arguments.rounds * arguments.count
+    each = {name: (count - before[name]) / total for name, count in cluster.counts().items()}
+    return {"best_us": min(figures), "median_us": statistics.median(figures), **each}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--durability", choices=("fsync", "os"), default="os")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--count", type=int, default=50, help="transactions in a round")
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    report = {}
+    with tempfile.TemporaryDirectory() as directory:
+        cluster = Cluster(Path(directory), arguments.durability, cold=arguments.cold)
+        try:
+            for what in ("1", "2", "read"):
+                report[what] = measure(cluster, what, arguments)
+        finally:
+            cluster.close()
+    if arguments.json:
+        print(json.dumps(report))
+        return
+    print("CPU of all nodes together")
+    names = {"1": "in one partition", "2": "in two partitions", "read": "strict read"}
+    for what, row in report.items():
+        done = ", ".join(f"{row[name]:.1f} {name}" for name in ("turns", "frames", "batches"))
+        print(f"{names[what]}: best {row['best_us']:.0f}, median {row['median_us']:.0f} us; {done}")
+
+
+if __name__ == "__main__":
+    main()

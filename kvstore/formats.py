@@ -1,0 +1,293 @@
+"""What the protocol's things are in MessagePack, on the wire and on disk.
+
+The formats are made from what the classes declare: a message or a record is an array of its kind and its
+fields. Most of them are about runs, and have columns of their own, so there is nothing to gather: what bytes
+cost is what is in them, and a single message is as cheap as it is small.
+
+Reading trusts nothing. Whatever the bytes are, they become things that a correct process may have written, or
+one of `ERRORS` is raised. Memory goes by what the bytes contain, never by a number that they claim. Writing
+checks nothing: what is written has been read, or was made by the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter, methodcaller
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from multicast.errors import InvalidArgument
+from multicast.membership import Membership
+from multicast.messages import ClockUpdate, LocalTimestamp, Value
+from multicast.types import (
+    GROUPS_MAX,
+    NO_BALLOT,
+    Ballot,
+    ClientId,
+    Destinations,
+    GroupId,
+    MessageId,
+    Phase,
+    Process,
+    ReplicaId,
+    Timestamp,
+)
+
+NUMBER_MAX: Final = 2**63 - 1
+"""The largest number, but for client ids, incarnations and digests, which have 64 bits."""
+
+KNOWN_MAX: Final = 4096
+"""Processes, ballots and destinations that are remembered."""
+
+
+class FormatError(ValueError):
+    """Well-formed bytes that nobody writes."""
+
+
+ERRORS: Final = (FormatError, msgspec.MsgspecError, InvalidArgument, UnicodeDecodeError)
+"""What reading may raise."""
+
+
+# What stands in the place of what. Processes, ballots and destinations are few, and come again and
+# again: a table has those that were checked, so that a check is one lookup, and equal ones are one object.
+
+_Group: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX - 1)]
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+_Wide: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+"""MessagePack has no numbers of more than 64 bits."""
+RawProcess: TypeAlias = tuple[int, int, int]
+_Ballot: TypeAlias = tuple[int, RawProcess, int]
+
+_CLIENT: Final = -1
+"""In the place of a group: then the third number is a client's. A union of tuples and bounded numbers would
+be plainer, but the garbage collector crashes on the decoder that msgspec 0.22 makes of one."""
+
+_PROCESSES: Final[dict[RawProcess, Process]] = {}
+_BALLOTS: Final[dict[_Ballot, Ballot]] = {NO_BALLOT: NO_BALLOT}
+_DESTINATIONS: Final[dict[Destinations, Destinations]] = {}
+
+
+def put_process(process: Process) -> RawProcess:
+    """A process as three numbers."""
+    return process if isinstance(process, ReplicaId) else (_CLIENT, 0, process)
+
+
+def take_process(raw: RawProcess) -> Process:
+    """The process that `put_process` was given."""
+    known = _PROCESSES.get(raw)
+    if known is not None:
+        return known
+    group, number, last = raw
+    process: Process = ReplicaId(GroupId(group), number, last)
+    if group == _CLIENT and number == 0 and last >= 0:
+        process = ClientId(last)
+    elif not (0 <= group < GROUPS_MAX and 0 <= number <= NUMBER_MAX and last >= 0):
+        raise FormatError(f"there is no process {raw}")
+    if len(_PROCESSES) >= KNOWN_MAX:
+        _PROCESSES.clear()
+    _PROCESSES[raw] = process
+    return process
+
+
+def _replica(raw: RawProcess) -> ReplicaId:
+    process = take_process(raw)
+    if type(process) is not ReplicaId:
+        raise FormatError(f"{raw} is no replica")
+    return process
+
+
+def _ballot(raw: _Ballot) -> Ballot:
+    known = _BALLOTS.get(raw)
+    if known is not None:
+        return known
+    number, leader, configuration = raw
+    if not (0 <= number <= NUMBER_MAX and 0 <= configuration <= NUMBER_MAX):
+        raise FormatError(f"there is no ballot {raw}")
+    if len(_BALLOTS) >= KNOWN_MAX:
+        _BALLOTS.clear()
+        _BALLOTS[NO_BALLOT] = NO_BALLOT
+    ballot = _BALLOTS[raw] = Ballot(number, _replica(leader), configuration)
+    return ballot
+
+
+def _destinations(raw: Destinations) -> Destinations:
+    if len(_DESTINATIONS) >= KNOWN_MAX:
+        _DESTINATIONS.clear()
+    return _DESTINATIONS.setdefault(raw, raw)
+
+
+def _put_value(value: Value) -> tuple[Any, ...]:
+    if isinstance(value, ClockUpdate):
+        return value.mid, value.global_ts, None
+    mid, dest, payload, ack_below, local_ts = value
+    return mid, local_ts, (dest, payload, ack_below)
+
+
+def _take_value(raw: tuple[Any, ...]) -> Value:
+    mid, ts, rest = raw
+    if rest is None:
+        return ClockUpdate(_new_mid(mid), ts)
+    dest, payload, ack_below = rest
+    return LocalTimestamp(_new_mid(mid), _destinations(dest), payload, ack_below, ts)
+
+
+_new_mid: Final[Callable[[tuple[Any, ...]], MessageId]] = partial(tuple.__new__, MessageId)
+"""As `_make`, in half the time: no Python code is run."""
+
+_Make: TypeAlias = Callable[[Any], Any]
+
+
+class _Format(NamedTuple):
+    """How values of a type travel: as what, and how the one becomes the other, if that is not the same."""
+
+    raw: Any
+    put: _Make | None = None
+    take: _Make | None = None
+
+
+_Mid: TypeAlias = tuple[_Wide, _Number, _Wide]
+_FORMATS: Final[dict[Any, _Format]] = {
+    GroupId: _Format(_Group),
+    ClientId: _Format(_Wide),
+    Timestamp: _Format(_Number),
+    int: _Format(_Number),
+    bool: _Format(bool),
+    bytes: _Format(bytes),
+    str: _Format(str),
+    Phase: _Format(Phase),
+    MessageId: _Format(_Mid, take=_new_mid),
+    ReplicaId: _Format(RawProcess, take=_replica),
+    Ballot: _Format(_Ballot, take=_ballot),
+    Destinations: _Format(tuple[_Group, ...], take=_destinations),
+    Membership: _Format(bytes, put=methodcaller("encode"), take=Membership.decode),
+    Value: _Format(
+        tuple[_Mid, _Number, tuple[tuple[_Group, ...], bytes, _Number] | None],
+        put=_put_value,
+        take=_take_value,
+    ),
+}
+
+
+def _format(hint: Any) -> _Format:
+    """How values with this type's hint travel."""
+    if hint in _FORMATS:
+        return _FORMATS[hint]
+    arguments = get_args(hint)
+    if get_origin(hint) is tuple and arguments[-1] is Ellipsis:
+        raw, put, take = _format(arguments[0])
+        return _Format(_tuple(raw, ...), put and partial(_each, put), take and partial(_each, take))
+    if get_origin(hint) is tuple:
+        return _row(tuple, [_format(argument) for argument in arguments])
+    if get_origin(hint) in (Union, UnionType):
+        (wanted,) = set(arguments) - {NoneType}
+        raw, put, take = _format(wanted)
+        return _Format(raw | None, put and partial(_unless_none, put), take and partial(_unless_none, take))
+    return _row(hint, [_format(field) for field in get_type_hints(hint).values()])
+
+
+def _tuple(*types: Any) -> Any:
+    """The type, made at run time."""
+    return tuple.__class_getitem__(types)
+
+
+def _each(make: _Make, values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(map(make, values))
+
+
+def _unless_none(make: _Make, value: Any) -> Any:
+    return None if value is None else make(value)
+
+
+def _row(cls: Any, formats: Sequence[_Format]) -> _Format:
+    """Something with fields, as a tuple of them."""
+    raw = _tuple(*(each.raw for each in formats))
+    puts = [(i, each.put) for i, each in enumerate(formats) if each.put is not None]
+    takes = [(i, each.take) for i, each in enumerate(formats) if each.take is not None]
+    fields = None if issubclass(cls, tuple) else _fields(cls)
+    put = partial(_put_row, fields, puts) if puts or fields is not None else None
+    take = partial(_take_row, None if cls is tuple else cls, takes) if takes or cls is not tuple else None
+    return _Format(raw, put, take)
+
+
+def _fields(cls: type) -> Callable[[Any], tuple[Any, ...]]:
+    """All fields of a thing that is no tuple."""
+    names = list(get_type_hints(cls))
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda value: (get(value),)
+
+
+def _put_row(
+    fields: Callable[[Any], tuple[Any, ...]] | None, puts: Sequence[tuple[int, _Make]], value: Any
+) -> Sequence[Any]:
+    row = value if fields is None else fields(value)
+    if not puts:
+        return row
+    changed = list(row)
+    for i, put in puts:
+        changed[i] = put(changed[i])
+    return changed
+
+
+def _take_row(cls: Any, takes: Sequence[tuple[int, _Make]], row: Iterable[Any]) -> Any:
+    fields = list(row)
+    for i, take in takes:
+        fields[i] = take(fields[i])
+    return tuple(fields) if cls is None else cls(*fields)
+
+
+# Kinds of things: a struct of msgspec's for each, since it tells these apart by their first number.
+
+Check: TypeAlias = Callable[[Any], None]
+"""Raises `FormatError` if what was read makes no sense."""
+
+
+class Kinds(NamedTuple):
+    """The formats of some classes."""
+
+    put: Mapping[type, _Make]
+    """By class, what makes something for msgspec of an object."""
+    take: Mapping[type, _Make]
+    """By class of what msgspec makes, what makes the object of it."""
+    raw: Any
+    """The type of what msgspec makes: any of the kinds."""
+
+
+def kinds_of(
+    classes: Mapping[int, type], structs: Iterable[type] = (), checks: Mapping[type, Check] | None = None
+) -> Kinds:
+    """The formats of these classes, by their kinds; and of structs that have kinds of their own already."""
+    put: dict[type, _Make] = dict.fromkeys(structs, _same)
+    take: dict[type, _Make] = dict.fromkeys(structs, _same)
+    for kind, cls in classes.items():
+        hints = get_type_hints(cls)
+        row = _row(cls, [_format(hint) for hint in hints.values()])
+        struct = msgspec.defstruct(
+            cls.__name__,
+            zip(hints, get_args(row.raw), strict=True),
+            tag=kind,
+            array_like=True,
+            frozen=True,
+            forbid_unknown_fields=True,
+        )
+        assert row.take is not None  # it is no plain tuple
+        put[cls] = partial(_put_kind, kind, row.put)
+        take[struct] = partial(_take_kind, row.take, checks.get(cls) if checks else None)
+    return Kinds(put, take, Union[tuple(take)])  # noqa: UP007 - made at run time
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _put_kind(kind: int, put: _Make | None, value: Any) -> tuple[Any, ...]:
+    return (kind, *value) if put is None else (kind, *put(value))
+
+
+def _take_kind(take: _Make, check: Check | None, struct: msgspec.Struct) -> Any:
+    value = take(msgspec.structs.astuple(struct))
+    if check is not None:
+        check(value)
+    return value
