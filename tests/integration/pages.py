@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvstore.cluster import LocalCluster, down
+from kvstore.cluster import down
 from kvstore.supervise import ClusterError
 
 ROOT = Path(__file__).parents[2]
@@ -96,13 +96,6 @@ def run_shell(block: Block, folder: Path, address: str) -> str:
     )
     assert done.returncode == 0, f"{block}: status {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
-
-
-@contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[list[str]]:
-    """A cluster that is up: the addresses for clients."""
-    with LocalCluster(folder, 3, 3, durability="os") as local:
-        yield [node.api for node in local.config.nodes.values() if node.api]
 
 
 def stop_clusters(folder: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import wbkv
 
 from kvstore.cluster import free_ports
-from tests.integration.pages import ROOT, USUAL, blocks, cluster, run, stop_clusters
+from tests.integration.pages import ROOT, USUAL, blocks, run, stop_clusters
 
 DOCS = ROOT / "docs"
 ON_A_CLUSTER = [ROOT / "README.md", DOCS / "api.md"]
@@ -31,10 +31,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def up() -> Iterator[str]:
     """The address of a cluster that is up."""
-    with cluster(tmp_path_factory.mktemp("cluster") / "data") as addresses:
-        yield addresses[0]
+    with wbkv.testing.running_cluster() as running:
+        yield running.addresses[0]
 
 
 def first_of_three_ports() -> int:
@@ -66,8 +66,7 @@ def test_a_page_about_a_running_cluster(
 def test_a_page_of_its_own(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"127.0.0.1:{first_of_three_ports()}"
     monkeypatch.setenv("WBKV_ENDPOINTS", address)
-    client: wbkv.Client[bytes] = wbkv.open()
-    with client:
+    with wbkv.open() as client:
         assert run(page, {"client": client}, folder, address) > 0
 
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.integration.pages import cluster
+import wbkv
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LAST = {
@@ -24,10 +23,10 @@ LAST = {
 
 
 @pytest.fixture(scope="module")
-def endpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def endpoints() -> Iterator[str]:
     """One cluster for all of them: each keeps to keys of its own."""
-    with cluster(tmp_path_factory.mktemp("cluster") / "data") as addresses:
-        yield ",".join(addresses)
+    with wbkv.testing.running_cluster() as running:
+        yield ",".join(running.addresses)
 
 
 def run(name: str, *arguments: str, **environment: str) -> str:
