@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 import wbkv
 
-from kvstore.config import LIMITS_MAX
+from kvstore.config import LIMITS_MAX, Config
 from kvstore.machine.request import Limits
 from multicast.protocol import Timing
-
-ROOT = Path(__file__).parents[2]
+from tests.integration.pages import ROOT, blocks
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +59,17 @@ def test_everything_exported_is_in_the_reference(site: Path) -> None:
         assert {f"wbkv.{name}", f"{home}.{name}"} & ids, f"wbkv.{name} is missing"
 
 
+CONFIGURATION = ROOT / "docs" / "reference" / "configuration.md"
+
+
+def test_the_configuration_shown_is_one(tmp_path: Path) -> None:
+    (shown,) = blocks(CONFIGURATION)
+    (tmp_path / "cluster.toml").write_text(shown.text)
+    assert Config.load(tmp_path / "cluster.toml").timing.election_s == 0.8
+
+
 def test_the_configuration_page_has_every_setting_and_its_default() -> None:
-    page = (ROOT / "docs" / "reference" / "configuration.md").read_text()
+    page = CONFIGURATION.read_text()
     limits = Limits()
     for name, most in LIMITS_MAX.items():
         assert f"| `{name}` | {getattr(limits, name)} | {most} |" in page
