@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 from wbkv import command
 
-from kvstore.cluster import LocalCluster
-from kvstore.ports import NodeId
 from multicast import PROTOCOLS
 from multicast.sim import Outcome, Scenario, Simulation
 from multicast.sim.checkers import Checker
@@ -191,36 +189,6 @@ def test_a_protocol_that_refuses_the_groups_runs_nothing(
     for shown in ("", " --seed 1 --trace"):
         assert command.main(f"sim --protocol skeen --replicas 3{shown}".split()) == 2
         assert "but group 0 has 3" in capsys.readouterr().err
-
-
-def run_example(number: int, elsewhere: tuple[str, str] = ("", "")) -> str:
-    """The output of an example of the README, with a cluster that is elsewhere."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    example = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[number]
-    done = subprocess.run(  # noqa: S603 - our own example
-        [sys.executable, "-c", example.replace(*elsewhere)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return done.stdout
-
-
-def test_the_readmes_example_of_a_client_runs(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path / "cluster", 3, 3) as cluster:
-        address = cluster.config.nodes[NodeId("n2")].api
-        assert address is not None
-        said = run_example(0, ("127.0.0.1:7400", address)).splitlines()
-        assert said[0] == "True [70, 130]"
-        assert [line.split()[:2] for line in said[1:]] == [["alice", "70"], ["bob", "130"]]
-
-
-def test_the_readmes_example_of_the_library_runs() -> None:
-    said = run_example(1)
-    assert said.count("to both") == 6
-    assert said.count("to one") == 3
-    assert "2 messages answered" in said
 
 
 def test_delays_as_json() -> None:

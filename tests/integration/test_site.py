@@ -1,0 +1,80 @@
+"""The documentation as a site: it builds without complaints, fetches nothing, and leaves nothing out."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import wbkv
+
+from kvstore.config import LIMITS_MAX, Config
+from kvstore.machine.request import Limits
+from multicast.protocol import Timing
+from tests.integration.pages import ROOT, blocks
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` does."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(  # noqa: S603 - our own site
+        [Path(sys.executable).with_name("mkdocs"), "build", "--strict", "--site-dir", folder],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_readers_fetch_nothing_from_elsewhere(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        text = page.read_text()
+        fetched = re.findall(r"<(?:script|img|iframe)[^>]*\ssrc=[\"']?([^\"' >]+)", text)
+        fetched += [
+            found[1]
+            for found in re.finditer(r"<link[^>]*\shref=[\"']?([^\"' >]+)[^>]*>", text)
+            if "canonical" not in found[0]
+        ]
+        assert not [address for address in fetched if "//" in address], page
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text()), style
+
+
+def test_everything_exported_is_in_the_reference(site: Path) -> None:
+    shown = "".join((site / "reference" / f"{name}.html").read_text() for name in ("sdk", "aio", "errors"))
+    ids = set(re.findall(r'id="(wbkv[\w.]+)"', shown))
+    for name in wbkv.__all__:
+        home = getattr(getattr(wbkv, name), "__module__", "wbkv")
+        assert {f"wbkv.{name}", f"{home}.{name}"} & ids, f"wbkv.{name} is missing"
+
+
+CONFIGURATION = ROOT / "docs" / "reference" / "configuration.md"
+
+
+def test_the_configuration_shown_is_one(tmp_path: Path) -> None:
+    (shown,) = blocks(CONFIGURATION)
+    (tmp_path / "cluster.toml").write_text(shown.text)
+    assert Config.load(tmp_path / "cluster.toml").timing.election_s == 0.8
+
+
+def test_the_configuration_page_has_every_setting_and_its_default() -> None:
+    page = CONFIGURATION.read_text()
+    limits = Limits()
+    for name, most in LIMITS_MAX.items():
+        assert f"| `{name}` | {getattr(limits, name)} | {most} |" in page
+    timing = Timing()
+    for field in fields(Timing):
+        default = getattr(timing, field.name)
+        row = rf"^\|.*`{field.name}`.*\|.*\b{re.escape(str(default))}\b.*\|"
+        assert re.search(row, page, re.MULTILINE), field.name
