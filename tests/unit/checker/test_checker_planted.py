@@ -151,6 +151,19 @@ def test_a_lost_update_is_told_once_however_many_there_are() -> None:
     assert verdict.anomalies[0].others == 3
 
 
+@pytest.mark.parametrize(
+    "history",
+    [
+        first_and_then("r x =; w x 1", "r x =; w x 2", process=False),
+        first_and_then("r x =; w x 1", "r x =; w x 2", process=True),
+        first_and_then("r x []; a x 1", "r x []; a x 2", process=False),
+        first_and_then("r x =; w x 1", "r x =; w x 2", "r x =1", process=False),
+    ],
+)
+def test_a_lost_update_is_not_told_as_a_stale_read_too(history: list[Transaction]) -> None:
+    assert check(history).names() == {"lost-update": 1}
+
+
 def test_registers_are_ordered_by_real_time() -> None:
     def read(place: int, value: int) -> Transaction:
         return Transaction(10 + place, 100 * place, 100 * place + 50, "ok", [["r", "x", value]])
@@ -161,6 +174,20 @@ def test_registers_are_ordered_by_real_time() -> None:
     assert verdict.names() == {"G-single-realtime": 1}
     assert any("as real time tells" in step.text for step in verdict.anomalies[0].cycle)
     assert check([*writes, read(1, 1), read(2, 2), read(3, 1)], "sequential").holds
+
+
+@pytest.mark.parametrize("seen", [2, 3])
+def test_a_version_precedes_all_that_follow_at_the_same_time(seen: int) -> None:
+    """Neither of two concurrent writes hides the other from who missed both."""
+    history = [
+        Transaction(1, 0, 10, "ok", parse("w x 1")),
+        Transaction(2, 20, 40, "ok", parse("w x 2; w y 2")),
+        Transaction(3, 21, 41, "ok", parse("w x 3; w y 3")),
+        Transaction(4, 15, 60, "ok", parse(f"r x =1; r y ={seen}")),
+    ]
+    verdict = check(history)
+    assert verdict.names() == {"G-single-realtime": 1}
+    assert len(verdict.anomalies[0].cycle) == 2
 
 
 def test_verdicts_do_not_add_up() -> None:
