@@ -32,7 +32,7 @@ def among(kind: str, planted: list[Transaction], seed: int) -> list[dict[str, An
         )
         for planted_one in planted
     ]
-    clean = list(simulate(Shape(kind, 1_000, revisions=False), seed))
+    clean = list(simulate(Shape(kind, 500, revisions=False), seed))
     assert clean[-1]["time"] > 7_000
     return sorted([*clean, *events(stretched)], key=lambda event: int(event["time"]))
 
@@ -109,6 +109,24 @@ def test_evidence_that_needs_less_comes_first_and_alone() -> None:
     assert list(check([*both, *late]).names()) == ["G1c", "G-single-realtime"]
 
 
+def test_of_two_cycles_with_a_common_transaction_the_stronger_is_told() -> None:
+    history = at_once("r x 1; r y []", "a x 1; a y 1; r z 1", "a z 1; r x 1")
+    assert check(history).names() == {"G1c": 1}
+
+
+def test_cycles_without_a_common_transaction_are_told_even_in_one_knot() -> None:
+    history = at_once(
+        "a p 1; r q 1; r n 1", "a q 1; r p 1; a m 1", "r m 1; r x []; a y 1", "r y []; a x 1; a n 1"
+    )
+    assert check(history).names() == {"G1c": 1, "write-skew": 1}
+
+
+def test_one_write_that_many_missed_is_told_once() -> None:
+    late = [Transaction(n, 100, 110, "ok", parse("r x []")) for n in range(5, 8)]
+    (anomaly,) = check([Transaction(1, 10, 20, "ok", parse("a x 1")), *late]).anomalies
+    assert (anomaly.name, anomaly.others) == ("G-single-realtime", 2)
+
+
 def test_each_knot_has_its_own_cycle() -> None:
     knots = []
     for n in range(100):
@@ -130,6 +148,8 @@ def test_one_that_failed_may_have_tried_the_same_value() -> None:
     assert check(at_once("a x 1", "a x 1", "r x 1", outcomes={0: "fail"})).holds
     assert check(at_once("a x 1", "a x 1", "r x 1", outcomes={1: "fail"})).holds
     assert check(at_once("w x 1", "w x 1", "r x =1", outcomes={0: "fail"})).holds
+    intermediate = at_once("w x 1", "w x 1; w x 2", "r x =1", outcomes={0: "fail"})
+    assert check(intermediate).names() == {"G1b": 1}
 
 
 def test_own_appends_show_in_their_order() -> None:
