@@ -127,7 +127,7 @@ class _Search:
         return self._visits > VISITS or (self._badness == self._floor and len(self.best) == 2)
 
     def begin(self, begin: int) -> None:
-        """Find the ways back to where one begins, without passing anything twice."""
+        """Find the ways back to where one begins."""
         reached: dict[tuple[int, int], tuple[tuple[int, int], Link] | None] = {(begin, WRITES): None}
         layer = [(begin, WRITES)]
         length = 0
@@ -159,8 +159,8 @@ class _Search:
         while back is not None:
             cycle.append(back[1])
             back = reached[back[0]]
-        simple = len({link.source for link in cycle}) == len(cycle)
-        if simple and (not self.best or (badness, len(cycle)) < (self._badness, len(self.best))):
+        # One that passes something twice is never the best: without the detour it is shorter, and no worse.
+        if not self.best or (badness, len(cycle)) < (self._badness, len(self.best)):
             self._badness, self.best = badness, tuple(reversed(cycle))
 
 

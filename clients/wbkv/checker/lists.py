@@ -260,7 +260,7 @@ class Lists:
                 entries.append(Entry(RW, transaction, seen))
         exits = [Exit(transaction, numbers[0]) for transaction, numbers in unread.items()]
         to.join(entries, exits, key)
-        updates.report(history, key, to)
+        updates.report(history, key)
 
     def _extend(self, chain: list[int], unread: dict[int, list[int]], updates: Updates) -> None:
         """Put behind the longest read what is known to follow at once, though nobody read it."""

@@ -119,7 +119,7 @@ class Registers:
             found.append((readers, updates))
         for key, (readers, updates) in enumerate(found):
             _Key(history, key, readers, updates, happened).infer(dependencies)
-            updates.report(history, key, dependencies)
+            updates.report(history, key)
         return happened
 
     def _is_spoiled(self, transaction: int, key: int, value: int, happened: bytearray) -> bool:

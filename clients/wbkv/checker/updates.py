@@ -5,9 +5,6 @@ Whatever the order of versions, one of them must have come between the other's r
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-from wbkv.checker.dependencies import RW, Dependencies
 from wbkv.checker.history import History
 
 
@@ -29,12 +26,8 @@ class Updates:
         """The versions that were replaced, each with one who did it."""
         return [(version, transactions[0]) for version, transactions in self._by_version.items()]
 
-    def report(self, history: History, key: int, to: Dependencies) -> None:
-        """Note what was lost: each of them missed what the others wrote."""
+    def report(self, history: History, key: int) -> None:
+        """Note what was lost."""
         for version, transactions in self._by_version.items():
-            if len(transactions) < 2:
-                continue
-            history.lost.append((key, version, tuple(transactions)))
-            for one, other in pairwise(transactions):
-                to.add(RW, one, other, key, version, history.writes(other, key)[-1])
-                to.add(RW, other, one, key, version, history.writes(one, key)[-1])
+            if len(transactions) > 1:
+                history.lost.append((key, version, tuple(transactions)))

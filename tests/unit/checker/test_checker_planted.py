@@ -32,7 +32,7 @@ def among(kind: str, planted: list[Transaction], seed: int) -> list[dict[str, An
         )
         for planted_one in planted
     ]
-    clean = list(simulate(Shape(kind, 1_000, revisions=False), seed))
+    clean = list(simulate(Shape(kind, 500, revisions=False), seed))
     assert clean[-1]["time"] > 7_000
     return sorted([*clean, *events(stretched)], key=lambda event: int(event["time"]))
 
@@ -109,6 +109,24 @@ def test_evidence_that_needs_less_comes_first_and_alone() -> None:
     assert list(check([*both, *late]).names()) == ["G1c", "G-single-realtime"]
 
 
+def test_of_two_cycles_with_a_common_transaction_the_stronger_is_told() -> None:
+    history = at_once("r x 1; r y []", "a x 1; a y 1; r z 1", "a z 1; r x 1")
+    assert check(history).names() == {"G1c": 1}
+
+
+def test_cycles_without_a_common_transaction_are_told_even_in_one_knot() -> None:
+    history = at_once(
+        "a p 1; r q 1; r n 1", "a q 1; r p 1; a m 1", "r m 1; r x []; a y 1", "r y []; a x 1; a n 1"
+    )
+    assert check(history).names() == {"G1c": 1, "write-skew": 1}
+
+
+def test_one_write_that_many_missed_is_told_once() -> None:
+    late = [Transaction(n, 100, 110, "ok", parse("r x []")) for n in range(5, 8)]
+    (anomaly,) = check([Transaction(1, 10, 20, "ok", parse("a x 1")), *late]).anomalies
+    assert (anomaly.name, anomaly.others) == ("G-single-realtime", 2)
+
+
 def test_each_knot_has_its_own_cycle() -> None:
     knots = []
     for n in range(100):
@@ -130,6 +148,8 @@ def test_one_that_failed_may_have_tried_the_same_value() -> None:
     assert check(at_once("a x 1", "a x 1", "r x 1", outcomes={0: "fail"})).holds
     assert check(at_once("a x 1", "a x 1", "r x 1", outcomes={1: "fail"})).holds
     assert check(at_once("w x 1", "w x 1", "r x =1", outcomes={0: "fail"})).holds
+    intermediate = at_once("w x 1", "w x 1; w x 2", "r x =1", outcomes={0: "fail"})
+    assert check(intermediate).names() == {"G1b": 1}
 
 
 def test_own_appends_show_in_their_order() -> None:
@@ -151,6 +171,19 @@ def test_a_lost_update_is_told_once_however_many_there_are() -> None:
     assert verdict.anomalies[0].others == 3
 
 
+@pytest.mark.parametrize(
+    "history",
+    [
+        first_and_then("r x =; w x 1", "r x =; w x 2", process=False),
+        first_and_then("r x =; w x 1", "r x =; w x 2", process=True),
+        first_and_then("r x []; a x 1", "r x []; a x 2", process=False),
+        first_and_then("r x =; w x 1", "r x =; w x 2", "r x =1", process=False),
+    ],
+)
+def test_a_lost_update_is_not_told_as_a_stale_read_too(history: list[Transaction]) -> None:
+    assert check(history).names() == {"lost-update": 1}
+
+
 def test_registers_are_ordered_by_real_time() -> None:
     def read(place: int, value: int) -> Transaction:
         return Transaction(10 + place, 100 * place, 100 * place + 50, "ok", [["r", "x", value]])
@@ -161,6 +194,20 @@ def test_registers_are_ordered_by_real_time() -> None:
     assert verdict.names() == {"G-single-realtime": 1}
     assert any("as real time tells" in step.text for step in verdict.anomalies[0].cycle)
     assert check([*writes, read(1, 1), read(2, 2), read(3, 1)], "sequential").holds
+
+
+@pytest.mark.parametrize("seen", [2, 3])
+def test_a_version_precedes_all_that_follow_at_the_same_time(seen: int) -> None:
+    """Neither of two concurrent writes hides the other from who missed both."""
+    history = [
+        Transaction(1, 0, 10, "ok", parse("w x 1")),
+        Transaction(2, 20, 40, "ok", parse("w x 2; w y 2")),
+        Transaction(3, 21, 41, "ok", parse("w x 3; w y 3")),
+        Transaction(4, 15, 60, "ok", parse(f"r x =1; r y ={seen}")),
+    ]
+    verdict = check(history)
+    assert verdict.names() == {"G-single-realtime": 1}
+    assert len(verdict.anomalies[0].cycle) == 2
 
 
 def test_verdicts_do_not_add_up() -> None:

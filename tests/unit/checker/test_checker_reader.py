@@ -152,6 +152,19 @@ def test_info_is_another_word_for_unknown() -> None:
         assert checker.check(checker.of_events(events)).counts["unknown"] == 1
 
 
+def test_what_is_unknown_may_happen_after_the_same_process_has_gone_on() -> None:
+    append, read = [["append", "x", 1]], [["r", "x", None]]
+    events = [
+        invoke(txn=append),
+        {"type": "unknown", "process": 0, "time": 2},
+        invoke(time=3, txn=read),
+        ok(time=4, txn=[["r", "x", []]]),
+        invoke(time=5, txn=read),
+        ok(time=6, txn=[["r", "x", [1]]]),
+    ]
+    assert checker.check(checker.of_events(events)).holds
+
+
 def test_lines_need_not_be_in_the_order_of_time() -> None:
     """What counts is the time that each process has noted."""
     read = [["r", "x", None]]
