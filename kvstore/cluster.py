@@ -333,11 +333,15 @@ def _ports(base: int, count: int) -> Sequence[int]:
     return range(base, base + count)
 
 
+PORTS_OF_A_PROCESS: Final = 512
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on, at random, below those that the kernel gives to outgoing connections.
 
     From that range, a peer that dials a node which is down may be given the very port it dials: then it is
-    connected to itself, and the node cannot come back.
+    connected to itself, and the node cannot come back. Processes that look for ports at the same time, or
+    while nodes of others are down, look in different places first.
     """
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -346,7 +350,9 @@ def free_ports(count: int) -> list[int]:
     found: list[int] = []
     with contextlib.ExitStack() as held:
         choices = range(10_000, first if first > 20_000 else 65_536)
-        for port in random.sample(choices, len(choices)):
+        begin = os.getpid() * PORTS_OF_A_PROCESS % len(choices)
+        own = choices[begin : begin + PORTS_OF_A_PROCESS]
+        for port in (*random.sample(own, len(own)), *random.sample(choices, len(choices))):
             if len(found) >= count:
                 return found
             with contextlib.suppress(OSError):
