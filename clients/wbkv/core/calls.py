@@ -124,11 +124,12 @@ class Calls:
                     f"the request's {size} bytes are more than {router.request_bytes}, which the limit "
                     "message_bytes allows"
                 )
+            left = timeout_s
             if router.due:
-                yield from self.refresh(timeout_s)
+                yield from self.refresh(timeout_s / 2)
+                left = max(deadline - time.monotonic(), 0.001)
             tried: list[str] = []
             unsure = False
-            left = timeout_s
             while True:
                 tries = len(tried)
                 address = router.address_for(key, tries, tried)

@@ -288,6 +288,7 @@ class ModelLink:
     opened: list[ModelStream] = field(default_factory=list)
 
     def ask(self, ask: Ask) -> Any:
+        assert ask.timeout_s > 0
         copy: Any = type(ask.request)()
         copy.CopyFrom(ask.request)
         self.asked.append(ask._replace(request=copy))

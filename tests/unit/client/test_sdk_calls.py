@@ -147,6 +147,7 @@ def test_asking_for_the_map_takes_no_longer_than_the_call_may(
     link: ModelLink, clock: Clock, requests: Requests[bytes]
 ) -> None:
     link.before = lambda asked: lost(Told.DEADLINE_PASSED)
+    clock.now += REFRESH_S + 1
     begun = clock.now
     with pytest.raises(wbkv.DeadlineExceeded):
         drive(link, requests.get("a", 0, None, 0.5))

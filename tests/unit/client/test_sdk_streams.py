@@ -281,7 +281,7 @@ def test_a_silent_watch_goes_elsewhere_whatever_its_timeout(
         begun = clock.now
         assert watch.next(timeout=3 * SILENCE_S) is None
         assert clock.now - begun >= 3 * SILENCE_S - 1e-6
-    assert len(link.kinds("Watch")) >= 3
+    assert 3 <= len(link.kinds("Watch")) <= 5  # it is given its time, once it has begun
 
 
 def test_a_watch_that_finds_no_node_says_so(link: ModelLink, client: wbkv.Client[bytes]) -> None:
