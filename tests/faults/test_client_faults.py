@@ -95,7 +95,10 @@ class Work:
     def wait_for(self, more: int) -> None:
         """Until every thread has done so many more."""
         goals = [done + more for done in self.done]
-        until(lambda: bool(self.failures) or all(d >= g for d, g in zip(self.done, goals, strict=True)))
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.failures and any(d < g for d, g in zip(self.done, goals, strict=True)):
+            assert time.monotonic() < deadline, f"done {self.done}, goals {goals}, {self.unknown} unknown"
+            time.sleep(0.05)
         assert not self.failures
 
     def finish(self) -> None:
