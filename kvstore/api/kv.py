@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -36,7 +37,7 @@ from kvstore.machine.request import (
 from kvstore.machine.results import Deleted, Entry, Got
 from kvstore.store.errors import InvalidRequest, StoreError
 from kvstore.store.questions import Event
-from kvstore.store.service import Batch, Committed, Consistency
+from kvstore.store.service import Batch, Committed, Consistency, Snapshot
 
 SERVICE: Final = "wbkv.v1.KV"
 PAGE_BYTES: Final = 1 << 20
@@ -170,6 +171,8 @@ class KV:
         self._backing = backing
         self._service = backing.service
         self._requests = Requests(backing.service)
+        self._ending: set[asyncio.Task[None]] = set()
+        """Snapshots that are being released."""
         self.methods: Methods = {
             "Txn": self._single("txn", kv.TxnRequest, kv.TxnResponse),
             "Get": self._single("get", kv.GetRequest, kv.GetResponse),
@@ -276,17 +279,31 @@ class KV:
             snapshot = await self._service.snapshot(name=_new_name(), ttl_s=SNAPSHOT_S, timeout_s=timeout_s)
             after = snapshot.revision
         batches = self._service.watch(after=after, ranges=ranges, progress_s=progress_s)
-        async with aclosing(batches):  # type: ignore[type-var]  # a generator
-            yield kv.WatchResponse(header=self._backing.header(revision=after), revision=after)
-            async for batch in batches:
-                if snapshot is not None:
-                    with suppress(StoreError):  # its time ends soon, anyway
-                        await self._service.release(snapshot.name, timeout_s=timeout_s)
-                    snapshot = None
-                for response in self._changes(after, batch):
-                    response.header.CopyFrom(self._backing.header(revision=response.revision))
-                    yield response
-                after = batch.revision
+        try:
+            async with aclosing(batches):  # type: ignore[type-var]  # a generator
+                yield kv.WatchResponse(header=self._backing.header(revision=after), revision=after)
+                async for batch in batches:
+                    if snapshot is not None:
+                        self._let_go(snapshot)
+                        snapshot = None
+                    for response in self._changes(after, batch):
+                        response.header.CopyFrom(self._backing.header(revision=response.revision))
+                        yield response
+                    after = batch.revision
+        finally:
+            if snapshot is not None:
+                self._let_go(snapshot)
+
+    def _let_go(self, snapshot: Snapshot) -> None:
+        """End a watch's snapshot. Nobody waits for that: the watch goes on, or its client has gone."""
+
+        async def release() -> None:
+            with suppress(StoreError):  # its time ends soon, anyway
+                await self._service.release(snapshot.name, timeout_s=SNAPSHOT_S)
+
+        task = asyncio.get_running_loop().create_task(release())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def _changes(self, after: int, batch: Batch) -> Iterator[kv.WatchResponse]:
         """A batch in messages of about a page. Only a transaction too large for one is split."""

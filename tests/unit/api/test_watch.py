@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
@@ -22,6 +23,24 @@ def test_a_watch_from_now_on_lets_go_of_where_it_began() -> None:
     async def test(served: Served) -> None:
         watch = served.kv.Watch(kv.WatchRequest(ranges=[kv.Range(prefix=b"")], progress_ms=50))
         await watch.read()
+        await until(lambda: not served.service.machine.pins)
+
+    run(test)
+
+
+def test_a_watch_that_ends_at_once_lets_go_too() -> None:
+    async def test(served: Served) -> None:
+        held = asyncio.Event()
+
+        async def nothing(**_: object) -> AsyncGenerator[Batch, None]:
+            await held.wait()
+            yield Batch(1, ())
+
+        served.service.watch = nothing  # type: ignore[method-assign]  # nothing ever happens
+        watch = served.kv.Watch(kv.WatchRequest(ranges=[kv.Range(prefix=b"")]))
+        await watch.read()
+        assert served.service.machine.pins
+        watch.cancel()
         await until(lambda: not served.service.machine.pins)
 
     run(test)
