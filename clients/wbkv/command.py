@@ -151,7 +151,8 @@ def _others() -> Collection[Any]:
 
 
 def _needs(name: str, error: ModuleNotFoundError) -> str:
-    return f"{name} needs {error.name}, which is not installed: pip install 'wbkv[server]'"
+    extra = {"check": "check", "completion": "cli"}.get(name, "server")
+    return f"{name} needs {error.name}, which is not installed: pip install 'wbkv[{extra}]'"
 
 
 def full_parser() -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from wbkv.commands.text import argument, to_json
 from wbkv.data import EVERYTHING, Consistency, Entry, KeyRange, between, prefix
 
 ADVICE: Final = (
-    "Start one with `wbkv up --data DIR` (needs wbkv[server]), or say where it is: --endpoints HOST:PORT"
+    "Start one with `wbkv up` (needs wbkv[server]), or say where it is: --endpoints HOST:PORT"
 )
 TIMEOUT_S: Final = 10.0
 INPUT_MAX: Final = 64 << 20
