@@ -44,6 +44,8 @@ class ServeCommand:
             datefmt="%Y-%m-%d %H:%M:%S",
             stream=sys.stderr,
         )
+        # A gRPC server that ends before it began logs itself while it is deallocated, which crashes.
+        logging.getLogger("grpc._cython.cygrpc").setLevel(logging.INFO)
         # Only here: a node needs packages that other subcommands do without.
         import uvloop
 
