@@ -41,7 +41,7 @@ from wbkv.links.embedded import EmbeddedTasks, open_store
 from wbkv.links.grpc_tasks import GrpcTasks
 from wbkv.links.tasks import AsyncLink, AsyncPuller, run
 from wbkv.lock import AsyncLock
-from wbkv.operations import Condition, Operation, add, append
+from wbkv.operations import Condition, Operation, add, append, checked
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -306,17 +306,17 @@ class Txn(Generic[V]):
 
     def when(self, *conditions: Condition) -> Self:
         """All of these must hold for `then` to be performed."""
-        self._conditions += conditions
+        self._conditions += checked(conditions, Condition)
         return self
 
     def then(self, *operations: Operation) -> Self:
         """If they do, these, in order, each seeing what those before it wrote."""
-        self._then += operations
+        self._then += checked(operations, Operation)
         return self
 
     def otherwise(self, *operations: Operation) -> Self:
         """If not, these."""
-        self._otherwise += operations
+        self._otherwise += checked(operations, Operation)
         return self
 
     async def commit(self, *, timeout: float | None = None) -> TxnResult[V]:
@@ -390,6 +390,10 @@ class Transaction(Generic[V]):
             self.rollback()
         elif not self._attempt.ended:
             await self.commit()
+
+    def _again(self, timeout: float) -> Transaction[V]:
+        """For `transactional`: the next attempt, after this one was aborted."""
+        return Transaction(self._link, self._attempt.next(timeout))
 
     async def holds(self) -> bool:
         """Whether what it has read so far holds together, as of one moment."""

@@ -21,7 +21,7 @@ from wbkv.core.transactions import Attempt
 from wbkv.data import Change, Consistency, Entry, Key, KeyRange, Keys, NodeStatus, Topology, TxnResult, V
 from wbkv.links.threads import Link, Puller, run
 from wbkv.lock import Lock
-from wbkv.operations import Condition, Operation, add, append
+from wbkv.operations import Condition, Operation, add, append, checked
 from wbkv.pipeline import Pipeline
 
 T = TypeVar("T")
@@ -262,17 +262,17 @@ class Txn(Generic[V]):
 
     def when(self, *conditions: Condition) -> Self:
         """All of these must hold for `then` to be performed."""
-        self._conditions += conditions
+        self._conditions += checked(conditions, Condition)
         return self
 
     def then(self, *operations: Operation) -> Self:
         """If they do, these, in order, each seeing what those before it wrote."""
-        self._then += operations
+        self._then += checked(operations, Operation)
         return self
 
     def otherwise(self, *operations: Operation) -> Self:
         """If not, these."""
-        self._otherwise += operations
+        self._otherwise += checked(operations, Operation)
         return self
 
     def commit(self, *, timeout: float | None = None) -> TxnResult[V]:
@@ -347,6 +347,10 @@ class Transaction(Generic[V]):
             self.rollback()
         elif not self._attempt.ended:
             self.commit()
+
+    def _again(self, timeout: float) -> Transaction[V]:
+        """For `transactional`: the next attempt, after this one was aborted."""
+        return Transaction(self._link, self._attempt.next(timeout))
 
     def holds(self) -> bool:
         """Whether what it has read so far holds together, as of one moment."""

@@ -47,6 +47,8 @@ class _Integer:
     def encode(self, value: int, /) -> bytes:
         if not isinstance(value, int):
             raise TypeError(f"a value must be int, not {type(value).__name__}")
+        if not -(2**63) <= value < 2**63:
+            raise ValueError(f"a number must have 64 bits, as the store counts in, not {value}")
         return b"%d" % value
 
     def decode(self, raw: bytes, /) -> int:
@@ -67,9 +69,13 @@ BYTES: Final[Codec[bytes]] = _Bytes()
 TEXT: Final[Codec[str]] = _Text()
 """UTF-8."""
 INTEGER: Final[Codec[int]] = _Integer()
-"""Decimal digits: what `add` counts in."""
+"""Decimal digits of a signed 64-bit number: what `add` counts in."""
 JSON: Final[Codec[Json]] = _Json()
 """Anything that JSON can say."""
+
+
+_ORDERED: Final = (BYTES, TEXT)
+"""Codecs whose bytes are in the order of what they stand for. Not so of numbers: "100" comes before "30"."""
 
 
 class Values(Generic[V]):
@@ -78,6 +84,7 @@ class Values(Generic[V]):
     def __init__(self, codec: Codec[V]) -> None:
         self.codec = codec
         self.plain = codec is BYTES
+        self.ordered = codec in _ORDERED
 
     def encode(self, key: bytes, value: object) -> bytes:
         """A caller's value."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -18,6 +18,13 @@ Consistency: TypeAlias = Literal["strict", "serializable"]
 """`strict`: sees everything completed before. `serializable`: a state that existed, not before anything
 that this client has seen, from whichever replica is near.
 """
+
+
+def keys_bytes(keys: Iterable[Key]) -> list[bytes]:
+    """Several keys. One is not taken for its letters."""
+    if isinstance(keys, str | bytes):
+        raise TypeError(f"several keys are needed, not the one key {keys!r}")
+    return [key_bytes(key) for key in keys]
 
 
 def key_bytes(key: Key) -> bytes:

@@ -39,7 +39,7 @@ class _Lock:
         return self._holding.condition()
 
     def _lost_it(self) -> LockLost:
-        return LockLost(f"the lock {self._holding.key!r} was not renewed within {self._holding.ttl_s:g} s")
+        return LockLost(f"the lock {self._holding.key!r} was not renewed in time, or was removed")
 
 
 class Lock(_Lock):

@@ -58,9 +58,9 @@ def connect(
     """Connect to a cluster, by any of its nodes: the others are found by themselves.
 
     `endpoints`: "host:port", several of them separated by commas or in a list; $WBKV_ENDPOINTS, or
-    127.0.0.1:7400. `timeout`: how long a call may take, all its attempts together, unless it says otherwise.
-    `wait`: how long to wait for a cluster that is not up yet; else `Unavailable` is raised at once.
-    `history`: where to record what is asked and answered, for `wbkv check`: see `wbkv.History`.
+    127.0.0.1:7400 to 7402. `timeout`: how long a call may take, all its attempts together, unless it says
+    otherwise. `wait`: how long to wait for a cluster that is not up yet; else `Unavailable` is raised at
+    once. `history`: where to record what is asked and answered, for `wbkv check`: see `wbkv.History`.
     """
     calls = Calls(Router(endpoints_of(endpoints)), timeout)
     requests = requests_of(calls, codec, consistency, history)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
@@ -214,6 +214,11 @@ class Condition:
         compare.key = self.key
         compare.operator = self.operator
         if self.subject == "value":
+            if self.operator in _ORDERS and not values.ordered:
+                raise TypeError(
+                    f"{self!r}: values are compared as bytes, in which this codec's are not in order "
+                    '("100" comes before "30"); compare by == or !=, or read the value in a transaction'
+                )
             compare.value = values.encode(self.key, self.operand)
         else:
             setattr(compare, self.subject, self.operand)
@@ -238,6 +243,7 @@ class Unchanged(Condition):
         message.unchanged.since = self.since
 
 
+_ORDERS: Final = (kv.LESS, kv.GREATER)
 _SIGNS: Final = {kv.EQUAL: "==", kv.NOT_EQUAL: "!=", kv.LESS: "<", kv.GREATER: ">"}
 
 
@@ -298,7 +304,9 @@ class NumberOf(_Subject):
 
 
 def value(key: Key) -> ValueOf:
-    """The key's value: `value("alice") == b"100"`."""
+    """The key's value: `value("alice") == b"100"`. By `<` and `>` it is compared as bytes are, so that
+    numbers are not in their order: codecs other than bytes and text refuse that.
+    """
     return ValueOf(key)
 
 
@@ -336,6 +344,21 @@ def _positive(name: str, number: int) -> int:
     if not isinstance(number, int) or not 0 <= number <= INT64_MAX:
         raise ValueError(f"{name} must be a number from 0 to 2^63 - 1, not {number!r}")
     return number
+
+
+C = TypeVar("C", Condition, Operation)
+
+
+def checked(given: tuple[C, ...], wanted: type[C]) -> tuple[C, ...]:
+    """What was given for a transaction, if it is what belongs there."""
+    for each in given:
+        if not isinstance(each, wanted):
+            kind = wanted.__name__.lower()
+            raise TypeError(f"{each!r} is no {kind}: see `wbkv.{_EXAMPLES[kind]}` and the like")
+    return given
+
+
+_EXAMPLES: Final = {"condition": "exists", "operation": "put"}
 
 
 # Results

@@ -17,6 +17,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 V = TypeVar("V")
 
+AT_ONCE: Final = 4
+"""Of so many conflicts, all but the last are answered by another attempt at once."""
+
 CONFLICT_TRIES: Final = 3
 """After so many conflicts the pauses grow no more: who waits long while others go on never has its turn."""
 
@@ -108,9 +111,13 @@ class _Patience:
         return max(self._deadline - time.monotonic(), 0.001)
 
     def pause(self, conflict: Aborted) -> float:
-        """After a conflict. Raises it if there is no time left."""
+        """After a conflict. Raises it if there is no time left.
+
+        Mostly 0: whoever has lost knows what is there now, and can win with one more message, while others
+        still read. Now and then those who only disturb each other step back.
+        """
         self._tries += 1
-        pause = backoff(min(self._tries, CONFLICT_TRIES))
+        pause = 0.0 if self._tries % AT_ONCE else backoff(min(self._tries // AT_ONCE, CONFLICT_TRIES))
         if time.monotonic() + pause >= self._deadline:
             raise Aborted(
                 f"still in conflict after {self._tries} attempts in {self._timeout_s:g} s: {conflict}"
@@ -125,8 +132,8 @@ def _repeat(
     of: client.Client[Any], function: Callable[[client.Transaction[Any]], R], timeout_s: float | None
 ) -> R:
     patience = _Patience(timeout_s, of.timeout)
+    tx = of.transaction(timeout=patience.left_s)
     while True:
-        tx = of.transaction(timeout=patience.left_s)
         try:
             with tx:
                 result = function(tx)
@@ -145,13 +152,17 @@ def _repeat(
             pause = patience.pause(Aborted(_STALE))
         else:
             return result
-        time.sleep(pause)
+        if pause:
+            time.sleep(pause)
+            tx = of.transaction(timeout=patience.left_s)
+        else:
+            tx = tx._again(patience.left_s)  # noqa: SLF001 - made for this
 
 
 async def _repeat_async(of: aio.Client[Any], function: Callable[..., Any], timeout_s: float | None) -> Any:
     patience = _Patience(timeout_s, of.timeout)
+    tx = of.transaction(timeout=patience.left_s)
     while True:
-        tx = of.transaction(timeout=patience.left_s)
         try:
             async with tx:
                 result = await function(tx)
@@ -169,4 +180,8 @@ async def _repeat_async(of: aio.Client[Any], function: Callable[..., Any], timeo
             pause = patience.pause(Aborted(_STALE))
         else:
             return result
-        await asyncio.sleep(pause)
+        if pause:
+            await asyncio.sleep(pause)
+            tx = of.transaction(timeout=patience.left_s)
+        else:
+            tx = tx._again(patience.left_s)  # noqa: SLF001 - made for this

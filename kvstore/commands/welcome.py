@@ -64,6 +64,9 @@ def how(cluster: LocalCluster, stop: str) -> list[str]:
     ]
     if cluster.addresses:
         at = "" if cluster.addresses[0] == f"127.0.0.1:{API_PORT}" else f" -e {cluster.addresses[0]}"
+        if at:
+            told = ",".join(cluster.addresses)
+            lines.append(f"not on {API_PORT}:   clients must be told: export WBKV_ENDPOINTS={told}")
         lines += [
             f"talk:          {wbkv} put greeting hello{at}",
             f"               {wbkv} get greeting{at}",

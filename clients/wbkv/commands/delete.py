@@ -6,6 +6,7 @@ import argparse
 
 from wbkv.commands import options
 from wbkv.commands.text import argument
+from wbkv.data import EVERYTHING
 
 
 class DeleteCommand:
@@ -18,15 +19,18 @@ class DeleteCommand:
         parser.epilog = "All keys of a range go at once, in one transaction."
         parser.add_argument("key", metavar="KEY", nargs="?")
         parser.add_argument("--prefix", metavar="PREFIX", help="all keys that begin with this")
+        parser.add_argument("--all", action="store_true", help="all keys that there are")
         options.add_range(parser)
         options.add_escaped(parser)
         options.add_common(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Do it."""
-        keys = options.range_of(arguments, arguments.prefix)
+        keys = EVERYTHING if arguments.all else options.range_of(arguments, arguments.prefix)
         if (arguments.key is None) == (keys is None):
-            raise ValueError("give a key, or --prefix, or --from and --to")
+            raise ValueError("give a key, or --prefix, or --from and --to, or --all")
+        if keys == EVERYTHING and not arguments.all:
+            raise ValueError("these are all keys: say --all if you mean that")
         with options.connect(arguments) as client:
             target = argument(arguments.key, escaped=arguments.escaped) if keys is None else keys
             deleted = client.delete(target)

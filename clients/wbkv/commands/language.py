@@ -36,6 +36,7 @@ from wbkv.commands.script import (
     Condition,
     Operation,
     Script,
+    is_number,
     one,
 )
 from wbkv.commands.text import unescape
@@ -213,6 +214,12 @@ class _Parser:
             raise self._unexpected(compared, "==, !=, < or >")
         if subject.is_word(*NUMBERS):
             return Condition(subject.text, key, compared.text, self._number("a number", least=0))
+        operand = self._next
+        if compared.is_mark("<", ">") and operand.kind == "word" and is_number(operand.text):
+            raise self._error(
+                operand,
+                f"values are compared as bytes, so 100 is below 30: quote {operand.text} if you mean that",
+            )
         return Condition(subject.text, key, compared.text, self._bytes("a value"))
 
     def _operations(self, expected: str, known: Collection[str]) -> tuple[Operation, ...]:

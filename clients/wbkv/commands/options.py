@@ -12,9 +12,7 @@ import wbkv
 from wbkv.commands.text import argument, to_json
 from wbkv.data import EVERYTHING, Consistency, Entry, KeyRange, between, prefix
 
-ADVICE: Final = (
-    "Start one with `wbkv up` (needs wbkv[server]), or say where it is: --endpoints HOST:PORT"
-)
+ADVICE: Final = "Start one with `wbkv up` (needs wbkv[server]), or say where it is: --endpoints HOST:PORT"
 TIMEOUT_S: Final = 10.0
 INPUT_MAX: Final = 64 << 20
 """The most that is read from a file or the standard input: no cluster takes more in a transaction."""
@@ -61,7 +59,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         "-e",
         "--endpoints",
         metavar="HOST:PORT,...",
-        help="where the cluster is: any of its nodes ($WBKV_ENDPOINTS, or 127.0.0.1:7400)",
+        help="where the cluster is: any of its nodes ($WBKV_ENDPOINTS, or 127.0.0.1:7400 to 7402)",
     )
     add("--timeout", type=seconds, default=TIMEOUT_S, metavar="S", help="how long to try (10 seconds)")
     add("--json", action="store_true", help="for programs")

@@ -7,6 +7,7 @@ it is read.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -48,7 +49,12 @@ class Condition:
         if isinstance(self.target, KeyRange):
             return f"unchanged({_range(self.target, one_key=True)}) since {_operand(self.operand)}"
         said = f"{self.subject}({word(self.target)})"
-        return said if self.operator is None else f"{said} {self.operator} {_operand(self.operand)}"
+        if self.operator is None:
+            return said
+        operand = _operand(self.operand)
+        if self.subject == "value" and self.operator in "<>" and is_number(operand):
+            operand = f'"{operand}"'
+        return f"{said} {self.operator} {operand}"
 
     def lower(self) -> operations.Condition:
         """As the client has it."""
@@ -116,6 +122,11 @@ def word(data: bytes) -> str:
     if text and text.isprintable() and SPECIAL.isdisjoint(text) and text not in STRUCTURE:
         return text
     return '"' + text.replace('"', '\\"') + '"'
+
+
+def is_number(text: str) -> bool:
+    """Whether people take it for a number."""
+    return re.fullmatch(r"[-+]?[0-9.]*[0-9][0-9.]*", text) is not None
 
 
 def one(key: bytes) -> KeyRange:

@@ -24,7 +24,7 @@ examples:
 
 conditions:
   exists(KEY)  absent(KEY)  value(KEY) == VALUE  version(KEY) == N  mod_revision(KEY) == N
-  create_revision(KEY) == N  unchanged(RANGE) since REVISION          also !=, < and >, on bytes or numbers
+  create_revision(KEY) == N  unchanged(RANGE) since REVISION          also !=, < and >; values are bytes
 operations:
   get KEY  put KEY VALUE  del KEY  del RANGE  append KEY VALUE  add KEY N  min KEY N  max KEY N
   scan RANGE [limit N] [reverse]                                      between them ; or a new line

@@ -9,7 +9,7 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv.codecs import Codec
 from wbkv.core.calls import Calls
 from wbkv.core.effects import Plan
-from wbkv.core.requests import Requests
+from wbkv.core.requests import Requests, again
 from wbkv.data import Consistency, Entry, Failed, Key, KeyRange, TxnResult, V, W, key_bytes
 from wbkv.errors import Error, InvalidRequest
 from wbkv.history import Begun, History, Step, text_of
@@ -165,7 +165,7 @@ class Recorded(Requests[V]):
             done += written
         begun = history.begin(steps) if steps else None
         try:
-            result = yield from super().transact(conditions, writes, (), timeout_s)
+            result = yield from super().transact(conditions, writes, again(reads), timeout_s)
         except BaseException as error:
             history.end(begun, _outcome(error))
             raise

@@ -28,9 +28,14 @@ from wbkv.data import (
     V,
     W,
     key_bytes,
+    keys_bytes,
     range_of,
 )
-from wbkv.operations import Condition, Operation, Result, entry_of, number_of, result_of
+from wbkv.operations import Condition, Get, Operation, Result, entry_of, number_of, result_of
+
+AGAIN: Final = 64
+AGAIN_BYTES: Final = 64 << 10
+"""Keys that a transaction which is aborted brings anew, and about how large they may be."""
 
 _CONSISTENCY: Final[dict[str, kv.Consistency]] = {"strict": kv.STRICT, "serializable": kv.SERIALIZABLE}
 
@@ -91,7 +96,7 @@ class Requests(Generic[V]):
         self, keys: Iterable[Key], revision: int, consistency: Consistency | None, timeout_s: float | None
     ) -> Plan[list[Entry[V] | None]]:
         """Several keys, read at once."""
-        raws = [key_bytes(key) for key in keys]
+        raws = keys_bytes(keys)
         if not raws:
             return []
         level, at_least = self._level(consistency, revision)
@@ -213,8 +218,10 @@ class Requests(Generic[V]):
         writes: Sequence[Operation],
         timeout_s: float | None,
     ) -> Plan[TxnResult[V]]:
-        """The end of an interactive transaction, which has read this."""
-        return self.transact(conditions, writes, (), timeout_s)
+        """The end of an interactive transaction, which has read this. If it fails, its results are what is
+        there now of what it has read, unless that is much.
+        """
+        return self.transact(conditions, writes, again(reads), timeout_s)
 
     def _saw(self, results: Iterable[Result[V]]) -> None:
         """What a read shows may be above the revision that everything is complete up to."""
@@ -295,6 +302,12 @@ class Requests(Generic[V]):
             )
             found.append(NodeStatus(name, address, partitions, answer.json))
         return found
+
+
+def again(reads: Mapping[bytes, Entry[bytes] | None]) -> list[Operation]:
+    """Reads of the same keys, for whoever has to begin anew, unless that is much."""
+    size = sum(len(entry.value) for entry in reads.values() if entry is not None)
+    return [Get(key) for key in reads] if len(reads) <= AGAIN and size <= AGAIN_BYTES else []
 
 
 def _first_key(*parts: Sequence[Condition] | Sequence[Operation]) -> bytes:

@@ -16,8 +16,8 @@ from wbkv_proto.v1.error_pb2 import Error as Told
 
 from wbkv.data import Partition, Topology, prefix
 
-DEFAULT: Final = "127.0.0.1:7400"
-"""Where a local cluster serves its clients."""
+DEFAULT: Final = ("127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402")
+"""Where a local cluster serves its clients, one of whose nodes may be down."""
 
 REFRESH_S: Final = 30.0
 """How old the map may be. It is asked for again at once when something fails."""
@@ -116,7 +116,11 @@ class Router:
         self._leaders = {
             p.id: nodes[p.leader] for p in partitions if p.leader is not None and nodes.get(p.leader)
         }
-        addresses = dict.fromkeys([*self.seeds, *filter(None, nodes.values())])
+        told_of = list(filter(None, nodes.values()))
+        seeds = (
+            () if self.seeds == DEFAULT and told_of else self.seeds
+        )  # nobody has said that these are nodes
+        addresses = dict.fromkeys([*seeds, *told_of])
         if addresses.keys() != set(self._addresses) or self.topology is None:
             # What any node can do should not all be done by the first.
             self._addresses = tuple(random.sample(list(addresses), len(addresses)))

@@ -22,7 +22,7 @@ from wbkv.core.effects import Emit, Plan, mapped
 from wbkv.core.requests import Requests
 from wbkv.core.routing import Router
 from wbkv.core.streams import Page
-from wbkv.data import Entry, Key, KeyRange, Keys, V, key_bytes, range_of
+from wbkv.data import Entry, Key, KeyRange, Keys, V, key_bytes, keys_bytes, range_of
 from wbkv.errors import Aborted, Error, Forked, OperationFailed
 from wbkv.operations import INT64_MAX, INT64_MIN, Condition, Delete, Operation, Put, Unchanged, add
 
@@ -40,6 +40,7 @@ class Attempt(Generic[V]):
     """One run of a transaction."""
 
     def __init__(self, requests: Requests[V], timeout_s: float | None) -> None:
+        self._requests = requests
         self._values = requests.values
         self._raw = requests.using(codecs.BYTES, "strict")
         self._timeout_s = None if timeout_s is None else time_of(timeout_s, timeout_s)
@@ -50,6 +51,8 @@ class Attempt(Generic[V]):
         """None: to be removed."""
         self._trips = 0
         """How often the store was asked."""
+        self._told: dict[bytes, Entry[bytes] | None] = {}
+        """What an attempt before this one was told when it failed: all of one moment, and not old."""
         self.ended = ""
         """How, if it has."""
         self.revision = 0
@@ -66,12 +69,15 @@ class Attempt(Generic[V]):
     def entries(self, keys: Iterable[Key]) -> Plan[list[Entry[V] | None]]:
         """Keys, those that were not read before in one read."""
         self._check_open()
-        raws = [key_bytes(key) for key in keys]
+        raws = keys_bytes(keys)
         yield from self._fetch(raws)
         return [self._seen(raw) for raw in raws]
 
     def _fetch(self, keys: Iterable[bytes]) -> Plan[None]:
         missing = [key for key in dict.fromkeys(keys) if key not in self._writes and key not in self._read]
+        for key in [key for key in missing if key in self._told]:
+            self._read[key] = self._told[key]
+            missing.remove(key)
         if not missing:
             return
         self._trips += 1
@@ -216,9 +222,20 @@ class Attempt(Generic[V]):
             result = yield from self._raw.commit(self._read, self._conditions(), writes, self._timeout_s)
             if not result.succeeded:
                 self.ended = "was aborted"
+                entries = [entry for entry in result.results if entry is None or isinstance(entry, Entry)]
+                if len(entries) == len(self._read):
+                    self._told = dict(zip(self._read, entries, strict=True))
                 raise Aborted(self._why(result.unmet))
             self.revision = result.revision if writes else 0
         self.ended = COMMITTED
+
+    def next(self, timeout_s: float | None) -> Attempt[V]:
+        """The next attempt, after one that was aborted: it need not read again what that was told."""
+        attempt = Attempt(self._requests, timeout_s)
+        if self._told:
+            attempt._told = self._told
+            attempt._trips = 1
+        return attempt
 
     def holds(self) -> Plan[bool]:
         """Whether what was read holds together, at one moment. It did if it was committed: then its own

@@ -183,7 +183,7 @@ def test_endpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WBKV_ENDPOINTS", "e:5,f:6")
     assert endpoints_of(None) == ("e:5", "f:6")
     monkeypatch.delenv("WBKV_ENDPOINTS")
-    assert endpoints_of(None) == ("127.0.0.1:7400",)
+    assert endpoints_of(None) == ("127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402")
 
 
 # Connecting

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wbkv import codecs
 from wbkv.codecs import Values
-from wbkv.operations import result_of
+from wbkv.data import keys_bytes
+from wbkv.operations import checked, result_of
 from wbkv_proto.v1 import kv_pb2 as kv
 
 from kvstore.machine.request import Range
@@ -72,7 +73,7 @@ def test_keys() -> None:
         (codecs.BYTES, b"\0\xff", b"\0\xff"),
         (codecs.TEXT, "é", "é".encode()),
         (codecs.INTEGER, -12, b"-12"),
-        (codecs.INTEGER, 2**200, b"%d" % 2**200),
+        (codecs.INTEGER, -(2**63), b"%d" % -(2**63)),
         (codecs.JSON, {"a": [1, None, "é"]}, '{"a":[1,null,"é"]}'.encode()),
     ],
 )
@@ -173,8 +174,14 @@ def compare(condition: wbkv.Condition) -> tuple[bytes, int, str | None, Any]:
 def test_conditions() -> None:
     assert compare(wbkv.value("a") == 5) == (b"a", kv.EQUAL, "value", b"5")
     assert compare(wbkv.value("a") != 5) == (b"a", kv.NOT_EQUAL, "value", b"5")
-    assert compare(wbkv.value("a") < 5) == (b"a", kv.LESS, "value", b"5")
-    assert compare(wbkv.value("a") > 5) == (b"a", kv.GREATER, "value", b"5")
+    for codec, operand in ((codecs.BYTES, b"5"), (codecs.TEXT, "5")):
+        for condition, operator in (
+            (wbkv.value("a") < operand, kv.LESS),
+            (wbkv.value("a") > operand, kv.GREATER),
+        ):
+            message = kv.Condition()
+            condition.fill(message, Values(codec))
+            assert (message.compare.operator, message.compare.value) == (operator, b"5")
     assert compare(wbkv.version("a") == 0) == (b"a", kv.EQUAL, "version", 0)
     assert compare(wbkv.mod_revision("a") > 7) == (b"a", kv.GREATER, "mod_revision", 7)
     assert compare(wbkv.create_revision("a") < 7) == (b"a", kv.LESS, "create_revision", 7)
@@ -184,6 +191,27 @@ def test_conditions() -> None:
     wbkv.unchanged("a", since=9).fill(message, Values(codecs.BYTES))
     assert message.unchanged == kv.Unchanged(range=wbkv.prefix("a").message(), since=9)
     assert repr(wbkv.version("a") == 3) == "version(b'a') == 3"
+
+
+@pytest.mark.parametrize("codec", [codecs.INTEGER, codecs.JSON])
+def test_values_whose_bytes_have_another_order_are_not_put_in_it(codec: codecs.Codec[Any]) -> None:
+    for condition in (wbkv.value("a") < 30, wbkv.value("a") > 30):
+        with pytest.raises(TypeError, match="compared as bytes"):
+            condition.fill(kv.Condition(), Values(codec))
+
+
+def test_what_belongs_elsewhere_in_a_transaction_is_refused() -> None:
+    for misplaced, wanted in (
+        (wbkv.exists("a"), wbkv.Operation),
+        (wbkv.get("a"), wbkv.Condition),
+        ("put", wbkv.Operation),
+    ):
+        with pytest.raises(TypeError, match=f"is no {wanted.__name__.lower()}"):
+            checked((misplaced,), wanted)  # type: ignore[type-var]  # that is the point
+    with pytest.raises(TypeError, match="the one key 'abc'"):
+        keys_bytes("abc")
+    with pytest.raises(ValueError, match="64 bits"):
+        codecs.INTEGER.encode(2**63)
 
 
 def test_conditions_that_are_none() -> None:
