@@ -30,7 +30,8 @@ TOP = Path(__file__).parents[2]
 
 def make_up() -> list[str]:
     """The command, without what sets everything up."""
-    said = subprocess.run(["make", "-n", "up"], cwd=TOP, capture_output=True, text=True, check=True)  # noqa: S607 - whichever make
+    command = ["make", "--no-print-directory", "-n", "up"]
+    said = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=True)  # noqa: S603 - ours
     program, *arguments = shlex.split(said.stdout.splitlines()[-1])
     assert program.endswith("bin/wbkv")
     return [str(Path(sys.executable).with_name("wbkv")), *arguments]
