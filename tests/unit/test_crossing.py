@@ -135,8 +135,12 @@ def test_one_wake_is_enough_for_all_that_was_posted_before(
 ) -> None:
     woken = []
     release, held = threading.Event(), threading.Event()
-    loop.crossing.post(held.set)
-    loop.crossing.post(partial(release.wait, WAIT_S))
+
+    def hold() -> None:
+        held.set()
+        release.wait(WAIT_S)
+
+    loop.crossing.post(hold)  # one post: with two, the second may have woken the loop already
     held.wait(WAIT_S)
     monkeypatch.setattr(
         loop.crossing, "_loop", type("Counting", (), {"call_soon_threadsafe": lambda _, c: woken.append(c)})()
