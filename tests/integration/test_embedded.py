@@ -57,7 +57,7 @@ def scan(store: Embedded, **asked: Any) -> dict[bytes, bytes]:
     stream = store.stream("Scan", kv.ScanRequest(range=EVERYTHING, **asked), WAIT_S)
     found = {}
     while (page := stream.next().result(WAIT_S)) is not None:
-        found.update({entry.key: entry.value for entry in page.entries})  # type: ignore[attr-defined]
+        found.update({entry.key: entry.value for entry in page.entries})  # type: ignore[attr-defined]  # a ScanResponse
     return found
 
 
