@@ -68,6 +68,7 @@ from wbkv.operations import (
     value,
     version,
 )
+from wbkv.trace import Trace, scenario
 from wbkv.transactional import transactional
 
 __all__ = [
@@ -108,6 +109,7 @@ __all__ = [
     "ServerError",
     "Snapshot",
     "Topology",
+    "Trace",
     "Transaction",
     "Txn",
     "TxnResult",
@@ -131,6 +133,7 @@ __all__ = [
     "prefix",
     "put",
     "scan",
+    "scenario",
     "testing",
     "transactional",
     "unchanged",
