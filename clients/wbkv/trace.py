@@ -118,10 +118,9 @@ class Trace:
                 path /= f"requests-{self.run}.jsonl"
             self._folder = path.parent
             file = path
-        about = {"protocol": protocol, "clients": clients}
-        self._about = "".join(
-            f',"{name}":{_json_of(value)}' for name, value in about.items() if value is not None
-        )
+        about: dict[str, str | int | None] = {"protocol": protocol, "clients": clients}
+        self._about = {name: value for name, value in about.items() if value is not None}
+        self._heads: dict[str, str] = {}
         self._base_us = time.time_ns() // 1000 - time.monotonic_ns() // 1000
         """Times are those of the clock on the wall when this began, plus what has passed since: they do not
         jump when the wall clock is set."""
@@ -190,11 +189,15 @@ class Trace:
         end_us = self._now_us()
         told = begun.asked.told(outcome, answer)
         why = "" if error is None else f',"error":"{error}"'
-        line = (
-            f'{{"run":"{self.run}","scenario":{_json_of(begun.scenario)}{self._about},"start_us":{begun.start_us},'
-            f'"end_us":{end_us},"outcome":"{outcome}"{why}{told}}}'
-        )
+        head = self._heads.get(begun.scenario) or self._head(begun.scenario)
+        line = f'{head}{begun.start_us},"end_us":{end_us},"outcome":"{outcome}"{why}{told}}}'
         with self._lock:
             if begun in self._under_way and self._close.alive:
                 self._under_way.remove(begun)
                 self._lines.add(line)
+
+    def _head(self, scenario: str) -> str:
+        """How lines begin. There are few scenarios, for many lines."""
+        about = {"run": self.run, "scenario": scenario, **self._about}
+        head = self._heads[scenario] = f'{_json_of(about)[:-1]},"start_us":'
+        return head

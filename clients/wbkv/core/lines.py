@@ -6,9 +6,11 @@ import io
 import os
 from typing import BinaryIO, Final
 
+from wbkv.core.forks import at_fork
 from wbkv.errors import Forked
 
 BUFFER_BYTES: Final = 64 << 10
+"""About how much is kept before it is written."""
 
 
 class Lines:
@@ -25,28 +27,36 @@ class Lines:
         else:
             self._file = file
         self._what = what
-        self._pid = os.getpid()
-        self._buffer = bytearray()
+        self._forked = False
+        self._waiting: list[str] = []
+        self._size = 0
+        at_fork(self)
+
+    def forked(self) -> None:
+        """The parent writes them."""
+        self._forked = True
 
     def check(self) -> None:
         """Raise `Forked` in another process."""
-        if os.getpid() != self._pid:
+        if self._forked:
             raise Forked(f"a {self._what} does not go with a process into its fork: record another one there")
 
     def add(self, line: str) -> None:
         """Write it, sooner or later."""
         self.check()
-        self._buffer += line.encode()
-        self._buffer += b"\n"
-        if len(self._buffer) >= BUFFER_BYTES:
+        self._waiting.append(line)
+        self._size += len(line)
+        if self._size >= BUFFER_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Write what is not written yet."""
-        if os.getpid() == self._pid and self._buffer:
-            self._file.write(self._buffer)
+        if self._waiting and not self._forked:
+            self._waiting.append("")
+            self._file.write("\n".join(self._waiting).encode())
             self._file.flush()
-            self._buffer.clear()
+            self._waiting.clear()
+            self._size = 0
 
     def close(self) -> None:
         """Write the rest."""

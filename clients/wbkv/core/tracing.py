@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from wbkv_proto.v1 import kv_pb2 as kv
@@ -56,14 +57,12 @@ def _has_id(request: Any) -> bool:
 
 
 class _Facts:
-    """What a request has read and written, operation by operation, and where that is."""
+    """What a transaction has read and written, operation by operation."""
 
-    __slots__ = ("exact", "reads", "removed", "revision", "writes")
+    __slots__ = ("reads", "removed", "writes")
 
     def __init__(self) -> None:
-        self.revision = 0
-        self.exact = True
-        self.reads: list[tuple[bytes, int]] = []
+        self.reads: list[str] = []
         self.writes: dict[bytes, bool] = {}
         """Whether the key was removed."""
         self.removed: list[KeyRange] = []
@@ -71,192 +70,181 @@ class _Facts:
     def read(self, key: bytes, revision: int) -> None:
         """What the request found there, unless it had written that itself."""
         if key not in self.writes and not any(key in keys for keys in self.removed):
-            self.reads.append((key, revision))
+            self.reads.append(_read(key, revision))
 
-    def remove(self, keys: KeyRange) -> None:
-        """All keys of a range."""
-        self.writes = {key: removed for key, removed in self.writes.items() if key not in keys}
-        self.removed.append(keys)
+    def deleted(self, target: bytes | KeyRange, count: int) -> None:
+        """So many keys were removed: if there was none, nothing was written."""
+        if isinstance(target, KeyRange):
+            if count:
+                self.writes = {key: gone for key, gone in self.writes.items() if key not in target}
+                self.removed.append(target)
+        elif count:
+            self.writes[target] = True
+        else:
+            self.read(target, 0)
 
-    def written(self) -> Iterator[tuple[bytes | KeyRange, bool]]:
+    def written(self) -> list[str]:
         """What became of what."""
-        yield from self.writes.items()
-        for keys in self.removed:
-            yield keys, True
+        found = [_write(key, removed=removed) for key, removed in self.writes.items()]
+        return found + [_write(keys, removed=True) for keys in self.removed]
 
 
 class _Call:
-    """A request, and how its line ends."""
+    """A request, and how its line ends: see `wbkv.trace.Asked`."""
+
+    __slots__ = ("_request", "_router")
 
     def __init__(self, request: Any, router: Router) -> None:
         self._request = request
         self._router = router
 
     def told(self, outcome: str, answer: Any) -> str:
-        """See `wbkv.trace.Asked`."""
+        """The rest of the line: from the request's id on."""
+        raise NotImplementedError
+
+    def _tell(
+        self, targets: Iterable[bytes | KeyRange], place: str, reads: Iterable[str], writes: Iterable[str]
+    ) -> str:
+        """All of it: what the request touches; where it is; what it has read and written."""
         request, placement = self._request, self._router.placement
-        text = ""
+        begin = ""
         if _has_id(request):
-            text = f',"client":{request.id.client},"sequence":{request.id.sequence}'
+            found = request.id
+            begin = f',"client":{found.client},"sequence":{found.sequence}'
         if placement is not None:
-            found: set[int] = set()
-            for target in self._targets():
-                if isinstance(target, KeyRange):
-                    found |= placement.partitions_of(target)
+            partitions: set[int] = set()
+            for target in targets:
+                if type(target) is bytes:
+                    partitions.add(placement.partition_of(target))
                 else:
-                    found.add(placement.partition_of(target))
-            text += f',"partitions":{sorted(found)}'
-        written: Iterable[tuple[bytes | KeyRange, bool]] = ()
-        reads: list[tuple[bytes, int]] = []
-        if outcome == "ok":
-            facts = self._executed(answer)
-            reads, written = facts.reads, facts.written()
-            text += f',"revision":{facts.revision},"exact":{"true" if facts.exact else "false"}'
-        elif outcome == "unknown":
-            written = self._possible()
-        shown = [f'{{"key":{_shown(key)},"revision":{revision}}}' for key, revision in reads]
-        changed = [_write(target, removed=removed) for target, removed in written]
-        return f'{text},"reads":[{",".join(shown)}],"writes":[{",".join(changed)}]'
-
-    def _targets(self) -> Iterable[bytes | KeyRange]:
-        """What it touches."""
-        raise NotImplementedError
-
-    def _executed(self, answer: Any) -> _Facts:
-        """What it did."""
-        raise NotImplementedError
-
-    def _possible(self) -> Iterable[tuple[bytes | KeyRange, bool]]:
-        """What it may have written, and whether it would be removed."""
-        return ()
+                    assert isinstance(target, KeyRange)
+                    partitions |= placement.partitions_of(target)
+            begin += f',"partitions":{sorted(partitions)}'
+        return f'{begin}{place},"reads":[{",".join(reads)}],"writes":[{",".join(writes)}]'
 
 
 class _Get(_Call):
-    def _targets(self) -> Iterable[bytes | KeyRange]:
-        return (self._request.key,)
+    __slots__ = ()
 
-    def _executed(self, answer: kv.GetResponse) -> _Facts:
-        facts = _facts_at(answer.header, self._request)
-        facts.read(self._request.key, answer.entry.mod_revision if answer.HasField("entry") else 0)
-        return facts
+    def told(self, outcome: str, answer: kv.GetResponse | None) -> str:
+        request = self._request
+        key = request.key
+        if answer is None:
+            return self._tell((key,), "", (), ())
+        place = _place(answer.header, request)
+        return self._tell((key,), place, (_read(key, answer.entry.mod_revision),), ())
 
 
 class _Put(_Call):
-    def _targets(self) -> Iterable[bytes | KeyRange]:
-        return (self._request.key,)
+    __slots__ = ()
 
-    def _executed(self, answer: kv.PutResponse) -> _Facts:
-        facts = _Facts()
-        facts.revision = answer.header.transaction_revision
-        facts.writes[self._request.key] = False
-        return facts
-
-    def _possible(self) -> Iterable[tuple[bytes | KeyRange, bool]]:
-        return ((self._request.key, False),)
+    def told(self, outcome: str, answer: kv.PutResponse | None) -> str:
+        key = self._request.key
+        place = "" if answer is None else _own_place(answer.header)
+        return self._tell((key,), place, (), () if outcome == "failed" else (_write(key, removed=False),))
 
 
 class _Delete(_Call):
-    def _targets(self) -> Iterable[bytes | KeyRange]:
+    __slots__ = ()
+
+    def told(self, outcome: str, answer: kv.DeleteResponse | None) -> str:
         request = self._request
-        return (_range(request.range) if request.HasField("range") else request.key,)
-
-    def _executed(self, answer: kv.DeleteResponse) -> _Facts:
+        target = _range(request.range) if request.HasField("range") else request.key
+        if answer is None:
+            possible = () if outcome == "failed" else (_write(target, removed=True),)
+            return self._tell((target,), "", (), possible)
         facts = _Facts()
-        facts.revision = answer.header.transaction_revision
-        for target in self._targets():
-            _deleted(facts, target, answer.count)
-        return facts
-
-    def _possible(self) -> Iterable[tuple[bytes | KeyRange, bool]]:
-        return ((target, True) for target in self._targets())
+        facts.deleted(target, answer.count)
+        return self._tell((target,), _own_place(answer.header), facts.reads, facts.written())
 
 
 class _Txn(_Call):
-    def _targets(self) -> Iterator[bytes | KeyRange]:
+    __slots__ = ()
+
+    def told(self, outcome: str, answer: kv.TxnResponse | None) -> str:
         request = self._request
+        then, otherwise = _operations(request.then), _operations(request.otherwise)
+        targets = {target for _, target in (*then, *otherwise)}
+        compared = []
         for condition in request.conditions:
             if condition.HasField("compare"):
-                yield condition.compare.key
+                compared.append(condition.compare)
+                targets.add(compared[-1].key)
             else:
-                yield _range(condition.unchanged.range)
-        for branch in (request.then, request.otherwise):
-            for operation in branch:
-                yield _target(operation)[1]
-
-    def _executed(self, answer: kv.TxnResponse) -> _Facts:
-        request = self._request
-        facts = _facts_at(answer.header, request)
+                targets.add(_range(condition.unchanged.range))
+        if answer is None:
+            every = (*then, *otherwise) if outcome == "unknown" else ()
+            writes = [
+                _write(target, removed=kind in _REMOVES) for kind, target in every if kind not in _READS
+            ]
+            return self._tell(targets, "", (), writes)
+        facts = _Facts()
         if answer.succeeded:
-            for condition in request.conditions:
-                if condition.HasField("compare"):
-                    _compared(facts, condition.compare)
-        branch = request.then if answer.succeeded else request.otherwise
-        for operation, result in zip(branch, answer.results, strict=True):
-            kind, target = _target(operation)
-            if result.HasField("failed"):
-                continue
-            if isinstance(target, KeyRange):
-                if kind == "delete_range":
-                    _deleted(facts, target, result.deleted.count)
-                for entry in result.scanned.entries:
-                    facts.read(entry.key, entry.mod_revision)
-            elif kind == "get":
-                got = result.got
-                facts.read(target, got.entry.mod_revision if got.HasField("entry") else 0)
-            elif kind == "delete":
-                _deleted(facts, target, result.deleted.count)
-            else:
-                facts.writes[target] = False
-        return facts
-
-    def _possible(self) -> Iterator[tuple[bytes | KeyRange, bool]]:
-        for branch in (self._request.then, self._request.otherwise):
-            for operation in branch:
-                kind, target = _target(operation)
-                if kind not in ("get", "scan"):
-                    yield target, kind in ("delete", "delete_range")
+            _hold(facts, compared)
+        _perform(facts, then if answer.succeeded else otherwise, answer.results)
+        return self._tell(targets, _place(answer.header, request), facts.reads, facts.written())
 
 
 _KINDS: Final[Mapping[Method, type[_Call]]] = {GET: _Get, PUT: _Put, DELETE: _Delete, TXN: _Txn}
+_READS: Final = frozenset(("get", "scan"))
+_RANGES: Final = frozenset(("scan", "delete_range"))
+_REMOVES: Final = frozenset(("delete", "delete_range"))
 
 
-def _facts_at(header: kv.Header, request: kv.GetRequest | kv.TxnRequest) -> _Facts:
-    """What was ordered has a revision of its own. Else it was read from a state of which we know that
-    everything up to a revision is in it; and nothing above, if it was one of the past.
+def _operations(branch: Iterable[kv.Operation]) -> list[tuple[str | None, bytes | KeyRange]]:
+    """What is done with what."""
+    found: list[tuple[str | None, bytes | KeyRange]] = []
+    for operation in branch:
+        kind = operation.WhichOneof("operation")
+        what = getattr(operation, kind or "get")
+        found.append((kind, _range(what.range) if kind in _RANGES else what.key))
+    return found
+
+
+def _hold(facts: _Facts, conditions: Iterable[kv.Compare]) -> None:
+    """Conditions that held are reads, if they tell which version there was."""
+    for condition in conditions:
+        if condition.operator == kv.EQUAL:
+            kind = condition.WhichOneof("operand")
+            if kind == "mod_revision":
+                facts.read(condition.key, condition.mod_revision)
+            elif kind == "exists" and not condition.exists:
+                facts.read(condition.key, 0)
+
+
+def _perform(
+    facts: _Facts,
+    operations: Iterable[tuple[str | None, bytes | KeyRange]],
+    results: Iterable[kv.OperationResult],
+) -> None:
+    """What the operations did. One that failed did nothing."""
+    for (kind, target), result in zip(operations, results, strict=True):
+        if result.HasField("failed"):
+            continue
+        if kind in _REMOVES:
+            facts.deleted(target, result.deleted.count)
+        elif isinstance(target, KeyRange):
+            for entry in result.scanned.entries:
+                facts.read(entry.key, entry.mod_revision)
+        elif kind == "get":
+            facts.read(target, result.got.entry.mod_revision)
+        else:
+            facts.writes[target] = False
+
+
+def _own_place(header: kv.Header) -> str:
+    """Of what was ordered."""
+    return f',"revision":{header.transaction_revision},"exact":true'
+
+
+def _place(header: kv.Header, request: kv.GetRequest | kv.TxnRequest) -> str:
+    """What was not ordered was read from a state of which we know that everything up to a revision is in it;
+    and nothing above, if it was one of the past.
     """
-    facts = _Facts()
-    own = header.transaction_revision
-    facts.revision = own or header.revision
-    facts.exact = bool(own or request.revision or request.consistency == kv.SERIALIZABLE)
-    return facts
-
-
-def _compared(facts: _Facts, condition: kv.Compare) -> None:
-    """A condition that held, if it tells which version there was."""
-    if condition.operator == kv.EQUAL:
-        kind = condition.WhichOneof("operand")
-        if kind == "mod_revision":
-            facts.read(condition.key, condition.mod_revision)
-        elif kind == "exists" and not condition.exists:
-            facts.read(condition.key, 0)
-
-
-def _deleted(facts: _Facts, target: bytes | KeyRange, count: int) -> None:
-    """So many keys were removed: if there was none, nothing was written."""
-    if isinstance(target, KeyRange):
-        if count:
-            facts.remove(target)
-    elif count:
-        facts.writes[target] = True
-    else:
-        facts.read(target, 0)
-
-
-def _target(operation: kv.Operation) -> tuple[str, bytes | KeyRange]:
-    kind = operation.WhichOneof("operation")
-    assert kind is not None
-    found = getattr(operation, kind)
-    return kind, _range(found.range) if kind in ("scan", "delete_range") else found.key
+    if header.transaction_revision:
+        return _own_place(header)
+    exact = "true" if request.revision or request.consistency == kv.SERIALIZABLE else "false"
+    return f',"revision":{header.revision},"exact":{exact}'
 
 
 def _range(message: kv.Range) -> KeyRange:
@@ -272,5 +260,11 @@ def _write(target: bytes | KeyRange, *, removed: bool) -> str:
     return f'{{"key":{_shown(target)}{gone}}}'
 
 
+def _read(key: bytes, revision: int) -> str:
+    """What was seen of a key; an absent one has revision 0."""
+    return f'{{"key":{_shown(key)},"revision":{revision}}}'
+
+
+@functools.lru_cache(4096)
 def _shown(key: bytes) -> str:
     return _json_of(text_of(key))
