@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbkv_proto.v1 import kv_pb2 as kv
@@ -191,9 +191,11 @@ _RANGES: Final = frozenset(("scan", "delete_range"))
 _REMOVES: Final = frozenset(("delete", "delete_range"))
 
 
-def _operations(branch: Iterable[kv.Operation]) -> list[tuple[str | None, bytes | KeyRange]]:
+def _operations(branch: Sequence[kv.Operation]) -> list[tuple[str | None, bytes | KeyRange]]:
     """What is done with what."""
     found: list[tuple[str | None, bytes | KeyRange]] = []
+    if not branch:
+        return found
     for operation in branch:
         kind = operation.WhichOneof("operation")
         what = getattr(operation, kind or "get")
@@ -215,10 +217,14 @@ def _hold(facts: _Facts, conditions: Iterable[kv.Compare]) -> None:
 def _perform(
     facts: _Facts,
     operations: Iterable[tuple[str | None, bytes | KeyRange]],
-    results: Iterable[kv.OperationResult],
+    results: Sequence[kv.OperationResult],
 ) -> None:
     """What the operations did. One that failed did nothing."""
-    for (kind, target), result in zip(operations, results, strict=True):
+    for place, (kind, target) in enumerate(operations):
+        if kind == "put" and type(target) is bytes:
+            facts.writes[target] = False  # which cannot fail: no need to look
+            continue
+        result = results[place]
         if result.HasField("failed"):
             continue
         if kind in _REMOVES:
