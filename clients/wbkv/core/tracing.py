@@ -12,7 +12,7 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv.core.effects import DELETE, GET, PUT, TXN, Ask, Method, Plan
 from wbkv.core.routing import Router
 from wbkv.data import KeyRange, prefix
-from wbkv.errors import Compacted, DeadlineExceeded, Error, InvalidRequest
+from wbkv.errors import Compacted, DeadlineExceeded, Error, InvalidRequest, RequestMismatch
 from wbkv.history import text_of
 from wbkv.trace import Trace
 
@@ -46,7 +46,7 @@ def _outcome(error: BaseException, request: Any, *, sent: bool) -> str:
     """What is known of a call that has ended so. A read of which nobody has heard may have been executed;
     a write that may be is never only late.
     """
-    if not sent or isinstance(error, InvalidRequest | Compacted):
+    if not sent or isinstance(error, InvalidRequest | Compacted | RequestMismatch):
         return "failed"
     late = isinstance(error, DeadlineExceeded) and not _has_id(request)
     return "failed" if isinstance(error, Error) and error.retry_safe and not late else "unknown"
