@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Final
 
 from kvstore import folder
-from kvstore.config import API_PORT, Config, Durability, StoreConfig
+from kvstore.config import API_PORT, Config, ConfigError, Durability, StoreConfig
 from kvstore.folder import CONFIG
 from kvstore.layout import StorageError
 from kvstore.ports import NodeId
@@ -328,11 +328,11 @@ def _sleep(seconds: float) -> bool:
 
 
 def _writable(folder: Path | str) -> Path:
-    """Where nodes are to record. Raises `ClusterError` if they could not make that folder, or write there."""
+    """Where nodes are to record. Raises `ConfigError` if they could not make that folder, or write there."""
     path = Path(folder).absolute()
     there = next(each for each in (path, *path.parents) if each.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise ClusterError(f"cannot record in {path}: {there} is no folder that can be written to")
+        raise ConfigError(f"cannot record in {path}: {there} is no folder that can be written to")
     return path
 
 
