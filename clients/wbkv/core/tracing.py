@@ -69,8 +69,9 @@ class _Facts:
 
     def read(self, key: bytes, revision: int) -> None:
         """What the request found there, unless it had written that itself."""
-        if key not in self.writes and not any(key in keys for keys in self.removed):
-            self.reads.append(_read(key, revision))
+        if key in self.writes or (self.removed and any(key in keys for keys in self.removed)):
+            return
+        self.reads.append(_read(key, revision))
 
     def deleted(self, target: bytes | KeyRange, count: int) -> None:
         """So many keys were removed: if there was none, nothing was written."""
