@@ -9,7 +9,6 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline import java
 from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -68,6 +67,8 @@ def session(
     if master is not None:
         settings["spark.master"] = master
     if not submitted:
+        from pipeline import java  # a program, too: `python -m` wants it not to be loaded yet
+
         java.use()
         _start(settings)
     return kind.builder.config(map=settings).getOrCreate()
