@@ -329,7 +329,7 @@ KINDS = {
     Told.COMPACTED: wbkv.Compacted,
     Told.FUTURE_REVISION: wbkv.FutureRevision,
     Told.PINNED: wbkv.Pinned,
-    Told.REQUEST_MISMATCH: wbkv.ServerError,
+    Told.REQUEST_MISMATCH: wbkv.RequestMismatch,
     Told.REQUEST_EXPIRED: wbkv.OutcomeUnknown,
     Told.WINDOW_FULL: wbkv.Unavailable,
     Told.REQUEST_FORGOTTEN: wbkv.OutcomeUnknown,
@@ -379,7 +379,7 @@ def test_errors_are_what_pythonistas_expect() -> None:
     assert issubclass(wbkv.DeadlineExceeded, TimeoutError)
     public = [getattr(wbkv, name) for name in wbkv.__all__]
     errors = [each for each in public if isinstance(each, type) and issubclass(each, Exception)]
-    assert len(errors) == 16
+    assert len(errors) == 18
     assert all(issubclass(error, wbkv.Error) for error in errors)
 
 
