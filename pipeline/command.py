@@ -120,6 +120,17 @@ def _run(prog: str, job: Job, arguments: argparse.Namespace) -> int:
     return job.run(arguments, spark)
 
 
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """The options of jobs that speak to a cluster and print a result."""
+    parser.add_argument(
+        "-e",
+        "--endpoints",
+        metavar="HOST:PORT,...",
+        help="where the cluster is: any of its nodes ($WBKV_ENDPOINTS, or 127.0.0.1:7400 to 7402)",
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
 def add_spark(parser: argparse.ArgumentParser) -> None:
     """The options of all jobs."""
     group = parser.add_argument_group("Spark")
