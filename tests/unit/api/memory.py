@@ -18,6 +18,7 @@ from kvstore.store.errors import (
     Compacted,
     DeadlinePassed,
     FutureRevision,
+    InvalidRequest,
     Pinned,
     RequestExpired,
     RequestForgotten,
@@ -194,8 +195,8 @@ class MemoryService:
         partitions: Sequence[int] = (),
         timeout_s: float,
     ) -> AsyncGenerator[Part, None]:
-        if partitions and GROUP not in partitions:
-            asked = Range(b"", b"")
+        if not {GROUP}.issuperset(partitions):
+            raise InvalidRequest(f"there is no partition among {partitions}")
         at = revision or self.revision
         self._check(at)
         self.open += 1
