@@ -1,0 +1,32 @@
+"""Spark starts slowly, so all tests in this folder share one session, in one process of pytest's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import pipeline
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep them together (`pytest -n 2 --dist loadgroup`)."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session. A task may fail twice before its job does."""
+    config = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    session = pipeline.session("local[2,3]", name="tests", config=config)
+    java = session.sparkContext._gateway.proc  # type: ignore[union-attr] # there is one while it runs
+    yield session
+    session.stop()
+    java.stdin.close()  # it ends with that
+    java.wait(timeout=60)
