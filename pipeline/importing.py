@@ -42,6 +42,13 @@ class Source:
     """The same for the same files, and no others."""
     manifest: Manifest | None = None
 
+    def rows(self, names: Iterable[str]) -> int | None:
+        """How many these files have, if that is known."""
+        if self.manifest is None:
+            return None
+        known = {f"{DATA}/{file.name}": file.rows for file in self.manifest.files}
+        return sum(known[name] for name in names)
+
     def read(self, spark: SparkSession, names: Sequence[str]) -> DataFrame:
         """The keys and values of these files."""
         reader = spark.read

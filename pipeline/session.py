@@ -64,7 +64,7 @@ def session(
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    travels = {} if shipping.is_local(master) else shipping.settings(packages=ship_packages)
+    travels = {} if shipping.is_local(master) else shipping.prepare(packages=ship_packages)
     settings: dict[str, Any] = {**DEFAULTS, **(LOCAL if local else {}), **travels, "spark.app.name": name}
     settings.update(config or {})
     if master is not None:
