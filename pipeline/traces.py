@@ -26,7 +26,8 @@ DELIVERIES: Final = StructType(
         StructField("group", IntegerType()),
         # "message"; or "begin", first of all lines of a group in a run, and "jump", where the replica took
         # over the state of another: both say in `gts` what it has already, so that lines after it continue
-        # from there. Lines of one run and group are complete from there to the last one.
+        # from there. Lines of one run and group are complete from there to the last one. A node that could
+        # not go on recording says so in a last line "stopped", of no group, with an `error`.
         StructField("kind", StringType()),
         StructField("position", LongType()),  # 1, 2, 3, ...: the lines of a run and group, in order
         StructField("gts", LongType()),  # the message's global timestamp: the transaction's revision
@@ -53,7 +54,9 @@ READ: Final = StructType(
 WRITE: Final = StructType(
     [
         StructField("key", StringType()),
-        StructField("end", StringType()),  # of a range that was removed: all keys from `key` up to here
+        # Of a range that was removed: all keys from `key` up to here, "" being no end. A key of its own in
+        # the same request counts more.
+        StructField("end", StringType()),
         StructField("removed", BooleanType()),
     ]
 )
