@@ -118,7 +118,7 @@ def verify(spark: SparkSession, source: Source) -> int:
         key, count = found["bad"]
         if key is None:
             raise PipelineError(f"{source.folder}: {count} rows have no key")
-        name = bytes(key) if isinstance(key, bytearray) else key
+        name = key if isinstance(key, str) else bytes(key)
         raise PipelineError(f"{source.folder}: the key {name!r} is there {count} times")
     return int(found["rows"])
 

@@ -67,6 +67,8 @@ def session(
     travels = {} if shipping.is_local(master) else shipping.prepare(packages=ship_packages)
     settings: dict[str, Any] = {**DEFAULTS, **(LOCAL if local else {}), **travels, "spark.app.name": name}
     settings.update(config or {})
+    if travels and settings["spark.archives"] != travels["spark.archives"]:  # the user has some, too
+        settings["spark.archives"] += f",{travels['spark.archives']}"
     if master is not None:
         settings["spark.master"] = master
     if not submitted:
