@@ -253,11 +253,20 @@ def test_a_first_batch_that_is_repeated_begins_where_it_did(
 def test_without_changes_there_is_no_batch(
     store: wbkv.Client[bytes], reader: Callable[..., ChangesReader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    looked: list[int] = []
+    changes = wbkv.Client.changes
+
+    def watched(client: wbkv.Client[bytes], keys: wbkv.Keys, **interval: Any) -> Iterator[wbkv.Change[bytes]]:
+        looked.append(interval["after"])
+        return changes(client, keys, **interval)
+
+    monkeypatch.setattr(wbkv.Client, "changes", watched)
     query = reader(prefix="a")
     start = query.initialOffset()
     assert query.latestOffset(start, ANY) == start
     store.put("b", b"")
     assert query.latestOffset(start, ANY) == start
+    assert looked[0] < looked[1]  # nothing is looked through twice
     assert query.partitions(start, start) == []
     store.put("a", b"")
     end = query.latestOffset(start, ANY)

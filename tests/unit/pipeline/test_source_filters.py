@@ -22,7 +22,7 @@ from wbkv import EVERYTHING, KeyRange
 from pipeline.source.filters import MANY, Selection, push
 
 KEY = ("key",)
-keys = st.binary(max_size=3)
+keys = st.lists(st.sampled_from(b"\0a\xff"), max_size=2).map(bytes)  # few, so that they meet
 filters = st.one_of(
     st.builds(EqualTo, st.just(KEY), keys),
     st.builds(EqualNullSafe, st.just(KEY), keys),
@@ -57,7 +57,7 @@ def selects(selection: Selection, key: bytes) -> bool:
     """What is read."""
     if selection.empty:
         return False
-    return key in selection.keys and (selection.points is None or key in selection.points)
+    return key in (selection.keys if selection.points is None else selection.points)
 
 
 @settings(deadline=None)
@@ -101,3 +101,10 @@ def test_very_many_keys_are_a_range_that_spark_still_looks_through() -> None:
     selection, rest = push(Selection(EVERYTHING), [In(KEY, many)])
     assert selection == Selection(KeyRange(many[0], many[-1] + b"\0"))
     assert rest == [In(KEY, many)]
+
+
+def test_single_keys_are_only_those_within_the_range() -> None:
+    asked: list[Filter] = [In(KEY, (b"a", b"b", b"c")), GreaterThan(KEY, b"a"), LessThan(KEY, b"c")]
+    for order in (asked, asked[::-1]):
+        selection, rest = push(Selection(EVERYTHING), order)
+        assert (selection.points, rest) == ((b"b",), [])
