@@ -5,23 +5,39 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint types layers unit campaign torture figures docs proto clean
+.PHONY: help up test java lint types layers unit campaign torture figures docs proto clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
-$(VENV)/installed: pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; wbkv needs Python 3.11 or later"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "wbkv needs Python 3.11 or later; set PYTHON=..."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+define environment
+@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; wbkv needs Python 3.11 or later"; exit 1; }
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	|| { echo "wbkv needs Python 3.11 or later; set PYTHON=..."; exit 1; }
+@$(PYTHON) -m venv $(VENV)
+endef
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# What a cluster needs is a small part of everything: Spark alone has half a gigabyte.
+$(VENV)/serving: pyproject.toml constraints.txt
+	@echo "installing the server into $(VENV), once: about half a minute"
+	$(environment)
+	@$(INSTALL) -e '.[server,cli]'
 	@touch $@
 
-up: $(VENV)/installed ## set up, and run a cluster of three nodes until Ctrl-C; its data stays in .wbkv
+$(VENV)/installed: pyproject.toml constraints.txt
+	@echo "installing the server, Spark and all tools into $(VENV), once: about two minutes and 1.5 GB"
+	$(environment)
+	@$(INSTALL) -e '.[dev]'
+	@touch $(VENV)/serving $@
+
+up: $(VENV)/serving ## set up, and run a cluster of three nodes until Ctrl-C; its data stays in .wbkv
 	@$(BIN)/wbkv up --nodes 3 --partitions 3
 
-test: lint types layers unit ## set up, and run every check
+test: java lint types layers unit ## set up, and run every check
+
+java: $(VENV)/installed
+	@$(BIN)/python -m pipeline.java --install
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -33,7 +49,7 @@ types: $(VENV)/installed
 layers: $(VENV)/installed
 	$(BIN)/lint-imports --no-cache
 
-unit: $(VENV)/installed
+unit: java
 	$(BIN)/python -m pytest -n $(JOBS)
 
 campaign: $(VENV)/installed ## many seeds of the simulator, for an hour or so

@@ -111,21 +111,23 @@ def use(environment: dict[str, str] | os._Environ[str] = os.environ) -> Java:
     return java
 
 
-def install() -> bool:
-    """Install Debian's package, if that can be done without asking anybody. Returns whether it was tried."""
+def install() -> None:
+    """Install Debian's package, if that can be done without asking anybody."""
     apt = shutil.which("apt-get")
     if apt is None:
-        return False
-    command = [apt, "install", "--yes", "--quiet", "--no-install-recommends", PACKAGE]
+        return
+    before = []
     if os.geteuid() != 0:
         sudo = shutil.which("sudo")
         if sudo is None or _run([sudo, "-n", "true"]) is None:
-            return False
-        command = [sudo, "-n", *command]
+            return
+        before = [sudo, "-n"]
     sys.stderr.write(f"installing {PACKAGE}, once: Spark needs Java\n")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(command, env=environment, stdout=sys.stderr, check=False)  # noqa: S603 - fixed words
-    return True
+    for step in (["update"], ["install", "--yes", "--no-install-recommends", PACKAGE]):
+        # If it fails, it says why, and there is still no Java.
+        command = [*before, apt, "--quiet=2", *step]
+        subprocess.run(command, env=environment, stdout=sys.stderr, check=False)  # noqa: S603 - fixed words
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,8 +139,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             java = find()
         except PipelineError:
-            if not (arguments.install and install()):
+            if not arguments.install:
                 raise
+            install()
             java = find()
     except PipelineError as error:
         sys.stderr.write(f"{error}\n")

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline import java
+from pipeline import shipping
 from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -38,12 +38,17 @@ NOISE: Final = re.compile(
 
 
 def session(
-    master: str | None = None, *, name: str = "wbkv", config: Mapping[str, str] | None = None
+    master: str | None = None,
+    *,
+    name: str = "wbkv",
+    config: Mapping[str, str] | None = None,
+    ship_packages: bool = False,
 ) -> SparkSession:
     """The session that there is, or a new one at this master (`local[*]`).
 
     `config`: Spark's own settings; they win over ours. Under spark-submit, and where a session is there
-    already, the master is theirs.
+    already, the master is theirs. Our code travels to executors elsewhere; `ship_packages`: grpcio and
+    protobuf, too, see `pipeline.shipping`.
     """
     kind = _pyspark()
     current = kind.getActiveSession()
@@ -59,15 +64,14 @@ def session(
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings: dict[str, Any] = {
-        **DEFAULTS,
-        **(LOCAL if local else {}),
-        "spark.app.name": name,
-        **(config or {}),
-    }
+    travels = {} if shipping.is_local(master) else shipping.settings(packages=ship_packages)
+    settings: dict[str, Any] = {**DEFAULTS, **(LOCAL if local else {}), **travels, "spark.app.name": name}
+    settings.update(config or {})
     if master is not None:
         settings["spark.master"] = master
     if not submitted:
+        from pipeline import java  # a program, too: `python -m` wants it not to be loaded yet
+
         java.use()
         _start(settings)
     return kind.builder.config(map=settings).getOrCreate()

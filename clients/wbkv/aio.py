@@ -18,7 +18,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload
 
@@ -31,11 +31,27 @@ from wbkv.core.calls import Calls
 from wbkv.core.effects import Plan
 from wbkv.core.locks import raw
 from wbkv.core.recording import requests_of
-from wbkv.core.requests import Requests
+from wbkv.core.requests import Requests, columns_of
 from wbkv.core.routing import Router, endpoints_of
 from wbkv.core.streams import Page, Progress
 from wbkv.core.transactions import Attempt
-from wbkv.data import Change, Consistency, Entry, Key, KeyRange, Keys, NodeStatus, Topology, TxnResult, V
+from wbkv.data import (
+    EVERYTHING,
+    Change,
+    Columns,
+    Consistency,
+    Entry,
+    Key,
+    KeyRange,
+    Keys,
+    NodeStatus,
+    RequestId,
+    Split,
+    Topology,
+    TxnResult,
+    V,
+    key_bytes,
+)
 from wbkv.history import History
 from wbkv.links.embedded import EmbeddedTasks, open_store
 from wbkv.links.grpc_tasks import GrpcTasks
@@ -191,6 +207,36 @@ class Client(_Closes, Generic[V]):
         )  # fmt: skip
         return Scan(self._link, plan, keys_of)
 
+    def scan_columns(
+        self,
+        keys: Keys = EVERYTHING,
+        *,
+        values: bool = True,
+        partitions: Iterable[int] | None = None,
+        revision: int = 0,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+    ) -> Scan[Columns]:
+        """Like `scan`, page by page, each as columns: for those who read much. Of some partitions, or all."""
+        plan = self._requests.scan(
+            keys, limit=0, reverse=False, shape=kv.ENTRIES if values else kv.KEYS, columns=True,
+            partitions=partitions, revision=revision, consistency=consistency, timeout_s=timeout,
+        )  # fmt: skip
+        return Scan(self._link, plan, columns_of)
+
+    async def splits(
+        self,
+        keys: Keys = EVERYTHING,
+        pieces: int = 16,
+        *,
+        partitions: Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> list[Split]:
+        """About so many pieces of a range, with about equally many keys, each of one partition, for those who
+        scan in parallel. The store looks at all keys to find out.
+        """
+        return await self._run(self._requests.splits(keys, pieces, partitions, timeout))
+
     async def count(
         self,
         keys: Keys,
@@ -232,9 +278,12 @@ class Client(_Closes, Generic[V]):
 
     # Transactions
 
-    def txn(self) -> Txn[V]:
-        """A transaction in one message: `client.txn().when(...).then(...).otherwise(...).commit()`."""
-        return Txn(self._link, self._requests)
+    def txn(self, *, id: RequestId | None = None) -> Txn[V]:  # noqa: A002 - what it is
+        """A transaction in one message: `client.txn().when(...).then(...).otherwise(...).commit()`.
+
+        One that has an id is executed once, whoever sends it again; each time the first result is returned.
+        """
+        return Txn(self._link, self._requests, id)
 
     def transaction(self, *, timeout: float | None = None) -> Transaction[V]:
         """An interactive transaction: `async with client.transaction() as tx:`; it commits at the end of
@@ -247,13 +296,22 @@ class Client(_Closes, Generic[V]):
 
     # History
 
-    def snapshot(self, *, ttl: float = 60.0, timeout: float | None = None) -> Opening[Snapshot[V]]:
-        """A revision with everything completed before, which stays readable for `ttl` seconds or to the end
-        of the `async with` block.
+    def snapshot(
+        self,
+        *,
+        ttl: float = 60.0,
+        name: str | None = None,
+        revision: int = 0,
+        timeout: float | None = None,
+    ) -> Opening[Snapshot[V]]:
+        """A revision with everything completed before, or a given one, which stays readable for `ttl` seconds
+        or to the end of the `async with` block.
+
+        What has the same name already becomes this one: so any process can extend its time.
         """
 
         async def take() -> Snapshot[V]:
-            return Snapshot(self, *await self._run(self._requests.snapshot(ttl, timeout)))
+            return Snapshot(self, *await self._run(self._requests.snapshot(ttl, name, revision, timeout)))
 
         return Opening(take)
 
@@ -269,9 +327,38 @@ class Client(_Closes, Generic[V]):
         """
         return Watch(self._link, self._requests, self._requests.watch(keys, after, timeout), marks=progress)
 
+    def changes(
+        self,
+        keys: Keys = EVERYTHING,
+        *,
+        after: int,
+        until: int,
+        partitions: Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Change[V]]:
+        """Every transaction above a revision and up to another, which must not be in the future, that changes
+        anything in a range; of some partitions, or all. Like a `watch` that ends.
+        """
+        plan = self._requests.changes(keys, after, until, partitions, timeout)
+        pages: AsyncPuller[Progress] = AsyncPuller(self._link, plan)
+        change = self._requests.change
+        return (change(*each) async for page in _all(pages) for each in page.changes)
+
     async def compact(self, revision: int, *, timeout: float | None = None) -> None:
         """Forget what only reads below a revision need."""
         await self._run(self._requests.compact(revision, timeout))
+
+    async def release(self, name: str, *, timeout: float | None = None) -> None:
+        """End a snapshot, by its name, before its time. One that is not there any more is no error."""
+        await self._run(self._requests.release(name, timeout))
+
+    async def revision(self, *, timeout: float | None = None) -> int:
+        """A revision with everything completed before, in all partitions: to read at, or to follow changes up
+        to. It stays readable until somebody compacts it; a `snapshot` is kept from that.
+        """
+        pages: AsyncPuller[Page] = AsyncPuller(self._link, self._requests.barrier(timeout))
+        with closing(pages):
+            return (await pages.pull()).revision
 
     # Recipes
 
@@ -289,6 +376,10 @@ class Client(_Closes, Generic[V]):
         """Nodes, partitions, leaders and limits."""
         return await self._run(self._requests.topology(timeout))
 
+    def partition_of(self, key: Key) -> int:
+        """The partition that has a key, as far as this client knows."""
+        return self._requests.calls.router.partition_of(key_bytes(key))
+
     async def status(self, *, timeout: float | None = None) -> list[NodeStatus]:
         """How every node is, those included that do not answer."""
         return await self._run(self._requests.status(timeout))
@@ -297,9 +388,10 @@ class Client(_Closes, Generic[V]):
 class Txn(Generic[V]):
     """A transaction that is being put together."""
 
-    def __init__(self, link: AsyncLink, requests: Requests[V]) -> None:
+    def __init__(self, link: AsyncLink, requests: Requests[V], named: RequestId | None) -> None:
         self._link = link
         self._requests = requests
+        self._named = named
         self._conditions: tuple[Condition, ...] = ()
         self._then: tuple[Operation, ...] = ()
         self._otherwise: tuple[Operation, ...] = ()
@@ -321,7 +413,7 @@ class Txn(Generic[V]):
 
     async def commit(self, *, timeout: float | None = None) -> TxnResult[V]:
         """Send it: one message to just the partitions concerned."""
-        plan = self._requests.transact(self._conditions, self._then, self._otherwise, timeout)
+        plan = self._requests.transact(self._conditions, self._then, self._otherwise, timeout, self._named)
         return await run(self._link, plan)
 
 
@@ -405,7 +497,7 @@ class Snapshot(_Closes, Generic[V]):
 
     def __init__(self, client: Client[V], name: str, revision: int) -> None:
         self._client = client
-        self._name = name
+        self.name = name
         self.revision = revision
 
     async def get(self, key: Key, *, timeout: float | None = None) -> V | None:
@@ -438,15 +530,13 @@ class Snapshot(_Closes, Generic[V]):
 
     async def close(self) -> None:
         """It is not needed any more."""
-        await self._client._run(self._client._requests.release(self._name, None))  # noqa: SLF001 - it is its client's
+        await self._client._run(self._client._requests.release(self.name, None))  # noqa: SLF001 - it is its client's
 
 
 class Scan(_Closes, AsyncIterator[T]):
     """What a scan finds, as it is consumed."""
 
-    def __init__(
-        self, link: AsyncLink, plan: Plan[None], convert: Callable[[Sequence[kv.Entry]], list[T]]
-    ) -> None:
+    def __init__(self, link: AsyncLink, plan: Plan[None], convert: Callable[[Page], list[T]]) -> None:
         self._puller: AsyncPuller[Page] = AsyncPuller(link, plan)
         self._convert = convert
         self._page: Iterator[T] = iter(())
@@ -456,7 +546,7 @@ class Scan(_Closes, AsyncIterator[T]):
     async def _turn(self) -> None:
         page = await self._puller.pull()
         self.revision = page.revision
-        self._page = iter(self._convert(page.entries))
+        self._page = iter(self._convert(page))
 
     async def __aiter__(self) -> AsyncIterator[T]:
         # A generator is faster than `self`. It is not kept: a scan that nobody has any more ends.

@@ -6,6 +6,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -15,10 +16,26 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv.codecs import BYTES, Codec
 from wbkv.core.effects import Plan
 from wbkv.core.locks import raw
-from wbkv.core.requests import Requests
+from wbkv.core.requests import Requests, columns_of
 from wbkv.core.streams import Page, Progress
 from wbkv.core.transactions import Attempt
-from wbkv.data import Change, Consistency, Entry, Key, KeyRange, Keys, NodeStatus, Topology, TxnResult, V
+from wbkv.data import (
+    EVERYTHING,
+    Change,
+    Columns,
+    Consistency,
+    Entry,
+    Key,
+    KeyRange,
+    Keys,
+    NodeStatus,
+    RequestId,
+    Split,
+    Topology,
+    TxnResult,
+    V,
+    key_bytes,
+)
 from wbkv.links.threads import Link, Puller, run
 from wbkv.lock import Lock
 from wbkv.operations import Condition, Operation, add, append, checked
@@ -147,6 +164,36 @@ class Client(_Closes, Generic[V]):
         )  # fmt: skip
         return Scan(self._link, plan, keys_of)
 
+    def scan_columns(
+        self,
+        keys: Keys = EVERYTHING,
+        *,
+        values: bool = True,
+        partitions: Iterable[int] | None = None,
+        revision: int = 0,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+    ) -> Scan[Columns]:
+        """Like `scan`, page by page, each as columns: for those who read much. Of some partitions, or all."""
+        plan = self._requests.scan(
+            keys, limit=0, reverse=False, shape=kv.ENTRIES if values else kv.KEYS, columns=True,
+            partitions=partitions, revision=revision, consistency=consistency, timeout_s=timeout,
+        )  # fmt: skip
+        return Scan(self._link, plan, columns_of)
+
+    def splits(
+        self,
+        keys: Keys = EVERYTHING,
+        pieces: int = 16,
+        *,
+        partitions: Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> list[Split]:
+        """About so many pieces of a range, with about equally many keys, each of one partition, for those who
+        scan in parallel. The store looks at all keys to find out.
+        """
+        return self._run(self._requests.splits(keys, pieces, partitions, timeout))
+
     def count(
         self,
         keys: Keys,
@@ -188,9 +235,12 @@ class Client(_Closes, Generic[V]):
 
     # Transactions
 
-    def txn(self) -> Txn[V]:
-        """A transaction in one message: `client.txn().when(...).then(...).otherwise(...).commit()`."""
-        return Txn(self._link, self._requests)
+    def txn(self, *, id: RequestId | None = None) -> Txn[V]:  # noqa: A002 - what it is
+        """A transaction in one message: `client.txn().when(...).then(...).otherwise(...).commit()`.
+
+        One that has an id is executed once, whoever sends it again; each time the first result is returned.
+        """
+        return Txn(self._link, self._requests, id)
 
     def transaction(self, *, timeout: float | None = None) -> Transaction[V]:
         """An interactive transaction: `with client.transaction() as tx:`; it commits at the end of the
@@ -207,12 +257,20 @@ class Client(_Closes, Generic[V]):
 
     # History
 
-    def snapshot(self, *, ttl: float = 60.0, timeout: float | None = None) -> Snapshot[V]:
-        """A revision with everything completed before, which stays readable for `ttl` seconds or to the end
-        of the `with` block.
+    def snapshot(
+        self,
+        *,
+        ttl: float = 60.0,
+        name: str | None = None,
+        revision: int = 0,
+        timeout: float | None = None,
+    ) -> Snapshot[V]:
+        """A revision with everything completed before, or a given one, which stays readable for `ttl` seconds
+        or to the end of the `with` block.
+
+        What has the same name already becomes this one: so any process can extend its time.
         """
-        name, revision = self._run(self._requests.snapshot(ttl, timeout))
-        return Snapshot(self, name, revision)
+        return Snapshot(self, *self._run(self._requests.snapshot(ttl, name, revision, timeout)))
 
     def watch(
         self, *keys: Keys, after: int | None = None, progress: bool = False, timeout: float | None = None
@@ -225,9 +283,38 @@ class Client(_Closes, Generic[V]):
         """
         return Watch(self._link, self._requests, self._requests.watch(keys, after, timeout), marks=progress)
 
+    def changes(
+        self,
+        keys: Keys = EVERYTHING,
+        *,
+        after: int,
+        until: int,
+        partitions: Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[Change[V]]:
+        """Every transaction above a revision and up to another, which must not be in the future, that changes
+        anything in a range; of some partitions, or all. Like a `watch` that ends.
+        """
+        plan = self._requests.changes(keys, after, until, partitions, timeout)
+        pages: Puller[Progress] = Puller(self._link, plan)
+        change = self._requests.change
+        return (change(*each) for page in _all(pages) for each in page.changes)
+
     def compact(self, revision: int, *, timeout: float | None = None) -> None:
         """Forget what only reads below a revision need."""
         self._run(self._requests.compact(revision, timeout))
+
+    def release(self, name: str, *, timeout: float | None = None) -> None:
+        """End a snapshot, by its name, before its time. One that is not there any more is no error."""
+        self._run(self._requests.release(name, timeout))
+
+    def revision(self, *, timeout: float | None = None) -> int:
+        """A revision with everything completed before, in all partitions: to read at, or to follow changes up
+        to. It stays readable until somebody compacts it; a `snapshot` is kept from that.
+        """
+        pages: Puller[Page] = Puller(self._link, self._requests.barrier(timeout))
+        with closing(pages):
+            return pages.pull().revision
 
     # Recipes
 
@@ -245,6 +332,10 @@ class Client(_Closes, Generic[V]):
         """Nodes, partitions, leaders and limits."""
         return self._run(self._requests.topology(timeout))
 
+    def partition_of(self, key: Key) -> int:
+        """The partition that has a key, as far as this client knows."""
+        return self._requests.calls.router.partition_of(key_bytes(key))
+
     def status(self, *, timeout: float | None = None) -> list[NodeStatus]:
         """How every node is, those included that do not answer."""
         return self._run(self._requests.status(timeout))
@@ -253,9 +344,10 @@ class Client(_Closes, Generic[V]):
 class Txn(Generic[V]):
     """A transaction that is being put together."""
 
-    def __init__(self, link: Link, requests: Requests[V]) -> None:
+    def __init__(self, link: Link, requests: Requests[V], named: RequestId | None) -> None:
         self._link = link
         self._requests = requests
+        self._named = named
         self._conditions: tuple[Condition, ...] = ()
         self._then: tuple[Operation, ...] = ()
         self._otherwise: tuple[Operation, ...] = ()
@@ -277,7 +369,7 @@ class Txn(Generic[V]):
 
     def commit(self, *, timeout: float | None = None) -> TxnResult[V]:
         """Send it: one message to just the partitions concerned."""
-        plan = self._requests.transact(self._conditions, self._then, self._otherwise, timeout)
+        plan = self._requests.transact(self._conditions, self._then, self._otherwise, timeout, self._named)
         return run(self._link, plan)
 
 
@@ -362,7 +454,7 @@ class Snapshot(_Closes, Generic[V]):
 
     def __init__(self, client: Client[V], name: str, revision: int) -> None:
         self._client = client
-        self._name = name
+        self.name = name
         self.revision = revision
 
     def get(self, key: Key, *, timeout: float | None = None) -> V | None:
@@ -395,15 +487,13 @@ class Snapshot(_Closes, Generic[V]):
 
     def close(self) -> None:
         """It is not needed any more."""
-        self._client._run(self._client._requests.release(self._name, None))  # noqa: SLF001 - it is its client's
+        self._client._run(self._client._requests.release(self.name, None))  # noqa: SLF001 - it is its client's
 
 
 class Scan(_Closes, Iterator[T]):
     """What a scan finds, as it is consumed."""
 
-    def __init__(
-        self, link: Link, plan: Plan[None], convert: Callable[[Sequence[kv.Entry]], list[T]]
-    ) -> None:
+    def __init__(self, link: Link, plan: Plan[None], convert: Callable[[Page], list[T]]) -> None:
         self._puller: Puller[Page] = Puller(link, plan)
         self._convert = convert
         self._page: Iterator[T] = iter(())
@@ -413,7 +503,7 @@ class Scan(_Closes, Iterator[T]):
     def _turn(self) -> None:
         page = self._puller.pull()
         self.revision = page.revision
-        self._page = iter(self._convert(page.entries))
+        self._page = iter(self._convert(page))
 
     def __iter__(self) -> Iterator[T]:
         # A generator is faster than `self`. It is not kept: a scan that nobody has any more ends.
@@ -503,9 +593,9 @@ class Counter:
         return int(self._client.using(BYTES).get(self._key, timeout=timeout) or 0)
 
 
-def keys_of(entries: Iterable[kv.Entry]) -> list[bytes]:
+def keys_of(page: Page) -> list[bytes]:
     """The keys of a page."""
-    return [entry.key for entry in entries]
+    return [entry.key for entry in page.entries]
 
 
 def _all(puller: Puller[T]) -> Iterator[T]:

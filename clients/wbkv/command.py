@@ -151,7 +151,7 @@ def _others() -> Collection[Any]:
 
 
 def _needs(name: str, error: ModuleNotFoundError) -> str:
-    extra = {"check": "check", "completion": "cli"}.get(name, "server")
+    extra = {"check": "check", "completion": "cli", "pipeline": "pipeline"}.get(name, "server")
     return f"{name} needs {error.name}, which is not installed: pip install 'wbkv[{extra}]'"
 
 

@@ -11,6 +11,10 @@ from wbkv_proto.v1 import kv_pb2 as kv
 V = TypeVar("V")
 W = TypeVar("W")
 
+_TICKS_PER_S: Final = 10_000
+_GROUP_BITS: Final = 10
+"""A revision is a time, in ticks since the cluster was made, and the number of a partition."""
+
 Key: TypeAlias = str | bytes
 """A str stands for its UTF-8 bytes."""
 
@@ -178,6 +182,56 @@ class Change(NamedTuple, Generic[V]):
     revision: int
     events: tuple[Event[V], ...]
     """In the order of keys. None at all: a mark of progress, everything up to the revision has been seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Entries of a scan, each field of all of them together: what `numpy.frombuffer` and Arrow take as it is.
+    Numbers are little endian.
+    """
+
+    revision: int
+    """What all of the scan is as of."""
+    count: int
+    """How many entries there are here."""
+    keys: bytes
+    """One after the other."""
+    key_ends: bytes
+    """Where each ends, 32 bits."""
+    values: bytes
+    value_ends: bytes
+    """Likewise; both empty if only keys were asked for."""
+    create_revisions: bytes
+    """64 bits, as those that follow."""
+    mod_revisions: bytes
+    versions: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A piece of a range."""
+
+    partition: int
+    """It has keys of this partition only."""
+    keys: KeyRange
+    count: int
+    """About how many."""
+
+
+class RequestId(NamedTuple):
+    """What makes a write the same write, wherever and whenever it is sent again: it is executed once."""
+
+    client: int
+    """From 1 to 2^63 - 1: chosen so that nobody else has the same, at random or as a hash of something."""
+    sequence: int
+    """From 1 to 4096."""
+    deadline: int
+    """A revision (see `later`), at most a day ahead: after it, the write is not executed any more."""
+
+
+def later(revision: int, seconds: float) -> int:
+    """A revision so many seconds after another."""
+    return revision + (int(seconds * _TICKS_PER_S) << _GROUP_BITS)
 
 
 @dataclass(frozen=True, slots=True)

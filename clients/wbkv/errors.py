@@ -56,6 +56,16 @@ class OutcomeUnknown(Error):
     """
 
 
+class RequestExpired(Error):
+    """A write under a `RequestId` came after its deadline. It was not executed now; it may have been
+    before.
+    """
+
+
+class RequestMismatch(Error):
+    """The `RequestId` has been used for another write. This one was not executed."""
+
+
 class Compacted(Error):
     """History below `revision` is gone. Of a watch: scan again, and watch after the scan's revision."""
 
@@ -116,6 +126,7 @@ _ERRORS: Final[dict[int, type[Error]]] = {
     Told.DEADLINE_PASSED: DeadlineExceeded,
     Told.FUTURE_REVISION: FutureRevision,
     Told.PINNED: Pinned,
+    Told.REQUEST_MISMATCH: RequestMismatch,
     # Only a repetition can be expired or forgotten: an earlier attempt may have been executed.
     Told.REQUEST_EXPIRED: OutcomeUnknown,
     Told.REQUEST_FORGOTTEN: OutcomeUnknown,

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from wbkv.core.effects import Plan
 from wbkv.core.requests import Requests
-from wbkv.data import Entry, Key, KeyRange, TxnResult, V
+from wbkv.data import Entry, Key, KeyRange, RequestId, TxnResult, V
 from wbkv.errors import ClientClosed, Forked
 from wbkv.links.tasks import AsyncLink, run
 from wbkv.operations import Condition, Operation, add, append
@@ -130,10 +130,11 @@ class Pipeline(Generic[V]):
         *then: Operation,
         when: Iterable[Condition] = (),
         otherwise: Iterable[Operation] = (),
+        id: RequestId | None = None,  # noqa: A002 - what it is
         timeout: float | None = None,
     ) -> Future[TxnResult[V]]:
-        """A transaction."""
-        plan = self._requests.transact(tuple(when), then, tuple(otherwise), timeout)
+        """A transaction. One that has an id is executed once, whoever sends it again."""
+        plan = self._requests.transact(tuple(when), then, tuple(otherwise), timeout, id)
         return self._submit(plan)
 
     # The end

@@ -48,6 +48,7 @@ from kvstore.machine.results import (
     Written,
 )
 from kvstore.store.service import Committed, Consistency, Identity
+from multicast.types import GROUPS_MAX
 
 SCAN_BYTES: Final = 1 << 20
 """Of a scan inside a transaction, if it does not say."""
@@ -249,6 +250,13 @@ def revision_of(name: str, revision: int) -> int:
     if revision > REVISION_MAX:
         raise InvalidRequest(f"{name} must be at most {REVISION_MAX}, not {revision}")
     return revision
+
+
+def partitions_of(numbers: Sequence[int]) -> tuple[int, ...]:
+    """Some partitions, each once."""
+    if len(numbers) > GROUPS_MAX:
+        raise InvalidRequest(f"there are no {len(numbers)} partitions")
+    return tuple(dict.fromkeys(numbers))
 
 
 def shape_of(number: int) -> Shape:

@@ -6,17 +6,20 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
 from wbkv_proto.v1 import kv_pb2 as kv
 
+from kvstore.api.columns import columns_of
 from kvstore.api.convert import (
     Reader,
     consistency_of,
     entry_fields,
     header_fields,
     identity_of,
+    partitions_of,
     results_size,
     revision_of,
     shape_of,
@@ -48,6 +51,9 @@ PROGRESS_S: Final = 5.0
 PROGRESS_S_MIN: Final = 0.05
 PROGRESS_S_MAX: Final = 3600.0
 RANGES_MAX: Final = 1024
+PIECES_MAX: Final = 1 << 16
+NAME_MAX: Final = 200
+"""Characters of a snapshot's name."""
 
 Fields = Callable[[Committed], dict[str, Any]]
 Begun: TypeAlias = tuple[Awaitable[Committed], Fields]
@@ -179,6 +185,7 @@ class KV:
             "Put": self._single("put", kv.PutRequest, kv.PutResponse),
             "Delete": self._single("delete", kv.DeleteRequest, kv.DeleteResponse),
             "Scan": Streaming(kv.ScanRequest, self._scan),
+            "Splits": Unary(kv.SplitsRequest, self._splits),
             "Snapshot": Unary(kv.SnapshotRequest, self._snapshot),
             "ReleaseSnapshot": Unary(kv.ReleaseSnapshotRequest, self._release),
             "Compact": Unary(kv.CompactRequest, self._compact),
@@ -213,25 +220,42 @@ class KV:
             limit=0 if not message.limit else min(message.limit, INT64_MAX - 1) + 1,
             reverse=message.reverse,
             keys_only=shape is not Shape.ENTRIES,
+            partitions=partitions_of(message.partitions),
             timeout_s=timeout_s or self._backing.options.default_timeout_s,
         )
         most = min(message.page_bytes or PAGE_BYTES, self._backing.options.response_bytes // 4)
         room = _Room(message.limit, message.limit_bytes)
-        page = kv.ScanResponse()
+        revision = 0
+        page: list[Entry] = []
+        make = partial(_page, shape=shape, columns=message.columns)
         async with aclosing(parts):  # type: ignore[type-var]  # a generator
             async for part in parts:
-                if not page.HasField("header"):
-                    page.header.CopyFrom(self._backing.header(revision=part.revision))
+                revision = part.revision
                 for entries, full in room.take(part.entries, most):
                     if shape is not Shape.COUNT:
-                        _add_entries(page, entries)
+                        page += entries
                         if full:
-                            yield page
-                            page = kv.ScanResponse(header=page.header)
+                            yield make(self._backing.header(revision=revision), page)
+                            page = []
                 if room.more:
                     break
-        page.count, page.more = room.count, room.more
-        yield page
+        last = make(self._backing.header(revision=revision), page)
+        last.count, last.more = room.count, room.more
+        yield last
+
+    async def _splits(self, message: kv.SplitsRequest, timeout_s: float) -> Message:
+        if not 0 < message.pieces <= PIECES_MAX:
+            raise InvalidRequest(f"pieces must be from 1 to {PIECES_MAX}, not {message.pieces}")
+        found = await self._service.splits(
+            Reader(self._service.limits).range(message.range),
+            message.pieces,
+            partitions=partitions_of(message.partitions),
+            timeout_s=timeout_s,
+        )
+        response = kv.SplitsResponse(header=self._backing.header())
+        for group, (start, end), count in found:
+            response.splits.add(partition=group, keys={"start": start, "end": end or b""}, count=count)
+        return response
 
     # Snapshots and history
 
@@ -239,7 +263,14 @@ class KV:
         ttl_s = message.ttl_ms / 1000 or SNAPSHOT_S
         if ttl_s > SNAPSHOT_S_MAX:
             raise InvalidRequest(f"ttl_ms must be at most {SNAPSHOT_S_MAX * 1000:.0f}, not {message.ttl_ms}")
-        taken = await self._service.snapshot(name=_new_name(), ttl_s=ttl_s, timeout_s=timeout_s)
+        if len(message.name) > NAME_MAX:
+            raise InvalidRequest(f"a snapshot's name must have at most {NAME_MAX} characters")
+        taken = await self._service.snapshot(
+            name=message.name or _new_name(),
+            ttl_s=ttl_s,
+            revision=revision_of("revision", message.revision),
+            timeout_s=timeout_s,
+        )
         return kv.SnapshotResponse(
             header=self._backing.header(revision=taken.revision),
             name=taken.name,
@@ -271,6 +302,9 @@ class KV:
         reader = Reader(self._service.limits)
         ranges = tuple(reader.range(asked) for asked in message.ranges)
         after = revision_of("after", message.after)
+        until = revision_of("until", message.until)
+        if until and not 0 < after <= until:
+            raise InvalidRequest(f"a watch until {until} must be after a revision up to that, not {after}")
         progress_s = message.progress_ms / 1000 or PROGRESS_S
         progress_s = min(max(progress_s, PROGRESS_S_MIN), PROGRESS_S_MAX)
         timeout_s = timeout_s or self._backing.options.default_timeout_s
@@ -278,7 +312,13 @@ class KV:
         if not after:
             snapshot = await self._service.snapshot(name=_new_name(), ttl_s=SNAPSHOT_S, timeout_s=timeout_s)
             after = snapshot.revision
-        batches = self._service.watch(after=after, ranges=ranges, progress_s=progress_s)
+        batches = self._service.watch(
+            after=after,
+            ranges=ranges,
+            partitions=partitions_of(message.partitions),
+            until=until,
+            progress_s=progress_s,
+        )
         try:
             async with aclosing(batches):  # type: ignore[type-var]  # a generator
                 yield kv.WatchResponse(header=self._backing.header(revision=after), revision=after)
@@ -324,7 +364,11 @@ class KV:
         yield response
 
 
-def _add_entries(page: kv.ScanResponse, entries: Iterable[Entry]) -> None:
+def _page(header: kv.Header, entries: Sequence[Entry], *, shape: Shape, columns: bool) -> kv.ScanResponse:
+    page = kv.ScanResponse(header=header)
+    if columns:
+        page.columns.CopyFrom(columns_of(entries, values=shape is Shape.ENTRIES))
+        return page
     add = page.entries.add
     for entry in entries:
         add(
@@ -334,6 +378,7 @@ def _add_entries(page: kv.ScanResponse, entries: Iterable[Entry]) -> None:
             mod_revision=entry.mod_revision,
             version=entry.version,
         )
+    return page
 
 
 class _Room:

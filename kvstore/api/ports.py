@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from kvstore.machine.placement import Placement
 from kvstore.machine.request import Get, Limits, Range, Scan, Transaction
-from kvstore.store.service import Batch, Committed, Consistency, Identity, Part, Snapshot
+from kvstore.store.service import Batch, Committed, Consistency, Identity, Part, Snapshot, Split
 
 
 class PartitionFacts(NamedTuple):
@@ -81,11 +81,19 @@ class Service(Protocol):
         limit: int = 0,
         reverse: bool = False,
         keys_only: bool = False,
+        partitions: Sequence[int] = (),
         timeout_s: float,
     ) -> AsyncIterator[Part]:
-        """All of a range at one revision, in the order of keys. The time-out is for each part."""
+        """All of a range, or what some partitions have of it, at one revision, in the order of keys. The
+        time-out is for each part.
+        """
 
-    async def snapshot(self, *, name: str, ttl_s: float, timeout_s: float) -> Snapshot:
+    async def splits(
+        self, asked: Range, pieces: int, *, partitions: Sequence[int] = (), timeout_s: float
+    ) -> Sequence[Split]:
+        """Pieces of a range, each of one partition, of about equally many keys."""
+
+    async def snapshot(self, *, name: str, ttl_s: float, revision: int = 0, timeout_s: float) -> Snapshot:
         """A revision that has everything completed so far, kept for a while."""
 
     async def release(self, name: str, *, timeout_s: float) -> None:
@@ -94,5 +102,13 @@ class Service(Protocol):
     async def compact(self, revision: int, *, timeout_s: float) -> None:
         """Forget what no read at this revision or above needs."""
 
-    def watch(self, *, after: int, ranges: tuple[Range, ...], progress_s: float) -> AsyncIterator[Batch]:
+    def watch(
+        self,
+        *,
+        after: int,
+        ranges: tuple[Range, ...],
+        partitions: Sequence[int] = (),
+        until: int = 0,
+        progress_s: float,
+    ) -> AsyncIterator[Batch]:
         """All transactions after a revision that change anything in these ranges."""

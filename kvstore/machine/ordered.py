@@ -6,7 +6,8 @@ machine's `Picture`, in one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from sortedcontainers import SortedList
@@ -40,6 +41,32 @@ class OrderedMap(Protocol[K, V]):
 
     def items(self, start: K, end: K | None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
         """Keys from `start` up to, not including, `end`, or to the last; or the same backwards."""
+
+    def marks(self, start: K, end: K | None, every: int, most: int) -> Marks[K]:
+        """Every so-many-th of the first keys of a range: roughly, for a map that is on a disk."""
+
+
+class Marks(NamedTuple, Generic[K]):
+    """Where keys are."""
+
+    keys: tuple[K, ...]
+    """Every so-many-th."""
+    rest: int
+    """How many there were after the last of these."""
+    last: K | None
+    """The last that was looked at, if there may be more after it."""
+
+
+def marks_of(keys: Iterable[K], every: int, most: int) -> Marks[K]:
+    """Of keys in order. Makes no list of them."""
+    found: list[K] = []
+    count = 0
+    key = None
+    for key in islice(keys, most):
+        count += 1
+        if count % every == 0:
+            found.append(key)
+    return Marks(tuple(found), count % every, key if count == most else None)
 
 
 class Table(NamedTuple, Generic[K, V]):
@@ -92,6 +119,10 @@ class MemoryMap(Generic[K, V]):
         rows = self._rows
         for key in self._ordered.irange(start, end, (True, False), reverse=reverse):
             yield key, rows[key]
+
+    def marks(self, start: K, end: K | None, every: int, most: int) -> Marks[K]:
+        """Every so-many-th of the first keys of a range."""
+        return marks_of((key for key, _ in self.items(start, end)), every, most)
 
     def copy(self) -> MemoryMap[K, V]:
         """An independent copy."""

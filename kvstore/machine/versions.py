@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Final, TypeAlias
 
 from kvstore.machine.data import Data
-from kvstore.machine.ordered import OrderedMap
+from kvstore.machine.ordered import Marks, OrderedMap
 from kvstore.machine.request import Range
 from kvstore.machine.results import Entry
 from multicast.errors import InvariantBroken
@@ -117,6 +117,10 @@ class Versions:
             old = found if found.mod_revision <= revision else self._as_of(key, found, revision)
             if old is not None and (value := old.value) is not None:
                 yield Entry(key, value, old.create_revision, old.mod_revision, old.version)
+
+    def marks(self, asked: Range, every: int, most: int) -> Marks[bytes]:
+        """Roughly where the keys of a range are, removed ones included."""
+        return self._latest.marks(*asked, every, most)
 
     def changes(self, after: int) -> Iterator[tuple[int, Row]]:
         """The change feed: all transactions above a revision, up to the watermark, in order."""

@@ -17,7 +17,7 @@ from sortedcontainers import SortedList
 
 from kvstore import layout
 from kvstore.layout import StorageError
-from kvstore.machine.ordered import Ordered, Table
+from kvstore.machine.ordered import Marks, Ordered, Table
 from kvstore.storage.rows import Pair, Rows, chunks
 
 K = TypeVar("K", bound=Ordered)
@@ -166,6 +166,14 @@ class StoredMap(Generic[K, V]):
             if value is not None:
                 yield key, value
             key, value = next(over, _END)
+
+    def marks(self, start: K, end: K | None, every: int, most: int) -> Marks[K]:
+        """Every so-many-th of the first keys of a range, as far as they are below all layers."""
+        first = self._table.encode_key(start)
+        last = None if end is None else self._table.encode_key(end)
+        found = self._below.marks(first, last, every, most)
+        keys = tuple(self._key(key) for key in found.keys)
+        return Marks(keys, found.rest, None if found.last is None else self._key(found.last))
 
     def _over(self, start: K, end: K | None, *, reverse: bool) -> Iterator[tuple[K, V | None]]:
         """A range of all layers."""

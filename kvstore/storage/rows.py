@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
 from typing import Final, Protocol, TypeAlias
 
 from kvstore import layout
 from kvstore.layout import STORE_NODES
+from kvstore.machine.ordered import Marks, marks_of
 from kvstore.storage.environment import Environment, Transaction
 from multicast.types import GroupId
 
@@ -39,6 +41,9 @@ class Rows(Protocol):
         self, start: bytes, end: bytes | None, count: int, *, reverse: bool = False
     ) -> tuple[Sequence[Pair], bool]:
         """The first rows of a range, or the last ones backwards, and whether there may be more."""
+
+    def marks(self, start: bytes, end: bytes | None, every: int, most: int) -> Marks[bytes]:
+        """Every so-many-th of the first keys of a range."""
 
 
 def chunks(rows: Rows, start: bytes, end: bytes | None, *, reverse: bool = False) -> Iterator[Sequence[Pair]]:
@@ -141,6 +146,20 @@ class LmdbRows:
         )
         return found, more
 
+    def marks(self, start: bytes, end: bytes | None, every: int, most: int) -> Marks[bytes]:
+        """Every so-many-th of the first keys of a range. Long keys that begin alike count as one."""
+        low = _bound(self._prefix, start)
+        high = self._end() if end is None else _bound(self._prefix, end)
+        cursor = self._env.read().cursor(self._handle)
+        found = cursor.iternext(values=False) if cursor.set_range(low) else iter(())
+        marks = marks_of(takewhile(high.__gt__, found), every, most)
+        cut = len(self._prefix)
+        keys = tuple(key[cut : cut + HEAD] for key in marks.keys)
+        return Marks(keys, marks.rest, None if marks.last is None else marks.last[cut:])
+
+    def _end(self) -> bytes:
+        return (int.from_bytes(self._prefix, "big") + 1).to_bytes(len(self._prefix), "big")
+
     def first(self, transaction: Transaction, count: int) -> list[Pair]:
         """Some rows, as the transaction sees them."""
         found: list[Pair] = []
@@ -226,10 +245,18 @@ class MemoryRows:
         self, start: bytes, end: bytes | None, count: int, *, reverse: bool = False
     ) -> tuple[Sequence[Pair], bool]:
         """The first rows of a range, or the last ones backwards, and whether there may be more."""
-        low = bisect_left(self.keys, start)
-        high = len(self.keys) if end is None else max(low, bisect_left(self.keys, end))
+        low, high = self._between(start, end)
         part = slice(max(low, high - count), high) if reverse else slice(low, min(low + count, high))
         found = list(zip(self.keys[part], self.values[part], strict=True))
         if reverse:
             found.reverse()
         return found, high - low > count
+
+    def marks(self, start: bytes, end: bytes | None, every: int, most: int) -> Marks[bytes]:
+        """Every so-many-th of the first keys of a range."""
+        low, high = self._between(start, end)
+        return marks_of(islice(self.keys, low, high), every, most)
+
+    def _between(self, start: bytes, end: bytes | None) -> tuple[int, int]:
+        low = bisect_left(self.keys, start)
+        return low, len(self.keys) if end is None else max(low, bisect_left(self.keys, end))

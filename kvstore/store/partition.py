@@ -34,6 +34,8 @@ from kvstore.store.questions import (
     NotLeading,
     Page,
     Response,
+    Sample,
+    Sampled,
     Strict,
     Values,
 )
@@ -68,6 +70,9 @@ RAISE_TICKS: Final = 10_000
 
 READS: Final = 10_000
 """Strict reads that may wait. Those that nobody waits for any more are among them: they end with the rest."""
+
+SAMPLED: Final = 1 << 16
+"""Keys that are looked at for one answer to who wants to know where they are."""
 
 FEED_ROWS: Final = 4096
 """Transactions that are looked at for one answer to a watch."""
@@ -276,6 +281,10 @@ class Partition:
         elif isinstance(question, Feed):
             self._watches.append(_Watch(asker, query.number, question, now + question.wait_s))
             self._watched = NO_TIMESTAMP
+        elif isinstance(question, Sample):
+            most = min(question.most, SAMPLED)
+            marks = self.machine.versions.marks(question.range, max(question.every, 1), most)
+            self._answer(asker, query.number, Sampled(*marks))
         else:
             self._answer(asker, query.number, self._read_at(question))
 

@@ -40,7 +40,15 @@ class Feed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     wait_s: float
 
 
-Question: TypeAlias = Strict | At | Page | Feed
+class Sample(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Where are the keys of a range? Look at so many, and name every so-many-th."""
+
+    range: Range
+    every: int
+    most: int
+
+
+Question: TypeAlias = Strict | At | Page | Feed | Sample
 
 
 class Values(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -79,6 +87,16 @@ class Changes(msgspec.Struct, frozen=True, array_like=True, tag=4):
     transactions: tuple[tuple[int, tuple[Event, ...]], ...]
 
 
+class Sampled(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """Roughly: removed keys may count, and the newest may not."""
+
+    keys: tuple[bytes, ...]
+    rest: int
+    """How many there were after the last of these."""
+    last: bytes | None
+    """The last that was looked at, if there may be more after it."""
+
+
 class NotLeading(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """Somebody else must be asked: the leader of this ballot, if there is one."""
 
@@ -97,4 +115,4 @@ class Gone(msgspec.Struct, frozen=True, array_like=True, tag=7):
     floor: int
 
 
-Response: TypeAlias = Values | Entries | Busy | Changes | NotLeading | NotYet | Gone
+Response: TypeAlias = Values | Entries | Busy | Changes | Sampled | NotLeading | NotYet | Gone

@@ -30,12 +30,26 @@ from kvstore.store.questions import (
     NotYet,
     Page,
     Question,
+    Sample,
+    Sampled,
     Strict,
     Values,
 )
+from kvstore.store.splits import LOOKED_AT, Split, Spread, divide
 from multicast.types import TICKS_PER_S, GroupId, timestamp
 
-__all__ = ["Batch", "Committed", "Consistency", "Entry", "Event", "Identity", "Part", "Service", "Snapshot"]
+__all__ = [
+    "Batch",
+    "Committed",
+    "Consistency",
+    "Entry",
+    "Event",
+    "Identity",
+    "Part",
+    "Service",
+    "Snapshot",
+    "Split",
+]
 
 PAGE_BYTES: Final = 128 << 10
 """How much of a scan or of a watch one replica is asked for at a time: a few milliseconds of its loop."""
@@ -294,10 +308,12 @@ class Service:
         limit: int = 0,
         reverse: bool = False,
         keys_only: bool = False,
+        partitions: Sequence[int] = (),
         page_bytes: int = PAGE_BYTES,
         timeout_s: float,
     ) -> AsyncIterator[Part]:
-        """All of a range at one revision, in the order of the keys, in parts that come as they are wanted.
+        """All of a range at one revision, in the order of the keys, in parts that come as they are wanted;
+        or only of some partitions.
 
         The time-out is for each part.
         """
@@ -305,12 +321,12 @@ class Service:
         whole = Scan(asked, limit, page_bytes, reverse, shape)
         validate(Transaction(then=(whole,)), self.limits)
         self._gateway.check_revision(max(revision, min_revision))
-        groups = sorted(self.placement.groups_of_range(asked))
+        groups = self._groups((asked,), partitions)
         async with self._deadline(timeout_s):
             if not revision and consistency is Consistency.STRICT:
                 revision = await self._cut((asked,))
             elif not revision:
-                revision = await self._complete(groups, min_revision)
+                revision = await self._complete(groups or self._gateway.groups, min_revision)
         yield Part(revision, ())
         streams = [_Stream(self, group, whole, revision, timeout_s) for group in groups]
         left = limit or float("inf")
@@ -326,6 +342,29 @@ class Service:
             for stream in streams:
                 stream.close()
 
+    def _groups(self, ranges: tuple[Range, ...], partitions: Sequence[int]) -> list[GroupId]:
+        """Those that have keys of the ranges, of these partitions if there are any."""
+        found = {group for asked in ranges for group in self.placement.groups_of_range(asked)}
+        if partitions:
+            for partition in partitions:
+                if partition not in self._gateway.groups:
+                    raise errors.InvalidRequest(f"there is no partition {partition}")
+            found.intersection_update(map(GroupId, partitions))
+        return sorted(found)
+
+    async def splits(
+        self, asked: Range, pieces: int, *, partitions: Sequence[int] = (), timeout_s: float
+    ) -> list[Split]:
+        """Pieces of a range, each of one partition, of about equally many keys."""
+        spreads = {group: Spread(asked) for group in self._groups((asked,), partitions)}
+        async with self._deadline(timeout_s):
+            for group, spread in spreads.items():
+                while spread.left is not None:
+                    question = Sample(spread.left, spread.every, LOOKED_AT)
+                    found = await self._ask(group, question, Sampled, 0)
+                    spread.add(found.keys, found.rest, found.last)
+        return divide(spreads, pieces)
+
     async def page(self, group: GroupId, scan: Scan, revision: int, timeout_s: float) -> Entries:
         """One group's part of a scan, as far as its limits go."""
         async with self._deadline(timeout_s):
@@ -339,17 +378,22 @@ class Service:
         self._turn_soon()
         return (await future).revision
 
-    async def snapshot(self, *, name: str, ttl_s: float, timeout_s: float) -> Snapshot:
-        """A revision that has everything completed so far, kept for so long. The same name moves it."""
+    async def snapshot(self, *, name: str, ttl_s: float, revision: int = 0, timeout_s: float) -> Snapshot:
+        """A revision that has everything completed so far, or a given one, kept for so long. The same name
+        moves it.
+        """
+        self._gateway.check_revision(revision)
         async with self._deadline(timeout_s):
             while True:
-                revision = await self._cut((EVERYTHING,))
+                kept = revision or await self._cut((EVERYTHING,))
                 until = timestamp(self._gateway.newest() + int(ttl_s * TICKS_PER_S), GroupId(0))
                 try:
-                    await self._everywhere(Pin(name, revision, until), revision)
+                    await self._everywhere(Pin(name, kept, until), kept)
                 except errors.Compacted:
+                    if revision:
+                        raise
                     continue  # somebody was faster
-                return Snapshot(name, revision, ttl_s)
+                return Snapshot(name, kept, ttl_s)
 
     async def release(self, name: str, *, timeout_s: float) -> None:
         """A snapshot is not needed any more."""
@@ -378,15 +422,23 @@ class Service:
     # Watches
 
     async def watch(
-        self, *, after: int, ranges: tuple[Range, ...], progress_s: float = 1.0
+        self,
+        *,
+        after: int,
+        ranges: tuple[Range, ...],
+        partitions: Sequence[int] = (),
+        until: int = 0,
+        progress_s: float = 1.0,
     ) -> AsyncIterator[Batch]:
         """All transactions after a revision that change anything in these ranges, in the order of revisions.
 
         A batch has whole transactions of all groups, and everything up to its revision; one without any is a
-        mark of progress. It goes on for ever, or until what follows was compacted.
+        mark of progress. It goes on for ever, or up to a revision, or until what follows was compacted.
         """
-        self._gateway.check_revision(after)
-        groups = sorted({group for asked in ranges for group in self.placement.groups_of_range(asked)})
+        self._gateway.check_revision(max(after, until))
+        groups = self._groups(ranges, partitions)
+        if not groups:
+            groups = list(map(GroupId, partitions))  # they have none of it, and say how far they are
         merged = MergedFeed(groups, after)
         feeds = [_Feed(self, group, ranges, merged) for group in groups]
         loop = asyncio.get_running_loop()
@@ -403,6 +455,9 @@ class Service:
                 for feed in feeds:
                     feed.take()
                 upto = merged.complete
+                if 0 < until <= upto:
+                    yield Batch(until, tuple(each for each in merged.drain() if each[0] <= until))
+                    return
                 if upto > told:
                     found = merged.drain()
                     if found or loop.time() >= told_at + progress_s:
@@ -410,7 +465,7 @@ class Service:
                         yield Batch(upto, found)
                 # Groups are moved past what waits to be passed on; now and then to the present, for a mark of
                 # progress. If each were moved past all others all the time, none would ever be idle.
-                wanted = merged.wanted
+                wanted = max(merged.wanted, until)
                 if loop.time() >= told_at + progress_s:
                     wanted = max(wanted, timestamp(self._gateway.newest(), GroupId(0)))
                 for feed in feeds:

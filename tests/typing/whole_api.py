@@ -71,7 +71,13 @@ def blocks(client: wbkv.Client[str]) -> None:
         assert_type(tx.append("a", "x"), int)
         assert_type(tx.holds(), bool)
         assert_type(tx.revision, int)
-    with client.snapshot(ttl=5.0) as snapshot:
+    assert_type(next(client.scan_columns(partitions=[0], values=False)).key_ends, bytes)
+    assert_type(client.splits("a", 8)[0].keys, wbkv.KeyRange)
+    assert_type(next(client.changes(after=1, until=client.revision())), wbkv.Change[str])
+    assert_type(client.partition_of("a"), int)
+    client.txn(id=wbkv.RequestId(1, 1, wbkv.later(1, 60.0))).then(wbkv.put("a", "1")).commit()
+    with client.snapshot(ttl=5.0, name="mine", revision=7) as snapshot:
+        client.release(snapshot.name)
         assert_type(snapshot.get("a"), str | None)
         assert_type(snapshot.entry("a"), wbkv.Entry[str] | None)
         assert_type(snapshot.get_many(["a"]), list[str | None])
@@ -137,6 +143,9 @@ async def twin(client: aio.Client[bytes]) -> None:
     async with client.transaction() as tx:
         assert_type(await tx.get("a"), bytes | None)
         assert_type(tx.scan("a"), AsyncIterator[wbkv.Entry[bytes]])
+    assert_type(await anext(client.scan_columns()), wbkv.Columns)
+    assert_type(await client.splits(), list[wbkv.Split])
+    assert_type(await anext(client.changes(after=1, until=await client.revision())), wbkv.Change[bytes])
     async with client.snapshot() as snapshot:
         assert_type(await snapshot.get("a"), bytes | None)
     assert_type(await client.snapshot(), aio.Snapshot[bytes])

@@ -36,6 +36,8 @@ from kvstore.store.questions import (
     Page,
     Question,
     Response,
+    Sample,
+    Sampled,
     Strict,
     Values,
 )
@@ -51,11 +53,14 @@ QUESTIONS: list[Question] = [
     Strict((Get(b"k"), SCAN)),
     At((), 7),
     Page(SCAN, 9),
+    Sample(SCAN.range, 64, 1024),
     Feed(1, (Range(b"", None), Range(b"a", b"b")), 1000, 0.5),
 ]
 RESPONSES: list[Response] = [
     Values(7, (Got(None), Got(ENTRY), Scanned((ENTRY,), 1, more=False))),
     Entries(7, (ENTRY,), more=True),
+    Sampled((b"k", b"l"), 3, b"m"),
+    Sampled((), 0, None),
     Busy(),
     Changes(9, ((8, (Event(b"k", None, 1, 2), Event(b"l", b"v", 1, 2))),)),
     NotLeading(BALLOT),

@@ -15,9 +15,19 @@ from wbkv_proto.v1.error_pb2 import Error as Told
 
 from wbkv.core.effects import TOPOLOGY, Ask, Failure, Method, Plan, Wait
 from wbkv.core.forks import at_fork
-from wbkv.core.identity import Identity
+from wbkv.core.identity import WINDOW, Identity
 from wbkv.core.routing import Router
-from wbkv.errors import DeadlineExceeded, Error, LimitExceeded, OutcomeUnknown, Unavailable, error_of
+from wbkv.data import RequestId
+from wbkv.errors import (
+    DeadlineExceeded,
+    Error,
+    LimitExceeded,
+    OutcomeUnknown,
+    RequestExpired,
+    RequestMismatch,
+    Unavailable,
+    error_of,
+)
 
 PATIENCE_S: Final = 2.0
 """How long a node may be silent before another is asked too; twice that the next time, and so on."""
@@ -103,9 +113,18 @@ class Calls:
         """A call that changes nothing, or that may be made twice."""
         return self._attempts(method, request, key, time_of(timeout_s, self.timeout_s), writes=False)
 
-    def write(self, method: Method, request: Write, key: bytes, timeout_s: float | None) -> Plan[Any]:
-        """A call that must not be executed twice."""
+    def write(
+        self,
+        method: Method,
+        request: Write,
+        key: bytes,
+        timeout_s: float | None,
+        named: RequestId | None = None,
+    ) -> Plan[Any]:
+        """A call that must not be executed twice, under an id of this client's, or one that it was given."""
         left_s = min(time_of(timeout_s, self.timeout_s), REPEAT_S)
+        if named is not None:
+            request.id.CopyFrom(_checked(named))
         return self._attempts(method, request, key, left_s, writes=True)
 
     def _attempts(
@@ -116,7 +135,8 @@ class Calls:
         signed = None
         if writes:
             request.min_revision = self.seen
-            signed = self._identity.sign(request.id)
+            if not request.HasField("id"):
+                signed = self._identity.sign(request.id)
         try:
             size = request.ByteSize()
             if size > router.request_bytes:
@@ -144,7 +164,7 @@ class Calls:
                     return answer
                 told = answer.error
                 if not told.retryable:
-                    raise _refused(told, unsure=unsure)
+                    raise _refused(told, unsure=unsure, named=writes and signed is None)
                 unsure = unsure or (writes and answer.begun and told.same_id)
                 router.failed(address, told, gone=_is_gone(answer, limit_s, patience_s))
                 tried.append(address)
@@ -187,8 +207,24 @@ def backoff(tries: int) -> float:
     return longest * random.uniform(0.5, 1.0)
 
 
-def _refused(told: Told, *, unsure: bool) -> Error:
+def _checked(named: RequestId) -> kv.RequestId:
+    """An id as the API has it. Raises `ValueError` if it can be none."""
+    client, sequence, deadline = named
+    if not 0 < client < 2**63:
+        raise ValueError(f"the client of a RequestId must be from 1 to 2^63 - 1, not {client!r}")
+    if not 0 < sequence <= WINDOW:
+        raise ValueError(f"the sequence of a RequestId must be from 1 to {WINDOW}, not {sequence!r}")
+    if not 0 < deadline < 2**53:
+        raise ValueError(f"the deadline of a RequestId must be a revision, not {deadline!r}")
+    return kv.RequestId(client=client, sequence=sequence, ack_below=1, deadline=deadline)
+
+
+def _refused(told: Told, *, unsure: bool, named: bool) -> Error:
     """A refusal is about this attempt: one before it may have been executed all the same."""
+    if named and told.kind == Told.REQUEST_EXPIRED:
+        return RequestExpired(f"not executed now: {told.message}")
+    if named and told.kind == Told.REQUEST_MISMATCH:
+        return RequestMismatch(told.message)
     if unsure and told.kind not in (Told.RESPONSE_TOO_LARGE, Told.INTERNAL):
         return OutcomeUnknown(f"an attempt without an answer may have been executed; {told.message}")
     if told.kind in (Told.REQUEST_EXPIRED, Told.REQUEST_FORGOTTEN):

@@ -10,7 +10,7 @@ from wbkv.codecs import Codec
 from wbkv.core.calls import Calls
 from wbkv.core.effects import Plan
 from wbkv.core.requests import Requests, again
-from wbkv.data import Consistency, Entry, Failed, Key, KeyRange, TxnResult, V, W, key_bytes
+from wbkv.data import Consistency, Entry, Failed, Key, KeyRange, RequestId, TxnResult, V, W, key_bytes
 from wbkv.errors import Error, InvalidRequest
 from wbkv.history import Begun, History, Step, text_of
 from wbkv.operations import Condition, Operation, Put, Result, delete
@@ -119,10 +119,11 @@ class Recorded(Requests[V]):
         then: Sequence[Operation],
         otherwise: Sequence[Operation],
         timeout_s: float | None,
+        named: RequestId | None = None,
     ) -> Plan[TxnResult[V]]:
         """Conditions and two branches: both are begun, and one of them then fails."""
         branches = self._steps(then), self._steps(otherwise) if conditions else []
-        plan = super().transact(conditions, then, otherwise, timeout_s)
+        plan = super().transact(conditions, then, otherwise, timeout_s, named)
         taken, other = (self._begin_branch(branch) for branch in branches)
         try:
             result = yield from plan

@@ -13,7 +13,9 @@ from wbkv.core import effects, streams
 from wbkv.core.calls import Calls, time_of
 from wbkv.core.effects import Ask, Failure, Plan
 from wbkv.data import (
+    EVERYTHING,
     Change,
+    Columns,
     Consistency,
     Entry,
     Event,
@@ -22,7 +24,9 @@ from wbkv.data import (
     Keys,
     NodeStatus,
     PartitionStatus,
+    RequestId,
     Scanned,
+    Split,
     Topology,
     TxnResult,
     V,
@@ -36,6 +40,8 @@ from wbkv.operations import Condition, Get, Operation, Result, entry_of, number_
 AGAIN: Final = 64
 AGAIN_BYTES: Final = 64 << 10
 """Keys that a transaction which is aborted brings anew, and about how large they may be."""
+
+PIECES_MAX: Final = 1 << 16
 
 _CONSISTENCY: Final[dict[str, kv.Consistency]] = {"strict": kv.STRICT, "serializable": kv.SERIALIZABLE}
 
@@ -131,6 +137,8 @@ class Requests(Generic[V]):
         revision: int,
         consistency: Consistency | None,
         timeout_s: float | None,
+        partitions: Iterable[int] | None = None,
+        columns: bool = False,
     ) -> Plan[None]:
         """Emits `streams.Page`."""
         if not isinstance(limit, int) or limit < 0:
@@ -138,13 +146,36 @@ class Requests(Generic[V]):
         asked = range_of(keys)
         level, at_least = self._level(consistency, revision)
         request = kv.ScanRequest(
-            limit=limit, reverse=reverse, shape=shape,
+            limit=limit, reverse=reverse, shape=shape, columns=columns, partitions=_partitions(partitions),
             consistency=level, revision=revision, min_revision=at_least,
         )  # fmt: skip
         return streams.scan(self.calls, request, asked, time_of(timeout_s, self.calls.timeout_s))
 
-    def page_entries(self, entries: Iterable[kv.Entry]) -> list[Entry[V]]:
+    def splits(
+        self, keys: Keys, pieces: int, partitions: Iterable[int] | None, timeout_s: float | None
+    ) -> Plan[list[Split]]:
+        """Pieces of a range, each of one partition."""
+        if not isinstance(pieces, int) or not 0 < pieces <= PIECES_MAX:
+            raise ValueError(f"pieces must be from 1 to {PIECES_MAX}, not {pieces!r}")
+        request = kv.SplitsRequest(
+            range=range_of(keys).message(), pieces=pieces, partitions=_partitions(partitions)
+        )
+        found: kv.SplitsResponse = yield from self.calls.read(effects.SPLITS, request, None, timeout_s)
+        return [
+            Split(split.partition, KeyRange(split.keys.start, split.keys.end or None), split.count)
+            for split in found.splits
+        ]
+
+    def barrier(self, timeout_s: float | None) -> Plan[None]:
+        """Emits a `streams.Page` as of a revision with everything completed before, in all partitions."""
+        return self.scan(
+            EVERYTHING, limit=1, reverse=False, shape=kv.COUNT,
+            revision=0, consistency="strict", timeout_s=timeout_s,
+        )  # fmt: skip
+
+    def page_entries(self, page: streams.Page) -> list[Entry[V]]:
         """A page's entries, as the client sees them."""
+        entries = page.entries
         if self.values.plain:
             return [
                 Entry(e.key, e.value, e.create_revision, e.mod_revision, e.version)  # type: ignore[arg-type]  # V is bytes
@@ -183,6 +214,7 @@ class Requests(Generic[V]):
         then: Sequence[Operation],
         otherwise: Sequence[Operation],
         timeout_s: float | None,
+        named: RequestId | None = None,
     ) -> Plan[TxnResult[V]]:
         """Conditions and two branches, at one place in the order."""
         request = kv.TxnRequest()
@@ -198,8 +230,11 @@ class Requests(Generic[V]):
             operation.fill(request.otherwise.add(), values)
             writes = writes or operation.writes
         key = _first_key(conditions, then, otherwise)
-        call = self.calls.write if writes else self.calls.read
-        response: kv.TxnResponse = yield from call(effects.TXN, request, key, timeout_s)
+        response: kv.TxnResponse
+        if writes:
+            response = yield from self.calls.write(effects.TXN, request, key, timeout_s, named)
+        else:
+            response = yield from self.calls.read(effects.TXN, request, key, timeout_s)
         header = response.header
         results = tuple([result_of(result, values) for result in response.results])
         if not header.transaction_revision:
@@ -233,11 +268,17 @@ class Requests(Generic[V]):
 
     # Snapshots, watches, housekeeping
 
-    def snapshot(self, ttl_s: float, timeout_s: float | None) -> Plan[tuple[str, int]]:
+    def snapshot(
+        self, ttl_s: float, name: str | None, revision: int, timeout_s: float | None
+    ) -> Plan[tuple[str, int]]:
         """A revision that stays readable: its name, and it."""
         if not ttl_s > 0:
             raise ValueError(f"the ttl must be positive, not {ttl_s!r}")
-        request = kv.SnapshotRequest(ttl_ms=max(int(ttl_s * 1000), 1))
+        if name is not None and not (isinstance(name, str) and name):
+            raise ValueError(f"a snapshot's name must be some text, not {name!r}")
+        if not isinstance(revision, int) or revision < 0:
+            raise ValueError(f"the revision must be a positive number, not {revision!r}")
+        request = kv.SnapshotRequest(ttl_ms=max(int(ttl_s * 1000), 1), name=name or "", revision=revision)
         taken: kv.SnapshotResponse = yield from self.calls.read(effects.SNAPSHOT, request, None, timeout_s)
         return taken.name, taken.revision
 
@@ -258,6 +299,20 @@ class Requests(Generic[V]):
         if after is not None and (not isinstance(after, int) or after < 1):
             raise ValueError(f"after must be a revision, or None for now, not {after!r}")
         request = kv.WatchRequest(ranges=[range_of(keys).message() for keys in ranges], after=after or 0)
+        return streams.watch(self.calls, request, time_of(timeout_s, self.calls.timeout_s))
+
+    def changes(
+        self, keys: Keys, after: int, until: int, partitions: Iterable[int] | None, timeout_s: float | None
+    ) -> Plan[None]:
+        """A watch that ends. Emits `streams.Progress`."""
+        for name, revision in (("after", after), ("until", until)):
+            if not isinstance(revision, int) or revision < 1:
+                raise ValueError(f"{name} must be a revision, not {revision!r}")
+        if until < after:
+            raise ValueError(f"until, {until}, must not be before after, {after}")
+        request = kv.WatchRequest(
+            ranges=[range_of(keys).message()], after=after, until=until, partitions=_partitions(partitions)
+        )
         return streams.watch(self.calls, request, time_of(timeout_s, self.calls.timeout_s))
 
     def change(self, revision: int, events: Iterable[kv.Event]) -> Change[V]:
@@ -302,6 +357,30 @@ class Requests(Generic[V]):
             )
             found.append(NodeStatus(name, address, partitions, answer.json))
         return found
+
+
+def columns_of(page: streams.Page) -> list[Columns]:
+    """A page's entries in columns; none if it has none."""
+    found = page.columns
+    count = len(found.key_ends) // 4
+    if not count:
+        return []
+    return [
+        Columns(
+            page.revision, count, found.keys, found.key_ends, found.values, found.value_ends,
+            found.create_revisions, found.mod_revisions, found.versions,
+        )
+    ]  # fmt: skip
+
+
+def _partitions(asked: Iterable[int] | None) -> list[int]:
+    """None: all. An empty list is none at all, which the API cannot say: so nobody may mean it by mistake."""
+    if asked is None:
+        return []
+    found = list(asked)
+    if not found:
+        raise ValueError("partitions must be some partitions, or None for all")
+    return found
 
 
 def again(reads: Mapping[bytes, Entry[bytes] | None]) -> list[Operation]:

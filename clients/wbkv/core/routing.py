@@ -15,6 +15,7 @@ from wbkv_proto.v1 import cluster_pb2 as cluster
 from wbkv_proto.v1.error_pb2 import Error as Told
 
 from wbkv.data import Partition, Topology, prefix
+from wbkv.errors import Unavailable
 
 DEFAULT: Final = ("127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402")
 """Where a local cluster serves its clients, one of whose nodes may be down."""
@@ -130,6 +131,12 @@ class Router:
         self._learned_at = time.monotonic()
         self.stale = False
         return True
+
+    def partition_of(self, key: bytes) -> int:
+        """The partition that has a key. Raises `Unavailable` if no node has told yet."""
+        if self._placement is None:
+            raise Unavailable("no node has said which partition has which keys")
+        return self._placement.partition_of(key)
 
     def after(self, key: bytes) -> bytes | None:
         """The lowest key above this one that the store can have; None: there is none."""

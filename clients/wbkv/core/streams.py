@@ -80,6 +80,8 @@ class Page:
     entries: Sequence[kv.Entry]
     count: int
     """In the last page: how many keys were found."""
+    columns: kv.Columns
+    """Instead of entries, if that was asked for."""
 
 
 def scan(calls: Calls, request: kv.ScanRequest, asked: KeyRange, timeout_s: float) -> Plan[None]:
@@ -98,16 +100,15 @@ def scan(calls: Calls, request: kv.ScanRequest, asked: KeyRange, timeout_s: floa
                     return
                 if type(page) is Failure:
                     break
-                entries = page.entries
+                found, last = _size_of(page)
                 if not request.revision:
                     request.revision = page.header.revision
                     calls.saw(request.revision)
                 attempts.went_on()
-                yield Emit(Page(request.revision, entries, page.count))
-                if not entries:
+                yield Emit(Page(request.revision, page.entries, page.count, page.columns))
+                if not found:
                     continue
-                seen += len(entries)
-                last = entries[-1].key
+                seen += found
                 above = start if request.reverse else calls.router.after(last)
                 if above is None or (limit and seen >= limit):
                     return
@@ -119,6 +120,16 @@ def scan(calls: Calls, request: kv.ScanRequest, asked: KeyRange, timeout_s: floa
         yield from attempts.failed(page)
 
 
+def _size_of(page: kv.ScanResponse) -> tuple[int, bytes]:
+    """How many entries a page has, and the last one's key."""
+    if page.entries:
+        return len(page.entries), page.entries[-1].key
+    columns = page.columns
+    count = len(columns.key_ends) // 4
+    start = int.from_bytes(columns.key_ends[-8:-4], "little") if count > 1 else 0
+    return count, columns.keys[start:]
+
+
 class Progress(NamedTuple):
     """A watch has come to a revision."""
 
@@ -128,7 +139,7 @@ class Progress(NamedTuple):
 
 
 def watch(calls: Calls, request: kv.WatchRequest, timeout_s: float) -> Plan[None]:
-    """Emits how far the watch is, first of all where it begins; without end.
+    """Emits how far the watch is, first of all where it begins; without end, or until it is there.
 
     The time-out is for finding a node that serves it; one that falls silent is given up.
     """
@@ -157,6 +168,8 @@ def watch(calls: Calls, request: kv.WatchRequest, timeout_s: float) -> Plan[None
                 attempts.went_on()
                 wait_s = SILENCE_S
                 yield Emit(Progress(request.after, changes))
+                if 0 < request.until <= request.after:
+                    return
         finally:
             stream.cancel()
         yield from attempts.failed(told)

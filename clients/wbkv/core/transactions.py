@@ -148,7 +148,7 @@ class Attempt(Generic[V]):
 
         def take(page: Page) -> list[Entry[V]]:
             nonlocal seen
-            entries = self._raw.page_entries(page.entries)
+            entries = self._raw.page_entries(page)
             seen += len(entries)
             last = entries[-1].key if entries else None
             protected.came(page.revision, last, self._raw.calls.router, reverse=reverse)

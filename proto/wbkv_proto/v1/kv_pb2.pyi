@@ -372,44 +372,100 @@ class DeleteResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ScanRequest(_message.Message):
-    __slots__ = ("range", "limit", "limit_bytes", "reverse", "shape", "page_bytes", "consistency", "revision", "min_revision")
+    __slots__ = ("range", "limit", "limit_bytes", "reverse", "shape", "page_bytes", "columns", "consistency", "revision", "min_revision", "partitions")
     RANGE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     REVERSE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     range: Range
     limit: int
     limit_bytes: int
     reverse: bool
     shape: Shape
     page_bytes: int
+    columns: bool
     consistency: Consistency
     revision: int
     min_revision: int
-    def __init__(self, range: _Optional[_Union[Range, _Mapping]] = ..., limit: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., reverse: _Optional[bool] = ..., shape: _Optional[_Union[Shape, str]] = ..., page_bytes: _Optional[int] = ..., consistency: _Optional[_Union[Consistency, str]] = ..., revision: _Optional[int] = ..., min_revision: _Optional[int] = ...) -> None: ...
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, range: _Optional[_Union[Range, _Mapping]] = ..., limit: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., reverse: _Optional[bool] = ..., shape: _Optional[_Union[Shape, str]] = ..., page_bytes: _Optional[int] = ..., columns: _Optional[bool] = ..., consistency: _Optional[_Union[Consistency, str]] = ..., revision: _Optional[int] = ..., min_revision: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScanResponse(_message.Message):
-    __slots__ = ("header", "entries", "count", "more")
+    __slots__ = ("header", "entries", "count", "more", "columns")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     header: Header
     entries: _containers.RepeatedCompositeFieldContainer[Entry]
     count: int
     more: bool
-    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., count: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
+    columns: Columns
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., count: _Optional[int] = ..., more: _Optional[bool] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ...) -> None: ...
+
+class Columns(_message.Message):
+    __slots__ = ("keys", "key_ends", "values", "value_ends", "create_revisions", "mod_revisions", "versions")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    KEY_ENDS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_ENDS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_REVISIONS_FIELD_NUMBER: _ClassVar[int]
+    MOD_REVISIONS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    keys: bytes
+    key_ends: bytes
+    values: bytes
+    value_ends: bytes
+    create_revisions: bytes
+    mod_revisions: bytes
+    versions: bytes
+    def __init__(self, keys: _Optional[bytes] = ..., key_ends: _Optional[bytes] = ..., values: _Optional[bytes] = ..., value_ends: _Optional[bytes] = ..., create_revisions: _Optional[bytes] = ..., mod_revisions: _Optional[bytes] = ..., versions: _Optional[bytes] = ...) -> None: ...
+
+class SplitsRequest(_message.Message):
+    __slots__ = ("range", "pieces", "partitions")
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    range: Range
+    pieces: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, range: _Optional[_Union[Range, _Mapping]] = ..., pieces: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SplitsResponse(_message.Message):
+    __slots__ = ("header", "splits")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    header: Header
+    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ...) -> None: ...
+
+class Split(_message.Message):
+    __slots__ = ("partition", "keys", "count")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    keys: Interval
+    count: int
+    def __init__(self, partition: _Optional[int] = ..., keys: _Optional[_Union[Interval, _Mapping]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
-    __slots__ = ("ttl_ms",)
+    __slots__ = ("ttl_ms", "name", "revision")
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     ttl_ms: int
-    def __init__(self, ttl_ms: _Optional[int] = ...) -> None: ...
+    name: str
+    revision: int
+    def __init__(self, ttl_ms: _Optional[int] = ..., name: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class SnapshotResponse(_message.Message):
     __slots__ = ("header", "name", "revision", "ttl_ms")
@@ -448,14 +504,18 @@ class CompactResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
-    __slots__ = ("ranges", "after", "progress_ms")
+    __slots__ = ("ranges", "after", "progress_ms", "until", "partitions")
     RANGES_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedCompositeFieldContainer[Range]
     after: int
     progress_ms: int
-    def __init__(self, ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., after: _Optional[int] = ..., progress_ms: _Optional[int] = ...) -> None: ...
+    until: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., after: _Optional[int] = ..., progress_ms: _Optional[int] = ..., until: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
     __slots__ = ("header", "revision", "transactions")

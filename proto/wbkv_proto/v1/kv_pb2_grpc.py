@@ -59,6 +59,11 @@ class KVStub:
                 request_serializer=wbkv__proto_dot_v1_dot_kv__pb2.ScanRequest.SerializeToString,
                 response_deserializer=wbkv__proto_dot_v1_dot_kv__pb2.ScanResponse.FromString,
                 _registered_method=True)
+        self.Splits = channel.unary_unary(
+                '/wbkv.v1.KV/Splits',
+                request_serializer=wbkv__proto_dot_v1_dot_kv__pb2.SplitsRequest.SerializeToString,
+                response_deserializer=wbkv__proto_dot_v1_dot_kv__pb2.SplitsResponse.FromString,
+                _registered_method=True)
         self.Snapshot = channel.unary_unary(
                 '/wbkv.v1.KV/Snapshot',
                 request_serializer=wbkv__proto_dot_v1_dot_kv__pb2.SnapshotRequest.SerializeToString,
@@ -119,6 +124,13 @@ class KVServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Splits(self, request, context):
+        """Divides a range into pieces of about equally many keys, each of one partition: for who scans in parallel.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Snapshot(self, request, context):
         """Takes a snapshot: a revision, at least that of everything completed before, that stays readable for a while.
         """
@@ -174,6 +186,11 @@ def add_KVServicer_to_server(servicer, server):
                     servicer.Scan,
                     request_deserializer=wbkv__proto_dot_v1_dot_kv__pb2.ScanRequest.FromString,
                     response_serializer=wbkv__proto_dot_v1_dot_kv__pb2.ScanResponse.SerializeToString,
+            ),
+            'Splits': grpc.unary_unary_rpc_method_handler(
+                    servicer.Splits,
+                    request_deserializer=wbkv__proto_dot_v1_dot_kv__pb2.SplitsRequest.FromString,
+                    response_serializer=wbkv__proto_dot_v1_dot_kv__pb2.SplitsResponse.SerializeToString,
             ),
             'Snapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.Snapshot,
@@ -331,6 +348,33 @@ class KV:
             '/wbkv.v1.KV/Scan',
             wbkv__proto_dot_v1_dot_kv__pb2.ScanRequest.SerializeToString,
             wbkv__proto_dot_v1_dot_kv__pb2.ScanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Splits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wbkv.v1.KV/Splits',
+            wbkv__proto_dot_v1_dot_kv__pb2.SplitsRequest.SerializeToString,
+            wbkv__proto_dot_v1_dot_kv__pb2.SplitsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import zlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kvstore.api.ports import Facts, PartitionFacts, Topology
@@ -18,6 +18,7 @@ from kvstore.store.errors import (
     Compacted,
     DeadlinePassed,
     FutureRevision,
+    InvalidRequest,
     Pinned,
     RequestExpired,
     RequestForgotten,
@@ -27,7 +28,8 @@ from kvstore.store.errors import (
     WindowFull,
 )
 from kvstore.store.questions import Event
-from kvstore.store.service import Batch, Committed, Consistency, Identity, Part, Snapshot
+from kvstore.store.service import Batch, Committed, Consistency, Identity, Part, Snapshot, Split
+from kvstore.store.splits import LOOKED_AT, Spread, divide
 from multicast.types import ClientId, GroupId, MessageId, timestamp
 
 GROUP = GroupId(0)
@@ -190,8 +192,11 @@ class MemoryService:
         limit: int = 0,
         reverse: bool = False,
         keys_only: bool = False,
+        partitions: Sequence[int] = (),
         timeout_s: float,
     ) -> AsyncGenerator[Part, None]:
+        if not {GROUP}.issuperset(partitions):
+            raise InvalidRequest(f"there is no partition among {partitions}")
         at = revision or self.revision
         self._check(at)
         self.open += 1
@@ -211,8 +216,18 @@ class MemoryService:
         finally:
             self.open -= 1
 
-    async def snapshot(self, *, name: str, ttl_s: float, timeout_s: float) -> Snapshot:
-        revision, _ = await self._begin(lambda: self._order(Tick()), timeout_s)
+    async def splits(
+        self, asked: Range, pieces: int, *, partitions: Sequence[int] = (), timeout_s: float
+    ) -> Sequence[Split]:
+        spread = Spread(asked)
+        while spread.left is not None:
+            spread.add(*self.machine.versions.marks(spread.left, spread.every, LOOKED_AT))
+        return divide({GROUP: spread}, pieces)
+
+    async def snapshot(self, *, name: str, ttl_s: float, revision: int = 0, timeout_s: float) -> Snapshot:
+        if not revision:
+            revision, _ = await self._begin(lambda: self._order(Tick()), timeout_s)
+        self._check(revision)
         await self._begin(lambda: self._order(Pin(name, revision, REVISION_MAX)), timeout_s)
         return Snapshot(name, revision, ttl_s)
 
@@ -223,7 +238,13 @@ class MemoryService:
         await self._begin(lambda: self._order(Compact(revision)), timeout_s)
 
     async def watch(
-        self, *, after: int, ranges: tuple[Range, ...], progress_s: float
+        self,
+        *,
+        after: int,
+        ranges: tuple[Range, ...],
+        partitions: Sequence[int] = (),
+        until: int = 0,
+        progress_s: float,
     ) -> AsyncGenerator[Batch, None]:
         self._check(after)
         self.open += 1
@@ -238,9 +259,12 @@ class MemoryService:
                         for change in row
                         if any(asked.covers(change.key) for asked in ranges)
                     )
-                    if events:
+                    if events and revision <= (until or revision):
                         found.append((revision, events))
                 after = upto
+                if 0 < until <= upto:
+                    yield Batch(until, tuple(found))
+                    return
                 yield Batch(upto, tuple(found))
                 try:
                     await asyncio.wait_for(self._changed.wait(), progress_s)

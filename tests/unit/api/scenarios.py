@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import Any
 
 import grpc
+from wbkv_proto.v1 import cluster_pb2 as cluster
 from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1 import session_pb2 as session
 from wbkv_proto.v1.error_pb2 import Error
@@ -170,6 +172,120 @@ async def scans(client: Client) -> None:
     assert (found, last.count, last.more) == ([], 50, False)
     found, last, _ = await scan(range=kv.Range(prefix=prefix + b"none"))
     assert (found, last.count, last.more) == ([], 0, False)
+
+
+async def scans_in_parts(client: Client) -> None:
+    """What partitions and splits give, put together, is what a scan gives; columns say what entries say."""
+    prefix = PREFIX + b"parts/"
+    keys = [prefix + b"%04d" % i for i in range(300)]
+    for i in range(0, 300, 100):
+        written = await client.kv.Txn(
+            kv.TxnRequest(then=[put(key, key[-1:] * 7) for key in keys[i : i + 100]])
+        )
+    revision = written.header.transaction_revision
+    asked: dict[str, Any] = {"range": kv.Range(prefix=prefix), "revision": revision}
+    whole = [entry for page in await every(client.kv.Scan(kv.ScanRequest(**asked))) for entry in page.entries]
+    assert [entry.key for entry in whole] == keys
+    partitions = [p.id for p in (await client.cluster.Topology(cluster.TopologyRequest())).partitions]
+    split = kv.SplitsRequest(range=kv.Range(prefix=prefix), pieces=5)
+    splits = (await client.kv.Splits(split)).splits
+    assert {each.partition for each in splits} == set(partitions)
+    parts = []
+    for each in splits:
+        part = kv.ScanRequest(
+            range=kv.Range(interval=each.keys), revision=revision, partitions=[each.partition], columns=True,
+            page_bytes=500,
+        )  # fmt: skip
+        parts += [entry for page in await every(client.kv.Scan(part)) for entry in rows(page.columns)]
+    assert sorted(parts, key=lambda entry: entry.key) == whole
+    split.partitions.append(partitions[0])
+    assert {each.partition for each in (await client.kv.Splits(split)).splits} == {partitions[0]}
+    names = await every(client.kv.Scan(kv.ScanRequest(**asked, columns=True, shape=kv.KEYS)))
+    found = [entry for page in names for entry in rows(page.columns)]
+    assert [(entry.key, entry.value) for entry in found] == [(key, b"") for key in keys]
+    for wrong in (kv.ScanRequest(**asked, partitions=[999]), kv.ScanRequest(**asked, partitions=range(2000))):
+        code, error = await fails(every(client.kv.Scan(wrong)))
+        assert (code, error.kind) == (grpc.StatusCode.INVALID_ARGUMENT, Error.INVALID_REQUEST)
+        assert "partition" in error.message
+    for pieces in (0, 1 << 20):
+        code, error = await fails(client.kv.Splits(kv.SplitsRequest(range=split.range, pieces=pieces)))
+        assert "pieces must be from 1 to 65536" in error.message
+
+
+def rows(columns: kv.Columns) -> list[kv.Entry]:
+    """Columns as entries."""
+    sizes = [struct.unpack(f"<{len(ends) // 4}I", ends) for ends in (columns.key_ends, columns.value_ends)]
+    numbers = [
+        struct.unpack(f"<{len(column) // 8}Q", column)
+        for column in (columns.create_revisions, columns.mod_revisions, columns.versions)
+    ]
+    found = []
+    for i, end in enumerate(sizes[0]):
+        value = b""
+        if sizes[1]:
+            value = columns.values[sizes[1][i - 1] if i else 0 : sizes[1][i]]
+        key = columns.keys[sizes[0][i - 1] if i else 0 : end]
+        create, mod, version = (column[i] for column in numbers)
+        found.append(
+            kv.Entry(key=key, value=value, create_revision=create, mod_revision=mod, version=version)
+        )
+    return found
+
+
+async def snapshots_by_name(client: Client) -> None:
+    """A snapshot can be made of an old revision, and its time be extended, by whoever knows its name."""
+    key = PREFIX + b"named"
+    old = (await client.kv.Put(kv.PutRequest(key=key, value=b"old"))).header.transaction_revision
+    new = (
+        await client.kv.Put(kv.PutRequest(key=key, value=b"new", min_revision=old))
+    ).header.transaction_revision
+    taken = await client.kv.Snapshot(kv.SnapshotRequest(name="mine", revision=old, ttl_ms=60_000))
+    assert (taken.name, taken.revision) == ("mine", old)
+    code, error = await fails(client.kv.Compact(kv.CompactRequest(revision=new)))
+    assert (code, error.kind) == (grpc.StatusCode.FAILED_PRECONDITION, Error.PINNED)
+    assert "mine" in error.message
+    moved = await client.kv.Snapshot(kv.SnapshotRequest(name="mine", revision=new, ttl_ms=60_000))
+    assert moved.revision == new
+    await client.kv.Compact(kv.CompactRequest(revision=new))
+    code, error = await fails(client.kv.Snapshot(kv.SnapshotRequest(name="mine", revision=old)))
+    assert (code, error.kind) == (grpc.StatusCode.OUT_OF_RANGE, Error.COMPACTED)
+    await client.kv.ReleaseSnapshot(kv.ReleaseSnapshotRequest(name="mine"))
+    code, error = await fails(client.kv.Snapshot(kv.SnapshotRequest(name="x" * 1000)))
+    assert "at most 200 characters" in error.message
+
+
+async def watches_that_end(client: Client) -> None:
+    """Exactly the transactions of an interval, of all partitions, or each partition's part of them."""
+    prefix = PREFIX + b"until/"
+    revisions: list[int] = []
+    for i in range(6):
+        asked = kv.TxnRequest(
+            then=[put(prefix + b"%d" % j, b"%d" % i) for j in range(9)],
+            min_revision=max(revisions, default=0),
+        )
+        revisions.append((await client.kv.Txn(asked)).header.transaction_revision)
+    watch = kv.WatchRequest(ranges=[kv.Range(prefix=prefix)], after=revisions[1], until=revisions[4])
+    pages = await every(client.kv.Watch(watch))
+    assert pages[-1].revision == revisions[4]
+    found = [change for page in pages for change in page.transactions]
+    assert [change.revision for change in found] == revisions[2:5]
+    assert [len(change.events) for change in found] == [9] * 3
+    parts: dict[int, list[kv.Event]] = {}
+    for partition in (await client.cluster.Topology(cluster.TopologyRequest())).partitions:
+        part = kv.WatchRequest(
+            ranges=watch.ranges, after=watch.after, until=watch.until, partitions=[partition.id]
+        )
+        for page in await every(client.kv.Watch(part)):
+            for change in page.transactions:
+                parts.setdefault(change.revision, []).extend(change.events)
+    by_key = {revision: sorted(events, key=lambda event: event.key) for revision, events in parts.items()}
+    assert by_key == {change.revision: list(change.events) for change in found}
+    nothing = kv.WatchRequest(ranges=watch.ranges, after=revisions[4], until=revisions[4])
+    assert not [change for page in await every(client.kv.Watch(nothing)) for change in page.transactions]
+    for after in (0, revisions[5]):
+        wrong = kv.WatchRequest(ranges=watch.ranges, after=after, until=revisions[4])
+        code, error = await fails(every(client.kv.Watch(wrong)))
+        assert (code, error.kind) == (grpc.StatusCode.INVALID_ARGUMENT, Error.INVALID_REQUEST)
 
 
 async def snapshots(client: Client) -> None:
@@ -350,5 +466,8 @@ SCENARIOS = (
     sessions,
     bad_requests,
     at_once,
+    scans_in_parts,
+    watches_that_end,
     snapshots,
+    snapshots_by_name,
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HIDDEN = "kvstore multicast lmdb msgspec uvloop sortedcontainers grpc_health grpc_reflection rich shtab"
+HIDDEN = (
+    "kvstore multicast lmdb msgspec uvloop sortedcontainers grpc_health grpc_reflection rich shtab pyspark"
+)
 
 CLIENT_ONLY = f"""
 import sys

@@ -5,7 +5,9 @@ threads, and a clock that only moves when somebody waits.
 from __future__ import annotations
 
 import importlib
+import itertools
 import queue
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +50,20 @@ TIMED = (
     calls, client, routing, streams, locks, threads, importlib.import_module("wbkv.transactional")
 )  # fmt: skip
 """Modules that look at the clock."""
+
+
+def columns_of(page: list[kv.Entry]) -> kv.Columns:
+    """Entries as the server's columns."""
+    keys, values = [entry.key for entry in page], [entry.value for entry in page]
+    ends = [struct.pack(f"<{len(page)}I", *itertools.accumulate(map(len, each))) for each in (keys, values)]
+    numbers = [
+        struct.pack(f"<{len(page)}Q", *(getattr(entry, name) for entry in page))
+        for name in ("create_revision", "mod_revision", "version")
+    ]
+    return kv.Columns(
+        keys=b"".join(keys), key_ends=ends[0], values=b"".join(values), value_ends=ends[1],
+        create_revisions=numbers[0], mod_revisions=numbers[1], versions=numbers[2],
+    )  # fmt: skip
 
 
 class ModelStore:
@@ -209,7 +225,11 @@ class ModelStore:
         header = kv.Header(revision=revision)
         if request.shape != kv.COUNT:
             for i in range(0, len(entries), size):
-                yield kv.ScanResponse(header=header, entries=entries[i : i + size])
+                page = entries[i : i + size]
+                if request.columns:
+                    yield kv.ScanResponse(header=header, columns=columns_of(page))
+                else:
+                    yield kv.ScanResponse(header=header, entries=page)
         yield kv.ScanResponse(header=header, count=len(entries))
 
     def changes(self, request: kv.WatchRequest, size: int) -> Iterator[kv.WatchResponse]:
@@ -217,7 +237,7 @@ class ModelStore:
         after = request.after or self.revision
         yield kv.WatchResponse(revision=after)
         for revision, all_events in self.log:
-            if revision <= after:
+            if revision <= after or revision > (request.until or revision):
                 continue
             events = [e for e in all_events if any(e.key in range_of(keys) for keys in request.ranges)]
             while len(events) > size:

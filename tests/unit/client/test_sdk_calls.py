@@ -329,7 +329,7 @@ KINDS = {
     Told.COMPACTED: wbkv.Compacted,
     Told.FUTURE_REVISION: wbkv.FutureRevision,
     Told.PINNED: wbkv.Pinned,
-    Told.REQUEST_MISMATCH: wbkv.ServerError,
+    Told.REQUEST_MISMATCH: wbkv.RequestMismatch,
     Told.REQUEST_EXPIRED: wbkv.OutcomeUnknown,
     Told.WINDOW_FULL: wbkv.Unavailable,
     Told.REQUEST_FORGOTTEN: wbkv.OutcomeUnknown,
@@ -379,11 +379,48 @@ def test_errors_are_what_pythonistas_expect() -> None:
     assert issubclass(wbkv.DeadlineExceeded, TimeoutError)
     public = [getattr(wbkv, name) for name in wbkv.__all__]
     errors = [each for each in public if isinstance(each, type) and issubclass(each, Exception)]
-    assert len(errors) == 16
+    assert len(errors) == 18
     assert all(issubclass(error, wbkv.Error) for error in errors)
 
 
 # Ids and sizes
+
+
+def test_a_write_under_a_given_id_is_executed_once(link: ModelLink, client: wbkv.Client[bytes]) -> None:
+    named = wbkv.RequestId(7, 4096, wbkv.later(link.store.revision, 60))
+    first = client.txn(id=named).then(wbkv.put("k", b"1")).commit()
+    client.put("k", b"2")
+    again = client.txn(id=named).then(wbkv.put("k", b"1")).commit()
+    assert again == first
+    assert client.get("k") == b"2"
+    assert link.store.results.keys() >= {(7, 4096)}
+
+
+@pytest.mark.parametrize(
+    "named", [(0, 1, 1), (2**63, 1, 1), (1, 0, 1), (1, 4097, 1), (1, 1, 0), (1, 1, 2**53)], ids=str
+)
+def test_what_is_no_id(client: wbkv.Client[bytes], named: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="of a RequestId must be"):
+        client.txn(id=wbkv.RequestId(*named)).then(wbkv.put("k", b"")).commit()
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [(Told.REQUEST_EXPIRED, wbkv.RequestExpired), (Told.REQUEST_MISMATCH, wbkv.RequestMismatch)],
+)
+def test_what_is_said_of_a_given_id(
+    link: ModelLink, client: wbkv.Client[bytes], kind: Told.Kind, error: type[wbkv.Error]
+) -> None:
+    """Also if an attempt without an answer came before: somebody else's attempts may have, at any time."""
+    for failures in ([], [lost()]):
+        script = iter([*failures, told(kind)])
+        link.before = lambda asked: None if asked.method.name == "Topology" else next(script)  # noqa: B023 - used here
+        with pytest.raises(error):
+            client.txn(id=wbkv.RequestId(1, 1, 99)).then(wbkv.put("k", b"")).commit()
+
+
+def test_revisions_are_times() -> None:
+    assert wbkv.later(7 << 10 | 3, 1.5) == (7 + 15_000) << 10 | 3
 
 
 def test_requests_are_acknowledged_when_nobody_will_repeat_them() -> None:

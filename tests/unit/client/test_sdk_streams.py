@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
+import struct
 import weakref
 from typing import Any
 
@@ -65,6 +67,24 @@ def test_a_scan_that_breaks_at_every_message(
             for key in list(link.store.history):
                 if key not in KEYS:
                     link.store.put(key, None)
+    assert all(stream.cancelled for stream in link.opened)
+
+
+@pytest.mark.parametrize("page", [1, 2, 5])
+def test_columns_that_break_at_every_message(link: ModelLink, client: wbkv.Client[bytes], page: int) -> None:
+    fill(link)
+    link.page = page
+    at = link.store.revision
+    for cut in range(len(KEYS) + 3):
+        link.cuts = [cut]
+        found: list[bytes] = []
+        for columns in client.scan_columns():
+            link.store.put(KEYS[0], b"changed")
+            ends = [0, *struct.unpack(f"<{columns.count}I", columns.key_ends)]
+            found += [columns.keys[a:b] for a, b in itertools.pairwise(ends)]
+            assert len(columns.mod_revisions) == 8 * columns.count
+        assert found == KEYS
+        assert columns.revision >= at
     assert all(stream.cancelled for stream in link.opened)
 
 
@@ -304,6 +324,30 @@ def test_a_change_that_the_codec_cannot_read_costs_no_other(
     assert first is not None
     assert third is not None
     assert [first.events[0].value, third.events[0].value] == [1, 3]
+
+
+@pytest.mark.parametrize("cut", range(8))
+def test_changes_end_where_they_are_told_to(link: ModelLink, client: wbkv.Client[bytes], cut: int) -> None:
+    after = link.store.revision
+    written = write(link, [[1, 2], [3], [5, 6], [7], [8]])
+    link.cuts = [cut]
+    found = [
+        (change.revision, [event.key for event in change.events])
+        for change in client.changes("k", after=after, until=written[3][0])
+    ]
+    assert found == written[:4]
+    assert list(client.changes(after=after, until=after)) == []
+    assert all(stream.cancelled for stream in link.opened)
+
+
+def test_changes_that_are_none(client: wbkv.Client[bytes]) -> None:
+    for after, until in ((0, 9), (9, 0), (9, 8)):
+        with pytest.raises(ValueError, match=r"after|until"):
+            client.changes(after=after, until=until)
+    with pytest.raises(ValueError, match="partitions must be some partitions"):
+        client.changes(after=1, until=2, partitions=[])
+    with pytest.raises(ValueError, match="partitions must be some partitions"):
+        client.scan_columns(partitions=[])
 
 
 def test_watches_that_are_none(client: wbkv.Client[bytes]) -> None:

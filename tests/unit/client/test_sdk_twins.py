@@ -23,8 +23,9 @@ PAIRS: list[tuple[Any, Any]] = [
 ONLY_FOR_THREADS = {"pipeline"}
 """The twin pipelines everything by itself."""
 NEVER_WAITS = {
-    "using", "scan", "keys", "txn", "transaction", "watch", "counter", "lock", "snapshot", "timeout", "when",
-    "then", "otherwise", "put", "delete", "rollback", "revision", "token", "lost", "holds",
+    "using", "scan", "scan_columns", "keys", "changes", "partition_of", "txn", "transaction", "watch",
+    "counter", "lock", "snapshot", "timeout", "when", "then", "otherwise", "put", "delete", "rollback",
+    "revision", "token", "lost", "holds",
 }  # fmt: skip
 """What makes something that is awaited, or only remembers."""
 

@@ -264,6 +264,23 @@ def test_short_ranges_read_few_rows(store: StoreRig, monkeypatch: pytest.MonkeyP
     assert read == [16, 64, 256, 664]
 
 
+def test_marks_are_of_the_groups_own_keys(store: StoreRig) -> None:
+    found: Any = store.map()
+    keys = sorted([b"%04d" % number for number in range(500)] + [b"0100" + b"x" * 600, b"0100" + b"x" * 900])
+    for key in keys:
+        found.put(key, "")
+    assert found.marks(b"", None, 10, 100) == ((), 0, None)  # what is not on the disk does not count
+    store.commit()
+    store.settle()
+    marks, rest, last = found.marks(b"", None, 10, 1000)
+    assert (len(marks), rest, last) == (50, 1, None)
+    assert marks[:10] == tuple(keys[9:109:10])  # two long ones that begin alike are one
+    marks, rest, last = found.marks(b"0200", b"0300", 7, 50)
+    assert marks == tuple(b"%04d" % number for number in range(206, 250, 7))
+    assert (rest, last) == (1, b"0249")
+    assert found.marks(b"9", None, 1, 10) == ((), 0, None)
+
+
 def test_large_rows_are_read_one_at_a_time(store: StoreRig) -> None:
     found: Any = store.map()
     for number in range(10):
