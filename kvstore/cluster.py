@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Final
 
 from kvstore import folder
-from kvstore.config import API_PORT, Config, Durability, StoreConfig
+from kvstore.config import API_PORT, Config, ConfigError, Durability, StoreConfig
 from kvstore.folder import CONFIG
 from kvstore.layout import StorageError
 from kvstore.ports import NodeId
@@ -76,6 +76,7 @@ class LocalCluster:
         store: StoreConfig | None = None,
         timing: Timing | None = None,
         delays_ms: Mapping[str, float] | None = None,
+        trace: Path | str | None = None,
         restart: bool = True,
         command: Sequence[str] = SERVE,
         make_disk: Callable[[Config, NodeId], None] = _create_disk,
@@ -83,14 +84,16 @@ class LocalCluster:
         report: Callable[[str], None] = logger.warning,
     ) -> None:
         """What is None is as the folder has it, or as usual. `port` is the first node's, `api_port` the one
-        where it serves clients; the rest count up.
+        where it serves clients; the rest count up. `trace` is a folder where nodes record what they deliver,
+        as long as this object runs them.
 
-        `command` is started with `--config FILE --node NAME`. `report` gets what happens to nodes; it is
-        called from other threads. Raises `ConfigError` or `ClusterError`.
+        `command` is started with `--config FILE --node NAME`, and `--trace` if there is one. `report` gets
+        what happens to nodes; it is called from other threads. Raises `ConfigError` or `ClusterError`.
         """
         self.data = Path(data).absolute()
         self.grace_s = grace_s
         self._report = report
+        more = [] if trace is None else ["--trace", str(_writable(trace))]
         self._lock = folder.lock(self.data)
         try:
             file = self.data / CONFIG
@@ -135,7 +138,7 @@ class LocalCluster:
             raise
         self._settled = threading.Event()
         """From here on, nodes that end are started again."""
-        self._command = [*command, "--config", str(file), "--node"]
+        self._command = [*command, *more, "--config", str(file), "--node"]
         self._restart = restart
         self._children = {node: self._child(node) for node in self.config.nodes}
 
@@ -298,19 +301,22 @@ def local_cluster(
     *,
     durability: Durability | None = None,
     data: Path | str | None = None,
+    trace: Path | str | None = None,
 ) -> Iterator[LocalCluster]:
     """A cluster that serves, for as long as the context lasts. For tests and notebooks.
 
     Without a folder for its data it is a temporary one, and does not wait for disks ("os"). What is None is
-    as the folder has it, or as usual.
+    as the folder has it, or as usual. `trace` is a folder where nodes record what they deliver.
     """
     with contextlib.ExitStack() as stack:
         temporary = data is None
         if data is None:
             usual = tempfile.TemporaryDirectory(prefix="wbkv-", ignore_cleanup_errors=True)
             data, durability = stack.enter_context(usual), durability or "os"
-        cluster = stack.enter_context(LocalCluster(data, nodes, partitions, durability=durability))
-        if temporary:
+        cluster = stack.enter_context(
+            LocalCluster(data, nodes, partitions, durability=durability, trace=trace)
+        )
+        if temporary and trace is None:
             stack.callback(cluster.kill)  # what is about to be removed need not be left in order
         cluster.wait_serving()
         yield cluster
@@ -319,6 +325,15 @@ def local_cluster(
 def _sleep(seconds: float) -> bool:
     time.sleep(seconds)
     return False
+
+
+def _writable(folder: Path | str) -> Path:
+    """Where nodes are to record. Raises `ConfigError` if they could not make that folder, or write there."""
+    path = Path(folder).absolute()
+    there = next(each for each in (path, *path.parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot record in {path}: {there} is no folder that can be written to")
+    return path
 
 
 def usual_replicas(nodes: int, protocol: str | None) -> int:

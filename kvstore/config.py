@@ -20,6 +20,9 @@
     [delays]                     # one-way, in ms, between nodes or regions: to emulate a wide area
     "eu-us" = 40                 # holds both ways, unless "us-eu" is there too
 
+    [trace]
+    deliveries = "traces"        # a folder where nodes record what they deliver; without one, they do not
+
 A node's `incarnation` is that of its first disk, written when the cluster is created. A node that finds
 another disk than this, or none, is not the member that the groups began with, and asks to take its place. A
 node that is in no group has none: it may take the place of another node's replicas later.
@@ -136,6 +139,8 @@ class Config:
     timing: Timing = field(default_factory=Timing)
     delays_ms: Mapping[str, float] = field(default_factory=dict)
     """As written, by "FROM-TO"; `delays_s` is what they come to."""
+    trace: str | None = None
+    """Where nodes record what they deliver, as written; `trace_folder` is the folder."""
     directory: Path = field(default=Path(), compare=False)
     """What relative paths are relative to: the file's folder."""
 
@@ -330,6 +335,11 @@ class Config:
         """Where the node says how it is (`status`): beside its disk, which may be gone."""
         return self.data(node).parent / f"{node}.sock"
 
+    @property
+    def trace_folder(self) -> Path | None:
+        """Where nodes record what they deliver."""
+        return None if self.trace is None else Path(os.path.normpath(self.directory / self.trace))
+
     @cached_property
     def delays_s(self) -> Mapping[tuple[NodeId, NodeId], float]:
         """Emulated one-way delays from node to node; pairs without one are left out.
@@ -365,6 +375,8 @@ def _check(config: Config) -> None:
     _check_nodes(config)
     _check_groups(config)
     _check_store(config)
+    if config.trace is not None:
+        _check_folder(config.trace, ("trace", "deliveries"))
     for key, delay_ms in config.delays_ms.items():
         _ends(config, key)
         if not 0 <= delay_ms <= DELAY_MAX_MS:
@@ -382,8 +394,7 @@ def _check_nodes(config: Config) -> None:
             raise ConfigError(f"{_show(node.address)} is not HOST:PORT", (*keys, "address"))
         if node.api is not None and split_address(node.api) is None:
             raise ConfigError(f"{_show(node.api)} is not HOST:PORT", (*keys, "api"))
-        if not node.data.strip() or "\0" in node.data:
-            raise ConfigError(f"{_show(node.data)} is no folder", (*keys, "data"))
+        _check_folder(node.data, (*keys, "data"))
         incarnation = node.incarnation
         if incarnation is not None and not 1 <= incarnation <= INCARNATION_MAX:
             raise ConfigError(f"{incarnation:x} is not in 1..{INCARNATION_MAX:x}", (*keys, "incarnation"))
@@ -442,6 +453,11 @@ def _check_groups(config: Config) -> None:
 def _check_name(name: str, keys: Sequence[str]) -> None:
     if not NAME.fullmatch(name):
         raise ConfigError(f"{_show(name)} is no name: use letters, digits, '_', '-' and '.'", keys)
+
+
+def _check_folder(folder: str, keys: Sequence[str]) -> None:
+    if not folder.strip() or "\0" in folder:
+        raise ConfigError(f"{_show(folder)} is no folder", keys)
 
 
 def _check_choice(value: str, allowed: Iterable[str], keys: Sequence[str]) -> None:
@@ -503,9 +519,10 @@ class _Table:
 
 
 def _read(document: dict[str, Any], directory: Path) -> Config:
-    top = _Table(document, (), ("cluster", "store", "timing", "nodes", "groups", "delays"))
+    top = _Table(document, (), ("cluster", "store", "timing", "nodes", "groups", "delays", "trace"))
     cluster = top.table("cluster", ("id", "protocol", "durability", "application"), required=True)
     delays = top.table("delays")
+    trace = top.table("trace", ("deliveries",))
     nodes = top.table("nodes", required=True)
     groups = top.table("groups", required=True)
     return Config(
@@ -518,6 +535,7 @@ def _read(document: dict[str, Any], directory: Path) -> Config:
         store=_read_store(top.table("store", ("placement", "splits", *LIMITS_MAX))),
         timing=_read_timing(top.table("timing", _TIMING)),
         delays_ms={key: delays.number(key) for key in delays.values},
+        trace=trace.text("deliveries") if trace.values else None,
         directory=directory,
     )
 
@@ -619,6 +637,8 @@ def _write(config: Config) -> str:
         lines += ["", f"[groups.{group}]", f"members = [{', '.join(map(_show, members))}]"]
     if config.delays_ms:
         lines += ["", "[delays]", *(f"{_key(key)} = {_show(ms)}" for key, ms in config.delays_ms.items())]
+    if config.trace is not None:
+        lines += ["", "[trace]", f"deliveries = {_show(config.trace)}"]
     return "\n".join(lines) + "\n"
 
 

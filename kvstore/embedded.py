@@ -268,7 +268,7 @@ class _Inside:
                 engine.commit()
         finally:
             engine.rest()
-            engine.disk.close()  # the loop has nothing else to do any more
+            engine.close()  # the loop has nothing else to do any more
 
     def _fail(self, error: BaseException, kind: type[Message]) -> Failed:
         """What a caller is told."""

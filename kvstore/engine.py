@@ -30,6 +30,7 @@ from kvstore.machine.codec import TABLES
 from kvstore.node import Node
 from kvstore.places import Address, Directory, place_of
 from kvstore.ports import Application, Network, NodeId
+from kvstore.recorder import Recorder
 from kvstore.sequencing import Sequencing
 from kvstore.store.application import StoreApplication
 from kvstore.store.service import Service
@@ -99,7 +100,12 @@ class Engine:
         self._wall_s = time.time() - EPOCH_S - self.now()
         self.store: StoreApplication | None = None
         self.service: Service | None = None
+        self._recorder: Recorder | None = None
         try:
+            if config.trace_folder is not None:
+                requests = config.application == "store"
+                self._recorder = Recorder(config.trace_folder, me, requests=requests)
+                logger.info("deliveries are recorded in %s", self._recorder.path)
             links = network(self)
             self.node = Node(
                 me, config.topology, self._replicas(), config.protocol_type,
@@ -107,9 +113,10 @@ class Engine:
                 clock=self, network=links, log=self.disk.log, application=self._application(),
                 wall_s=self._wall_s,
                 rng=random.Random(secrets.randbits(128)), timing=config.timing, on_learned=self._learned,
+                recorder=self._recorder,
             )  # fmt: skip
         except BaseException:
-            self.disk.close()
+            self.close()
             raise
 
     def _application(self) -> Application:
@@ -280,6 +287,12 @@ class Engine:
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
+
+    def close(self) -> None:
+        """Close the disk, after `rest`. It takes a while."""
+        self.disk.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     def facts(self, status: Callable[[], Mapping[str, Any]]) -> Facts:
         """What the API says of the store's cluster."""

@@ -66,6 +66,22 @@ class Observer(Interface):
         """A replica knows who is in a group."""
 
 
+class Recorder(Interface):
+    """Who keeps what a node delivers: see `kvstore.recorder`."""
+
+    def began(self, group: GroupId, position: Timestamp) -> None:
+        """The group's replica has started, with everything up to this position."""
+
+    def delivered(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
+        """Its next deliveries."""
+
+    def jumped(self, group: GroupId, position: Timestamp) -> None:
+        """It has taken over the state of another, which is at this position."""
+
+    def write(self) -> None:
+        """Let go of all that: the state that it led to is about to be committed."""
+
+
 @dataclass(slots=True)
 class Statistics:
     """What a node has done since it started."""
@@ -118,6 +134,7 @@ class Node:
         timing: Timing,
         wall_s: float | None = None,
         observer: Observer | None = None,
+        recorder: Recorder | None = None,
         on_learned: Callable[[Membership], None] = lambda _: None,
     ) -> None:
         """`replicas` are those of this node's disk. `node_of` says where others are, as far as known; `place`
@@ -136,6 +153,7 @@ class Node:
         self._log = log
         self._application = application
         self._observer = observer
+        self._recorder = recorder
         self._on_learned = on_learned
         self.statistics = Statistics()
         self._hosted: dict[ReplicaId, _Hosted] = {}
@@ -188,6 +206,8 @@ class Node:
         hosted = _Hosted(self._protocol(start), position=start.checkpoint.position)
         self._hosted[replica] = self._by_group[group] = hosted
         self._application.host(hosted.replica)
+        if self._recorder is not None:
+            self._recorder.began(group, hosted.position)
         self._dirty[replica] = None
         self._wakes[replica] = now
 
@@ -347,6 +367,8 @@ class Node:
         logger.info("%s took a snapshot of %s, at %d", replica.me, incoming.source, checkpoint.position)
         hosted.applied = True
         hosted.position = checkpoint.position
+        if self._recorder is not None:
+            self._recorder.jumped(replica.me.group, checkpoint.position)
         if self._observer is not None:
             self._observer.installed(replica.me)
 
@@ -470,6 +492,8 @@ class Node:
         group = me.group
         if ready.deliver:
             self._application.deliver(group, ready.deliver)
+            if self._recorder is not None:
+                self._recorder.delivered(group, ready.deliver)
             if self._observer is not None:
                 for delivery in ready.deliver:
                     self._observer.delivered(me, delivery)
@@ -495,10 +519,14 @@ class Node:
         self._commit_at = now + COMMIT_S
         if not self._committing:
             self.commit()
+        elif self._recorder is not None:
+            self._recorder.write()
 
     def commit(self) -> None:
         """Commit what was applied since the last time: now and then, and before the node stops."""
         self._write()
+        if self._recorder is not None:
+            self._recorder.write()
         positions = {}
         for me, hosted in self._hosted.items():
             if hosted.applied or self._application.unsaved(me.group):

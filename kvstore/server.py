@@ -138,7 +138,7 @@ class Server:
             if api is not None:
                 await api.stop()
             await self.transport.close()
-            await asyncio.to_thread(engine.disk.close)
+            await asyncio.to_thread(engine.close)
         if engine.failure is not None:
             logger.critical("stopped: %s", engine.failure)
             return 1

@@ -74,6 +74,7 @@ from wbkv.operations import (
     value,
     version,
 )
+from wbkv.trace import Trace, scenario
 from wbkv.transactional import transactional
 
 __all__ = [
@@ -119,6 +120,7 @@ __all__ = [
     "Snapshot",
     "Split",
     "Topology",
+    "Trace",
     "Transaction",
     "Txn",
     "TxnResult",
@@ -143,6 +145,7 @@ __all__ = [
     "prefix",
     "put",
     "scan",
+    "scenario",
     "testing",
     "transactional",
     "unchanged",

@@ -58,6 +58,7 @@ from wbkv.links.grpc_tasks import GrpcTasks
 from wbkv.links.tasks import AsyncLink, AsyncPuller, run
 from wbkv.lock import AsyncLock
 from wbkv.operations import Condition, Operation, add, append, checked
+from wbkv.trace import Trace
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -668,6 +669,7 @@ def connect(
     consistency: Consistency = "strict",
     wait: float = 0.0,
     history: History | None = None,
+    trace: Trace | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Opening[Client[bytes]]: ...
 
@@ -681,6 +683,7 @@ def connect(
     consistency: Consistency = "strict",
     wait: float = 0.0,
     history: History | None = None,
+    trace: Trace | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Opening[Client[V]]: ...
 
@@ -693,13 +696,14 @@ def connect(
     consistency: Consistency = "strict",
     wait: float = 0.0,
     history: History | None = None,
+    trace: Trace | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Opening[Client[Any]]:
     """Connect to a cluster, by any of its nodes. Await it, or use it in an `async with` block.
 
     See `wbkv.connect`.
     """
-    calls = Calls(Router(endpoints_of(endpoints)), timeout)
+    calls = Calls(Router(endpoints_of(endpoints)), timeout, trace)
     requests = requests_of(calls, codec, consistency, history)
 
     async def begin() -> Client[Any]:
@@ -723,6 +727,7 @@ def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
     timeout: float = 10.0,
     consistency: Consistency = "strict",
     history: History | None = None,
+    trace: Trace | None = None,
 ) -> Opening[Client[bytes]]: ...
 
 
@@ -736,6 +741,7 @@ def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
     codec: Codec[V],
     consistency: Consistency = "strict",
     history: History | None = None,
+    trace: Trace | None = None,
 ) -> Opening[Client[V]]: ...
 
 
@@ -748,9 +754,10 @@ def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
     codec: Codec[Any] = BYTES,
     consistency: Consistency = "strict",
     history: History | None = None,
+    trace: Trace | None = None,
 ) -> Opening[Client[Any]]:
     """An embedded store: see `wbkv.open`."""
-    calls = Calls(Router(("embedded",)), timeout)
+    calls = Calls(Router(("embedded",)), timeout, trace)
     requests = requests_of(calls, codec, consistency, history)
 
     async def begin() -> Client[Any]:

@@ -21,7 +21,6 @@ sent, since whoever reads their effect could not be explained.
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import re
@@ -33,8 +32,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import BinaryIO, Final, Literal, Self, TypeAlias
 
+from wbkv.core.lines import Lines
 from wbkv.data import Entry
-from wbkv.errors import Error, Forked, InvalidRequest
+from wbkv.errors import Error, InvalidRequest
 from wbkv.operations import Append, Get, Operation, Put, Scan
 
 Model: TypeAlias = Literal["list-append", "register"]
@@ -43,7 +43,6 @@ Step: TypeAlias = tuple[str, str, Scalar | list[Scalar] | None]
 """`("r", key, value)`, `("append", key, element)` or `("w", key, value)`."""
 
 VERSION: Final = 1
-BUFFER_BYTES: Final = 64 << 10
 BASE64: Final = "base64:"
 """What bytes that are no text begin with; and text that begins like that."""
 
@@ -98,12 +97,7 @@ class History:
         self._count = 0
         self._free: weakref.WeakKeyDictionary[object, list[_Process]] = weakref.WeakKeyDictionary()
         """By thread or task."""
-        if isinstance(file, io.TextIOBase):
-            raise TypeError("the history needs a binary file, or a path")
-        if isinstance(file, str | os.PathLike):
-            self._lines = _Lines(open(file, "wb"), own=True)  # noqa: SIM115 - `close` closes it
-        else:
-            self._lines = _Lines(file, own=False)
+        self._lines = Lines(file, "history")
         self._close = weakref.finalize(self, self._lines.close)
         self._lines.add(_json_of({"history": model, "version": VERSION}))
 
@@ -226,35 +220,6 @@ class History:
                 self._event(kind, begun.process, text, more)
             if kind != "unknown":
                 begun.process.free.append(begun.process)
-
-
-class _Lines:
-    """A file that gets whole lines, some at a time."""
-
-    def __init__(self, file: BinaryIO, *, own: bool) -> None:
-        self._file = file
-        self._own = own
-        self._pid = os.getpid()
-        self._buffer = bytearray()
-
-    def add(self, line: str) -> None:
-        if os.getpid() != self._pid:
-            raise Forked("a history does not go with a process into its fork: record another one there")
-        self._buffer += line.encode()
-        self._buffer += b"\n"
-        if len(self._buffer) >= BUFFER_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        if os.getpid() == self._pid and self._buffer:
-            self._file.write(self._buffer)
-            self._file.flush()
-            self._buffer.clear()
-
-    def close(self) -> None:
-        self.flush()
-        if self._own:
-            self._file.close()
 
 
 def _owner() -> object:

@@ -18,6 +18,7 @@ from wbkv.history import History
 from wbkv.links.embedded import EmbeddedLink, open_store
 from wbkv.links.grpc_calls import GrpcLink
 from wbkv.links.threads import run
+from wbkv.trace import Trace
 
 
 @overload
@@ -28,6 +29,7 @@ def connect(
     consistency: Consistency = "strict",
     wait: float = 0.0,
     history: History | None = None,
+    trace: Trace | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Client[bytes]: ...
 
@@ -41,6 +43,7 @@ def connect(
     consistency: Consistency = "strict",
     wait: float = 0.0,
     history: History | None = None,
+    trace: Trace | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Client[V]: ...
 
@@ -53,6 +56,7 @@ def connect(
     consistency: Consistency = "strict",
     wait: float = 0.0,
     history: History | None = None,
+    trace: Trace | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Client[Any]:
     """Connect to a cluster, by any of its nodes: the others are found by themselves.
@@ -61,8 +65,9 @@ def connect(
     127.0.0.1:7400 to 7402. `timeout`: how long a call may take, all its attempts together, unless it says
     otherwise. `wait`: how long to wait for a cluster that is not up yet; else `Unavailable` is raised at
     once. `history`: where to record what is asked and answered, for `wbkv check`: see `wbkv.History`.
+    `trace`: where to record each request and its revision, for `wbkv pipeline`: see `wbkv.Trace`.
     """
-    calls = Calls(Router(endpoints_of(endpoints)), timeout)
+    calls = Calls(Router(endpoints_of(endpoints)), timeout, trace)
     requests = requests_of(calls, codec, consistency, history)
     link = GrpcLink(credentials)
     try:
@@ -82,6 +87,7 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     timeout: float = 10.0,
     consistency: Consistency = "strict",
     history: History | None = None,
+    trace: Trace | None = None,
 ) -> Client[bytes]: ...
 
 
@@ -95,6 +101,7 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     codec: Codec[V],
     consistency: Consistency = "strict",
     history: History | None = None,
+    trace: Trace | None = None,
 ) -> Client[V]: ...
 
 
@@ -107,12 +114,13 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     codec: Codec[Any] = BYTES,
     consistency: Consistency = "strict",
     history: History | None = None,
+    trace: Trace | None = None,
 ) -> Client[Any]:
     """Open a store in this process: all partitions, no network, the same calls and promises.
 
     Without a path it is a temporary one, gone when it is closed. Needs `wbkv[server]`.
     """
-    calls = Calls(Router(("embedded",)), timeout)
+    calls = Calls(Router(("embedded",)), timeout, trace)
     requests = requests_of(calls, codec, consistency, history)
     link = EmbeddedLink(open_store(path, partitions, durability))
     run(link, calls.connect(0.0))

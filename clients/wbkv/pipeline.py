@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from contextvars import Context, copy_context
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -34,7 +35,7 @@ class Pipeline(Generic[V]):
         self._requests = requests
         self._make_link = make_link
         self._room = threading.Semaphore(IN_FLIGHT)
-        self._asked: deque[tuple[Plan[Any], Future[Any]]] = deque()
+        self._asked: deque[tuple[Plan[Any], Future[Any], Context]] = deque()
         self._futures: set[Future[Any]] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -71,7 +72,7 @@ class Pipeline(Generic[V]):
                 self._room.release()
                 raise ClientClosed("the pipeline is closed")
             self._futures.add(future)
-            self._asked.append((plan, future))
+            self._asked.append((plan, future, copy_context()))
             if len(self._asked) == 1:
                 self._loop.call_soon_threadsafe(self._begin)
         return future
@@ -79,8 +80,8 @@ class Pipeline(Generic[V]):
     def _begin(self) -> None:
         with self._lock:
             asked, self._asked = self._asked, deque()
-        for plan, future in asked:
-            task = self._loop.create_task(self._carry_out(plan, future))
+        for plan, future, context in asked:
+            task = self._loop.create_task(self._carry_out(plan, future), context=context)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

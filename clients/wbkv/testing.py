@@ -37,6 +37,7 @@ from wbkv.errors import Error, InvalidRequest
 from wbkv.history import History
 from wbkv.links.embedded import backend
 from wbkv.opening import connect
+from wbkv.trace import Trace
 
 __all__ = ["RunningCluster", "aio_cluster", "cluster", "running_cluster"]
 
@@ -84,9 +85,10 @@ class RunningCluster:
         timeout: float = 10.0,
         consistency: Consistency = "strict",
         history: History | None = None,
+        trace: Trace | None = None,
     ) -> Client[bytes]:
         """A client of it: see `wbkv.connect`, and `using` for other values than bytes."""
-        return connect(self.addresses, timeout=timeout, consistency=consistency, history=history)
+        return connect(self.addresses, timeout=timeout, consistency=consistency, history=history, trace=trace)
 
     def aio_connect(
         self,
@@ -94,9 +96,12 @@ class RunningCluster:
         timeout: float = 10.0,
         consistency: Consistency = "strict",
         history: History | None = None,
+        trace: Trace | None = None,
     ) -> aio.Opening[aio.Client[bytes]]:
         """A client of it for the running event loop: see `wbkv.aio.connect`."""
-        return aio.connect(self.addresses, timeout=timeout, consistency=consistency, history=history)
+        return aio.connect(
+            self.addresses, timeout=timeout, consistency=consistency, history=history, trace=trace
+        )
 
     def kill(self, *nodes: str) -> None:
         """End these nodes at once, as a crash does. They stay away until `start`."""
@@ -121,14 +126,20 @@ class RunningCluster:
 
 @contextmanager
 def running_cluster(
-    nodes: int = 3, partitions: int = 3, *, durability: str | None = None, data: Path | None = None
+    nodes: int = 3,
+    partitions: int = 3,
+    *,
+    durability: str | None = None,
+    data: Path | None = None,
+    trace: Path | None = None,
 ) -> Iterator[RunningCluster]:
     """A cluster that serves, whose nodes can be killed and started.
 
-    `durability` is "os" or "fsync"; `data` a folder, which keeps what was written.
+    `durability` is "os" or "fsync"; `data` a folder, which keeps what was written; `trace` another one, where
+    nodes record what they deliver.
     """
     with ExitStack() as stack:
-        yield _enter(stack, nodes, partitions, durability, data)
+        yield _enter(stack, nodes, partitions, durability, data, trace)
 
 
 @contextmanager
@@ -141,13 +152,18 @@ def cluster(
     timeout: float = 10.0,
     consistency: Consistency = "strict",
     history: History | None = None,
+    trace: Path | None = None,
 ) -> Iterator[Client[bytes]]:
-    """A client of a cluster that lives as long as the block. See `running_cluster` and `wbkv.connect`."""
-    with (
-        running_cluster(nodes, partitions, durability=durability, data=data) as running,
-        running.connect(timeout=timeout, consistency=consistency, history=history) as client,
-    ):
-        yield client
+    """A client of a cluster that lives as long as the block. See `running_cluster` and `wbkv.connect`.
+
+    With `trace`, a folder, the client is traced, too: see `wbkv.Trace`.
+    """
+    with ExitStack() as stack:
+        running = _enter(stack, nodes, partitions, durability, data, trace)
+        own = _trace_in(stack, trace)
+        yield stack.enter_context(
+            running.connect(timeout=timeout, consistency=consistency, history=history, trace=own)
+        )
 
 
 @asynccontextmanager
@@ -160,26 +176,42 @@ async def aio_cluster(
     timeout: float = 10.0,
     consistency: Consistency = "strict",
     history: History | None = None,
+    trace: Path | None = None,
 ) -> AsyncIterator[aio.Client[bytes]]:
     """`cluster` for the running event loop, which goes on while the cluster starts and ends."""
     stack = ExitStack()
-    begun = asyncio.ensure_future(asyncio.to_thread(_enter, stack, nodes, partitions, durability, data))
+    entering = asyncio.to_thread(_enter, stack, nodes, partitions, durability, data, trace)
+    begun = asyncio.ensure_future(entering)
     try:
         running = await asyncio.shield(begun)
-        async with running.aio_connect(timeout=timeout, consistency=consistency, history=history) as client:
+        async with running.aio_connect(
+            timeout=timeout, consistency=consistency, history=history, trace=_trace_in(stack, trace)
+        ) as client:
             yield client
     finally:
         await asyncio.wait([begun])  # whoever is cancelled meanwhile leaves no process behind
         await asyncio.to_thread(stack.close)
 
 
+def _trace_in(stack: ExitStack, folder: Path | None) -> Trace | None:
+    """A client's trace beside those of the nodes."""
+    return None if folder is None else stack.enter_context(Trace(folder))
+
+
 def _enter(
-    stack: ExitStack, nodes: int, partitions: int, durability: str | None, data: Path | None
+    stack: ExitStack,
+    nodes: int,
+    partitions: int,
+    durability: str | None,
+    data: Path | None,
+    trace: Path | None,
 ) -> RunningCluster:
     """Start a cluster, which the stack ends."""
     run: Any = backend("cluster")
     try:
-        context: AbstractContextManager[_Processes] = run(nodes, partitions, durability=durability, data=data)
+        context: AbstractContextManager[_Processes] = run(
+            nodes, partitions, durability=durability, data=data, trace=trace
+        )
         return RunningCluster(stack.enter_context(context))
     except ValueError as error:
         raise InvalidRequest(f"the cluster cannot be run: {error}") from error

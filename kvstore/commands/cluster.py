@@ -110,6 +110,7 @@ class UpCommand:
         )
         add("--protocol", choices=sorted(PROTOCOLS | VARIANTS), help="what orders transactions (whitebox)")
         add("--durability", choices=DURABILITY, help="what an acknowledgement waits for (fsync)")
+        add("--trace", type=Path, metavar="DIR", help="record there what every node delivers")
         add("--detach", action="store_true", help="return when the cluster is up, and let it run")
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -125,6 +126,7 @@ class UpCommand:
                     api_port=arguments.api_port or self._api_port(arguments.data, arguments.nodes),
                     protocol=arguments.protocol,
                     durability=arguments.durability,
+                    trace=arguments.trace,
                     report=_warn,
                 )
                 if arguments.detach:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kvstore.config import Config
@@ -32,12 +33,15 @@ class ServeCommand:
             action="store_true",
             help="first make the node's first disk: only for a cluster that has never run",
         )
+        add("--trace", type=Path, metavar="DIR", help="record there what is delivered, whatever FILE says")
         add("--log-level", choices=LEVELS, default="info", help="how much to say (info)")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Do it."""
         config = Config.load(arguments.config)
         node = config.node(arguments.node)
+        if arguments.trace is not None:
+            config = replace(config, trace=str(arguments.trace.absolute()))
         logging.basicConfig(
             level=arguments.log_level.upper(),
             format=f"%(asctime)s.%(msecs)03d %(levelname)s {node} %(name)s: %(message)s",

@@ -88,6 +88,23 @@ class Request(Data, frozen=True):
     command: Command
 
 
+OWN_BITS: Final = 44
+
+
+def own_client(gateway: int, count: int) -> int:
+    """Whose requests those are that a gateway numbers itself, since they came without an id; from 1, as it
+    may need several. It shares its low bits with the gateway, so that whoever sees a message can tell.
+    """
+    return (gateway + (count << OWN_BITS)) & INT64_MAX
+
+
+def is_own(gateway: int, client: int) -> bool:
+    """Whether the gateway that multicast a request has numbered it. One in 2^44 ids of clients looks so, too:
+    they are random.
+    """
+    return not (client - gateway) & ((1 << OWN_BITS) - 1)
+
+
 class Delivered(Data, frozen=True):
     """One message at its place in its group's order."""
 

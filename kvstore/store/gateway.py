@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from kvstore.machine import Placement
 from kvstore.machine.codec import decode_result, digest_of, encode_request
-from kvstore.machine.commands import Command, Request, Tick
+from kvstore.machine.commands import Command, Request, Tick, own_client
 from kvstore.machine.merge import merge
 from kvstore.machine.placement import groups_of
 from kvstore.machine.request import Limits, Range, Transaction, validate
@@ -183,7 +183,8 @@ class Gateway:
         self._ticks = ticks
         self._rng = rng
         self._now = 0.0
-        self._session = _Session(rng.getrandbits(63))
+        self._sessions = itertools.count(1)
+        self._session = self._next_session()
         self._calls: dict[MessageId, _Call] = {}
         self._bytes = 0
         self._under_way: Counter[GroupId] = Counter()
@@ -255,7 +256,7 @@ class Gateway:
         session, own = self._session, 0
         if identity is None:
             if session.full:
-                session = self._session = _Session(self._rng.getrandbits(63))
+                session = self._session = self._next_session()
             own, session.next = session.next, session.next + 1
             named = Identity(session.client, own, session.ack_below, self._deadline())
         else:
@@ -272,6 +273,9 @@ class Gateway:
         self._calls[message.mid] = _Call(
             command, dest, identity, done, len(payload), own, session, at_least, routed
         )
+
+    def _next_session(self) -> _Session:
+        return _Session(own_client(self.me, next(self._sessions)))
 
     def _deadline(self) -> int:
         return timestamp(self.newest() + LIFE_TICKS, GroupId(0))

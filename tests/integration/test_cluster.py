@@ -438,6 +438,7 @@ def test_a_configuration_that_cannot_work(shell: Shell) -> None:
         (["--partitions", "1025"], "group ids are 0..1023"),
         (["--nodes", "0"], "0 must be at least 1"),
         (["--durability", "none"], "invalid choice: 'none'"),
+        (["--trace", "/dev/null/traces"], "cannot record in /dev/null/traces: /dev/null is no folder"),
     ],
 )
 def test_bad_arguments_make_no_cluster(shell: Shell, arguments: list[str], complaint: str) -> None:
@@ -873,6 +874,8 @@ def test_serve_runs_the_node(config_file: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "kvstore.server", fake)
     assert serve_main(["--config", str(config_file), "--node", "n2"]) == 5
     assert ran == [(Config.load(config_file), N2)]
+    serve_main(["--config", str(config_file), "--node", "n2", "--trace", "traces"])
+    assert ran[1][0].trace_folder == Path.cwd() / "traces"
 
 
 @pytest.mark.parametrize(

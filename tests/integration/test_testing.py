@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,22 @@ def test_a_cluster_in_one_line() -> None:
         assert len(client.topology().partitions) == 2
         assert len(children() - before) == 1
     assert children() <= before
+
+
+def test_a_cluster_and_its_client_are_traced(tmp_path: Path) -> None:
+    with wbkv.testing.cluster(nodes=1, partitions=2, trace=tmp_path / "traces") as client:
+        revision = client.put("x", b"1")
+
+    async def task() -> int:
+        async with wbkv.testing.aio_cluster(nodes=1, partitions=1, trace=tmp_path / "traces") as client:
+            return await client.put("x", b"1")
+
+    revisions = {revision, asyncio.run(task())}
+    for kind, name in (("deliveries", "gts"), ("requests", "revision")):
+        files = list((tmp_path / "traces").glob(f"{kind}-*.jsonl"))
+        assert len(files) == 2
+        found = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        assert {line[name] for line in found if "client" in line} == revisions
 
 
 def test_nodes_fail_and_come_back() -> None:

@@ -46,6 +46,21 @@ def calls(client: wbkv.Client[bytes]) -> None:
     assert_type(client.status(), list[wbkv.NodeStatus])
 
 
+def traces() -> None:
+    with (
+        wbkv.Trace("traces", scenario="transfers", protocol="whitebox", clients=4) as trace,
+        wbkv.connect(trace=trace) as client,
+        wbkv.open(codec=wbkv.codecs.TEXT, trace=trace) as text,
+        wbkv.scenario("audit"),
+    ):
+        assert_type(trace, wbkv.Trace)
+        assert_type(trace.run, str)
+        assert_type(client, wbkv.Client[bytes])
+        assert_type(text, wbkv.Client[str])
+        trace.mark("crash", node="n1", group=0)
+        trace.flush()
+
+
 def codecs(client: wbkv.Client[bytes]) -> None:
     assert_type(client.using(wbkv.codecs.TEXT), wbkv.Client[str])
     assert_type(client.using(wbkv.codecs.INTEGER).get("a"), int | None)
@@ -158,7 +173,7 @@ async def twin(client: aio.Client[bytes]) -> None:
     assert_type(await client.counter("n").value(), int)
     assert_type(await client.status(), list[wbkv.NodeStatus])
     assert_type(await transfer_async(client.using(wbkv.codecs.INTEGER), "a"), int)
-    async with aio.connect("h:1", codec=wbkv.codecs.TEXT) as text, aio.open() as embedded:
+    async with aio.connect("h:1", codec=wbkv.codecs.TEXT) as text, aio.open(trace=None) as embedded:
         assert_type(text, aio.Client[str])
         assert_type(embedded, aio.Client[bytes])
     assert_type(await aio.connect(), aio.Client[bytes])

@@ -134,6 +134,7 @@ OWN = [
     ('data = "n1"', 'data = "elsewhere"'),
     ("127.0.0.1:7101", "127.0.0.1:7111"),
     ("n1-n3 = 2.5", "n1-n3 = 3"),
+    ("[delays]", '[trace]\ndeliveries = "traces"\n[delays]'),
     ("[groups.0]", '[nodes.spare]\naddress = "h:1"\ndata = "s"\nincarnation = "c"\n[groups.0]'),
     ("[groups.0]", '[nodes.spare]\naddress = "h:1"\ndata = "s"\n[groups.0]'),
 ]
@@ -188,6 +189,14 @@ def test_no_delays_are_none(tmp_path: Path) -> None:
     assert load(tmp_path, PLAIN.partition("[delays]")[0]).delays_s == {}
 
 
+def test_deliveries_are_recorded_beside_the_file_or_elsewhere_or_not(plain: Config, tmp_path: Path) -> None:
+    assert plain.trace_folder is None
+    for written, found in (("traces", tmp_path / "traces"), ("/var/traces", Path("/var/traces"))):
+        config = load(tmp_path, f'{PLAIN}\n[trace]\ndeliveries = "{written}"\n')
+        assert config.trace_folder == found
+    assert load(tmp_path, f"{PLAIN}\n[trace]\n").trace_folder is None
+
+
 # Mistakes
 
 
@@ -206,7 +215,7 @@ def at(line: int, what: str) -> str:
         (
             "[timing]",
             "[quux]",
-            at(5, "quux: unknown key; there is cluster, store, timing, nodes, groups, delays"),
+            at(5, "quux: unknown key; there is cluster, store, timing, nodes, groups, delays, trace"),
         ),
         ('data = "n1"', 'dada = "n1"', at(10, 'nodes.n1.dada: unknown key; did you mean "data"?')),
         ("election_s", "elections_s", at(6, 'timing.elections_s: unknown key; did you mean "election_s"?')),
@@ -286,6 +295,17 @@ def at(line: int, what: str) -> str:
         ("= 2.5", "= -1", at(33, "delays.n1-n3: -1 ms is not in 0..60000")),
         ("= 2.5", "= 60001", at(33, "delays.n1-n3: 60001 ms is not in 0..60000")),
         ("= 2.5", "= nan", at(33, "delays.n1-n3: must be a number, not nan")),
+        ("[delays]", '[trace]\ndeliveries = ""\n[delays]', at(32, 'trace.deliveries: "" is no folder')),
+        (
+            "[delays]",
+            "[trace]\ndeliveries = 1\n[delays]",
+            at(32, "trace.deliveries: must be a string, not 1"),
+        ),
+        (
+            "[delays]",
+            '[trace]\nfolder = "t"\n[delays]',
+            at(32, "trace.folder: unknown key; there is deliveries"),
+        ),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, before: str, after: str, complaint: str) -> None:
@@ -478,6 +498,7 @@ def configs(draw: st.DrawFn) -> Config:
         "protocol": protocol,
         "durability": draw(st.sampled_from(DURABILITY)),
         "timing": Timing(**timing),
+        "trace": draw(st.none() | PATHS),
     }
     try:
         return Config(**made, delays_ms=delays_ms)

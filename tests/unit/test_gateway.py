@@ -7,12 +7,13 @@ import random
 import pytest
 
 from kvstore.machine import Limits
-from kvstore.machine.codec import encode_result
-from kvstore.machine.commands import Tick
+from kvstore.machine.codec import decode_request, encode_result
+from kvstore.machine.commands import Tick, is_own
 from kvstore.machine.request import Put, Transaction
 from kvstore.machine.results import DONE
+from kvstore.machine.sessions import WINDOW
 from kvstore.messages import Raise, Results
-from kvstore.store.gateway import Gateway, Placed
+from kvstore.store.gateway import Gateway, Identity, Placed
 from multicast.client import Refused
 from multicast.errors import PeerViolation
 from multicast.messages import Multicast
@@ -60,6 +61,20 @@ def test_a_message_that_is_refused_and_answered_at_once_is_answered() -> None:
     gateway.receive(members(A)[0], [Refused(message.mid, A, "by a leader that is none"), results], 0.1)
     assert outcomes == [Placed(PLACE)]
     assert gateway.in_flight == 0
+
+
+def test_requests_without_an_id_can_be_told_from_others() -> None:
+    gateway = gateway_of()
+    write = Transaction(then=(Put(b"a", b""),))
+    gateway.transact(write, lambda _: None, identity=Identity(77, 1, 1, 0))
+    gateway.transact(write, lambda _: None)
+    gateway.command(A, Tick(), lambda _: None)
+    for _ in range(WINDOW):  # nothing is answered: its numbers run out, and it needs another session
+        gateway.transact(Transaction(then=(Put(b"z", b""),)), lambda _: None)
+    said = [message for _, _, message in gateway.turn(0.0) if isinstance(message, Multicast)]
+    whose = [decode_request(message.payload).client for message in sorted(said, key=lambda m: m.mid.sequence)]
+    assert [is_own(GATEWAY, client) for client in whose] == [False] + [True] * (WINDOW + 2)
+    assert len(set(whose)) == 3
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import wbkv
+from wbkv.core.lines import BUFFER_BYTES
 from wbkv.data import Entry
-from wbkv.history import BUFFER_BYTES, History, scalar_of, text_of
+from wbkv.history import History, scalar_of, text_of
 from wbkv.operations import Append, Get, Put
 
 

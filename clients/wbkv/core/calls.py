@@ -17,6 +17,7 @@ from wbkv.core.effects import TOPOLOGY, Ask, Failure, Method, Plan, Wait
 from wbkv.core.forks import at_fork
 from wbkv.core.identity import WINDOW, Identity
 from wbkv.core.routing import Router
+from wbkv.core.tracing import traced
 from wbkv.data import RequestId
 from wbkv.errors import (
     DeadlineExceeded,
@@ -28,6 +29,7 @@ from wbkv.errors import (
     Unavailable,
     error_of,
 )
+from wbkv.trace import Trace
 
 PATIENCE_S: Final = 2.0
 """How long a node may be silent before another is asked too; twice that the next time, and so on."""
@@ -48,8 +50,11 @@ Write: TypeAlias = kv.TxnRequest | kv.PutRequest | kv.DeleteRequest
 class Calls:
     """One client's calls, from all its threads or tasks."""
 
-    def __init__(self, router: Router, timeout_s: float) -> None:
+    def __init__(self, router: Router, timeout_s: float, trace: Trace | None = None) -> None:
+        if not isinstance(trace, Trace | None):
+            raise TypeError(f"the trace must be a wbkv.Trace, not {trace!r}")
         self.router = router
+        self.trace = trace
         self.timeout_s = time_of(timeout_s, timeout_s)
         self.seen = 0
         """The highest revision that any answer has shown: what this client must not go back behind."""
@@ -111,7 +116,8 @@ class Calls:
 
     def read(self, method: Method, request: Message, key: bytes | None, timeout_s: float | None) -> Plan[Any]:
         """A call that changes nothing, or that may be made twice."""
-        return self._attempts(method, request, key, time_of(timeout_s, self.timeout_s), writes=False)
+        plan = self._attempts(method, request, key, time_of(timeout_s, self.timeout_s), writes=False)
+        return plan if self.trace is None else traced(self.trace, self.router, plan, method, request)
 
     def write(
         self,
@@ -125,7 +131,8 @@ class Calls:
         left_s = min(time_of(timeout_s, self.timeout_s), REPEAT_S)
         if named is not None:
             request.id.CopyFrom(_checked(named))
-        return self._attempts(method, request, key, left_s, writes=True)
+        plan = self._attempts(method, request, key, left_s, writes=True)
+        return plan if self.trace is None else traced(self.trace, self.router, plan, method, request)
 
     def _attempts(
         self, method: Method, request: Any, key: bytes | None, timeout_s: float, *, writes: bool

@@ -40,6 +40,7 @@ class Recorded(Requests[V]):
 
     def closing(self) -> None:
         """The client is closed."""
+        super().closing()
         self._history.flush()
 
     # Reads

@@ -68,6 +68,8 @@ class Requests(Generic[V]):
 
     def closing(self) -> None:
         """The client is closed."""
+        if self.calls.trace is not None:
+            self.calls.trace.flush()
 
     def _level(self, asked: Consistency | None, revision: int) -> tuple[kv.Consistency, int]:
         """The level of a read, and what it must not go back behind."""

@@ -7,14 +7,15 @@ import random
 import sys
 import time
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from wbkv_proto.v1 import cluster_pb2 as cluster
 from wbkv_proto.v1.error_pb2 import Error as Told
 
-from wbkv.data import Partition, Topology, prefix
+from wbkv.data import KeyRange, Partition, Topology, prefix
 from wbkv.errors import Unavailable
 
 DEFAULT: Final = ("127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402")
@@ -71,6 +72,19 @@ class Placement(NamedTuple):
             token = (zlib.crc32(_tag_of(key)) & _SLOT_MASK).to_bytes(2, "big")
         return self.owners[bisect_right(self.starts, token) - 1]
 
+    def partitions_of(self, keys: KeyRange) -> frozenset[int]:
+        """The partitions that have keys of a range: with hash slots all, unless they share a tag."""
+        start, end = keys.start, keys.end
+        if self.hashed:
+            stem = start
+            if keys != prefix(stem):
+                same = takewhile(lambda pair: pair[0] == pair[1], zip(start, end or b"", strict=False))
+                stem = bytes(one for one, _ in same)
+            return frozenset(self.owners if _tag_of(stem) == stem else (self.partition_of(stem),))
+        first = bisect_right(self.starts, start) - 1
+        last = len(self.starts) if end is None else bisect_left(self.starts, end)
+        return frozenset(self.owners[first:last])
+
 
 def _tag_of(key: bytes) -> bytes:
     begin = key.find(b"{")
@@ -84,7 +98,7 @@ class Router:
     def __init__(self, seeds: Sequence[str]) -> None:
         self.seeds: Final = tuple(seeds)
         self.topology: Topology | None = None
-        self._placement: Placement | None = None
+        self.placement: Placement | None = None
         self._leaders: dict[int, str] = {}
         """Addresses by partition."""
         self._addresses = self.seeds
@@ -113,7 +127,7 @@ class Router:
         placement = told.placement
         hashed = placement.scheme == cluster.Placement.HASHED
         starts, owners = tuple(placement.starts), tuple(placement.owners)
-        self._placement = Placement(hashed, starts, owners) if owners else None
+        self.placement = Placement(hashed, starts, owners) if owners else None
         self._leaders = {
             p.id: nodes[p.leader] for p in partitions if p.leader is not None and nodes.get(p.leader)
         }
@@ -134,9 +148,9 @@ class Router:
 
     def partition_of(self, key: bytes) -> int:
         """The partition that has a key. Raises `Unavailable` if no node has told yet."""
-        if self._placement is None:
+        if self.placement is None:
             raise Unavailable("no node has said which partition has which keys")
-        return self._placement.partition_of(key)
+        return self.placement.partition_of(key)
 
     def after(self, key: bytes) -> bytes | None:
         """The lowest key above this one that the store can have; None: there is none."""
@@ -145,8 +159,8 @@ class Router:
     def address_for(self, key: bytes | None, tries: int, tried: Iterable[str] = ()) -> str:
         """Whom to ask next about a key: at first who leads its partition, then the others in turn."""
         leader = None
-        if key is not None and self._placement is not None:
-            leader = self._leaders.get(self._placement.partition_of(key))
+        if key is not None and self.placement is not None:
+            leader = self._leaders.get(self.placement.partition_of(key))
         if tries == 0 and leader is not None and leader not in self._resting:
             return leader
         now = time.monotonic()

@@ -1,0 +1,203 @@
+"""Traces: a line of JSON for each request of a program, when it has ended, for `wbkv pipeline verify` and
+`report`.
+
+    with wbkv.Trace("traces", scenario="transfers") as trace:
+        client = wbkv.connect(trace=trace)
+        client.put("x", b"1")
+        with wbkv.scenario("audit"):
+            client.get_many(["x", "y"])
+
+Unlike a `wbkv.History`, which tells values, it tells revisions, so it can say everything that is done with
+single keys, ranges and transactions, and anything may be done before and after it. Recorded are gets, puts,
+deletes, transactions (reads among them), and what is made of these: counters, locks, the reads and the commit
+of interactive transactions. Left out are scans, watches, snapshots and compaction, which are streams or
+housekeeping; a scan inside a transaction is recorded with what it has found.
+
+`pipeline/traces.py` says what a line has. In detail:
+
+- `outcome`: `ok`; `failed`, if it was certainly not executed (it may have been ordered, and refused there);
+  `unknown`, also if whoever called did not wait for the end.
+- `revision` and `exact`: of what was ordered (writes, conditions) its own revision, and what it has read is
+  exactly as of just before it; of `serializable` reads and reads at a revision that one, exactly; of strict
+  reads a revision up to which they have seen everything, and perhaps more.
+- `reads`: keys that the request itself had written before are left out. Conditions on a key's `mod_revision`,
+  and that it is absent, are reads if all held, and so is the removal of a key that was not there.
+- `writes`: each key once, as the request left it; a key counts more than a range that has it. Of a range
+  without an end, `end` is "". Of an `unknown` transaction, all that either branch could write.
+- Keys are text: bytes that are no UTF-8 are written in base64, after "base64:" (`wbkv.history.text_of`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final, Protocol, Self
+
+from wbkv.core.lines import Lines
+from wbkv.errors import Error
+
+_json_of: Final = json.JSONEncoder(separators=(",", ":")).encode
+_SCENARIO: Final[ContextVar[str | None]] = ContextVar("wbkv scenario", default=None)
+
+
+@contextlib.contextmanager
+def scenario(name: str) -> Iterator[None]:
+    """What is called in this block, by this thread or task and by the tasks that it begins, belongs to a
+    scenario of this name, whatever the trace says.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a scenario's name must be a str, not {name!r}")
+    before = _SCENARIO.set(name)
+    try:
+        yield
+    finally:
+        _SCENARIO.reset(before)
+
+
+class Asked(Protocol):
+    """What a request is, for its line."""
+
+    def told(self, outcome: str, answer: object) -> str:
+        """The rest of the line: from the request's id on."""
+
+
+class Begun:
+    """A request that may be sent."""
+
+    __slots__ = ("asked", "scenario", "start_us")
+
+    def __init__(self, asked: Asked, scenario: str, start_us: int) -> None:
+        self.asked = asked
+        self.scenario = scenario
+        self.start_us = start_us
+
+
+class Trace:
+    """A file that clients record into: give it to `connect` or `open`. Any number of clients may share it.
+
+    `file` is a folder, where a file is made whose name nobody else uses; the path of a file, which is
+    overwritten; or a binary file. In a folder of traces its name begins with `requests-`. `scenario` is what
+    is measured, unless `wbkv.scenario` says otherwise; `protocol` orders the messages, and so many `clients`
+    are active at once: whoever reads the trace compares what differs in these.
+
+    Lines are written whole, some at a time; `close` writes the rest, and so do closing a client and the end
+    of the program.
+    """
+
+    def __init__(
+        self,
+        file: str | os.PathLike[str] | BinaryIO,
+        *,
+        scenario: str = "",
+        protocol: str | None = None,
+        clients: int | None = None,
+    ) -> None:
+        for name, value, kind in (
+            ("scenario", scenario, str),
+            ("protocol", protocol, str | None),
+            ("clients", clients, int | None),
+        ):
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise TypeError(f"the trace's {name} cannot be {value!r}")
+        self.run: Final = f"{os.getpid()}-{secrets.token_hex(8)}"
+        """What names this file's lines."""
+        self.scenario: Final = scenario
+        self._folder: Path | None = None
+        if isinstance(file, str | os.PathLike):
+            path = Path(file)
+            if path.is_dir():
+                path /= f"requests-{self.run}.jsonl"
+            self._folder = path.parent
+            file = path
+        about: dict[str, str | int | None] = {"protocol": protocol, "clients": clients}
+        self._about = {name: value for name, value in about.items() if value is not None}
+        self._heads: dict[str, str] = {}
+        self._base_us = time.time_ns() // 1000 - time.monotonic_ns() // 1000
+        """Times are those of the clock on the wall when this began, plus what has passed since: they do not
+        jump when the wall clock is set."""
+        self._lock = threading.Lock()
+        self._under_way: set[Begun] = set()
+        self._marks: Lines | None = None
+        self._lines = Lines(file, "trace")
+        self._close = weakref.finalize(self, self._lines.close)
+
+    def flush(self) -> None:
+        """Write what is not written yet."""
+        with self._lock:
+            self._lines.flush()
+
+    def close(self) -> None:
+        """Write the rest, and record no more. Calls that are under way have an unknown outcome."""
+        for begun in list(self._under_way):
+            self.end(begun, "unknown", "TraceClosed", None)
+        with self._lock:
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def mark(self, name: str, *, node: str | None = None, group: int | None = None) -> None:
+        """Write down that something happens to the cluster now ("crash", "leader", ...), in a file `marks-*`
+        beside the trace's own. It is written at once.
+        """
+        if self._folder is None:
+            raise ValueError("marks are written beside the trace, which has no path")
+        current = _SCENARIO.get()
+        found = {
+            "at_us": self._now_us(), "name": name, "node": node, "group": group,
+            "scenario": self.scenario if current is None else current,
+        }  # fmt: skip
+        with self._lock:
+            self._check()
+            with open(self._folder / f"marks-{self.run}.jsonl", "ab") as file:
+                file.write(_json_of(found).encode() + b"\n")
+
+    # What clients tell
+
+    def _now_us(self) -> int:
+        return self._base_us + time.monotonic_ns() // 1000
+
+    def _check(self) -> None:
+        self._lines.check()
+        if not self._close.alive:
+            raise Error("the trace is closed: nothing more can be recorded in it")
+
+    def begin(self, asked: Asked) -> Begun:
+        """Something is asked for. `end` must follow."""
+        self._check()
+        current = _SCENARIO.get()
+        begun = Begun(asked, self.scenario if current is None else current, self._now_us())
+        self._under_way.add(begun)
+        return begun
+
+    def end(self, begun: Begun, outcome: str, error: str | None, answer: object) -> None:
+        """It has ended so, with this answer if it is ok."""
+        end_us = self._now_us()
+        told = begun.asked.told(outcome, answer)
+        why = "" if error is None else f',"error":"{error}"'
+        head = self._heads.get(begun.scenario) or self._head(begun.scenario)
+        line = f'{head}{begun.start_us},"end_us":{end_us},"outcome":"{outcome}"{why}{told}}}'
+        with self._lock:
+            if begun in self._under_way and self._close.alive:
+                self._under_way.remove(begun)
+                self._lines.add(line)
+
+    def _head(self, scenario: str) -> str:
+        """How lines begin. There are few scenarios, for many lines."""
+        about = {"run": self.run, "scenario": scenario, **self._about}
+        head = self._heads[scenario] = f'{_json_of(about)[:-1]},"start_us":'
+        return head
