@@ -24,7 +24,7 @@ FINDING: Final = StructType(
 
 def found(
     rows: DataFrame,
-    check: str,
+    check: str | Column,
     what: str | Column,
     *,
     details: dict[str, Column],
@@ -36,7 +36,7 @@ def found(
 ) -> DataFrame:
     """Each row as a finding. `message` has the fields origin, number and digest."""
     values = {
-        "check": sql.lit(check),
+        "check": sql.lit(check) if isinstance(check, str) else check,
         "what": sql.lit(what) if isinstance(what, str) else what,
         "group": group,
         "run_id": run_id,

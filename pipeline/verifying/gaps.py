@@ -50,32 +50,38 @@ def check_gaps(
     reasons = [reason for reason, _, _ in _KINDS]
     rows = rows.withColumns({_last(reason): sql.max(_of(reason)).over(earlier) for reason in reasons})
     rows = rows.where(sql.col("reason") == HERE).join(_before_slices(rows), ["group", "slice"], "left")
-    parts = []
-    for reason, check, what in _KINDS:
-        last = sql.greatest(sql.col(_last(reason)), sql.col(_before(reason)))
-        passed = (
-            rows.select("group", "gts", "since", "copies", last.alias("missing"))
-            .where(sql.col("since") < sql.col("missing"))
-            .select("group", "gts", "missing", sql.explode("copies").alias("copy"))
-            .where(sql.col("copy.since") < sql.col("missing"))
+    latest = sql.greatest(*(name(reason) for reason in reasons for name in (_last, _before)))
+    rows = rows.where(sql.col("since") < latest)
+    kinds = sql.array(
+        *(
+            sql.struct(
+                sql.lit(check).alias("check"),
+                sql.lit(what).alias("what"),
+                sql.greatest(_last(reason), _before(reason)).alias("missing"),
+            )
+            for reason, check, what in _KINDS
         )
-        details = {
+    )
+    passed_over = sql.col("kind.missing")
+    passed = (
+        rows.select("group", "gts", "since", "copies", sql.explode(kinds).alias("kind"))
+        .where(sql.col("since") < passed_over)
+        .select("group", "gts", "kind", sql.explode("copies").alias("copy"))
+        .where(sql.col("copy.since") < passed_over)
+    )
+    return found(
+        passed,
+        sql.col("kind.check"),
+        sql.col("kind.what"),
+        group=sql.col("group"),
+        run_id=sql.col("copy.run_id"),
+        gts=passed_over,
+        details={
             "after": sql.col("copy.since"),
             "delivered_instead": sql.col("gts"),
             "position": sql.col("copy.position"),
-        }
-        parts.append(
-            found(
-                passed,
-                check,
-                what,
-                group=sql.col("group"),
-                run_id=sql.col("copy.run_id"),
-                gts=sql.col("missing"),
-                details=details,
-            )
-        )
-    return parts[0].unionByName(parts[1]).unionByName(parts[2])
+        },
+    )
 
 
 def _reason(rows: DataFrame, reason: int, *, copies: bool = False) -> DataFrame:

@@ -24,6 +24,7 @@ STRAY: Final = 4
 BEGIN: Final = "begin"
 MESSAGE: Final = "message"
 JUMP: Final = "jump"
+STOPPED: Final = "stopped"
 
 
 def run_id(run: str = "run") -> Column:

@@ -47,37 +47,42 @@ def messages(deliveries: DataFrame) -> DataFrame:
     )
 
 
+_PROBLEMS = (
+    (POSITIONS, "positions", "the line does not follow the one before it: lines are missing or repeated"),
+    (ORDER, "order", "the timestamp is not above that of the line before it"),
+    (STRAY, "validity", "delivered in a group that is not one of the message's destinations"),
+)
+
+
 def check_lines(deliveries: DataFrame) -> DataFrame:
     """What is wrong with single lines: positions, order of timestamps, destinations."""
+    kinds = sql.array(
+        *(
+            sql.struct(sql.lit(bit).alias("bit"), sql.lit(check).alias("check"), sql.lit(what).alias("what"))
+            for bit, check, what in _PROBLEMS
+        )
+    )
     rows = (
         deliveries.where(sql.col("problem") > 0)
         .select("gts", "group", "low", sql.explode("copies").alias("copy"))
         .where(sql.col("copy.problem") > 0)
+        .select("*", sql.explode(kinds).alias("kind"))
+        .where(sql.col("copy.problem").bitwiseAND(sql.col("kind.bit")) > 0)
     )
-    place = {"position": sql.col("copy.position"), "line_before": sql.col("copy.before")}
-    kinds = (
-        (POSITIONS, "positions", "the line does not follow the one before it: lines are missing or repeated"),
-        (ORDER, "order", "the timestamp is not above that of the line before it"),
-        (STRAY, "validity", "delivered in a group that is not one of the message's destinations"),
+    return found(
+        rows,
+        sql.col("kind.check"),
+        sql.col("kind.what"),
+        group=sql.col("group"),
+        run_id=sql.col("copy.run_id"),
+        gts=sql.col("gts"),
+        message=sql.when(sql.col("copy.is_message"), sql.col("low")),
+        details={"position": sql.col("copy.position"), "line_before": sql.col("copy.before")},
     )
-    parts = [
-        found(
-            rows.where(sql.col("copy.problem").bitwiseAND(bit) > 0),
-            check,
-            what,
-            group=sql.col("group"),
-            run_id=sql.col("copy.run_id"),
-            gts=sql.col("gts"),
-            message=sql.when(sql.col("copy.is_message"), sql.col("low")),
-            details=place,
-        )
-        for bit, check, what in kinds
-    ]
-    return parts[0].unionByName(parts[1]).unionByName(parts[2])
 
 
 def check_repeats(deliveries: DataFrame) -> DataFrame:
-    """Integrity: a run delivers nothing twice. Here at one timestamp: `check_timestamps` finds the others."""
+    """Integrity: a run delivers nothing twice. Here at one timestamp: `check_twice` finds the others."""
     runs = sql.transform(sql.filter("copies", lambda copy: copy["is_message"]), lambda copy: copy["run_id"])
     rows = deliveries.where(sql.size("copies") > 1).withColumn("runs", runs)
     rows = rows.where(sql.size("runs") > sql.size(sql.array_distinct("runs")))
@@ -96,7 +101,19 @@ def check_repeats(deliveries: DataFrame) -> DataFrame:
     )
 
 
-def check_timestamps(deliveries: DataFrame, by_timestamp: DataFrame) -> DataFrame:
+def several_timestamps(by_timestamp: DataFrame) -> DataFrame:
+    """The messages that have more than one, with the lowest and highest."""
+    either = sql.explode(sql.array_distinct(sql.array(_identity("low"), _identity("high"))))
+    return (
+        by_timestamp.select("gts", either.alias("message"))
+        .select("gts", "message.*")
+        .groupBy(*IDENTITY)
+        .agg(sql.min("gts").alias("first"), sql.max("gts").alias("last"))
+        .where(sql.col("first") < sql.col("last"))
+    )
+
+
+def check_timestamps(by_timestamp: DataFrame, several: DataFrame) -> DataFrame:
     """One timestamp, one message; one message, one timestamp: at all replicas of all groups, in all runs."""
     shared = by_timestamp.where(sql.col("low") != sql.col("high"))
     identity = [sql.col(f"low.{name}") == sql.col(f"high.{name}") for name in IDENTITY]
@@ -111,14 +128,6 @@ def check_timestamps(deliveries: DataFrame, by_timestamp: DataFrame) -> DataFram
         message=sql.col("low"),
         details={"one": sql.col("low"), "other": sql.col("high")},
     )
-    either = sql.explode(sql.array_distinct(sql.array(_identity("low"), _identity("high"))))
-    several = (
-        by_timestamp.select("gts", either.alias("message"))
-        .select("gts", "message.*")
-        .groupBy(*IDENTITY)
-        .agg(sql.min("gts").alias("first"), sql.max("gts").alias("last"))
-        .where(sql.col("first") < sql.col("last"))
-    )
     at_many = found(
         several,
         "timestamps",
@@ -127,10 +136,10 @@ def check_timestamps(deliveries: DataFrame, by_timestamp: DataFrame) -> DataFram
         message=sql.struct(*IDENTITY),
         details={"lowest": sql.col("first"), "highest": sql.col("last")},
     )
-    return at_one.unionByName(at_many).unionByName(_twice(deliveries, several))
+    return at_one.unionByName(at_many)
 
 
-def _twice(deliveries: DataFrame, several: DataFrame) -> DataFrame:
+def check_twice(deliveries: DataFrame, several: DataFrame) -> DataFrame:
     """Integrity: which of the messages with several timestamps were delivered twice in one run."""
     copies = deliveries.where(sql.col("low").isNotNull()).select("gts", "group", "low.*", "copies")
     rows = (

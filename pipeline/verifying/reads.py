@@ -105,10 +105,9 @@ def explained(reads: DataFrame, versions: DataFrame, *, clock_skew_us: int) -> D
     )
 
 
-def check_reads(
-    rows: DataFrame, *, untraced_clients: bool, begins: int | None, clock_skew_us: int
-) -> tuple[DataFrame, DataFrame]:
-    """What is wrong with them; and those which saw a version that nobody has written, as far as is known.
+def doubtful(rows: DataFrame, *, untraced_clients: bool, begins: int | None, clock_skew_us: int) -> DataFrame:
+    """The reads that are wrong, as `what` says; and, where that is null, those which saw a version that no
+    request of the trace has written.
 
     `begins`: the first revision that the trace has written; None if none. What was there before is not known.
     """
@@ -121,34 +120,32 @@ def check_reads(
     gone_since = sql.coalesce(sql.col("gone_at") > sql.col("bound.revision"), sql.lit(col=False))
     skew = sql.when(sql.col("run").eqNullSafe(sql.col("version_run")), 0).otherwise(clock_skew_us)
     missed = absent & there & ~gone_since & ~sql.col("may_be_gone") & sql.lit(not untraced_clients)
+    removal = sql.col("version").isNotNull() & ~sql.col("version.put")
     what = (
         sql.when(exact & (seen > sql.col("revision")), "saw a version above its own revision")
         .when(~absent & (seen < sql.col("bound.revision")), "saw an old version: a later one was there")
         .when(missed, "saw no such key, which was there")
-        .when(
-            ~absent & sql.col("version").isNotNull() & ~sql.col("version.put"),
-            "saw a version that is a removal",
-        )
-        .when(
-            ~absent & (sql.col("version_us") > sql.col("end_us") + skew),
-            "saw a version that was written later",
-        )
+        .when(~absent & removal, "saw a version that is a removal")
+        .when(~absent & (sql.col("version_us") > sql.col("end_us") + skew), "saw what was written later")
     )
-    rows = rows.withColumn("what", what)
-    wrong = rows.where(sql.col("what").isNotNull())
-    strange = rows.where(sql.col("what").isNull() & ~absent & sql.col("version").isNull())
-    strange = strange.where((seen >= sql.lit(begins)) & ~sql.col("may_be_put"))
-    return _found(wrong, "reads", sql.col("what")), strange
+    strange = ~absent & sql.col("version").isNull() & (seen >= sql.lit(begins)) & ~sql.col("may_be_put")
+    return rows.withColumn("what", what).where(sql.col("what").isNotNull() | strange)
+
+
+def check_reads(doubts: DataFrame) -> DataFrame:
+    """The reads that no version of their key explains."""
+    return _found(doubts.where(sql.col("what").isNotNull()), "reads", sql.col("what"))
 
 
 def check_strange(
-    strange: DataFrame, by_timestamp: DataFrame | None, matches: DataFrame, *, untraced_clients: bool
+    doubts: DataFrame, by_timestamp: DataFrame | None, matches: DataFrame, *, untraced_clients: bool
 ) -> DataFrame:
     """Reads of versions that no request of the trace has written: who has, then?
 
     A request that failed must have no effect. One that was acknowledged has told all that it wrote. Others
     are not of the trace, which is right if there are clients without one.
     """
+    strange = doubts.where(sql.col("what").isNull())
     if by_timestamp is None:
         rows = strange.withColumns({"asked": sql.lit(None).cast("array<struct<ok:bigint,unknown:bigint>>")})
     else:

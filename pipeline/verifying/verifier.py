@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Final, NamedTuple
 
 from pyspark import StorageLevel
@@ -12,10 +14,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.observation import Observation
 
+from pipeline.errors import PipelineError
 from pipeline.verifying import gaps, lines, messages, outcomes, reads, versions
 
 REPLICAS: Final = "the replicas' deliveries"
 CLIENTS: Final = "the clients' requests"
+PLACE: Final = ("run", "group", "kind", "position", "gts")
+"""What every line has."""
 
 
 class Check(NamedTuple):
@@ -48,6 +53,8 @@ class Counts(NamedTuple):
 
     lines: int = 0
     deliveries: int = 0
+    stopped: int = 0
+    """Runs that could not write all of theirs."""
     requests: int = 0
     acknowledged: int = 0
     """Requests that have written."""
@@ -113,17 +120,24 @@ def verified(
         parts = []
         if together is not None and by_timestamp is not None:
             acknowledged = None if requests is None else outcomes.unseen(pairs)
+            several = keep(messages.several_timestamps(by_timestamp))
             parts += [
                 messages.check_lines(together),
                 messages.check_repeats(together),
-                messages.check_timestamps(together, by_timestamp),
+                messages.check_timestamps(by_timestamp, several),
                 gaps.check_gaps(together, gaps.elsewhere(by_timestamp), acknowledged),
             ]
+            if not several.isEmpty():  # else all copies of all messages would be moved for nothing
+                parts.append(messages.check_twice(together, several))
             if requests is not None:
                 parts.append(outcomes.check_validity(matches, untraced_clients=rules.untraced_clients))
         if requests is not None:
             parts.append(outcomes.check_once(pairs))
-            parts += _check_reads(requests, pairs, by_timestamp, matches, rules, begins)
+            doubts = keep(_doubtful_reads(requests, pairs, rules, begins))
+            parts.append(reads.check_reads(doubts))
+            if not doubts.isEmpty():
+                allowed = rules.untraced_clients
+                parts.append(reads.check_strange(doubts, by_timestamp, matches, untraced_clients=allowed))
         findings = parts[0]
         for part in parts[1:]:
             findings = findings.unionByName(part)
@@ -143,30 +157,29 @@ def verified(
             rows.unpersist()
 
 
-def _check_reads(
-    requests: DataFrame,
-    pairs: DataFrame,
-    by_timestamp: DataFrame | None,
-    matches: DataFrame,
-    rules: Rules,
-    begins: int | None,
-) -> list[DataFrame]:
+def _doubtful_reads(requests: DataFrame, pairs: DataFrame, rules: Rules, begins: int | None) -> DataFrame:
     read = reads.reads_of(requests)
     written = versions.versions(requests, pairs, read.select("key").distinct())
     rows = reads.explained(read, written, clock_skew_us=rules.clock_skew_us)
-    wrong, strange = reads.check_reads(
+    return reads.doubtful(
         rows, untraced_clients=rules.untraced_clients, begins=begins, clock_skew_us=rules.clock_skew_us
     )
-    unexplained = reads.check_strange(strange, by_timestamp, matches, untraced_clients=rules.untraced_clients)
-    return [wrong, unexplained]
 
 
 def _counted_lines(deliveries: DataFrame, counted: Observation) -> DataFrame:
+    kind = sql.col("kind")
+    kinds = (lines.BEGIN, lines.MESSAGE, lines.JUMP)
+    needed = [sql.col(name).isNull() for name in PLACE]
+    message = [sql.col(name).isNull() for name in (*messages.IDENTITY, "destinations")]
+    incomplete = reduce(or_, needed) | ((kind == lines.MESSAGE) & reduce(or_, message))
     return deliveries.observe(
         counted,
         sql.count(sql.lit(1)).alias("lines"),
-        sql.count_if(sql.col("kind") == lines.MESSAGE).alias("deliveries"),
-    )
+        sql.count_if(kind == lines.MESSAGE).alias("deliveries"),
+        sql.count_if(kind == lines.STOPPED).alias("stopped"),
+        sql.max(sql.when(~kind.isin(*kinds, lines.STOPPED), kind)).alias("strange"),
+        sql.count_if((kind != lines.STOPPED) & incomplete).alias("incomplete"),
+    ).where(kind != lines.STOPPED)
 
 
 def _counted_requests(requests: DataFrame, counted: Observation) -> DataFrame:
@@ -183,6 +196,13 @@ def _counted_requests(requests: DataFrame, counted: Observation) -> DataFrame:
 
 def _counts(counted: list[Observation], has_lines: bool, has_requests: bool) -> tuple[Counts, int | None]:  # noqa: FBT001
     of_lines = counted[0].get if has_lines else {}
+    strange, incomplete = of_lines.pop("strange", None), of_lines.pop("incomplete", 0)
+    if strange is not None:
+        raise PipelineError(f"deliveries have no kind {strange!r}")
+    if incomplete:
+        raise PipelineError(
+            f"{incomplete:,} lines of deliveries lack one of {', '.join(PLACE)} or the message"
+        )
     of_requests = counted[1].get if has_requests else {}
     begins = of_requests.pop("begins", None)
     return Counts(**{name: value or 0 for name, value in {**of_lines, **of_requests}.items()}), begins

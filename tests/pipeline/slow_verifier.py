@@ -41,10 +41,10 @@ def _lines(trace: Trace) -> Iterator[str]:
         for row, after in pairwise(log):
             if not _follows(row, after):
                 yield "positions"
-            elif after["gts"] < row["gts"]:
-                yield "order"
-            elif after["gts"] == row["gts"] and after["kind"] == "message" and _id(row) != _id(after):
-                yield "order"
+            else:
+                again = after["kind"] == "jump" or _id(row) == _id(after)
+                if after["gts"] < row["gts"] or (after["gts"] == row["gts"] and not again):
+                    yield "order"
         for row in log:
             if row["kind"] == "message" and row["group"] not in row["destinations"]:
                 yield "validity"
@@ -236,7 +236,7 @@ def _known(trace: Trace, certain: dict[int, set[str]], request: Row) -> list[int
 
 
 def _is_later(trace: Trace, gts: int, request: Row) -> bool:
-    return min(by["start_us"] for by in _writers(trace, gts)) > int(request["end_us"])
+    return bool(min(by["start_us"] for by in _writers(trace, gts)) > request["end_us"])
 
 
 def _writers(trace: Trace, gts: int) -> list[Row]:

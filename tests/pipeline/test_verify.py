@@ -1,40 +1,22 @@
-"""`verify`: traces of a store that works pass all checks, and each planted violation is found, where it should."""
+"""`verify`: traces of a store that works pass all checks, and each planted violation is found."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+import pytest
+from pyspark.sql import SparkSession
 
-from pipeline.traces import DELIVERIES, REQUESTS
-from pipeline.verifying import Rules, verified
+from pipeline.traces import read_deliveries, read_requests
+from pipeline.verifying import CHECKS, Rules, verified
+from tests.pipeline.planted import PLANTED, scenario
 from tests.pipeline.slow_verifier import verify
-from tests.pipeline.trace_maker import WIDTH, Maker, Message, Row, Trace
-
-# Planting
-
-
-def made(case: int, seed: int, *, groups: int = 2) -> Maker:
-    return Maker(case, random.Random(seed), groups=groups)
-
-
-def tables(spark: SparkSession, traces: Iterable[Trace]) -> tuple[DataFrame, DataFrame]:
-    traces = list(traces)
-    deliveries = [row for trace in traces for row in trace.deliveries]
-    requests = [row for trace in traces for row in trace.requests]
-    return spark.createDataFrame(deliveries, DELIVERIES), spark.createDataFrame(requests, REQUESTS)
-
-
-def found_in(spark: SparkSession, traces: list[Trace], rules: Rules) -> dict[int, set[str]]:
-    """The names of the checks that fail, by case."""
-    found: dict[int, set[str]] = defaultdict(set)
-    with verified(*tables(spark, traces), rules) as verdict:
-        for row in verdict.findings.collect():
-            found[row["gts"] // WIDTH].add(row["check"])
-    return dict(found)
-
+from tests.pipeline.trace_maker import WIDTH, Maker, Trace
 
 # Randomly
 
@@ -118,25 +100,84 @@ def _spoil_requests(trace: Trace, rng: random.Random) -> None:
             one["end_us"] += shift
 
 
-def test_as_by_definition(spark: SparkSession) -> None:
-    """Traces that were spoilt at random fail the same checks as by the slow verifier."""
-    traces = []
-    for case in range(1, 401):
-        rng = random.Random(case)
-        trace = Maker(case, rng).finish()
-        for _ in range(rng.choice((0, 1, 1, 1, 2))):
-            if trace.requests and trace.deliveries:
-                spoil(trace, rng)
-        traces.append(trace)
+RANDOM = 300
+"""Traces that are spoilt at random. Those with planted violations come behind them."""
+
+
+def spoilt(case: int) -> Trace:
+    rng = random.Random(case)
+    trace = Maker(case, rng).finish()
+    for _ in range(rng.choice((0, 1, 1, 1, 2))):
+        if trace.requests and trace.deliveries:
+            spoil(trace, rng)
+    return trace
+
+
+def planted() -> dict[int, tuple[Trace, str, set[str]]]:
+    found = {}
+    for case, (plant, checks) in enumerate(PLANTED, RANDOM + 1):
+        trace = scenario(case)
+        plant(trace)
+        found[case] = (trace, plant.__name__, checks)
+    return found
+
+
+def written(folder: Path, traces: Iterable[Trace]) -> Path:
+    """As files of all forms."""
+    folder.mkdir()
+    traces = list(traces)
+    for number in range(2):
+        some = traces[number::2]
+        for kind in ("deliveries", "requests"):
+            rows = [row for trace in some for row in getattr(trace, kind)]
+            text = "".join(f"{json.dumps({k: v for k, v in row.items() if v is not None})}\n" for row in rows)
+            if number:
+                (folder / f"{kind}-{number}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+            else:
+                (folder / f"{kind}-{number}.jsonl").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def traces() -> list[Trace]:
+    return [spoilt(case) for case in range(1, RANDOM + 1)] + [trace for trace, _, _ in planted().values()]
+
+
+@pytest.mark.parametrize("untraced", [False, True], ids=["all-traced", "some-untraced"])
+def test_finds_what_is_wrong_and_nothing_else(
+    spark: SparkSession, tmp_path: Path, traces: list[Trace], *, untraced: bool
+) -> None:
+    """Random damage is found by the checks that find it by definition; what was planted, as it should."""
+    folder = [str(written(tmp_path / "traces", traces))]
+    rules = Rules(untraced_clients=untraced)
+    found: dict[int, set[str]] = defaultdict(set)
+    with verified(read_deliveries(spark, folder), read_requests(spark, folder), rules) as verdict:
+        for row in verdict.findings.collect():
+            found[row["gts"] // WIDTH].add(row["check"])
+            assert row["run"] is not None or row["check"] in ("timestamps", "validity")
+        assert sum(verdict.violations.values()) == verdict.findings.count()
     wrote = [row for trace in traces for row in trace.requests if row["outcome"] == "ok" and row["writes"]]
     begins = min(row["revision"] for row in wrote)
-    for untraced in (False, True):
-        found = found_in(spark, traces, Rules(untraced_clients=untraced))
-        expected = {
-            trace.case: failing
-            for trace in traces
-            if (failing := verify(trace, begins=begins, untraced_clients=untraced))
-        }
-        assert found == expected
-        names = {name for failing in expected.values() for name in failing}
-        assert len(names) == 11  # no check was left out
+    by_definition = {
+        trace.case: verify(trace, begins=begins, untraced_clients=untraced)
+        for trace in traces
+        if trace.case <= RANDOM
+    }
+    assert {case: found[case] for case in by_definition} == by_definition
+    assert {name for failing in by_definition.values() for name in failing} == {
+        check.name for check in CHECKS
+    }
+    if not untraced:
+        for case, (_, name, checks) in planted().items():
+            assert found[case] == checks, name
+
+
+def test_the_slow_verifier_finds_what_is_planted() -> None:
+    for trace, name, checks in planted().values():
+        if name != "clocks_of_two_clients_may_differ":  # it has one clock
+            assert verify(trace, begins=0, untraced_clients=False) == checks, name
+
+
+def test_the_slow_verifier_passes_what_is_right() -> None:
+    for case in range(1, 300):
+        assert not verify(Maker(case, random.Random(case)).finish(), begins=0, untraced_clients=False)

@@ -87,11 +87,11 @@ class Maker:
             self.at_us += 1000
             self._step(case * WIDTH + 10 * place)
 
-    def finish(self) -> Trace:
-        """With the logs of the replicas."""
+    def finish(self, *, quiet: bool = False) -> Trace:
+        """With the logs of the replicas. In quiet times nothing happens to them."""
         for group in self.trace.groups:
             for node in range(NODES):
-                self._log(group, f"c{self.case}n{node}")
+                self._log(group, f"c{self.case}n{node}", quiet=quiet)
         self.trace.renumber()
         return self.trace
 
@@ -127,8 +127,13 @@ class Maker:
         some = [key for key in self.keys if rng.random() < 0.4] or [rng.choice(self.keys)]
         return [{"key": key, "end": None, "removed": rng.random() < 0.25} for key in some]
 
-    def ask(self, gts: int, groups: list[int], writes: list[Row], outcome: str = "ok") -> Row:
-        """A transaction that reads and writes. What failed may have been ordered, and refused there."""
+    def ask(
+        self, gts: int, groups: list[int], writes: list[Row], outcome: str = "ok", *, arrives: bool = False
+    ) -> Row:
+        """A transaction that reads and writes. What failed may have been ordered, and refused there.
+
+        If it does not `arrive` for sure, chance decides whether it does, and then has an effect.
+        """
         rng, done = self.rng, outcome == "ok"
         self.sequence += 1
         client = self.case * 100 + 1
@@ -143,9 +148,9 @@ class Maker:
             reads=reads if done else [],
             writes=[] if outcome == "failed" else writes,
         )
-        if done or rng.random() < 0.7:
+        if done or arrives or rng.random() < 0.7:
             self.trace.messages.append(Message(gts, groups, client, self.sequence))
-            if done or (outcome == "unknown" and rng.random() < 0.5):
+            if done or (outcome == "unknown" and (arrives or rng.random() < 0.5)):
                 self._execute(gts, writes)
         return request
 
@@ -167,26 +172,32 @@ class Maker:
         )
         self.at_us += 100
         times = {"start_us": self.at_us, "end_us": self.at_us + 50}
-        about = {"run": f"c{self.case}client", "scenario": "", "reads": [], "writes": [], "partitions": None}
+        about: Row = {
+            "run": f"c{self.case}client",
+            "scenario": "",
+            "reads": [],
+            "writes": [],
+            "partitions": None,
+        }
         request = {**empty, **times, **about, **values}
         self.trace.requests.append(request)
         return request
 
     # Replicas
 
-    def _log(self, group: int, node: str) -> None:
+    def _log(self, group: int, node: str, *, quiet: bool) -> None:
         """Runs of a node: it dies, and delivers some of it again; or takes over the state of another."""
         rng = self.rng
         mine = [message for message in self.trace.messages if group in message.destinations]
         at, has = 0, 0
-        for life in range(rng.choice((1, 1, 2))):
+        for life in range(1 if quiet else rng.choice((1, 1, 2))):
             run = f"{node}-{life}"
             at = rng.randint(0, at)
             has = mine[at - 1].gts if at else self.case * WIDTH
             self._line(run, node, group, "begin", has)
-            end = len(mine) if not life and rng.random() < 0.6 else rng.randint(at, len(mine))
+            end = len(mine) if quiet or (not life and rng.random() < 0.6) else rng.randint(at, len(mine))
             while at < end:
-                if rng.random() < 0.05:
+                if not quiet and rng.random() < 0.05:
                     at = rng.randint(at, end)
                     has = mine[at - 1].gts if at else has
                     self._line(run, node, group, "jump", has)
