@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 OURS: Final = ("wbkv", "wbkv_proto", "pipeline", "pyspark_wbkv")
 NATIVE: Final = ("grpcio", "protobuf", "typing_extensions")
-NEEDED: Final = ("grpc", "google.protobuf", "pyarrow")
-"""What executors import beside what is ours."""
+NEEDED: Final = {"grpcio": "grpc", "protobuf": "google.protobuf.message", "pyarrow": "pyarrow"}
+"""What executors import beside what is ours. (A jar on their path has folders google/protobuf, too.)"""
 FOLDER: Final = "wbkv_packages"
 """Where an executor finds it all."""
 
@@ -88,9 +88,9 @@ def check(spark: SparkSession) -> None:
 def _probe() -> tuple[str, tuple[str, ...]]:
     """In an executor: what it is, and what cannot be imported there."""
     missing = []
-    for name in NEEDED:
+    for name, module in NEEDED.items():
         try:
-            importlib.import_module(name)
+            importlib.import_module(module)
         except ImportError:
             missing.append(name)
     return _machine(), tuple(missing)
