@@ -36,6 +36,9 @@ NOISE: Final = re.compile(
 )
 """What Spark says at each start."""
 
+CONTEXT_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""They write each error of a query, which is raised, to the standard error as well, with Java's stack."""
+
 
 def session(
     master: str | None = None,
@@ -86,6 +89,10 @@ def _pyspark() -> type[SparkSession]:
         raise PipelineError(
             f"{error.name} is not installed; the pipeline needs it: pip install 'wbkv[pipeline]'"
         ) from None
+    from pyspark.logger import PySparkLogger
+
+    for logger in CONTEXT_LOGGERS:
+        PySparkLogger.getLogger(logger).disabled = True
     return SparkSession
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 import pipeline
 
@@ -30,4 +32,12 @@ def test_a_session_that_is_there_is_used_and_set(spark: SparkSession) -> None:
 
 def test_nothing_is_said_at_the_start(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     assert spark.range(3).count() == 3
+    assert capfd.readouterr().err == ""
+
+
+def test_what_is_wrong_with_a_query_is_raised_and_not_written_as_well(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(AnalysisException, match="nowhere"):
+        spark.range(1).select(F.col("nowhere"))
     assert capfd.readouterr().err == ""
