@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -152,16 +151,15 @@ def setting(text: str) -> str:
     return text
 
 
-_OURS: Final = re.compile(r"(?:PipelineError|wbkv\.errors\.\w+): (?:wbkv: )?(.+)")
-
-
 def in_one_line(error: BaseException) -> str:
     """What a person needs to know of an error, out of pages of Java and Python."""
     if isinstance(error, PipelineError | wbkv.Error | ValueError):
         return _first_line(str(error))
-    ours = _OURS.search(str(error))
+    from pipeline.source import line_of
+
+    ours = line_of(error)
     if ours is not None:  # raised in a task
-        return ours[1].strip()
+        return ours
     java = getattr(error, "java_exception", None)
     if java is not None:
         while java.getCause() is not None:

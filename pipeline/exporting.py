@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -26,20 +27,23 @@ def write(rows: DataFrame, folder: Folder, rows_per_file: int = ROWS_PER_FILE) -
     writer.parquet(folder.child(DATA))
 
 
-def describe(spark: SparkSession, folder: Folder, schema: str) -> tuple[File, ...]:
-    """What was written, with checksums, computed in tasks. One row for each file comes to the driver."""
+def count(spark: SparkSession, folder: Folder, schema: str) -> dict[str, int]:
+    """How many rows were written, by file. One row for each file comes to the driver."""
+    if not files_of(folder):
+        return {}
+    rows = spark.read.schema(schema).parquet(folder.child(DATA))
+    counted = rows.groupBy(_name("_metadata.file_path")).count()
+    return {row["name"]: row["count"] for row in counted.collect()}
+
+
+def describe(spark: SparkSession, folder: Folder, rows: Mapping[str, int]) -> tuple[File, ...]:
+    """All files that were written, with their rows, and checksums that are computed in tasks."""
     found = dict(files_of(folder))
     too_large = max(found, key=lambda name: found[name], default=None)
     if too_large is not None and found[too_large] > BYTES_MAX:
         raise PipelineError(f"{too_large} has {found[too_large]:,} bytes: take fewer --rows-per-file")
-    if not found:
-        return ()
-    data = folder.child(DATA)
-    counted = spark.read.schema(schema).parquet(data).groupBy(_name("_metadata.file_path")).count()
-    rows = {row["name"]: row["count"] for row in counted.collect()}
-    return tuple(
-        File(name, rows.get(name, 0), size, digest) for name, size, digest in checksums(spark, folder)
-    )
+    known = checksums(spark, folder) if found else []
+    return tuple(File(name, rows.get(name, 0), size, digest) for name, size, digest in known)
 
 
 def files_of(folder: Folder) -> list[tuple[str, int]]:

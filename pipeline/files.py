@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -28,6 +29,9 @@ class Folder:
         try:
             self._path = self._jvm.org.apache.hadoop.fs.Path(path)
             self._system = self._path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001 - the same
+            if self._system.getUri().getScheme() == "file" and not self._path.isAbsolute():
+                # Java stays where it was started, this process may have moved.
+                self._path = self._jvm.org.apache.hadoop.fs.Path(os.path.abspath(path))
             # As Spark would write it: absolute, and with the scheme.
             self._path = self._system.makeQualified(self._path)
         except Py4JJavaError as error:

@@ -42,6 +42,13 @@ class Source:
     """The same for the same files, and no others."""
     manifest: Manifest | None = None
 
+    def rows(self, names: Iterable[str]) -> int | None:
+        """How many these files have, if that is known."""
+        if self.manifest is None:
+            return None
+        known = {f"{DATA}/{file.name}": file.rows for file in self.manifest.files}
+        return sum(known[name] for name in names)
+
     def read(self, spark: SparkSession, names: Sequence[str]) -> DataFrame:
         """The keys and values of these files."""
         reader = spark.read
@@ -111,7 +118,7 @@ def verify(spark: SparkSession, source: Source) -> int:
         key, count = found["bad"]
         if key is None:
             raise PipelineError(f"{source.folder}: {count} rows have no key")
-        name = bytes(key) if isinstance(key, bytearray) else key
+        name = key if isinstance(key, str) else bytes(key)
         raise PipelineError(f"{source.folder}: the key {name!r} is there {count} times")
     return int(found["rows"])
 

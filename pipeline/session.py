@@ -64,9 +64,11 @@ def session(
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    travels = {} if shipping.is_local(master) else shipping.settings(packages=ship_packages)
+    travels = {} if shipping.is_local(master) else shipping.prepare(packages=ship_packages)
     settings: dict[str, Any] = {**DEFAULTS, **(LOCAL if local else {}), **travels, "spark.app.name": name}
     settings.update(config or {})
+    if travels and settings["spark.archives"] != travels["spark.archives"]:  # the user has some, too
+        settings["spark.archives"] += f",{travels['spark.archives']}"
     if master is not None:
         settings["spark.master"] = master
     if not submitted:

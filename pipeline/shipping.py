@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import os
 import platform
 import shutil
 import sys
 import tempfile
-import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.metadata import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 OURS: Final = ("wbkv", "wbkv_proto", "pipeline", "pyspark_wbkv")
 NATIVE: Final = ("grpcio", "protobuf", "typing_extensions")
-NEEDED: Final = ("grpc", "google.protobuf", "pyarrow", "wbkv", "pipeline.source")
+NEEDED: Final = {"grpcio": "grpc", "protobuf": "google.protobuf.message", "pyarrow": "pyarrow"}
+"""What executors import beside what is ours. (A jar on their path has folders google/protobuf, too.)"""
 FOLDER: Final = "wbkv_packages"
 """Where an executor finds it all."""
 
@@ -38,37 +39,33 @@ def is_local(master: str | None) -> bool:
     return master is not None and master.startswith("local") and not master.startswith("local-cluster")
 
 
-def settings(*, packages: bool) -> dict[str, str]:
-    """What Spark is to be told before it starts."""
-    folder = tempfile.mkdtemp(prefix="wbkv-shipping-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    archive = Path(folder, "wbkv.zip")
-    pack(archive, NATIVE if packages else ())
+def prepare(*, packages: bool) -> dict[str, str]:
+    """Pack it all. Returns what Spark is to be told before it starts."""
+    top = Path(tempfile.mkdtemp(prefix="wbkv-shipping-"))
+    atexit.register(shutil.rmtree, top, ignore_errors=True)
+    collect(top / FOLDER, NATIVE if packages else ())
+    archive = shutil.make_archive(str(top / "wbkv"), "zip", top / FOLDER)
+    # A data source is planned in processes beside the driver, whose Python may be the executors'.
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(top / FOLDER), os.environ.get("PYTHONPATH")))
+    )
     return {"spark.archives": f"{archive}#{FOLDER}", "spark.executorEnv.PYTHONPATH": FOLDER}
 
 
-def pack(archive: Path, distributions: Iterable[str] = ()) -> None:
-    """Write our packages, and these installed ones, into an archive."""
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
-        for name in OURS:
-            for path in _sources(name):
-                out.write(path, Path(name, path.relative_to(_place(name))))
-        for name in distributions:
-            for file in files(name) or ():
-                path = Path(str(file.locate()))
-                inside = ".." not in file.parts and "__pycache__" not in file.parts
-                if inside and path.is_file():
-                    out.write(path, str(file))
+def collect(folder: Path, distributions: Iterable[str] = ()) -> None:
+    """Copy our packages, and these installed ones, into a folder."""
+    for name in OURS:
+        shutil.copytree(_place(name), folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in distributions:
+        for file in files(name) or ():
+            path = Path(str(file.locate()))
+            if ".." not in file.parts and "__pycache__" not in file.parts and path.is_file():
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, folder / file)
 
 
 def _place(package: str) -> Path:
     return Path(importlib.import_module(package).__path__[0])
-
-
-def _sources(package: str) -> Iterator[Path]:
-    for path in sorted(_place(package).rglob("*")):
-        if path.is_file() and path.suffix != ".pyc":
-            yield path
 
 
 def check(spark: SparkSession) -> None:
@@ -91,9 +88,9 @@ def check(spark: SparkSession) -> None:
 def _probe() -> tuple[str, tuple[str, ...]]:
     """In an executor: what it is, and what cannot be imported there."""
     missing = []
-    for name in NEEDED:
+    for name, module in NEEDED.items():
         try:
-            importlib.import_module(name)
+            importlib.import_module(module)
         except ImportError:
             missing.append(name)
     return _machine(), tuple(missing)

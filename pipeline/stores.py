@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 import wbkv
 from wbkv.core.routing import endpoints_of
 
+from pipeline.errors import PipelineError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -40,8 +42,14 @@ def resolve(endpoints: str | None) -> str:
 def held(endpoints: str | None, revision: int = 0) -> Iterator[State]:
     """A revision, now's or a given one, which is not compacted while a job begins to read it."""
     where = resolve(endpoints)
-    with wbkv.connect(where) as client, client.snapshot(ttl=HELD_S, revision=revision) as snapshot:
-        yield State(where, client.topology().cluster, snapshot.revision)
+    with wbkv.connect(where) as client:
+        try:
+            snapshot = client.snapshot(ttl=HELD_S, revision=revision)
+        except wbkv.Compacted as error:
+            left = f"; the oldest that is left is {error.revision}" if error.revision else ""
+            raise PipelineError(f"revision {revision} is compacted{left}") from None
+        with snapshot:
+            yield State(where, client.topology().cluster, snapshot.revision)
 
 
 def read(spark: SparkSession, state: State, prefix: str = "", splits: int = 0) -> DataFrame:

@@ -84,10 +84,11 @@ class Begun:
 class Trace:
     """A file that clients record into: give it to `connect` or `open`. Any number of clients may share it.
 
-    `file` is a folder, where a file is made whose name nobody else uses; the path of a file, which is
-    overwritten; or a binary file. In a folder of traces its name begins with `requests-`. `scenario` is what
-    is measured, unless `wbkv.scenario` says otherwise; `protocol` orders the messages, and so many `clients`
-    are active at once: whoever reads the trace compares what differs in these.
+    `file` is a folder, which is made if need be, and gets a file whose name nobody else uses; or the path of
+    a file that ends with `.jsonl`, which is overwritten; or a binary file. In a folder of traces, its name
+    begins with `requests-`. `scenario` is what is measured, unless `wbkv.scenario` says otherwise; `protocol`
+    orders the messages, and so many `clients` are active at once: whoever reads the trace compares what
+    differs in these.
 
     Lines are written whole, some at a time; `close` writes the rest, and so do closing a client and the end
     of the program.
@@ -114,7 +115,8 @@ class Trace:
         self._folder: Path | None = None
         if isinstance(file, str | os.PathLike):
             path = Path(file)
-            if path.is_dir():
+            if path.suffix != ".jsonl":
+                path.mkdir(parents=True, exist_ok=True)
                 path /= f"requests-{self.run}.jsonl"
             self._folder = path.parent
             file = path
@@ -126,17 +128,22 @@ class Trace:
         jump when the wall clock is set."""
         self._lock = threading.Lock()
         self._under_way: set[Begun] = set()
-        self._marks: Lines | None = None
+        self._open = True
         self._lines = Lines(file, "trace")
         self._close = weakref.finalize(self, self._lines.close)
 
     def flush(self) -> None:
         """Write what is not written yet."""
-        with self._lock:
-            self._lines.flush()
+        if not self._lines.foreign:
+            with self._lock:
+                self._lines.flush()
 
     def close(self) -> None:
         """Write the rest, and record no more. Calls that are under way have an unknown outcome."""
+        if self._lines.foreign:
+            return
+        with self._lock:
+            self._open = False
         for begun in list(self._under_way):
             self.end(begun, "unknown", "TraceClosed", None)
         with self._lock:
@@ -161,6 +168,7 @@ class Trace:
             "at_us": self._now_us(), "name": name, "node": node, "group": group,
             "scenario": self.scenario if current is None else current,
         }  # fmt: skip
+        self._lines.check()
         with self._lock:
             self._check()
             with open(self._folder / f"marks-{self.run}.jsonl", "ab") as file:
@@ -172,16 +180,17 @@ class Trace:
         return self._base_us + time.monotonic_ns() // 1000
 
     def _check(self) -> None:
-        self._lines.check()
-        if not self._close.alive:
+        if not self._open:
             raise Error("the trace is closed: nothing more can be recorded in it")
 
     def begin(self, asked: Asked) -> Begun:
         """Something is asked for. `end` must follow."""
-        self._check()
+        self._lines.check()
         current = _SCENARIO.get()
         begun = Begun(asked, self.scenario if current is None else current, self._now_us())
-        self._under_way.add(begun)
+        with self._lock:
+            self._check()
+            self._under_way.add(begun)
         return begun
 
     def end(self, begun: Begun, outcome: str, error: str | None, answer: object) -> None:
@@ -192,7 +201,7 @@ class Trace:
         head = self._heads.get(begun.scenario) or self._head(begun.scenario)
         line = f'{head}{begun.start_us},"end_us":{end_us},"outcome":"{outcome}"{why}{told}}}'
         with self._lock:
-            if begun in self._under_way and self._close.alive:
+            if begun in self._under_way:  # else the trace was closed meanwhile
                 self._under_way.remove(begun)
                 self._lines.add(line)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 help = command.JOBS["diff"]  # noqa: A001 - what every job has
+BYTES: Final = (bytes, bytearray)  # which of them depends on a setting of Spark's
 CLUSTER: Final = re.compile(r"([^/@]*)@(now|\d+)")
 EPILOG: Final = """\
 LEFT and RIGHT are each one of
@@ -103,7 +104,7 @@ def _print(
 ) -> None:
     if arguments.json:
         shown = [
-            {name: to_json(bytes(it)) if isinstance(it, bytearray) else it for name, it in row.items()}
+            {name: to_json(bytes(it)) if isinstance(it, BYTES) else it for name, it in row.items()}
             for row in sample
         ]
         result = {"left": names[0], "right": names[1], **counts, "sample": shown}

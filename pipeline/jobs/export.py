@@ -46,14 +46,14 @@ def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
     with stores.held(arguments.endpoints, arguments.revision) as state:
         rows = stores.read(spark, state, arguments.prefix, arguments.splits)
         try:
-            what = f"exporting {state.cluster} at revision {state.revision} to {folder}"
-            with step(spark, what):
-                exporting.write(rows, temporary, arguments.rows_per_file)
             schema = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in rows.schema)
-            with step(spark, "computing checksums") as checking:
-                files = exporting.describe(spark, temporary, schema)
-                checking.rows = sum(file.rows for file in files)
-                checking.result = f"{len(files)} files"
+            what = f"exporting {state.cluster} at revision {state.revision} to {folder}"
+            with step(spark, what) as writing:
+                exporting.write(rows, temporary, arguments.rows_per_file)
+                counts = exporting.count(spark, temporary, schema)
+                writing.rows = sum(counts.values())
+            with step(spark, f"computing checksums of {len(counts)} files"):
+                files = exporting.describe(spark, temporary, counts)
             temporary.become(folder)
         finally:
             temporary.remove()

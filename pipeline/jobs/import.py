@@ -56,8 +56,10 @@ def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
         size = 4 * spark.sparkContext.defaultParallelism
         count = len(done)
         for names in () if arguments.dry_run else importing.waves(source.names, done, size):
-            with step(spark, f"writing files {count + 1} to {count + len(names)} of {len(source.names)}"):
+            what = f"writing files {count + 1} to {count + len(names)} of {len(source.names)}"
+            with step(spark, what) as writing:
                 importing.write(source.read(spark, names), endpoints)
+                writing.rows = source.rows(names)
             importing.note(client, source.job, names)
             count += len(names)
         cluster = client.topology().cluster

@@ -20,6 +20,9 @@ ON_A_CLUSTER = [ROOT / "README.md", DOCS / "api.md"]
 ON_THEIR_OWN = [DOCS / "index.md", DOCS / "tutorial.md", *sorted(DOCS.glob("how-to/*.md"))]
 """They are given an embedded store as `client`, and start clusters if they want any."""
 
+IN_SPARK = [DOCS / "pipeline.md"]
+"""Run in Spark's session: tests/pipeline."""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -72,7 +75,7 @@ def test_a_page_of_its_own(page: Path, folder: Path, monkeypatch: pytest.MonkeyP
 
 def test_all_pages_that_teach_are_run() -> None:
     taught = {page for page in DOCS.rglob("*.md") if "python" in {block.language for block in blocks(page)}}
-    assert taught - {*ON_A_CLUSTER, *ON_THEIR_OWN} == set()
+    assert taught - {*ON_A_CLUSTER, *ON_THEIR_OWN, *IN_SPARK} == set()
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ def store(spark: SparkSession, rows: Iterable[tuple[str, str, int]]) -> DataFram
 def exported(spark: SparkSession, rows: DataFrame, path: Path) -> tuple[Folder, Manifest]:
     folder = Folder(spark, str(path))
     exporting.write(rows, folder, rows_per_file=2)
-    manifest = Manifest("c1", 7, "2026-01-01", {}, SCHEMA, exporting.describe(spark, folder, SCHEMA))
+    files = exporting.describe(spark, folder, exporting.count(spark, folder, SCHEMA))
+    manifest = Manifest("c1", 7, "2026-01-01", {}, SCHEMA, files)
     folder.write(NAME, manifest.encode())
     return folder, manifest
 

@@ -423,6 +423,7 @@ def test_the_client_knows_the_partitions_of_ranges_as_the_store_does(*, hashed: 
 
 
 def test_a_folder_gets_files_that_nobody_else_writes(tmp_path: Path) -> None:
+    tmp_path /= "made/for it"
     first, second = wbkv.Trace(tmp_path, scenario="s"), wbkv.Trace(tmp_path)
     with wbkv.open(trace=first) as client:
         client.put("x", b"")
@@ -451,6 +452,10 @@ def test_a_trace_of_nonsense_is_refused_and_makes_no_file(tmp_path: Path, wrong:
     with pytest.raises(TypeError, match=next(iter(wrong))):
         wbkv.Trace(tmp_path / "file", **wrong)
     assert not (tmp_path / "file").exists()
+    (tmp_path / "note.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="note"):
+        wbkv.Trace(tmp_path / "note.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
     with pytest.raises(TypeError, match="binary"):
         wbkv.Trace(io.StringIO())  # type: ignore[arg-type]  # that is the point
     with pytest.raises(TypeError, match="Trace"):

@@ -27,18 +27,19 @@ class Lines:
         else:
             self._file = file
         self._what = what
-        self._forked = False
+        self.foreign = False
+        """Whether this process is a fork of the one that has made it."""
         self._waiting: list[str] = []
         self._size = 0
         at_fork(self)
 
     def forked(self) -> None:
         """The parent writes them."""
-        self._forked = True
+        self.foreign = True
 
     def check(self) -> None:
         """Raise `Forked` in another process."""
-        if self._forked:
+        if self.foreign:
             raise Forked(f"a {self._what} does not go with a process into its fork: record another one there")
 
     def add(self, line: str) -> None:
@@ -51,7 +52,7 @@ class Lines:
 
     def flush(self) -> None:
         """Write what is not written yet."""
-        if self._waiting and not self._forked:
+        if self._waiting and not self.foreign:
             self._waiting.append("")
             self._file.write("\n".join(self._waiting).encode())
             self._file.flush()

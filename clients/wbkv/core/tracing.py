@@ -21,7 +21,7 @@ _json_of: Final = json.JSONEncoder().encode
 
 def traced(trace: Trace, router: Router, plan: Plan[Any], method: Method, request: Any) -> Plan[Any]:
     """A call, which the trace is told of when it has ended, however it ends."""
-    kind = _KINDS.get(method)
+    kind = _KINDS.get(method.name)
     if kind is None:
         return (yield from plan)
     begun = trace.begin(kind(request, router))
@@ -69,8 +69,9 @@ class _Facts:
 
     def read(self, key: bytes, revision: int) -> None:
         """What the request found there, unless it had written that itself."""
-        if key not in self.writes and not any(key in keys for keys in self.removed):
-            self.reads.append(_read(key, revision))
+        if key in self.writes or (self.removed and any(key in keys for keys in self.removed)):
+            return
+        self.reads.append(_read(key, revision))
 
     def deleted(self, target: bytes | KeyRange, count: int) -> None:
         """So many keys were removed: if there was none, nothing was written."""
@@ -185,7 +186,9 @@ class _Txn(_Call):
         return self._tell(targets, _place(answer.header, request), facts.reads, facts.written())
 
 
-_KINDS: Final[Mapping[Method, type[_Call]]] = {GET: _Get, PUT: _Put, DELETE: _Delete, TXN: _Txn}
+_KINDS: Final[Mapping[str, type[_Call]]] = {
+    GET.name: _Get, PUT.name: _Put, DELETE.name: _Delete, TXN.name: _Txn,
+}  # fmt: skip
 _READS: Final = frozenset(("get", "scan"))
 _RANGES: Final = frozenset(("scan", "delete_range"))
 _REMOVES: Final = frozenset(("delete", "delete_range"))

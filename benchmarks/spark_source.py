@@ -1,0 +1,107 @@
+"""How fast Spark reads and writes the store, and what a read costs the nodes' memory.
+
+A cluster of three and Spark share this machine. Rows have keys of 16 bytes and values of 100. A read is timed
+from `load` until every column of every row has been looked at; a write from the DataFrame to the last reply.
+Resident memory is each node's peak during the reads, above what it had before (mapped files of the store are
+told apart: they are the system's cache, and count for every process that has looked at them).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+import wbkv
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+import pipeline
+from kvstore.cluster import LocalCluster, local_cluster
+
+
+def anonymous_mb(pid: int) -> float:
+    """Resident memory that is the process's own."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return int(fields["RssAnon"].split()[0]) / 1024
+
+
+def peak_mb(pid: int) -> float:
+    """The most resident memory since `reset_peak`, mapped files included."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(dict(line.split(":", 1) for line in lines)["VmHWM"].split()[0]) / 1024
+
+
+def reset_peak(pid: int) -> None:
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def pids(cluster: LocalCluster) -> list[int]:
+    return [pid for node in cluster.nodes if (pid := cluster.pid(node)) is not None]
+
+
+def write(spark: SparkSession, endpoints: str, rows: int, tasks: int) -> float:
+    made = spark.range(rows, numPartitions=tasks).select(
+        F.format_string("key/%012d", "id").alias("key"), F.lit("v" * 100).alias("value")
+    )
+    start = time.perf_counter()
+    made.write.format("wbkv").option("endpoints", endpoints).mode("append").save()
+    return time.perf_counter() - start
+
+
+def read(spark: SparkSession, endpoints: str, rows: int) -> tuple[float, float]:
+    """Seconds until `load` is done, and until all is read."""
+    start = time.perf_counter()
+    frame = spark.read.format("wbkv").option("endpoints", endpoints).load()
+    loaded = time.perf_counter() - start
+    every = frame.select(
+        F.count("*").alias("rows"),
+        *(F.sum(F.length(name)) for name in ("key", "value")),
+        *(F.max(name) for name in ("create_revision", "mod_revision", "version", "partition")),
+    )
+    found = every.collect()[0]
+    assert found.rows == rows, found
+    return loaded, time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--master", default="local[2]")
+    arguments = parser.parse_args()
+    rows = arguments.rows
+    spark = pipeline.session(arguments.master, name="benchmark")
+    with local_cluster() as cluster:
+        endpoints = ",".join(cluster.addresses)
+        write(spark, endpoints, 1000, 2)  # Spark is warm
+        took = write(spark, endpoints, rows, 4)
+        print(f"write: {rows / took:,.0f} rows/s ({took:.1f} s)")
+        with wbkv.connect(cluster.addresses) as client:
+            start = time.perf_counter()
+            pages = client.scan_columns(revision=client.revision())
+            count = sum(page.count for page in pages)
+            took = time.perf_counter() - start
+            print(f"one client without Spark: {count / took:,.0f} rows/s ({took:.1f} s)")
+        before = [anonymous_mb(pid) for pid in pids(cluster)]
+        for pid in pids(cluster):
+            reset_peak(pid)
+        peaks = [peak_mb(pid) for pid in pids(cluster)]
+        rates = []
+        for _ in range(arguments.rounds):
+            loaded, took = read(spark, endpoints, rows)
+            rates.append(rows / took)
+            print(f"read: {rows / took:,.0f} rows/s ({took:.1f} s, of which load {loaded:.1f} s)")
+        print(f"read: median {statistics.median(rates):,.0f} rows/s")
+        for pid, peak, own in zip(pids(cluster), peaks, before, strict=True):
+            print(
+                f"node {pid}: peak {peak_mb(pid) - peak:+.0f} MB on {peak:.0f}, "
+                f"own memory {anonymous_mb(pid) - own:+.0f} MB on {own:.0f}"
+            )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""A worker's connection to the store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import wbkv
+
+from pipeline.source.options import Options
+
+TIMEOUT_S: Final = 30.0
+"""For a call with all its attempts. A group has another leader within a second, or a few if it is busy."""
+
+DEADLINE_S: Final = 23 * 3600.0
+"""How long an id keeps a transaction from being executed again: the store's day, with an hour to spare."""
+
+
+def connect(options: Options) -> wbkv.Client[bytes]:
+    """A client, to be closed after use. A cluster that cannot be reached is an error at once."""
+    return wbkv.connect(options.endpoints, timeout=TIMEOUT_S)

@@ -1,0 +1,74 @@
+"""The data source `wbkv`: what Spark asks for readers and writers."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from pipeline.source.arrow import SCHEMA
+from pipeline.source.explaining import explained
+from pipeline.source.options import parse
+from pipeline.source.reading import Pin, SnapshotReader
+from pipeline.source.stream_writing import StreamWriter
+from pipeline.source.streaming import ChangesReader
+from pipeline.source.writing import BatchWriter
+
+
+class WbkvSource(DataSource):
+    """Made once for a DataFrame that is loaded, and once for each write, in a worker of the driver's.
+
+    Spark pickles what it has made for a DataFrame, and that copy is used whenever the DataFrame is. So what
+    is decided before that holds for good: the revision that the DataFrame is as of.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        with explained("reading options"):
+            self._options = parse(options)
+        self._pin: Pin | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """As in `spark.read.format("wbkv")`."""
+        return "wbkv"
+
+    def schema(self) -> StructType:
+        """Asked for by `load`, unless the user gives a schema."""
+        self._take()
+        return SCHEMA
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._take()  # with a schema of the user's, nothing else was called
+        return self.__dict__
+
+    def _take(self) -> None:
+        """Settle on a revision, if this can be for reading a snapshot."""
+        if self._pin is None and self._options.fits("read"):
+            self._pin = Pin.take(self._options)
+
+    def reader(self, schema: StructType) -> SnapshotReader:
+        """For `spark.read`."""
+        with explained("reading"):
+            self._options.check_use("read")
+            assert self._pin is not None
+            return SnapshotReader(schema, self._options, self._pin)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's
+        """For `df.write`."""
+        with explained("writing"):
+            self._options.check_use("write")
+            return BatchWriter(schema, self._options, overwrite=overwrite)
+
+    def streamReader(self, schema: StructType) -> ChangesReader:  # noqa: N802 - Spark's
+        """For `spark.readStream`."""
+        with explained("reading a stream"):
+            self._options.check_use("readStream")
+            return ChangesReader(schema, self._options, None if self._pin is None else self._pin.name)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
+        """For `df.writeStream`."""
+        with explained("writing a stream"):
+            self._options.check_use("writeStream")
+            return StreamWriter(schema, self._options, overwrite=overwrite)

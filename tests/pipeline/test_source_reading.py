@@ -1,0 +1,167 @@
+"""Snapshots as DataFrames, on a cluster of three."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import wbkv
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from pipeline.source import SCHEMA, line_of
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(scope="module")
+def client(spark: SparkSession) -> Iterator[wbkv.Client[bytes]]:
+    with wbkv.testing.cluster() as client:
+        with client.pipeline() as pipeline:
+            for number in range(1500):
+                pipeline.put(f"a/{number:04}", b"v" * (number % 50))
+                pipeline.put(f"b/{number:04}", b"w")
+        with client.pipeline() as pipeline:
+            for number in range(0, 1500, 3):
+                pipeline.put(f"a/{number:04}", b"again")
+                pipeline.delete(f"b/{number:04}")
+        yield client
+
+
+@pytest.fixture
+def load(spark: SparkSession, client: wbkv.Client[bytes]) -> Callable[..., DataFrame]:
+    endpoints = ",".join(client.topology().nodes.values())
+
+    def load(schema: str | None = None, **options: str) -> DataFrame:
+        reader = spark.read.format("wbkv").option("endpoints", endpoints).options(**options)
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    return load
+
+
+def rows(
+    client: wbkv.Client[bytes], revision: int, keys: wbkv.Keys = wbkv.EVERYTHING
+) -> set[tuple[Any, ...]]:
+    """What there is to be found."""
+    return {(*entry, client.partition_of(entry.key)) for entry in client.scan(keys, revision=revision)}
+
+
+def complaint(action: Callable[[], object]) -> str:
+    with pytest.raises(PySparkException) as raised:
+        action()
+    line = line_of(raised.value)
+    assert line is not None
+    assert line in "".join(str(raised.value).splitlines()[:2])  # where a person sees it
+    return line
+
+
+def test_a_dataframe_is_one_revision_however_often_it_is_used(
+    client: wbkv.Client[bytes], load: Callable[..., DataFrame]
+) -> None:
+    expected = rows(client, client.revision())
+    frame = load()
+    columns = load("mod_revision bigint, key binary")
+    assert columns.count() == 2500
+    client.put("a/0001", b"later")
+    client.delete(wbkv.prefix("b/000"))
+    try:
+        assert frame.schema == SCHEMA
+        found = frame.collect()
+        assert len(found) == 2500
+        assert {tuple(row) for row in found} == expected
+        again = frame.alias("x").join(frame.alias("y"), "key").filter("x.mod_revision = y.mod_revision")
+        assert again.count() == 2500
+        assert {tuple(row) for row in columns.collect()} == {(row[3], row[0]) for row in expected}
+    finally:
+        for entry in expected:
+            if entry[0].startswith((b"b/000", b"a/0001")):
+                client.put(entry[0], entry[1])
+
+
+def binary(text: str) -> Column:
+    return F.lit(text).cast("binary")
+
+
+def test_filters_of_one_query_do_not_become_another_ones(
+    spark: SparkSession, client: wbkv.Client[bytes], load: Callable[..., DataFrame]
+) -> None:
+    """Spark would mix them up: in two places of one query, and from one query to the next."""
+    key = F.col("key")
+    for pushed in ("true", "false"):
+        spark.conf.set(PUSHDOWN, pushed)
+        frame = load()
+        both = frame.filter(key == binary("a/0005")).union(
+            frame.filter((key >= binary("b/0004")) & (key < binary("b/0006")))
+        )
+        assert {row.key for row in both.collect()} == {b"a/0005", b"b/0004", b"b/0005"}
+        assert frame.count() == 2500
+    spark.conf.set(PUSHDOWN, "true")
+
+
+def test_what_the_store_can_answer_is_asked_of_it_if_wanted(
+    client: wbkv.Client[bytes], load: Callable[..., DataFrame]
+) -> None:
+    key, partition = F.col("key"), client.partition_of(b"a/0005")
+    expected = rows(client, client.revision())
+    one = load(pushFilters="true").filter(key == binary("a/0005")).filter(F.col("partition") == partition)
+    assert {tuple(row) for row in one.collect()} == {row for row in expected if row[0] == b"a/0005"}
+    assert one.rdd.getNumPartitions() == 1
+    assert load(pushFilters="true").filter(key.isin(b"a/0005", b"a/0700", b"none")).count() == 2
+    middle = (key >= binary("a/0100")) & (key < binary("a/0200")) & (F.length("value") > 3)
+    some = load(pushFilters="true").filter(middle).filter(F.col("partition") == partition)
+    assert {tuple(row) for row in some.collect()} == {
+        row for row in expected if b"a/0100" <= row[0] < b"a/0200" and len(row[1]) > 3 and row[5] == partition
+    }
+    assert load(pushFilters="true").filter(F.col("partition") == 99).count() == 0
+    assert load(pushFilters="true").filter((key > binary("a/1")) & (key <= binary("a/1"))).count() == 0
+
+
+def test_ranges_and_splits(client: wbkv.Client[bytes], load: Callable[..., DataFrame]) -> None:
+    frame = load(prefix="a/00")
+    assert {tuple(row) for row in frame.collect()} == rows(client, client.revision(), "a/00")
+    assert load(splits="12").rdd.getNumPartitions() > load(splits="3").rdd.getNumPartitions() == 3
+    few = load(startHex=b"a/1499".hex(), end="b/0002").select("key")
+    assert {row.key for row in few.collect()} == {b"a/1499", b"b/0001"}
+
+
+def test_an_old_revision_as_long_as_it_is_there(spark: SparkSession) -> None:
+    with wbkv.testing.cluster(nodes=1, partitions=1) as client:
+        reader = spark.read.format("wbkv").option("endpoints", *client.topology().nodes.values())
+        client.put("old", b"1")
+        old = client.revision()
+        client.put("old", b"2")
+        reader = reader.option("snapshotTtl", "0.001")  # over before anything else happens
+        frame = reader.load()
+        assert reader.option("revision", old).load().collect()[0].value == b"1"
+        assert frame.collect()[0].value == b"2"
+        compact(client)
+        assert re.search(r"load it again.*: revision .* is below the floor of \d+", complaint(frame.collect))
+        line = complaint(reader.option("revision", old).load)
+        assert re.search(rf"reading revision {old}: revision {old} is below the floor of \d+", line)
+        future = reader.option("revision", wbkv.later(old, 3600))
+        assert "FutureRevision" in complaint(future.load)
+
+
+def compact(client: wbkv.Client[bytes]) -> None:
+    """Forget all history. Snapshots end by what happens after them, not by a clock."""
+    for _ in range(1000):
+        try:
+            client.compact(client.revision())
+        except wbkv.Pinned:
+            client.put("something", b"")
+        else:
+            return
+    pytest.fail("a snapshot does not end")
+
+
+def test_bad_input_is_explained_in_one_line(spark: SparkSession, load: Callable[..., DataFrame]) -> None:
+    nobody = spark.read.format("wbkv").option("endpoints", "127.0.0.1:1")
+    assert complaint(nobody.load) == "reading: no node answers on 127.0.0.1:1: is the cluster up?"
+    assert complaint(nobody.schema("key binary").load().collect).endswith("is the cluster up?")
+    assert complaint(lambda: load(prefx="a")) == "there is no option prefx: did you mean prefix?"
+    assert "for write and writeStream, not for read" in complaint(load(batchRows="5").collect)
+    assert complaint(load("name string").collect).startswith("there is no column name, only key, value")
+    assert complaint(load("value string").collect) == "the column value is binary, not string"

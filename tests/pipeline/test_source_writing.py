@@ -1,0 +1,203 @@
+"""DataFrames written to a cluster of three: every row once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import wbkv
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import BinaryType, StructType
+
+from pipeline.errors import PipelineError
+from pipeline.source import WbkvSource, line_of
+from pipeline.source.options import parse
+from pipeline.source.writing import BatchWriter
+
+
+@pytest.fixture(scope="module")
+def client(spark: SparkSession) -> Iterator[wbkv.Client[bytes]]:
+    with wbkv.testing.cluster() as client:
+        yield client
+
+
+@pytest.fixture
+def endpoints(client: wbkv.Client[bytes]) -> str:
+    return ",".join(client.topology().nodes.values())
+
+
+def complaint(writer: DataFrameWriter) -> str:
+    with pytest.raises(PySparkException) as raised:
+        writer.save()
+    line = line_of(raised.value)
+    assert line is not None
+    return line
+
+
+def test_upserts_and_deletes(spark: SparkSession, client: wbkv.Client[bytes], endpoints: str) -> None:
+    for number in range(0, 3000, 7):
+        client.put(f"u/{number}", b"old")
+    numbers = spark.range(3000, numPartitions=4)
+    written = numbers.select(
+        F.concat(F.lit("u/"), "id").alias("key"),
+        F.when(F.col("id") % 10 != 0, F.concat(F.lit("v"), "id")).alias("value"),
+        (F.col("id") % 10 == 1).alias("delete"),
+    )
+    written.write.format("wbkv").option("endpoints", endpoints).option("batchRows", 100).mode("append").save()
+    found = {entry.name: entry.value for entry in client.scan("u/")}
+    assert found == {f"u/{number}": b"v%d" % number for number in range(3000) if number % 10 > 1}
+    assert len({entry.mod_revision for entry in client.scan("u/")}) < 100  # bounded transactions, not rows
+
+
+def test_a_task_that_fails_after_it_has_written_changes_nothing_more(
+    spark: SparkSession, client: wbkv.Client[bytes], endpoints: str
+) -> None:
+    class Failing(BatchWriter):
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
+            done = super().write(iterator)
+            context = TaskContext.get()
+            assert context is not None
+            if context.attemptNumber() == 0:
+                with wbkv.connect(endpoints) as other:
+                    other.put(f"f/foreign/{context.partitionId()}", b"")
+                    other.put(f"f/{context.partitionId()}", b"foreign")
+                raise RuntimeError("after all was written")
+            return done
+
+    class FailingSource(WbkvSource):
+        @classmethod
+        def name(cls) -> str:
+            return "failing"
+
+        def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's
+            return Failing(schema, self._options, overwrite=overwrite)
+
+    spark.dataSource.register(FailingSource)
+    # Row 0 is in the first task, row 1 in the second.
+    rows = spark.createDataFrame(
+        [("f/0", "mine"), ("f/1", "mine"), ("f/2", "mine")], "key string, value string"
+    )
+    rows = rows.repartitionByRange(2, F.col("key") > "f/0")
+    rows.write.format("failing").option("endpoints", endpoints).mode("append").save()
+    assert client.count("f/foreign/") == 2
+    assert client.get_many(["f/0", "f/1", "f/2"]) == [b"foreign", b"foreign", b"mine"]
+    assert [entry.version for entry in client.scan("f/") if entry.name in ("f/0", "f/1", "f/2")] == [2, 2, 1]
+
+
+@pytest.fixture
+def task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is a task."""
+    context = object.__new__(TaskContext)
+    context._partitionId = 5
+    monkeypatch.setattr(TaskContext, "_taskContext", context)
+
+
+SCHEMA = StructType().add("key", BinaryType()).add("value", BinaryType())
+
+
+def batches(rows: list[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(rows), 7):
+        keys, values = zip(*rows[start : start + 7], strict=True)
+        yield pa.record_batch([pa.array(keys), pa.array(values)], names=["key", "value"])
+
+
+@pytest.mark.usefixtures("task")
+def test_a_second_attempt_has_no_effect_whatever_the_order_of_its_rows(
+    client: wbkv.Client[bytes], endpoints: str
+) -> None:
+    writer = BatchWriter(SCHEMA, parse({"endpoints": endpoints, "batchRows": "5"}), overwrite=False)
+    rows = [(f"s/{number}", "mine") for number in range(100)]
+    first = writer.write(batches(rows))
+    client.put("s/3", b"foreign")
+    client.delete("s/4")
+    Random(1).shuffle(rows)
+    assert writer.write(batches(rows)) == first
+    assert (client.get("s/3"), client.get("s/4"), client.count("s/")) == (b"foreign", None, 99)
+    with pytest.raises(PipelineError, match="an earlier attempt had other rows") as raised:
+        writer.write(batches([*rows[:50], ("s/other", "x"), *rows[51:]]))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.usefixtures("task")
+def test_a_job_has_a_name_that_goes_over_runs_of_it(client: wbkv.Client[bytes], endpoints: str) -> None:
+    options = {"endpoints": endpoints, "jobId": "nightly"}
+    BatchWriter(SCHEMA, parse(options), overwrite=False).write(batches([("j", "1")]))
+    client.put("j", b"foreign")
+    BatchWriter(SCHEMA, parse(options), overwrite=False).write(batches([("j", "1")]))
+    assert client.get("j") == b"foreign"
+    BatchWriter(SCHEMA, parse({**options, "jobId": "next"}), overwrite=False).write(batches([("j", "1")]))
+    assert client.get("j") == b"1"
+
+
+def test_rows_of_one_txn_id_are_one_transaction(
+    spark: SparkSession, client: wbkv.Client[bytes], endpoints: str
+) -> None:
+    rows = spark.range(900, numPartitions=3).select(
+        F.concat(F.lit("t/"), "id").alias("key"),
+        F.col("id").cast("string").alias("value"),
+        F.concat(F.lit("txn"), (F.col("id") % 90).cast("string")).alias("txn_id"),
+    )
+    same = spark.range(30).select(
+        F.lit("t/same").alias("key"), F.col("id").cast("string").alias("value"), F.col("id").alias("txn_id")
+    )
+    writer = rows.repartition(2, "txn_id").write.format("wbkv").option("endpoints", endpoints)
+    writer.mode("append").save()
+    same.coalesce(1).write.format("wbkv").option("endpoints", endpoints).mode("append").save()
+    revisions: dict[int, set[int]] = {}
+    for entry in client.scan("t/"):
+        if entry.name != "t/same":
+            revisions.setdefault(int(entry.value) % 90, set()).add(entry.mod_revision)
+    assert len(revisions) == 90
+    assert all(len(found) == 1 for found in revisions.values())
+    assert len(set.union(*revisions.values())) == 90
+    last = client.entry("t/same")
+    assert last is not None
+    assert (last.value, last.version) == (b"29", 30)  # in the order of ids
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda rows: rows.select("value"), "the DataFrame has no column key"),
+        (lambda rows: rows.withColumn("more", F.lit(1)), "the column more cannot be written"),
+        (
+            lambda rows: rows.withColumn("key", F.lit(None).cast("binary")),
+            "key is null, in row 1 of this task",
+        ),
+        (lambda rows: rows.withColumn("key", F.lit("same")), "key b'same' comes twice in a task"),
+        (
+            lambda rows: rows.withColumn("value", F.repeat(F.lit("x"), 2 << 20)),
+            "value is longer than the 1048576 bytes that the cluster takes, in row 1 of this task",
+        ),
+    ],
+)
+def test_bad_rows_are_explained_and_nothing_is_written(
+    make: Callable[[DataFrame], DataFrame],
+    line: str,
+    spark: SparkSession,
+    client: wbkv.Client[bytes],
+    endpoints: str,
+) -> None:
+    rows = spark.range(2, numPartitions=1).select(
+        F.concat(F.lit("bad/"), "id").alias("key"), F.lit("").alias("value")
+    )
+    writer = make(rows).write.format("wbkv").option("endpoints", endpoints).mode("append")
+    assert line in complaint(writer)
+    assert client.count("bad/") == 0
+
+
+def test_bad_options_are_explained(spark: SparkSession, endpoints: str) -> None:
+    rows = spark.createDataFrame([("a", "b")], "key string, value string")
+    writer = rows.write.format("wbkv").option("endpoints", endpoints)
+    assert "overwriting would remove all other keys" in complaint(writer.mode("overwrite"))
+    writer = writer.mode("append")
+    assert "batchRows must be at most 4096" in complaint(writer.option("batchRows", 5000))
+    writer = rows.write.format("wbkv").mode("append").option("endpoints", "127.0.0.1:1")
+    assert complaint(writer) == "writing: no node answers on 127.0.0.1:1: is the cluster up?"
+    assert "prefix is for read and readStream, not for write" in complaint(writer.option("prefix", "a"))
