@@ -44,7 +44,7 @@ def _hide_traceback() -> None:
 
     A worker that fails looks here when it writes down what happened, and then ends.
     """
-    if "PYTHON_WORKER_FACTORY_SECRET" in os.environ or "PYTHON_WORKER_FACTORY_SOCK_PATH" in os.environ:
+    if any(name.startswith("PYTHON_WORKER_FACTORY_") for name in os.environ):
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 

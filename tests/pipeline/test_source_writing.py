@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import wbkv
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import BinaryType, StructType
 
@@ -79,15 +79,10 @@ def test_a_task_that_fails_after_it_has_written_changes_nothing_more(
             return Failing(schema, self._options, overwrite=overwrite)
 
     spark.dataSource.register(FailingSource)
-    # Row 0 is in the first task, row 1 in the second.
-    rows = spark.createDataFrame(
-        [("f/0", "mine"), ("f/1", "mine"), ("f/2", "mine")], "key string, value string"
-    )
-    rows = rows.repartitionByRange(2, F.col("key") > "f/0")
+    rows = spark.range(3, numPartitions=3).selectExpr("concat('f/', id) as key", "'mine' as value")
     rows.write.format("failing").option("endpoints", endpoints).mode("append").save()
-    assert client.count("f/foreign/") == 2
-    assert client.get_many(["f/0", "f/1", "f/2"]) == [b"foreign", b"foreign", b"mine"]
-    assert [entry.version for entry in client.scan("f/") if entry.name in ("f/0", "f/1", "f/2")] == [2, 2, 1]
+    assert client.count("f/foreign/") == 3
+    assert client.get_many(["f/0", "f/1", "f/2"]) == [b"foreign"] * 3
 
 
 @pytest.fixture
@@ -161,43 +156,37 @@ def test_rows_of_one_txn_id_are_one_transaction(
     assert (last.value, last.version) == (b"29", 30)  # in the order of ids
 
 
+@pytest.mark.usefixtures("task")
 @pytest.mark.parametrize(
-    ("make", "line"),
+    ("key", "value", "line"),
     [
-        (lambda rows: rows.select("value"), "the DataFrame has no column key"),
-        (lambda rows: rows.withColumn("more", F.lit(1)), "the column more cannot be written"),
         (
-            lambda rows: rows.withColumn("key", F.lit(None).cast("binary")),
-            "key is null, in row 1 of this task",
+            "x",
+            "x" * (2 << 20),
+            "value is longer than the 1048576 bytes that the cluster takes, in row 3 of this task",
         ),
-        (lambda rows: rows.withColumn("key", F.lit("same")), "key b'same' comes twice in a task"),
-        (
-            lambda rows: rows.withColumn("value", F.repeat(F.lit("x"), 2 << 20)),
-            "value is longer than the 1048576 bytes that the cluster takes, in row 1 of this task",
-        ),
+        ("bad/0", "", "key b'bad/0' comes twice in a task"),
+        ("", "", "key is empty, in row 3 of this task"),
     ],
 )
-def test_bad_rows_are_explained_and_nothing_is_written(
-    make: Callable[[DataFrame], DataFrame],
-    line: str,
-    spark: SparkSession,
-    client: wbkv.Client[bytes],
-    endpoints: str,
+def test_nothing_is_written_if_a_row_is_bad(
+    key: str, value: str, line: str, client: wbkv.Client[bytes], endpoints: str
 ) -> None:
-    rows = spark.range(2, numPartitions=1).select(
-        F.concat(F.lit("bad/"), "id").alias("key"), F.lit("").alias("value")
-    )
-    writer = make(rows).write.format("wbkv").option("endpoints", endpoints).mode("append")
-    assert line in complaint(writer)
+    writer = BatchWriter(SCHEMA, parse({"endpoints": endpoints, "batchRows": "1"}), overwrite=False)
+    with pytest.raises(PipelineError, match=line):
+        writer.write(batches([("bad/0", "a"), ("bad/1", "b"), (key, value)]))
     assert client.count("bad/") == 0
 
 
-def test_bad_options_are_explained(spark: SparkSession, endpoints: str) -> None:
-    rows = spark.createDataFrame([("a", "b")], "key string, value string")
+def test_bad_input_is_explained_in_one_line(
+    spark: SparkSession, client: wbkv.Client[bytes], endpoints: str
+) -> None:
+    rows = spark.createDataFrame([("bad/0", "b"), (None, "b")], "key string, value string").coalesce(1)
     writer = rows.write.format("wbkv").option("endpoints", endpoints)
     assert "overwriting would remove all other keys" in complaint(writer.mode("overwrite"))
-    writer = writer.mode("append")
+    assert complaint(writer.mode("append")) == "key is null, in row 2 of this task"
+    assert client.count("bad/") == 0
     assert "batchRows must be at most 4096" in complaint(writer.option("batchRows", 5000))
+    assert "no column key" in complaint(rows.select("value").write.format("wbkv").mode("append"))
     writer = rows.write.format("wbkv").mode("append").option("endpoints", "127.0.0.1:1")
     assert complaint(writer) == "writing: no node answers on 127.0.0.1:1: is the cluster up?"
-    assert "prefix is for read and readStream, not for write" in complaint(writer.option("prefix", "a"))
