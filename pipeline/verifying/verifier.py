@@ -194,7 +194,7 @@ def _counted_requests(requests: DataFrame, counted: Observation) -> DataFrame:
     )
 
 
-def _counts(counted: list[Observation], has_lines: bool, has_requests: bool) -> tuple[Counts, int | None]:  # noqa: FBT001
+def _counts(counted: list[Observation], has_lines: bool, has_requests: bool) -> tuple[Counts, int | None]:  # noqa: FBT001 - a helper
     of_lines = counted[0].get if has_lines else {}
     strange, incomplete = of_lines.pop("strange", None), of_lines.pop("incomplete", 0)
     if strange is not None:

@@ -243,7 +243,7 @@ def _writers(trace: Trace, gts: int) -> list[Row]:
     return [by for by in trace.requests if by["outcome"] == "ok" and by["revision"] == gts and by["writes"]]
 
 
-def _strange(owner: Row | None, ids: dict[Key, list[Row]], untraced_clients: bool) -> Iterator[str]:  # noqa: FBT001
+def _strange(owner: Row | None, ids: dict[Key, list[Row]], untraced_clients: bool) -> Iterator[str]:  # noqa: FBT001 - a helper
     asked = [] if owner is None else ids.get((owner["client"], owner["sequence"]), [])
     mine = [request for request in asked if owner and request["partitions"] == owner["destinations"]]
     outcomes = {request["outcome"] for request in mine}
