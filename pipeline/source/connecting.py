@@ -15,6 +15,10 @@ DEADLINE_S: Final = 23 * 3600.0
 """How long an id keeps a transaction from being executed again: the store's day, with an hour to spare."""
 
 
-def connect(options: Options) -> wbkv.Client[bytes]:
-    """A client, to be closed after use. A cluster that cannot be reached is an error at once."""
-    return wbkv.connect(options.endpoints, timeout=TIMEOUT_S)
+WAIT_S: Final = 10.0
+"""How long to look for a node in the middle of a job, where all may be busy. At `load()` it is an error at once."""
+
+
+def connect(options: Options, *, wait_s: float = WAIT_S) -> wbkv.Client[bytes]:
+    """A client, to be closed after use."""
+    return wbkv.connect(options.endpoints, timeout=TIMEOUT_S, wait=wait_s)

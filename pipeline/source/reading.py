@@ -43,7 +43,7 @@ class Pin:
     def take(cls, options: Options) -> Pin:
         """The revision asked for, or one with everything completed before now."""
         doing = f"reading revision {options.revision}" if options.revision else "reading"
-        with explained(doing), connect(options) as client:
+        with explained(doing), connect(options, wait_s=0.0) as client:
             name, ttl_s = f"spark/{uuid4().hex}", options.snapshot_ttl_s
             taken = client.snapshot(ttl=ttl_s, name=name, revision=options.revision)
             return cls(name, taken.revision, ttl_s)

@@ -23,7 +23,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session. A task may fail twice before its job does."""
-    config = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    config = {
+        "spark.sql.shuffle.partitions": "1",
+        "spark.driver.memory": "1g",
+        # Each query runs once, on little: whatever Java and Spark compile for it costs more than it saves.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
     session = pipeline.session("local[2,3]", name="tests", config=config)
     java = session.sparkContext._gateway.proc  # type: ignore[union-attr] # there is one while it runs
     yield session
