@@ -180,7 +180,7 @@ def read(spark: SparkSession, files: Files, kind: str, unreadable: Observation |
         lines = _read_lines(spark, files.lines, kind)
         if unreadable is not None:
             lines = lines.observe(unreadable, sql.count(_UNREADABLE).alias("lines"))
-        lines = lines.where(sql.col(_UNREADABLE).isNull()).drop(_UNREADABLE)
+        lines = lines.where(sql.col(_UNREADABLE).isNull() & _any_value(schema.names[0])).drop(_UNREADABLE)
         rows = rows.unionByName(lines) if files.parquet else lines
     return rows
 
@@ -188,6 +188,11 @@ def read(spark: SparkSession, files: Files, kind: str, unreadable: Observation |
 def _read_lines(spark: SparkSession, files: list[str], kind: str) -> DataFrame:
     schema = StructType([*_KINDS[kind], StructField(_UNREADABLE, StringType())])
     return spark.read.schema(schema).option("columnNameOfCorruptRecord", _UNREADABLE).json(files)
+
+
+def _any_value(name: str) -> Column:
+    """True, but Spark does not know: it refuses queries that need no column besides the unreadable lines."""
+    return sql.coalesce(sql.col(name).cast("string"), sql.lit("")) != "\0"
 
 
 def _read_parquet(spark: SparkSession, files: list[str], kind: str) -> DataFrame:

@@ -1,0 +1,130 @@
+"""How long `verify` takes: makes traces of three groups of three replicas, with the requests that they carry,
+and checks them. `python benchmarks/verify_speed.py --deliveries 10_000_000 --form parquet --folder DIR`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+import pipeline
+from pipeline import traces
+from pipeline.verifying import verified
+
+DESTINATIONS = [[0], [1], [2], [0], [1, 2], [0, 1], [2], [0, 1, 2], [1], [0, 2]]
+"""Of ten messages. They repeat, so that positions can be computed."""
+KEYS = 100_000
+
+
+def per_message() -> float:
+    return 3 * sum(map(len, DESTINATIONS)) / len(DESTINATIONS)
+
+
+def made(spark: SparkSession, count: int, files: int) -> tuple[DataFrame, DataFrame]:
+    turn = sql.col("id") % len(DESTINATIONS)
+    sets = sql.array(*(sql.array(*map(sql.lit, groups)) for groups in DESTINATIONS))
+    messages = spark.range(0, count, numPartitions=files).select(
+        "id",
+        ((sql.col("id") + 1) * 1024).alias("gts"),
+        sql.get(sets, turn.cast("int")).alias("destinations"),
+        (1 + sql.col("id") % 64).alias("client"),
+        sql.floor(sql.col("id") / 64).alias("sequence"),
+    )
+    copies = messages.select("*", sql.explode("destinations").alias("group")).select(
+        "*", sql.explode(sql.array(*map(sql.lit, ("n1", "n2", "n3")))).alias("node")
+    )
+    deliveries = copies.select(
+        _run().alias("run"),
+        "node",
+        "group",
+        sql.lit("message").alias("kind"),
+        _position().alias("position"),
+        "gts",
+        sql.lit(7).cast("bigint").alias("origin"),
+        sql.col("id").alias("number"),
+        sql.xxhash64("id").alias("digest"),
+        *("destinations", "client", "sequence"),
+    )
+    begins = spark.range(9).select(
+        sql.concat(sql.lit("n"), (1 + sql.floor(sql.col("id") / 3)).cast("string")).alias("node"),
+        (sql.col("id") % 3).cast("int").alias("group"),
+    )
+    firsts = begins.select(
+        _run().alias("run"),
+        *("node", "group"),
+        sql.lit("begin").alias("kind"),
+        sql.lit(1).cast("bigint").alias("position"),
+        sql.lit(0).cast("bigint").alias("gts"),
+    )
+    before = sql.when(sql.col("id") >= KEYS, (sql.col("id") - KEYS + 1) * 1024).otherwise(0).cast("bigint")
+    key = sql.concat(sql.lit("key/"), (sql.col("id") % KEYS).cast("string"))
+    requests = messages.select(
+        sql.lit("client").alias("run"),
+        (sql.col("id") * 100).alias("start_us"),
+        (sql.col("id") * 100 + 5000).alias("end_us"),
+        *("client", "sequence", sql.col("destinations").alias("partitions")),
+        sql.lit("ok").alias("outcome"),
+        sql.col("gts").alias("revision"),
+        sql.lit(col=True).alias("exact"),
+        sql.array(sql.struct(key.alias("key"), before.alias("revision"))).alias("reads"),
+        sql.array(
+            sql.struct(
+                key.alias("key"),
+                sql.lit(None).cast("string").alias("end"),
+                sql.lit(col=False).alias("removed"),
+            )
+        ).alias("writes"),
+    )
+    return deliveries.unionByName(firsts, allowMissingColumns=True), requests
+
+
+def _run() -> Column:
+    return sql.concat(sql.col("node"), sql.lit("-20260101T000000Z-0123abcd"))
+
+
+def _position() -> Column:
+    """Behind the beginning, and behind what the group has got in all turns before and in this one."""
+    turns, turn = sql.floor(sql.col("id") / len(DESTINATIONS)), sql.col("id") % len(DESTINATIONS)
+    position = sql.lit(0)
+    for group in range(3):
+        mine = [group in groups for groups in DESTINATIONS]
+        counts = [sum(mine[:n]) for n in range(len(mine))]
+        here = turns * sum(mine) + sql.get(sql.array(*map(sql.lit, counts)), turn.cast("int")) + 2
+        position = sql.when(sql.col("group") == group, here).otherwise(position)
+    return position.cast("bigint")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--deliveries", type=int, default=1_000_000)
+    parser.add_argument("--form", choices=("parquet", "jsonl"), default="parquet")
+    parser.add_argument("--folder", type=Path, required=True, help="used again if it has such traces")
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--partitions", default="16")
+    arguments = parser.parse_args()
+    config = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": arguments.partitions}
+    spark = pipeline.session(arguments.master, name="verify_speed", config=config)
+    folder = arguments.folder / f"{arguments.deliveries}-{arguments.form}"
+    began = time.monotonic()
+    if not folder.exists():
+        rows = made(spark, int(arguments.deliveries / per_message()), 8)
+        for kind, table in zip(("deliveries", "requests"), rows, strict=True):
+            path = str(folder / f"{kind}-all.{arguments.form}")
+            (table.write.parquet if arguments.form == "parquet" else table.write.json)(path)
+        print(f"made in {time.monotonic() - began:.1f} s", flush=True)
+    began = time.monotonic()
+    files = traces.find(spark, [str(folder)])
+    deliveries, requests = (traces.read(spark, files[kind], kind) for kind in ("deliveries", "requests"))
+    with verified(deliveries, requests) as verdict:
+        took = time.monotonic() - began
+        print(f"{verdict.counts}\n{verdict.violations}")
+    rate = verdict.counts.deliveries / took
+    print(f"{arguments.form}: {took:.1f} s, {rate:,.0f} deliveries/s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
