@@ -64,7 +64,7 @@ def main() -> None:
         diff = str(Path(pipeline.jobs.__path__[0], "diff.py"))
         environment["PYSPARK_PYTHON"] = sys.executable
         said = run(
-            "diff by spark-submit", 0, submit, "--master", "local[2]", *SMALL[:2], diff,
+            "diff by spark-submit", 0, submit, "--master", "local[2]", "--driver-memory", "1g", diff,
             f"{top}/backup", "@now", "--ignore-revisions",
         )  # fmt: skip
         assert "no differences" in said, said

@@ -61,25 +61,31 @@ def session(
                 current.conf.set(key, value)
         return current
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if master is None and not submitted:
-        master = "local[*]"
-    local = master is not None and master.startswith("local")
+    given = _submitted() if submitted else {}
+    master = master or given.get("spark.master", "local[*]")
+    local = master.startswith("local")
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     travels = {} if shipping.is_local(master) else shipping.prepare(packages=ship_packages)
     settings: dict[str, Any] = {**DEFAULTS, **(LOCAL if local else {}), **travels, "spark.app.name": name}
-    settings.update(config or {})
+    settings.update({**given, **(config or {}), "spark.master": master})
     if travels and settings["spark.archives"] != travels["spark.archives"]:  # the user has some, too
         settings["spark.archives"] += f",{travels['spark.archives']}"
-    if master is not None:
-        settings["spark.master"] = master
     if not submitted:
         from pipeline import java  # a program, too: `python -m` wants it not to be loaded yet
 
         java.use()
         _start(settings)
     return kind.builder.config(map=settings).getOrCreate()
+
+
+def _submitted() -> dict[str, str]:
+    """What spark-submit was told: it wins over our defaults."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 - only then SparkConf knows what Java knows
+    return dict(SparkConf().getAll())
 
 
 def _pyspark() -> type[SparkSession]:

@@ -75,7 +75,8 @@ def test_an_export_is_compared_and_imported_again(
         "place/000": "changed",
         "place/001": "removed",
     }
-    assert run("diff", folder, "@now", "--prefix", "place/002")[0] == 0
+    status, _, said = run("diff", folder, "@now", "--prefix", "place/002")
+    assert status == 0, said
     output = tmp_path / "differences"
     status, result, _ = run("diff", f"@{manifest['revision']}", "@now", "--output", output, "--sample", 1)
     assert (status, len(result["sample"])) == (1, 1)
