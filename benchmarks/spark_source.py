@@ -2,14 +2,15 @@
 
 A cluster of three and Spark share this machine. Rows have keys of 16 bytes and values of 100. A read is timed
 from `load` until every column of every row has been looked at; a write from the DataFrame to the last reply.
-Resident memory is each node's peak during the reads, above what it had before (mapped files of the store are
-told apart: they are the system's cache, and count for every process that has looked at them).
+Memory is each node's peak during the reads, above what it had before: its own, looked at every 20 ms; and all
+that is resident, which also counts the pages of the store's mapped file that were read, the system's cache.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import threading
 import time
 from pathlib import Path
 
@@ -21,21 +22,37 @@ import pipeline
 from kvstore.cluster import LocalCluster, local_cluster
 
 
-def anonymous_mb(pid: int) -> float:
-    """Resident memory that is the process's own."""
+def status_mb(pid: int, field: str) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return int(fields["RssAnon"].split()[0]) / 1024
+    return int(dict(line.split(":", 1) for line in lines)[field].split()[0]) / 1024
 
 
-def peak_mb(pid: int) -> float:
-    """The most resident memory since `reset_peak`, mapped files included."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(dict(line.split(":", 1) for line in lines)["VmHWM"].split()[0]) / 1024
+class Memory(threading.Thread):
+    """Watches how much memory processes have."""
 
+    def __init__(self, watched: list[int]) -> None:
+        super().__init__(daemon=True)
+        for pid in watched:
+            Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins anew
+        self.own = {pid: status_mb(pid, "RssAnon") for pid in watched}
+        self.resident = {pid: status_mb(pid, "VmRSS") for pid in watched}
+        self.peak = dict(self.own)
+        self.ended = threading.Event()
 
-def reset_peak(pid: int) -> None:
-    Path(f"/proc/{pid}/clear_refs").write_text("5")
+    def run(self) -> None:
+        while not self.ended.wait(0.02):
+            for pid, peak in self.peak.items():
+                self.peak[pid] = max(peak, status_mb(pid, "RssAnon"))
+
+    def report(self) -> None:
+        self.ended.set()
+        self.join()
+        for pid, peak in self.peak.items():
+            resident = status_mb(pid, "VmHWM")
+            print(
+                f"node {pid}: own memory at most {peak - self.own[pid]:+.0f} MB on {self.own[pid]:.0f}, "
+                f"with mapped files {resident - self.resident[pid]:+.0f} MB on {self.resident[pid]:.0f}"
+            )
 
 
 def pids(cluster: LocalCluster) -> list[int]:
@@ -85,21 +102,15 @@ def main() -> None:
             count = sum(page.count for page in pages)
             took = time.perf_counter() - start
             print(f"one client without Spark: {count / took:,.0f} rows/s ({took:.1f} s)")
-        before = [anonymous_mb(pid) for pid in pids(cluster)]
-        for pid in pids(cluster):
-            reset_peak(pid)
-        peaks = [peak_mb(pid) for pid in pids(cluster)]
+        memory = Memory(pids(cluster))
+        memory.start()
         rates = []
         for _ in range(arguments.rounds):
             loaded, took = read(spark, endpoints, rows)
             rates.append(rows / took)
             print(f"read: {rows / took:,.0f} rows/s ({took:.1f} s, of which load {loaded:.1f} s)")
         print(f"read: median {statistics.median(rates):,.0f} rows/s")
-        for pid, peak, own in zip(pids(cluster), peaks, before, strict=True):
-            print(
-                f"node {pid}: peak {peak_mb(pid) - peak:+.0f} MB on {peak:.0f}, "
-                f"own memory {anonymous_mb(pid) - own:+.0f} MB on {own:.0f}"
-            )
+        memory.report()
     spark.stop()
 
 
