@@ -2,8 +2,9 @@
 
 A cluster of three and Spark share this machine. Rows have keys of 16 bytes and values of 100. A read is timed
 from `load` until every column of every row has been looked at; a write from the DataFrame to the last reply.
-Memory is each node's peak during the reads, above what it had before: its own, looked at every 20 ms; and all
-that is resident, which also counts the pages of the store's mapped file that were read, the system's cache.
+Nodes are started anew before the reads. Memory is each node's peak during them, above what it had before: its
+own, looked at every 20 ms; and all that is resident, which also counts the pages of the store's mapped file
+that were read, the system's cache.
 """
 
 from __future__ import annotations
@@ -102,6 +103,11 @@ def main() -> None:
             count = sum(page.count for page in pages)
             took = time.perf_counter() - start
             print(f"one client without Spark: {count / took:,.0f} rows/s ({took:.1f} s)")
+        for node in cluster.nodes:  # else what they needed to write would hide what they need to read
+            cluster.stop(node)
+        for node in cluster.nodes:
+            cluster.start(node)
+        cluster.wait_serving()
         memory = Memory(pids(cluster))
         memory.start()
         rates = []
