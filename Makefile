@@ -66,6 +66,7 @@ campaign: $(VENV)/installed ## many seeds of the simulator, for an hour or so
 		$(BIN)/wbkv sim --store $$workload --groups 2 --replicas 5 --seeds 0:50 || exit 1; \
 		$(BIN)/wbkv sim --store $$workload --groups 4 --seeds 0:50 || exit 1; \
 	done
+	WBKV_CAMPAIGN=1 $(BIN)/python -m pytest tests/pipeline
 
 torture: $(VENV)/installed ## random faults of a cluster of processes under load, for half an hour or so
 	for seed in 1 2 3 4 5 6; do WBKV_TORTURE=300 WBKV_SEED=$$seed \
@@ -90,6 +91,10 @@ figures: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.flows
 	$(BIN)/python -m benchmarks.command_start
 	$(BIN)/python -m benchmarks.checker_speed
+	$(BIN)/python -m benchmarks.trace_cost
+	$(BIN)/python -m benchmarks.spark_source
+	$(BIN)/python -m benchmarks.verify_speed --deliveries 10_000_000 --folder build/verify
+	$(BIN)/python -m benchmarks.report_speed
 	$(BIN)/wbkv bench delays --variants
 	$(BIN)/wbkv bench theorem4 --variants
 	$(BIN)/wbkv bench messages

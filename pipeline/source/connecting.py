@@ -16,7 +16,9 @@ DEADLINE_S: Final = 23 * 3600.0
 
 
 WAIT_S: Final = 10.0
-"""How long to look for a node in the middle of a job, where all may be busy. At `load()` it is an error at once."""
+"""How long to look for a node in the middle of a job, where all may be busy. At `load()` that is an error at
+once.
+"""
 
 
 def connect(options: Options, *, wait_s: float = WAIT_S) -> wbkv.Client[bytes]:

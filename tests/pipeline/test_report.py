@@ -19,6 +19,7 @@ from pipeline import command, reporting
 from pipeline.jobs import report as job
 from pipeline.reporting import measured, tables
 from pipeline.traces import MARKS, REQUESTS
+from tests.pipeline.campaigns import campaign
 
 S = 1_000_000
 T0 = 1_790_000_000 * S
@@ -250,6 +251,7 @@ def test_approximate_percentiles_are_within_what_is_stated(spark: SparkSession) 
         assert near[0] <= row[f"{name}_ms"] * 1e3 <= near[1]
 
 
+@campaign  # docs/pipeline.md makes one, too
 def test_a_report_of_a_real_load(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

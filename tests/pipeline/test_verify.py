@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.traces import read_deliveries, read_requests
 from pipeline.verifying import CHECKS, Rules, verified
+from tests.pipeline.campaigns import campaign
 from tests.pipeline.planted import PLANTED, scenario
 from tests.pipeline.slow_verifier import verify
 from tests.pipeline.trace_maker import WIDTH, Maker, Trace
@@ -143,7 +144,9 @@ def traces() -> list[Trace]:
     return [spoilt(case) for case in range(1, RANDOM + 1)] + [trace for trace, _, _ in planted().values()]
 
 
-@pytest.mark.parametrize("untraced", [False, True], ids=["all-traced", "some-untraced"])
+@pytest.mark.parametrize(
+    "untraced", [False, pytest.param(True, marks=campaign)], ids=["all-traced", "some-untraced"]
+)
 def test_finds_what_is_wrong_and_nothing_else(
     spark: SparkSession, tmp_path: Path, traces: list[Trace], *, untraced: bool
 ) -> None:
