@@ -16,7 +16,7 @@ from pipeline.source.explaining import explained
 from pipeline.source.options import Options
 from pipeline.source.progress import Progress
 from pipeline.source.transactions import Task
-from pipeline.source.writing import Written, check_target, summary, task_number, write_rows
+from pipeline.source.writing import Written, check_target, check_whole, summary, task_number, write_rows
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +47,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 return None if deadline is None else Task(("stream", query, batch), number, deadline)
 
             done = write_rows(iterator, client, options, begin, named=self._named)
-        return WrittenInStream(done.rows, done.transactions, query)
+        return WrittenInStream(done.rows, done.transactions, done.names, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """All tasks of the batch have succeeded."""
+        check_whole(messages)
         queries = {message.query for message in messages if isinstance(message, WrittenInStream)}
         for query in sorted(queries):
             with explained("finishing a batch"), connect(self._options) as client:

@@ -9,9 +9,12 @@ until a deadline, which is the job's, and after which the store refuses all of t
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -29,6 +32,9 @@ from pipeline.source.sending import send
 from pipeline.source.sorting import Sorter
 from pipeline.source.transactions import Task, Transaction, by_partition, by_txn_id, check_limits
 
+NAMES: Final = 1 << 18
+"""Of a task's transactions, that the driver is told of: two megabytes."""
+
 log = logging.getLogger(__name__)
 
 
@@ -38,6 +44,8 @@ class Written(WriterCommitMessage):
 
     rows: int
     transactions: int
+    names: bytes
+    """Hashes of the first of its `txn_id`s, 64 bits each."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -60,6 +68,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have succeeded: everything is there already."""
+        check_whole(messages)
         log.info("job %s: %s", self._job, summary(messages))
 
 
@@ -79,6 +88,20 @@ def task_number() -> int:
     if context is None:
         raise RuntimeError("this runs in a task")
     return context.partitionId()
+
+
+def check_whole(messages: list[WriterCommitMessage | None]) -> None:
+    """Raise if rows of one `txn_id` were in several tasks. It is too late then, but not a secret."""
+    seen: set[int] = set()
+    for message in messages:
+        if isinstance(message, Written):
+            names = array("Q", message.names)
+            if not seen.isdisjoint(names):
+                raise PipelineError(
+                    "wbkv: rows of one txn_id were in several tasks, and so written by several transactions: "
+                    'write df.repartition("txn_id")'
+                )
+            seen.update(names)
 
 
 def summary(messages: list[WriterCommitMessage | None]) -> str:
@@ -112,7 +135,8 @@ def write_rows(
         deque(transactions(), maxlen=0)  # whatever is wrong with them is found before anything is sent
         task = begin() if rows.count else None
         if task is None:
-            return Written(0, 0)
+            return Written(0, 0, b"")
         with client.pipeline() as pipeline:
             sent = send(transactions(), task, pipeline, options.in_flight, ordered=named)
-        return Written(rows.count, sent)
+        names = islice((task.id_of(each).client for each in transactions()), NAMES) if named else ()
+        return Written(rows.count, sent, array("Q", names).tobytes())

@@ -154,6 +154,10 @@ def test_rows_of_one_txn_id_are_one_transaction(
     last = client.entry("t/same")
     assert last is not None
     assert (last.value, last.version) == (b"29", 30)  # in the order of ids
+    torn = rows.write.format("wbkv").option("endpoints", endpoints).mode("append")
+    with pytest.raises(Exception, match="txn_id") as caught:
+        torn.save()  # ids are all over the tasks
+    assert "repartition" in str(line_of(caught.value))
 
 
 @pytest.mark.usefixtures("task")
