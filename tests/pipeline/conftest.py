@@ -14,10 +14,8 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep them together (`pytest -n 2 --dist loadgroup`)."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+    """Begin with them: they take long, one after the other, while the others can be shared out."""
+    items.sort(key=lambda item: HERE not in item.path.parents)
 
 
 @pytest.fixture(scope="session")
