@@ -27,14 +27,16 @@ def explained(doing: str) -> Iterator[None]:
     except PipelineError:
         _hide_traceback()
         raise
-    except wbkv.Error as error:
+    except (wbkv.Error, ValueError) as error:
         _hide_traceback()
         raise PipelineError(f"wbkv: {_reason(error, doing)}") from error
 
 
-def _reason(error: wbkv.Error, doing: str) -> str:
+def _reason(error: wbkv.Error | ValueError, doing: str) -> str:
     told = " ".join(str(error).split())
-    if not isinstance(error, wbkv.Compacted | wbkv.Unavailable):  # these speak for themselves
+    if isinstance(error, wbkv.Compacted):
+        told = f"that was compacted ({told})"
+    elif isinstance(error, wbkv.Error) and not isinstance(error, wbkv.Unavailable):  # which speaks for itself
         told = f"{type(error).__name__}: {told}"
     return f"{doing}: {told}"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pipeline.errors import PipelineError
 from pipeline.source.arrow import SCHEMA
 from pipeline.source.explaining import explained
 from pipeline.source.options import parse
@@ -15,6 +16,29 @@ from pipeline.source.reading import Pin, SnapshotReader
 from pipeline.source.stream_writing import StreamWriter
 from pipeline.source.streaming import ChangesReader
 from pipeline.source.writing import BatchWriter
+
+
+class _Refused(DataSourceStreamReader):
+    """A reader that cannot be."""
+
+    def __init__(self, error: PipelineError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
+        """Say why."""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802 - Spark's
+        """Say why."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Say why."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Say why."""
+        raise self._error
 
 
 class WbkvSource(DataSource):
@@ -61,11 +85,14 @@ class WbkvSource(DataSource):
             self._options.check_use("write")
             return BatchWriter(schema, self._options, overwrite=overwrite)
 
-    def streamReader(self, schema: StructType) -> ChangesReader:  # noqa: N802 - Spark's
-        """For `spark.readStream`."""
-        with explained("reading a stream"):
-            self._options.check_use("readStream")
-            return ChangesReader(schema, self._options, None if self._pin is None else self._pin.name)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """For `spark.readStream`. What is raised here Spark loses, so it is raised when a reader is used."""
+        try:
+            with explained("reading a stream"):
+                self._options.check_use("readStream")
+                return ChangesReader(schema, self._options, None if self._pin is None else self._pin.name)
+        except PipelineError as error:
+            return _Refused(error)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
         """For `df.writeStream`."""

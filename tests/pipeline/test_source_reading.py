@@ -160,9 +160,10 @@ def test_an_old_revision_as_long_as_it_is_there(spark: SparkSession) -> None:
         frame = reader.load()
         assert reader.option("revision", old).load().collect()[0].value == b"1"
         compact(client)
-        assert re.search(r"load it again.*: revision .* is below the floor of \d+", complaint(frame.collect))
+        line = complaint(frame.collect)
+        assert re.search(r"load it again.*: that was compacted .revision .* is below the floor of \d+", line)
         line = complaint(reader.option("revision", old).load)
-        assert re.search(rf"reading revision {old}: revision {old} is below the floor of \d+", line)
+        assert re.search(rf"reading revision {old}: that was compacted .revision {old} is below the floor of \d+", line)
         assert "FutureRevision" in complaint(reader.option("revision", wbkv.later(old, 3600)).load)
 
 
@@ -182,6 +183,8 @@ def test_bad_input_is_explained_in_one_line(spark: SparkSession, load: Callable[
     nobody = spark.read.format("wbkv").option("endpoints", "127.0.0.1:1")
     assert complaint(nobody.load) == "reading: no node answers on 127.0.0.1:1: is the cluster up?"
     assert complaint(nobody.schema("key binary").load().collect).endswith("is the cluster up?")
+    badly = spark.read.format("wbkv").option("endpoints", "localhost")
+    assert complaint(badly.load) == "reading: an endpoint must be HOST:PORT, not 'localhost'"
     assert complaint(lambda: load(prefx="a")) == "there is no option prefx: did you mean prefix?"
     assert complaint(load("name string").collect).startswith("there is no column name, only key, value")
     assert "for write and writeStream, not for read" in complaint(load(batchRows="5").collect)

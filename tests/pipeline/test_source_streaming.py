@@ -168,6 +168,10 @@ def test_a_checkpoint_of_another_cluster_is_explained(
     clusters = client.topology().cluster, store.topology().cluster
     expected = "the checkpoint is of cluster {}, the endpoints are those of {}: ".format(*clusters)
     assert (line_of(raised.value) or "").startswith(expected)
+    old = stream(spark, client, revision="7").writeStream.format("noop")
+    with pytest.raises(StreamingQueryException) as raised:
+        ended(old.option("checkpointLocation", str(tmp_path / "other")).start())
+    assert "revision is for read, not for readStream" in (line_of(raised.value) or "")
 
 
 # The planner, without Spark

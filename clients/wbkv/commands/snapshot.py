@@ -27,11 +27,19 @@ class SnapshotCommand:
             metavar="S",
             help="how long it stays readable (60)",
         )
+        parser.add_argument(
+            "--release",
+            metavar="NAME",
+            help="end this one instead, whoever has taken it: a refused compact names it",
+        )
         options.add_common(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Do it. The snapshot outlives the command: it is not closed here."""
         with options.connect(arguments) as client:
+            if arguments.release:
+                client.release(arguments.release)
+                return 0
             revision = client.snapshot(ttl=arguments.ttl).revision
         if arguments.json:
             options.print_json({"revision": revision, "ttl": arguments.ttl})
