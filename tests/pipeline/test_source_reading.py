@@ -163,7 +163,7 @@ def test_an_old_revision_as_long_as_it_is_there(spark: SparkSession) -> None:
         line = complaint(frame.collect)
         assert re.search(r"load it again.*: that was compacted .revision .* is below the floor of \d+", line)
         line = complaint(reader.option("revision", old).load)
-        assert re.search(rf"reading revision {old}: that was compacted .revision {old} is below the floor of \d+", line)
+        assert re.search(rf"reading revision {old}: that was compacted .*{old} is below the floor", line)
         assert "FutureRevision" in complaint(reader.option("revision", wbkv.later(old, 3600)).load)
 
 
