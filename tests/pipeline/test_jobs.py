@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from pipeline import command, importing
 from pipeline.errors import PipelineError
+from tests.pipeline.campaigns import campaign
 
 Run: TypeAlias = Callable[..., tuple[int, Any, str]]
 PLACES = [f"place/{number:03}" for number in range(60)]
@@ -50,6 +51,7 @@ def run(spark: SparkSession, cluster: wbkv.testing.RunningCluster, capsys: pytes
     return run
 
 
+@campaign  # docs/pipeline.md does the like
 def test_an_export_is_compared_and_imported_again(
     client: wbkv.Client[bytes], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,8 +20,9 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ("error", "line"),
     [
         (wbkv.Unavailable("nobody\n  answers"), "wbkv: reading: nobody answers"),
-        (wbkv.Compacted("it is gone", 7), "wbkv: reading: it is gone"),
+        (wbkv.Compacted("it is gone", 7), "wbkv: reading: that was compacted (it is gone)"),
         (wbkv.InvalidRequest("it is wrong"), "wbkv: reading: InvalidRequest: it is wrong"),
+        (ValueError("no such thing"), "wbkv: reading: no such thing"),
         (PipelineError("wbkv: as it is"), "wbkv: as it is"),
     ],
 )
