@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from multicast import PROTOCOLS
@@ -52,6 +53,7 @@ class Wiring:
         }
         self.numbers = Numbers(CLIENT)
         self.in_flight: list[MessageId] = []
+        self.rng = random.Random(1)
 
     def retire(self, kept: Destinations) -> None:
         """Other groups exist, but live elsewhere: their own heartbeats are not these messages' cost."""
@@ -87,23 +89,25 @@ class Wiring:
     def busy(self) -> bool:
         return any(messages for links in self.links.values() for messages in links.values())
 
-    def multicast(self, dest: Destinations, payload: bytes, count: int) -> None:
+    def multicast(self, dests: Sequence[Destinations], payload: bytes) -> None:
         """What the client does; its time is not the replicas'."""
         for mid in self.in_flight:
             self.numbers.done(mid)
         self.in_flight = []
-        for _ in range(count):
+        for dest in dests:
             message = self.numbers.next(dest, payload)
             self.in_flight.append(message.mid)
             for group in dest:
                 self.links[CLIENT][self.leaders[group]].append(message)
 
-    def run(self, dest: Destinations, payload: bytes, in_flight: int, messages: int) -> float:
-        """Order so many messages, some of them in flight at any time; CPU seconds for each."""
-        expected = self.delivered + messages * sum(len(self.topology.members(g)) for g in dest)
+    def run(self, sets: Sequence[Destinations], payload: bytes, in_flight: int, messages: int) -> float:
+        """Order so many messages to any of these sets of groups, some of them in flight at any time; CPU
+        seconds for each.
+        """
+        expected = self.delivered + messages * sum(len(self.topology.members(g)) for g in sets[0])
         used = 0.0
         for _ in range(messages // in_flight):
-            self.multicast(dest, payload, in_flight)
+            self.multicast(self.rng.choices(sets, k=in_flight), payload)
             start = time.process_time()
             while self.busy():
                 self.turn()
@@ -115,10 +119,10 @@ class Wiring:
         return used / messages
 
 
-def rounds(wiring: Wiring, dest: Destinations, arguments: argparse.Namespace) -> Iterator[float]:
+def rounds(wiring: Wiring, sets: Sequence[Destinations], arguments: argparse.Namespace) -> Iterator[float]:
     for _ in range(arguments.rounds):
         gc.collect()
-        yield wiring.run(dest, bytes(arguments.payload), arguments.in_flight, arguments.messages) * 1e6
+        yield wiring.run(sets, bytes(arguments.payload), arguments.in_flight, arguments.messages) * 1e6
 
 
 def main() -> None:
@@ -128,16 +132,17 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=2)
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--dest", type=int, default=2)
+    parser.add_argument("--random", action="store_true", help="each message to a random subset of the groups")
     parser.add_argument("--payload", type=int, default=60)
     parser.add_argument("--in-flight", type=int, default=64)
     parser.add_argument("--messages", type=int, default=1280)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    dest = tuple(GroupId(g) for g in range(arguments.dest))
+    sets = list(itertools.combinations(map(GroupId, range(arguments.groups)), arguments.dest))
     protocol: Any = PROTOCOLS[arguments.protocol]
     wiring = Wiring(arguments.groups, group_size(protocol, arguments.replicas), protocol)
-    figures = list(rounds(wiring, dest, arguments))
+    figures = list(rounds(wiring, sets if arguments.random else sets[:1], arguments))
     median, best = statistics.median(figures), min(figures)
     if arguments.json:
         print(json.dumps({"us_per_message": median, "best": best, "rounds": figures}))

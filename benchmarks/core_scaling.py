@@ -24,7 +24,7 @@ def measure(wirings: dict[str, Wiring], rounds: int) -> dict[str, float]:
     for _ in range(rounds):
         for name, wiring in wirings.items():
             gc.collect()
-            figures[name].append(wiring.run(DEST, PAYLOAD, IN_FLIGHT, ROUND))
+            figures[name].append(wiring.run([DEST], PAYLOAD, IN_FLIGHT, ROUND))
     return {name: statistics.median(values) * 1e6 for name, values in figures.items()}
 
 
@@ -38,11 +38,11 @@ def main() -> None:
     arguments = parser.parse_args()
     aged = Wiring(2, 3)
     while aged.delivered < 6 * arguments.delivered:
-        aged.run(DEST, PAYLOAD, IN_FLIGHT, 64 * IN_FLIGHT)
+        aged.run([DEST], PAYLOAD, IN_FLIGHT, 64 * IN_FLIGHT)
     beside = Wiring(arguments.groups, 3)
     beside.retire(DEST)
     wirings = {"young": Wiring(2, 3), "aged": aged, "beside": beside}
-    wirings["young"].run(DEST, PAYLOAD, IN_FLIGHT, 1024)
+    wirings["young"].run([DEST], PAYLOAD, IN_FLIGHT, 1024)
     medians = measure(wirings, arguments.rounds)
     held = max(len(replica.entries) for replica in aged.replicas.values())
     result = {

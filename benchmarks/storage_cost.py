@@ -80,7 +80,7 @@ class Traffic:
             self.last = at
         dropped = [self.delivered.popleft() for _ in range(len(self.delivered) - IN_FLIGHT)]
         mids, local_ts, payloads, ack_below = zip(*run, strict=True)
-        accepted: list[Record] = [Accepted(DEST, mids, local_ts, payloads, ack_below, self.time)]
+        accepted: list[Record] = [Accepted((DEST,), mids, local_ts, payloads, ack_below, self.time)]
         return accepted, [*delivered, Dropped(tuple(dropped))] if dropped else [*delivered], delivered
 
 

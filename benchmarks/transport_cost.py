@@ -50,7 +50,7 @@ def cpu() -> float:
 def accept(sequence: int, payload: bytes) -> Message:
     mid = MessageId(ClientId(7), sequence, 0xABCDEF0123456789)
     at = timestamp(1_000_000 + sequence, GROUP)
-    return Accept((GROUP,), GROUP, BALLOT, (mid,), (at,), (payload,), (sequence,))
+    return Accept(((GROUP,),), GROUP, BALLOT, (mid,), (at,), (payload,), (sequence,))
 
 
 class Side:

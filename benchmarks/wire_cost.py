@@ -50,7 +50,7 @@ class Traffic:
         mids, local_ts = self.mids(count), tuple(self.ts() for _ in range(count))
         payloads = tuple(self.rng.randbytes(self.payload) for _ in mids)
         ack_below = tuple(mid.sequence - 100 for mid in mids)
-        return Accept((OURS, THEIRS), OURS, BALLOT, mids, local_ts, payloads, ack_below)
+        return Accept(((OURS, THEIRS),), OURS, BALLOT, mids, local_ts, payloads, ack_below)
 
     def frame(self, count: int) -> list[Envelope]:
         accept = self.accept(count)

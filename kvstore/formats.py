@@ -58,6 +58,13 @@ _Group: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX - 1)]
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 _Wide: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 """MessagePack has no numbers of more than 64 bits."""
+_Mid: Final = type(
+    "MessageId",
+    (MessageId,),
+    {"__slots__": (), "__annotations__": {"client": _Wide, "sequence": _Number, "digest": _Wide}},
+)
+"""Message ids are most of what is read. With bounds that msgspec checks it makes them itself, in less than
+half the time that it takes to make them of tuples."""
 RawProcess: TypeAlias = tuple[int, int, int]
 _Ballot: TypeAlias = tuple[int, RawProcess, int]
 
@@ -129,13 +136,10 @@ def _put_value(value: Value) -> tuple[Any, ...]:
 def _take_value(raw: tuple[Any, ...]) -> Value:
     mid, ts, rest = raw
     if rest is None:
-        return ClockUpdate(_new_mid(mid), ts)
+        return ClockUpdate(mid, ts)
     dest, payload, ack_below = rest
-    return LocalTimestamp(_new_mid(mid), _destinations(dest), payload, ack_below, ts)
+    return LocalTimestamp(mid, _destinations(dest), payload, ack_below, ts)
 
-
-_new_mid: Final[Callable[[tuple[Any, ...]], MessageId]] = partial(tuple.__new__, MessageId)
-"""As `_make`, in half the time: no Python code is run."""
 
 _Make: TypeAlias = Callable[[Any], Any]
 
@@ -148,7 +152,6 @@ class _Format(NamedTuple):
     take: _Make | None = None
 
 
-_Mid: TypeAlias = tuple[_Wide, _Number, _Wide]
 _FORMATS: Final[dict[Any, _Format]] = {
     GroupId: _Format(_Group),
     ClientId: _Format(_Wide),
@@ -158,13 +161,13 @@ _FORMATS: Final[dict[Any, _Format]] = {
     bytes: _Format(bytes),
     str: _Format(str),
     Phase: _Format(Phase),
-    MessageId: _Format(_Mid, take=_new_mid),
+    MessageId: _Format(_Mid),
     ReplicaId: _Format(RawProcess, take=_replica),
     Ballot: _Format(_Ballot, take=_ballot),
     Destinations: _Format(tuple[_Group, ...], take=_destinations),
     Membership: _Format(bytes, put=methodcaller("encode"), take=Membership.decode),
     Value: _Format(
-        tuple[_Mid, _Number, tuple[tuple[_Group, ...], bytes, _Number] | None],
+        tuple[_Mid, _Number, tuple[tuple[_Group, ...], bytes, _Number] | None],  # type: ignore[valid-type]  # made at run time
         put=_put_value,
         take=_take_value,
     ),

@@ -41,6 +41,7 @@ from multicast.types import (
     MessageId,
     Phase,
     Timestamp,
+    spread,
     time_of,
 )
 
@@ -75,8 +76,8 @@ class Fold:
         """Fold one more, as `Durable.apply` does."""
         words = self.words
         match record:
-            case Accepted(dest, mids, local_ts, payloads, ack_below, clock):
-                proposals = zip([dest] * len(mids), payloads, ack_below, local_ts, strict=True)
+            case Accepted(dests, mids, local_ts, payloads, ack_below, clock):
+                proposals = zip(spread(dests, len(mids)), payloads, ack_below, local_ts, strict=True)
                 self._accept(mids, proposals, clock)
             case Delivery(mid):
                 words[mid] = record
@@ -224,7 +225,8 @@ def _deliveries(decided: _Decided, fold: Fold) -> list[Delivery]:
 
 
 def _check_accepted(record: Accepted) -> None:
-    lengths = {len(record.mids), len(record.local_ts), len(record.payloads), len(record.ack_below)}
+    dests = len(spread(record.dests, len(record.mids)))
+    lengths = {dests, len(record.mids), len(record.local_ts), len(record.payloads), len(record.ack_below)}
     if len(lengths) > 1:
         raise FormatError(f"an acceptance has columns of {sorted(lengths)}")
 

@@ -20,7 +20,7 @@ from kvstore.formats import ERRORS, FormatError, RawProcess, kinds_of, put_proce
 from kvstore.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece, StoreMessage
 from multicast.client import Refused, Reply
 from multicast.messages import Accept, Message
-from multicast.types import GroupId, Process, ReplicaId
+from multicast.types import GroupId, Process, ReplicaId, spread
 
 Sent: TypeAlias = Message | Reply | Refused | SnapshotPiece | SnapshotAck | StoreMessage
 """Whatever has a wire format."""
@@ -81,8 +81,9 @@ _SOMEBODY_ELSE: Final = ReplicaId(GroupId(0), 1, 0)
 def _check_accept(message: Accept) -> None:
     length = len(message.mids)
     with_payloads = length if message.payloads else 0
-    lengths = len(message.local_ts), len(message.payloads), len(message.ack_below)
-    if lengths != (length, with_payloads, with_payloads):
+    dests = len(spread(message.dests, length))
+    lengths = dests, len(message.local_ts), len(message.payloads), len(message.ack_below)
+    if lengths != (length, length, with_payloads, with_payloads):
         raise FormatError(f"an ACCEPT of {length} messages has columns of {lengths}")
 
 

@@ -30,7 +30,7 @@ from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.skeen import EagerFastCast, EagerFtSkeen, FastCast, FtSkeen, Skeen
 from multicast.topology import Topology
 from multicast.types import Ballot, ClientId, GroupId, MessageId, Phase, Process, ReplicaId, Status, Timestamp
-from multicast.whitebox import WhiteBox
+from multicast.whitebox import Everywhere, WhiteBox
 
 PROTOCOLS: Final[dict[str, type[Protocol]]] = {
     "whitebox": WhiteBox,
@@ -40,7 +40,11 @@ PROTOCOLS: Final[dict[str, type[Protocol]]] = {
 }
 """Every ordering protocol, by the name by which commands and configurations call it."""
 
-VARIANTS: Final[dict[str, type[Protocol]]] = {"fastcast-eager": EagerFastCast, "ftskeen-eager": EagerFtSkeen}
+VARIANTS: Final[dict[str, type[Protocol]]] = {
+    "whitebox-everywhere": Everywhere,
+    "fastcast-eager": EagerFastCast,
+    "ftskeen-eager": EagerFtSkeen,
+}
 """Better than the paper has them: see docs/protocol.md."""
 
 __all__ = [
@@ -52,6 +56,7 @@ __all__ = [
     "Configuration",
     "Delivery",
     "Durable",
+    "Everywhere",
     "FastCast",
     "FtSkeen",
     "GroupId",

@@ -23,6 +23,7 @@ from multicast.types import (
     MessageId,
     Phase,
     Timestamp,
+    spread,
     time_of,
 )
 
@@ -47,10 +48,11 @@ class Joined:
 class Accepted:
     """The own group's proposals are accepted in the current ballot; the clock is past all groups'.
 
-    One record serves a run of messages to the same destinations, as columns of the same length.
+    One record serves a run of messages, as columns of the same length.
     """
 
-    dest: Destinations
+    dests: tuple[Destinations, ...]
+    """Of each message; or a single one, if all have the same."""
     mids: tuple[MessageId, ...]
     local_ts: tuple[Timestamp, ...]
     payloads: tuple[bytes, ...]
@@ -107,9 +109,11 @@ class Durable:
         entries = self.entries
         for record in records:
             match record:
-                case Accepted(dest, mids, local_ts, payloads, ack_below, clock):
+                case Accepted(dests, mids, local_ts, payloads, ack_below, clock):
                     self.clock = max(self.clock, clock)
-                    for mid, ts, payload, below in zip(mids, local_ts, payloads, ack_below, strict=True):
+                    dests = spread(dests, len(mids))
+                    columns = zip(mids, dests, payloads, ack_below, local_ts, strict=True)
+                    for mid, dest, payload, below, ts in columns:
                         self._accept(EntryState(mid, dest, payload, below, Phase.ACCEPTED, ts, NO_TIMESTAMP))
                 case Voted(value):
                     self._vote(value)

@@ -64,10 +64,11 @@ class Multicast(NamedTuple):
 class Accept:
     """ACCEPT(m, g, b, lts): the leader of b proposes a local timestamp. Like Paxos' 2a.
 
-    One message serves a run of proposals to the same destinations, as columns of the same length.
+    One message serves a run of proposals, as columns of the same length.
     """
 
-    dest: Destinations
+    dests: tuple[Destinations, ...]
+    """dest(m) of each message; or a single one, if all have the same."""
     group: GroupId
     ballot: Ballot
     mids: tuple[MessageId, ...]
@@ -75,19 +76,24 @@ class Accept:
     payloads: tuple[bytes, ...]
     """Only to its own group does a leader send payloads, and with them what to forget; to others, nothing."""
     ack_below: tuple[int, ...]
+    after: Timestamp = NO_TIMESTAMP
+    """The last local timestamp that the leader had issued before, in this ballot."""
 
 
 @dataclass(slots=True)
 class AcceptAck:
     """ACCEPT_ACK(m, g, Bal): a member of g holds these proposals durably. Like Paxos' 2b.
 
-    One acknowledgement serves all messages that were accepted together in the same ballots.
+    One acknowledgement serves all messages that were accepted together, in one ballot of each group.
     """
 
     mids: tuple[MessageId, ...]
     group: GroupId
     ballots: tuple[Ballot, ...]
-    """Bal, in the order of dest(m)."""
+    """In the order of groups, the ballots of all destinations of all these messages, and perhaps of more: Bal
+    of one message are those of dest(m)."""
+    issued: Timestamp = NO_TIMESTAMP
+    """Of a leader: the last local timestamp that it has issued in its ballot."""
 
 
 Decision: TypeAlias = tuple[MessageId, Timestamp, Timestamp]
@@ -231,6 +237,11 @@ class Heartbeat:
     ballot: Ballot
     last_delivered: Timestamp
     executed: tuple[tuple[GroupId, Timestamp], ...]
+    lowest: Timestamp = NO_TIMESTAMP
+    """A lower bound of the local timestamps that it has yet to deliver, those included that it has yet to
+    issue."""
+    issued: Timestamp = NO_TIMESTAMP
+    """The last local timestamp that it has issued in its ballot, and sent."""
 
 
 @dataclass(slots=True)

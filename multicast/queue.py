@@ -51,6 +51,15 @@ class DeliveryQueue(Generic[T]):
             heapq.heappop(lowest)
         return heapq.heappop(committed)[1]
 
+    def awaits(self, local_ts: Timestamp) -> bool:
+        """Whether an uncommitted message holds this local timestamp."""
+        return local_ts in self._uncommitted
+
+    def __iter__(self) -> Iterator[T]:
+        yield from self._uncommitted.values()
+        for _, item in self._committed:
+            yield item
+
     def uncommitted(self) -> Iterator[T]:
         """Uncommitted messages, lowest local timestamp first."""
         return (self._uncommitted[local_ts] for local_ts in sorted(self._uncommitted))

@@ -88,6 +88,11 @@ Destinations: TypeAlias = tuple[GroupId, ...]
 """dest(m): the destination groups, strictly increasing."""
 
 
+def spread(dests: tuple[Destinations, ...], count: int) -> tuple[Destinations, ...]:
+    """The destinations of each of so many messages, where a single one stands for all."""
+    return dests * count if len(dests) == 1 else dests
+
+
 def digest_of(destinations: Destinations, payload: bytes) -> int:
     """The digest that binds a message's number to its destinations and payload."""
     digest = _digest_of_destinations(destinations).copy()

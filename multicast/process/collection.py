@@ -58,19 +58,18 @@ class Collection(DeliveryPath[E]):
         mine = self.facts.get(self.group, NO_TIMESTAMP)
         if message.reply_wanted and mine:
             self._ready.send.append(((sender,), Executed(self.group, mine, reply_wanted=False)))
-        self._collect()
 
     def _bound(self, dest: Destinations) -> Timestamp:
         """Messages to these destinations may be dropped up to here."""
-        bound = self.executed_ts
-        for group in dest:
-            bound = min(bound, self.facts.get(group, NO_TIMESTAMP))
-        return bound
+        get = self.facts.get
+        return min(self.executed_ts, *[get(group, NO_TIMESTAMP) for group in dest])
 
     def _collect(self) -> None:
         """Drop what everyone is done with."""
         dropped: list[MessageId] = []
         for dest, bucket in list(self.retained.items()):
+            if bucket and bucket[0].global_ts > self.executed_ts:
+                continue
             bound = self._bound(dest)
             while bucket and bucket[0].global_ts <= bound:
                 dropped.append(bucket.popleft().mid)

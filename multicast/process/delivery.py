@@ -20,7 +20,7 @@ from multicast.membership import MEMBERSHIP
 from multicast.messages import CatchUp, Decision, Deliver, Deliveries, Delivery
 from multicast.process.entry import E
 from multicast.process.state import State
-from multicast.types import Ballot, Destinations, Phase, Process, ReplicaId, Status, time_of
+from multicast.types import Ballot, Destinations, Phase, Process, ReplicaId, Status, Timestamp, time_of
 
 START = Phase.START
 ACCEPTED = Phase.ACCEPTED
@@ -45,8 +45,12 @@ class DeliveryPath(State[E]):
             run.append((mid, entry.local_ts, entry.global_ts))
         if run:
             self._deliver(entries, run)
-            if self.others:
-                self._ready.send.append((self.others, Deliver(self.cballot, previous, tuple(run))))
+            self._tell_followers(previous, run)
+
+    def _tell_followers(self, previous: Timestamp, run: Sequence[Decision]) -> None:
+        """Lines 24 and 69: they deliver the same."""
+        if self.others:
+            self._ready.send.append((self.others, Deliver(self.cballot, previous, tuple(run))))
 
     def on_deliver(self, sender: ReplicaId, message: Deliver) -> None:
         """Lines 25-32, with the chain of departure 3."""

@@ -276,8 +276,14 @@ class Replica(Admission[E]):
         self._ready.promise.append(((self.me,), ack))
         if self.others:
             facts = tuple(sorted(self.facts.items()))
-            message = Heartbeat(self.cballot, self.last_delivered, facts)
+            message = Heartbeat(self.cballot, self.last_delivered, facts, *self._pending())
             self._ready.send.append((self.others, message))
+
+    def _pending(self) -> tuple[Timestamp, Timestamp]:
+        """Where local timestamps begin that are yet to be delivered here, and where those that were issued
+        end, if anybody has to know.
+        """
+        return NO_TIMESTAMP, NO_TIMESTAMP
 
     def on_heartbeat(self, sender: Process, message: Heartbeat) -> None:
         """A leader is alive: follow it, and find out what we missed."""
@@ -292,10 +298,14 @@ class Replica(Admission[E]):
             self.pre_vote_for = None
             if ballot == self.cballot:
                 self.led_upto = message.last_delivered
-                if message.last_delivered > self.last_delivered:
+                if self._is_late(message.last_delivered):
                     self._catch_up(leader)
         ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts, self.wall_time())
         self._ready.promise.append(((leader,), ack))
+
+    def _is_late(self, upto: Timestamp) -> bool:
+        """Whether we have missed something of what our leader has delivered."""
+        return self.last_delivered < upto
 
     def on_heartbeat_ack(self, sender: Process, message: HeartbeatAck) -> None:
         """A member hears us: count it, let it join if it was away, and mind ballots above ours."""

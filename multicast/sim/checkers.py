@@ -38,6 +38,7 @@ from multicast.types import (
     ReplicaId,
     Timestamp,
     format_timestamp,
+    spread,
 )
 
 
@@ -108,8 +109,8 @@ def _proposed(message: object) -> Iterator[tuple[MessageId, Destinations, bytes,
             if isinstance(value, LocalTimestamp):
                 yield value.mid, value.dest, value.payload, value.ack_below
     elif isinstance(message, Accept) and message.payloads:
-        for mid, payload, ack_below in zip(message.mids, message.payloads, message.ack_below, strict=True):
-            yield mid, message.dest, payload, ack_below
+        dests = spread(message.dests, len(message.mids))
+        yield from zip(message.mids, dests, message.payloads, message.ack_below, strict=True)
 
 
 class Memberships(Checker):

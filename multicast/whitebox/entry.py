@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from multicast import process
 from multicast.membership import Configuration
 from multicast.process.entry import START
-from multicast.types import NO_BALLOT, NO_TIMESTAMP, Destinations, GroupId, MessageId, ReplicaId, Vector
+from multicast.types import (
+    NO_BALLOT,
+    NO_TIMESTAMP,
+    Ballot,
+    Destinations,
+    GroupId,
+    MessageId,
+    Vector,
+)
 
 
 class Bal:
@@ -17,27 +25,52 @@ class Bal:
     it is compared by identity, and what there is to know of it is found out once.
     """
 
-    __slots__ = ("ballots", "bits", "dest", "leaders", "mine", "quorums", "vector", "verdicts")
+    __slots__ = (
+        "ballots",
+        "bits",
+        "dest",
+        "leaders",
+        "noted",
+        "own",
+        "quorums",
+        "vector",
+        "verdicts",
+        "voters",
+    )
 
-    def __init__(self, vector: Vector, voters: Sequence[Configuration], me: ReplicaId) -> None:
+    def __init__(self, vector: Vector, voters: Sequence[Configuration], group: GroupId) -> None:
         self.vector = vector
         self.ballots = list(vector)
         self.leaders = tuple([ballot.leader for ballot in vector])
         self.dest: Destinations = tuple([configuration.group for configuration in voters])
-        members = [member for configuration in voters for member in configuration.members]
-        self.bits = {member: 1 << index for index, member in enumerate(members)}
+        self.voters = tuple([member for configuration in voters for member in configuration.members])
+        self.bits = {member: 1 << index for index, member in enumerate(self.voters)}
         """The members of all destinations as bits, so that a set of acknowledgements is one integer."""
-        self.mine = self.bits.get(me, 0)
+        self.own = sum(self.bits.get(leader, 0) for leader in self.leaders if leader.group == group)
+        """The leader of the own group: who counts is that leader, or follows it."""
         self.quorums = [(sum(self.bits[m] for m in c.members), c.quorum) for c in voters]
         """Of each destination: its members, as bits, and how many make a quorum."""
+        self.noted = False
+        """Whether we have taken note of its ballots, in which something was accepted here."""
         self.verdicts: dict[int, bool] = {}
         """Sets of acknowledgements that were looked at before, and whether they are enough."""
 
     def is_agreed(self, votes: int) -> bool:
-        """Whether quorums of all destinations, and we, are among these."""
-        return bool(votes & self.mine) and all(
+        """Whether quorums of all destinations, and our leader, are among these."""
+        return bool(votes & self.own) and all(
             (votes & members).bit_count() >= quorum for members, quorum in self.quorums
         )
+
+
+class Table:
+    """The ballots that an acknowledgement names, one of each group; and Bal of messages to some of these."""
+
+    __slots__ = ("ballots", "bals")
+
+    def __init__(self, vector: Vector) -> None:
+        self.ballots: dict[GroupId, Ballot] = {ballot.leader.group: ballot for ballot in vector}
+        self.bals: dict[Destinations, Bal] = {}
+        """Those that were asked for."""
 
 
 class Entry(process.Entry):

@@ -1,7 +1,8 @@
 """Normal operation: ACCEPT and ACCEPT_ACK (left column of Figure *protocol*, from line 9).
 
-What happens in one turn to messages with the same destinations happens to all of them together: one ACCEPT
-proposes them, one record and one ACCEPT_ACK accept them. The figure's lines are the bodies of loops here.
+What happens to messages in one turn happens to all of them together, whatever their destinations: one ACCEPT
+to each group proposes them, one record and one ACCEPT_ACK to each leader accept them. The figure's lines are
+the bodies of loops here.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from itertools import repeat
 
 from multicast.durable import Accepted
 from multicast.errors import InvariantBroken, PeerViolation
-from multicast.membership import Membership
 from multicast.messages import Accept, AcceptAck
 from multicast.process import Replica
 from multicast.protocol import Start
 from multicast.types import (
     NO_BALLOT,
     NO_TIMESTAMP,
+    Ballot,
     Destinations,
     GroupId,
     MessageId,
@@ -27,9 +28,10 @@ from multicast.types import (
     Status,
     Timestamp,
     Vector,
+    spread,
     time_of,
 )
-from multicast.whitebox.entry import Bal, Entry
+from multicast.whitebox.entry import Bal, Entry, Table
 
 START = Phase.START
 ACCEPTED = Phase.ACCEPTED
@@ -39,19 +41,25 @@ FOLLOWER = Status.FOLLOWER
 RECOVERING = Status.RECOVERING
 
 CACHED_MAX = 4096
-"""How much is remembered of destination sets, of their ballots and of votes; beyond it, caches start over."""
+"""How much is remembered of destinations, of ballots and of votes; beyond it, caches start over."""
 
 
 class WhiteBox(Replica[Entry]):
     """How a message gets its timestamps while leaders are stable."""
 
     def __init__(self, start: Start) -> None:
-        self.foreign: dict[Destinations, tuple[ReplicaId, ...]] = {}
-        """A cache, by destinations: the processes of the other groups."""
         self.bals: dict[Vector, Bal] = {}
         """Every Bal lately heard of: there is one object for each."""
-        self.proposed: dict[Destinations, list[Entry]] = {}
+        self.lately: dict[Destinations, Bal] = {}
+        """Of these, by destinations, the one in which something was accepted last."""
+        self.tables: dict[Vector, Table] = {}
+        """The ballots of acknowledgements lately heard of."""
+        self.checked: dict[GroupId, set[Destinations]] = {}
+        """Destinations that were found to be in order, by who else is among them."""
+        self.proposed: list[Entry] = []
         """At a leader: what is to be proposed, or proposed again, with the next ACCEPTs."""
+        self.issued = NO_TIMESTAMP
+        """At a leader: the last local timestamp that it has proposed in its ballot."""
         self.acked: dict[Bal, list[MessageId]] = {}
         """Messages accepted and not yet acknowledged, by their ballots."""
         super().__init__(start)
@@ -63,7 +71,7 @@ class WhiteBox(Replica[Entry]):
         return Entry(mid, dest, payload, ack_below)
 
     def _spread(self, entry: Entry) -> None:
-        self.proposed.setdefault(entry.dest, []).append(entry)
+        self.proposed.append(entry)
 
     def _repeat(self, entry: Entry, asker: Process) -> None:
         self._spread(entry)
@@ -71,15 +79,12 @@ class WhiteBox(Replica[Entry]):
     def _flush(self) -> None:
         """Lines 9 and 17, for all that has been proposed and accepted since the last time."""
         if self.proposed:
-            proposed, self.proposed = self.proposed, {}
-            for dest, entries in proposed.items():
-                for run in self._runs(entries):
-                    self._send_accept(dest, run)
+            proposed, self.proposed = self.proposed, []
+            for run in self._runs(proposed):
+                self._send_accept(run)
         if self.acked:
             acked, self.acked = self.acked, {}
-            for bal, mids in acked.items():
-                ack = AcceptAck(tuple(mids), self.group, bal.vector)
-                self._ready.promise.append((bal.leaders, ack))
+            self._send_accept_ack(acked)
 
     def _runs(self, entries: list[Entry]) -> Iterator[list[Entry]]:
         """The same, in pieces that fit a frame."""
@@ -93,30 +98,38 @@ class WhiteBox(Replica[Entry]):
             run.append(entry)
         yield run
 
-    def _send_accept(self, dest: Destinations, run: list[Entry]) -> None:
-        """Line 9. Payloads go to the own group only; to itself, the leader speaks directly."""
+    def _send_accept(self, run: list[Entry]) -> None:
+        """Line 9. Payloads go to the own group only; to itself, the leader speaks directly.
+
+        Every other group hears of the messages that it is a destination of.
+        """
         group, ballot, send = self.group, self.cballot, self._ready.send
-        mids, local_ts, payloads, ack_below = _columns(run)
-        own = Accept(dest, group, ballot, mids, local_ts, payloads, ack_below)
+        dests, mids, local_ts, payloads, ack_below = _columns(run)
+        own = Accept(dests, group, ballot, mids, local_ts, payloads, ack_below, self.issued)
+        self.issued = max(self.issued, *local_ts)
         if self.others:
             send.append((self.others, own))
-        if len(dest) > 1:
-            send.append((self._foreign(dest), Accept(dest, group, ballot, mids, local_ts, (), ())))
+        shares: dict[GroupId, list[Entry]] = {}
+        for entry in run:
+            for other in entry.dest:
+                share = shares.get(other)
+                if share is None:
+                    shares[other] = [entry]
+                else:
+                    share.append(entry)
+        hear_all: list[ReplicaId] = []
+        for other, share in shares.items():
+            if other == group:
+                continue
+            members = self.topology.members(other)
+            if len(share) == len(run):
+                hear_all += members
+            else:
+                dests, mids, local_ts, _, _ = _columns(share)
+                send.append((members, Accept(dests, group, ballot, mids, local_ts, (), ())))
+        if hear_all:
+            send.append((tuple(hear_all), Accept(own.dests, group, ballot, own.mids, own.local_ts, (), ())))
         self._gather(run, own)
-
-    def _foreign(self, dest: Destinations) -> tuple[ReplicaId, ...]:
-        """The processes of the other destination groups."""
-        found = self.foreign.get(dest)
-        if found is None:
-            found = tuple(m for g in dest if g != self.group for m in self.topology.members(g))
-            if len(self.foreign) >= CACHED_MAX:
-                self.foreign.clear()
-            self.foreign[dest] = found
-        return found
-
-    def _learn(self, membership: Membership) -> bool:
-        self.foreign.clear()
-        return super()._learn(membership)
 
     def on_accept(self, sender: ReplicaId, message: Accept) -> None:
         """Lines 10-11: gather the proposals of all destination groups, the newest ballot of each."""
@@ -127,34 +140,45 @@ class WhiteBox(Replica[Entry]):
 
     def _check_accept(self, sender: ReplicaId, message: Accept) -> list[Entry | None]:
         """What is known of these messages. Raise, with nothing changed, if no leader would say this."""
-        dest, group, mids = message.dest, message.group, message.mids
+        group, mids = message.group, message.mids
         if message.ballot.leader != sender or sender.group != group:
             what = f"ACCEPT of {_names(mids)} for group {group} in ballot {message.ballot}"
             raise PeerViolation(f"{what} came from {sender}")
-        self.topology.check_destinations(dest)
-        if self.group not in dest or group not in dest:
-            what = f"ACCEPT of {_names(mids)} to groups {dest}, by {group}"
-            raise PeerViolation(f"{what}, came to {self.group}")
         count = len(mids)
-        lengths = len(message.local_ts), len(message.payloads), len(message.ack_below)
-        if not count or lengths != ((count, count, count) if group == self.group else (count, 0, 0)):
+        dests = spread(message.dests, count)
+        lengths = len(dests), len(message.local_ts), len(message.payloads), len(message.ack_below)
+        given = count if group == self.group else 0
+        if not count or lengths != (count, count, given, given):
             raise PeerViolation(f"ACCEPT of {_names(mids)} lacks something; it came from {sender}")
+        checked = self.checked.setdefault(group, set())
+        for dest in message.dests:
+            if dest not in checked:
+                self.topology.check_destinations(dest)
+                if self.group not in dest or group not in dest:
+                    what = f"ACCEPT of {_names(mids)} to groups {dest}, by {group}"
+                    raise PeerViolation(f"{what}, came to {self.group}")
+                if len(checked) < CACHED_MAX:
+                    checked.add(dest)
         found = list(map(self.entries.get, mids))
-        for entry in found:
-            if entry is not None and entry.dest != dest:
+        for entry, dest in zip(found, dests, strict=True):
+            if entry is not None and entry.dest is not dest and entry.dest != dest:
                 raise PeerViolation(f"ACCEPT of {entry.mid} to groups {entry.dest} came from {sender}")
         return found
 
     def _gather(self, found: Sequence[Entry | None], message: Accept) -> None:
         """A destination's leader proposes. Accept what all destinations have proposed."""
-        dest, group, ballot = message.dest, message.group, message.ballot
-        at, own = dest.index(group), group == self.group
+        group, ballot = message.group, message.ballot
+        own = group == self.group
         entries, orphans, find, now = self.entries, self.orphans, self.delivered_ids.find, self.now
+        dests = spread(message.dests, len(message.mids))
         payloads: Iterable[bytes | None] = message.payloads or repeat(None)
+        below = message.ack_below or repeat(0)
         complete: list[Entry] = []
         repeated: list[Entry] = []
-        for entry, mid, local_ts, payload, ack_below in zip(
-            found, message.mids, message.local_ts, payloads, message.ack_below or repeat(0), strict=False
+        last: Destinations = ()
+        at = 0
+        for entry, mid, dest, local_ts, payload, ack_below in zip(
+            found, message.mids, dests, message.local_ts, payloads, below, strict=False
         ):
             if entry is None:
                 entry = entries.get(mid)  # the run may have named it before
@@ -166,6 +190,9 @@ class WhiteBox(Replica[Entry]):
             elif own and entry.phase is not COMMITTED:
                 entry.payload = payload
                 entry.ack_below = ack_below
+            if entry.dest is not last:
+                last = entry.dest
+                at = last.index(group)
             known = entry.ballots[at]
             if known is NO_BALLOT:
                 entry.missing -= 1
@@ -187,23 +214,21 @@ class WhiteBox(Replica[Entry]):
         """
         if self.status is RECOVERING:
             return
-        dest = run[0].dest
-        at = dest.index(self.group)
-        while run:
-            bal = self._bal(tuple(run[0].ballots))
-            others = [entry for entry in run if entry.ballots != bal.ballots]
-            if others:
-                run = [entry for entry in run if entry.ballots == bal.ballots]
-            self._accept_in(bal, at, run, repeated)
-            run = others
-
-    def _accept_in(self, bal: Bal, at: int, run: Sequence[Entry], repeated: GroupId | None) -> None:
+        group, lately, acked = self.group, self.lately, self.acked
         accepted: list[Entry] = []
-        again: list[MessageId] = []
+        again: dict[Bal, list[MessageId]] = {}
         highest = NO_TIMESTAMP
+        last: Destinations = ()
+        bal: Bal | None = None
+        at = 0
         for entry in run:
+            dest = entry.dest
+            if dest is not last:
+                last, bal, at = dest, lately.get(dest), dest.index(group)
+            if bal is None or bal.ballots != entry.ballots:
+                bal = lately[dest] = self._bal(tuple(entry.ballots))
             if entry.bal is bal:
-                again.append(entry.mid)
+                again.setdefault(bal, []).append(entry.mid)
                 continue
             own = entry.proposals[at]
             if entry.phase is not COMMITTED:
@@ -212,6 +237,8 @@ class WhiteBox(Replica[Entry]):
                 entry.phase = ACCEPTED
             elif self._outdated(entry, own):
                 continue
+            if not bal.noted:
+                self._note(bal)
             entry.bal = bal
             entry.votes = 0 if entry.early is None else entry.early.pop(bal, 0)
             entry.local_ts = own
@@ -219,22 +246,30 @@ class WhiteBox(Replica[Entry]):
             if global_ts > highest:
                 highest = global_ts
             accepted.append(entry)
+            mids = acked.get(bal)
+            if mids is None:
+                acked[bal] = [entry.mid]
+            else:
+                mids.append(entry.mid)
         if accepted:
-            for group, ballot in zip(bal.dest, bal.vector, strict=True):
-                self.note_ballot(group, ballot)
             time = time_of(highest)
             if self.clock < time:
                 self.clock = time
-            mids, local_ts, payloads, ack_below = _columns(accepted)
-            self._ready.persist.append(Accepted(bal.dest, mids, local_ts, payloads, ack_below, self.clock))
-            self.acked.setdefault(bal, []).extend(mids)
-        if again:
+            self._ready.persist.append(Accepted(*_columns(accepted), self.clock))
+        for bal, mids in again.items():
             if repeated is None:
-                self.acked.setdefault(bal, []).extend(again)
+                acked.setdefault(bal, []).extend(mids)
             else:
                 leader = bal.leaders[bal.dest.index(repeated)]
-                ack = AcceptAck(tuple(again), self.group, bal.vector)
-                self._ready.promise.append(((leader,), ack))
+                self._ready.promise.append(
+                    ((leader,), AcceptAck(tuple(mids), group, bal.vector, self.issued))
+                )
+
+    def _note(self, bal: Bal) -> None:
+        """These leaders are at work."""
+        bal.noted = True
+        for group, ballot in zip(bal.dest, bal.vector, strict=True):
+            self.note_ballot(group, ballot)
 
     def _outdated(self, entry: Entry, own: Timestamp) -> bool:
         """Whether our leader's proposal is not what was decided.
@@ -250,32 +285,84 @@ class WhiteBox(Replica[Entry]):
         if bal is None:
             if len(self.bals) >= CACHED_MAX:
                 self.bals.clear()
+                self.lately.clear()
+                self.tables.clear()
             voters = [self.topology.configuration(b.leader.group, b.configuration) for b in vector]
-            bal = self.bals[vector] = Bal(vector, voters, self.me)
+            bal = self.bals[vector] = Bal(vector, voters, self.group)
         return bal
 
     def _leave_ballot(self) -> None:
         self._flush()
+        self.issued = NO_TIMESTAMP
         super()._leave_ballot()
+
+    def _send_accept_ack(self, acked: dict[Bal, list[MessageId]]) -> None:
+        """Line 17, to the leader of every destination. One message names one ballot of each group."""
+        promise = self._ready.promise
+        while acked:
+            table: dict[GroupId, Ballot] = {}
+            every: list[MessageId] = []
+            shares: dict[ReplicaId, list[MessageId]] = {}
+            later: dict[Bal, list[MessageId]] = {}
+            for bal, mids in acked.items():
+                if any(table.get(g, b) != b for g, b in zip(bal.dest, bal.vector, strict=True)):
+                    later[bal] = mids
+                    continue
+                table.update(zip(bal.dest, bal.vector, strict=True))
+                every += mids
+                for receiver in self._counting(bal):
+                    share = shares.get(receiver)
+                    if share is None:
+                        shares[receiver] = mids[:]
+                    else:
+                        share += mids
+            ballots = tuple([table[group] for group in sorted(table)])
+            hear_all = tuple([receiver for receiver, share in shares.items() if len(share) == len(every)])
+            if hear_all:
+                promise.append((hear_all, AcceptAck(tuple(every), self.group, ballots, self.issued)))
+            for receiver, share in shares.items():
+                if len(share) < len(every):
+                    promise.append(((receiver,), AcceptAck(tuple(share), self.group, ballots, self.issued)))
+            acked = later
+
+    def _counts(self) -> bool:
+        """Whether this process counts acknowledgements."""
+        return self.status is LEADER
+
+    def _counting(self, bal: Bal) -> Sequence[ReplicaId]:
+        """Who counts acknowledgements in these ballots."""
+        return bal.leaders
 
     def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
         """Lines 18-24: a quorum of every destination, with us in it, accepted the same proposals."""
-        group, vector = message.group, message.ballots
-        if sender.group != group or group not in [ballot.leader.group for ballot in vector]:
-            raise PeerViolation(f"ACCEPT_ACK of {_names(message.mids)} for group {group} came from {sender}")
-        bal = self._counted(vector)
-        if self.status is not LEADER or bal is None:
+        table = self.tables.get(message.ballots)
+        if sender.group != message.group or (table is not None and sender.group not in table.ballots):
+            what = f"ACCEPT_ACK of {_names(message.mids)} for group {message.group}"
+            raise PeerViolation(f"{what} came from {sender}")
+        if table is None:
+            table = self._table(message.ballots)
+        if not self._counts() or table.ballots.get(self.group) != self.cballot:
             return
-        bit = bal.bits.get(sender, 0)
-        verdicts, commit = bal.verdicts, self.queue.commit
+        commit = self.queue.commit
+        last: Destinations = ()
+        bal: Bal | None = None
+        bit = 0
         for entry in map(self.entries.get, message.mids):
             if entry is None or entry.phase is COMMITTED:
                 continue
+            if entry.dest is not last:
+                last = entry.dest
+                bal = table.bals.get(last) or self._bal_of(last, table)
+                bit = 0 if bal is None else bal.bits.get(sender, 0)
+            if bal is None:
+                continue
             if entry.bal is not bal:
-                self._count_early(entry, bal, bit)
+                if entry.early is None:
+                    entry.early = {}
+                entry.early[bal] = entry.early.get(bal, 0) | bit  # it has overtaken a proposal
                 continue
             votes = entry.votes = entry.votes | bit
-            agreed = verdicts.get(votes)
+            agreed = bal.verdicts.get(votes)
             if agreed is None:
                 agreed = self._is_agreed(bal, votes)
             if agreed:
@@ -285,22 +372,27 @@ class WhiteBox(Replica[Entry]):
                 commit(entry.local_ts, entry.global_ts)
         self._deliver_committed()
 
-    def _counted(self, vector: Vector) -> Bal | None:
-        """These ballots, if ours is among them: else nobody waits for their acknowledgements."""
-        if self.cballot not in vector:
-            return None
-        self.topology.check_destinations(tuple([ballot.leader.group for ballot in vector]))
-        return self._bal(vector)
+    def _table(self, ballots: Vector) -> Table:
+        """These ballots by group. Raise if no process would name them together."""
+        groups = tuple([ballot.leader.group for ballot in ballots])
+        self.topology.check_destinations(groups)
+        for ballot in ballots:
+            self.topology.configuration(ballot.leader.group, ballot.configuration)
+        if len(self.tables) >= CACHED_MAX:
+            self.tables.clear()
+        table = self.tables[ballots] = Table(ballots)
+        return table
 
-    def _count_early(self, entry: Entry, bal: Bal, bit: int) -> None:
-        """An acknowledgement overtook a proposal."""
-        if bal.dest == entry.dest:
-            if entry.early is None:
-                entry.early = {}
-            entry.early[bal] = entry.early.get(bal, 0) | bit
+    def _bal_of(self, dest: Destinations, table: Table) -> Bal | None:
+        """Bal of a message to these groups, if the acknowledgement names ballots of them all."""
+        vector = tuple([table.ballots.get(group, NO_BALLOT) for group in dest])
+        if NO_BALLOT in vector:
+            return None
+        bal = table.bals[dest] = self._bal(vector)
+        return bal
 
     def _is_agreed(self, bal: Bal, votes: int) -> bool:
-        """Whether quorums of all destinations, and we, have accepted these proposals."""
+        """Whether quorums of all destinations, and our leader, have accepted these proposals."""
         agreed = bal.is_agreed(votes)
         if len(bal.verdicts) < CACHED_MAX:
             bal.verdicts[votes] = agreed
@@ -313,12 +405,20 @@ def _names(mids: Sequence[MessageId]) -> str:
 
 def _columns(
     run: Sequence[Entry],
-) -> tuple[tuple[MessageId, ...], tuple[Timestamp, ...], tuple[bytes, ...], tuple[int, ...]]:
+) -> tuple[
+    tuple[Destinations, ...],
+    tuple[MessageId, ...],
+    tuple[Timestamp, ...],
+    tuple[bytes, ...],
+    tuple[int, ...],
+]:
     """What ACCEPT and its record say of each of these messages."""
     payloads = tuple([entry.payload for entry in run])
     if None in payloads:
         raise InvariantBroken(f"{run[payloads.index(None)].mid} is proposed without its payload")
+    dests = tuple([entry.dest for entry in run])
     return (
+        dests[:1] if dests.count(dests[0]) == len(dests) else dests,
         tuple([entry.mid for entry in run]),
         tuple([entry.local_ts for entry in run]),
         payloads,  # type: ignore[return-value]  # checked just now

@@ -81,11 +81,25 @@ class MismatchingVectors(WhiteBox):
             super().on_accept_ack(sender, AcceptAck((mid,), message.group, known))
 
 
+class AcknowledgesInTheNewestBallots(WhiteBox):
+    """Line 17: what was accepted together is acknowledged in one ballot of each group, the newest of them."""
+
+    def _send_accept_ack(self, acked: dict[Bal, list[MessageId]]) -> None:
+        newest: dict[GroupId, Ballot] = {}
+        for bal in acked:
+            for group, ballot in zip(bal.dest, bal.vector, strict=True):
+                newest[group] = max(ballot, newest.get(group, ballot))
+        together: dict[Bal, list[MessageId]] = {}
+        for bal, mids in acked.items():
+            together.setdefault(self._bal(tuple(newest[group] for group in bal.dest)), []).extend(mids)
+        super()._send_accept_ack(together)
+
+
 class OwnAcknowledgementNotRequired(WhiteBox):
     """Line 18: the quorum of the own group need not include the leader."""
 
     def _is_agreed(self, bal: Bal, votes: int) -> bool:
-        return super()._is_agreed(bal, votes | bal.mine)
+        return super()._is_agreed(bal, votes | bal.own)
 
 
 class AcceptedFromAnyBallot(Shared):
@@ -251,9 +265,11 @@ class KeepsOldMaximum(WhiteBox):
 
     def on_accept(self, sender: ReplicaId, message: Accept) -> None:
         if message.group != self.group:
-            at = message.dest.index(message.group)
             entries = [self.entries.get(mid) for mid in message.mids]
-            known = [NO_TIMESTAMP if entry is None else entry.proposals[at] for entry in entries]
+            known = [
+                NO_TIMESTAMP if entry is None else entry.proposals[entry.dest.index(message.group)]
+                for entry in entries
+            ]
             message = dataclasses.replace(message, local_ts=tuple(map(max, known, message.local_ts)))
         super().on_accept(sender, message)
 

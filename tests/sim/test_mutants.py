@@ -45,6 +45,7 @@ RANDOM: Final[list[type[Protocol]]] = [
     mutants.NoClockUpdateOnAccept,
     mutants.AcceptInStaleBallot,
     mutants.MismatchingVectors,
+    mutants.AcknowledgesInTheNewestBallots,
     mutants.OwnAcknowledgementNotRequired,
     mutants.OrdersCollectedAgain,
     mutants.DeliveryIgnoresAccepted,

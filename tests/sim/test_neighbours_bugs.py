@@ -516,18 +516,18 @@ def test_a_lower_timestamp_that_is_proposed_again_replaces_the_old_maximum() -> 
     mid = MessageId(CLIENT, 1, digest_of(dest, payload))
     replica.step(CLIENT, Multicast(mid, dest, payload, 1), 0.0)
     old, new = Ballot(1, there[1], 0), Ballot(2, there[2], 0)
-    replica.step(old.leader, Accept(dest, G1, old, (mid,), (timestamp(9, G1),), (), ()), 0.0)
+    replica.step(old.leader, Accept((dest,), G1, old, (mid,), (timestamp(9, G1),), (), ()), 0.0)
     assert AcceptAck((mid,), G0, (own, old)) in Said(replica).to(old.leader)
     # One acknowledgement of the old proposal: no quorum.
     replica.step(there[1], AcceptAck((mid,), G1, (own, old)), 0.0)
-    replica.step(new.leader, Accept(dest, G1, new, (mid,), (timestamp(5, G1),), (), ()), 0.0)
+    replica.step(new.leader, Accept((dest,), G1, new, (mid,), (timestamp(5, G1),), (), ()), 0.0)
     assert AcceptAck((mid,), G0, (own, new)) in Said(replica).to(new.leader)
     replica.step(there[2], AcceptAck((mid,), G1, (own, new)), 0.0)
     assert Said(replica).deliver == [], "votes for two different proposals are no quorum"
     replica.step(there[0], AcceptAck((mid,), G1, (own, new)), 0.0)
     assert [delivery.global_ts for delivery in Said(replica).deliver] == [timestamp(5, G1)]
     # And a late ACCEPT of the old ballot would have changed nothing.
-    replica.step(old.leader, Accept(dest, G1, old, (mid,), (timestamp(9, G1),), (), ()), 0.0)
+    replica.step(old.leader, Accept((dest,), G1, old, (mid,), (timestamp(9, G1),), (), ()), 0.0)
     assert Said(replica).deliver == []
 
 
@@ -540,11 +540,11 @@ def test_the_own_groups_lower_proposal_replaces_the_old_one_in_a_follower() -> N
     dest, payload = BOTH, b"x"
     mid = MessageId(CLIENT, 1, digest_of(dest, payload))
     follower.step(R[0], NewState(old, 0, WHOLE, ()), 0.0)
-    follower.step(far.leader, Accept(dest, G1, far, (mid,), (timestamp(2, G1),), (), ()), 0.0)
-    follower.step(R[0], Accept(dest, G0, old, (mid,), (timestamp(9, G0),), (payload,), (1,)), 0.0)
+    follower.step(far.leader, Accept((dest,), G1, far, (mid,), (timestamp(2, G1),), (), ()), 0.0)
+    follower.step(R[0], Accept((dest,), G0, old, (mid,), (timestamp(9, G0),), (payload,), (1,)), 0.0)
     assert AcceptAck((mid,), G0, (old, far)) in Said(follower).to(R[0])
     follower.step(R[2], NewState(new, 2, WHOLE, ()), 0.0)
-    follower.step(R[2], Accept(dest, G0, new, (mid,), (timestamp(3, G0),), (payload,), (1,)), 0.0)
+    follower.step(R[2], Accept((dest,), G0, new, (mid,), (timestamp(3, G0),), (payload,), (1,)), 0.0)
     assert AcceptAck((mid,), G0, (new, far)) in Said(follower).to(R[2])
     assert follower.entries[mid].local_ts == timestamp(3, G0)
     assert follower.clock >= 9, "a clock never falls"
@@ -737,11 +737,11 @@ def test_pieces_of_a_member_that_restarts_meanwhile_are_not_mixed() -> None:
     # The far proposals arrive for 2 first, the own leader's for 1 first: both accepted.
     for number in (2, 1):
         lts = timestamp(number, G1)
-        member.step(far.leader, Accept(BOTH, G1, far, (mids[number - 1],), (lts,), (), ()), 0.0)
+        member.step(far.leader, Accept((BOTH,), G1, far, (mids[number - 1],), (lts,), (), ()), 0.0)
     for number in (1, 2):
         lts = timestamp(number, G0)
         run = (mids[number - 1],), (lts,), (b"%d" % number,), (1,)
-        member.step(R[2], Accept(BOTH, G0, old, *run), 0.0)
+        member.step(R[2], Accept((BOTH,), G0, old, *run), 0.0)
     acknowledged = {mid for m in Said(member, disk).to(R[2]) if isinstance(m, AcceptAck) for mid in m.mids}
     assert acknowledged == set(mids)
 

@@ -28,7 +28,7 @@ def message(sequence: int, ack_below: int = 1) -> Multicast:
 
 
 def accept(m: Multicast, time: int) -> Accept:
-    return Accept(m.dest, G0, BALLOT, (m.mid,), (timestamp(time, G0),), (m.payload,), (m.ack_below,))
+    return Accept((m.dest,), G0, BALLOT, (m.mid,), (timestamp(time, G0),), (m.payload,), (m.ack_below,))
 
 
 def follower() -> WhiteBox:

@@ -243,7 +243,7 @@ def test_a_leader_reads_when_it_has_delivered_what_it_took_over() -> None:
     both = message(1, (G0, G1))
     before.step(ClientId(7), both, 0.0)
     theirs = Ballot(1, other, 0)
-    proposal = Accept(both.dest, G1, theirs, (both.mid,), (timestamp(9, G1),), (), ())
+    proposal = Accept((both.dest,), G1, theirs, (both.mid,), (timestamp(9, G1),), (), ())
     before.step(other, proposal, 0.0)
     records: list[Record] = []
     while ready := before.ready():

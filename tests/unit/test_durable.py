@@ -45,7 +45,7 @@ from multicast.whitebox import WhiteBox
 
 EXAMPLES = settings(deadline=None, derandomize=True)
 
-G0 = GroupId(0)
+G0, G1 = GroupId(0), GroupId(1)
 MIDS = [MessageId(ClientId(1), sequence, 0) for sequence in range(1, 6)]
 TIMES = st.integers(1, 30)
 
@@ -91,7 +91,8 @@ def records(draw: st.DrawFn) -> list[Record]:
                 mids = tuple(draw(st.lists(st.sampled_from(MIDS), min_size=1, max_size=3, unique=True)))
                 count = len(mids)
                 columns = (at,) * count, (payload,) * count, tuple(range(1, count + 1))
-                found.append(Accepted((G0,), mids, *columns, draw(TIMES)))
+                dests = draw(st.sampled_from([((G0,),), ((G0,), (G0, G1), (G0,))[:count]]))
+                found.append(Accepted(dests, mids, *columns, draw(TIMES)))
     return found
 
 
@@ -105,7 +106,7 @@ def fold(*batches: Sequence[Record]) -> Durable:
 def accepted(mid: MessageId, record: Accepted) -> EntryState:
     at = record.mids.index(mid)
     return EntryState(
-        mid, record.dest, record.payloads[at], record.ack_below[at],
+        mid, record.dests[at % len(record.dests)], record.payloads[at], record.ack_below[at],
         Phase.ACCEPTED, record.local_ts[at], NO_TIMESTAMP,
     )  # fmt: skip
 

@@ -86,9 +86,10 @@ def values_of(hint: Any) -> Strategy:
 def columns_of(fields: Mapping[str, Any], length: int) -> dict[str, Strategy]:
     """The fields of a record that has columns: all of them are of this length."""
     found = {name: values_of(field) for name, field in fields.items()}
-    for name in ("mids", "local_ts", "payloads", "ack_below"):
+    for name in ("dests", "mids", "local_ts", "payloads", "ack_below"):
         each = values_of(get_args(fields[name])[0])
         found[name] = st.lists(each, min_size=length, max_size=length).map(tuple)
+    found["dests"] |= values_of(get_args(fields["dests"])[0]).map(lambda dest: (dest,))  # for all of them
     return found
 
 
@@ -147,7 +148,7 @@ DEST = (G0, G1)
 MID, MID2 = MIDS[3], MIDS[0]
 TS = Timestamp(5 << 10)
 ENTRY = EntryState(MID, DEST, b"payload", 1, Phase.COMMITTED, TS, TS)
-ACCEPTED = Accepted(DEST, (MID,), (TS,), (b"payload",), (1,), 5)
+ACCEPTED = Accepted((DEST,), (MID,), (TS,), (b"payload",), (1,), 5)
 DELIVERY = Delivery(MID, DEST, b"payload", 1, TS, TS, Timestamp(7), mismatch=True)
 VOTED = Voted(LocalTimestamp(MID, DEST, b"payload", 1, TS))
 CLOCK = Voted(ClockUpdate(MID2, TS))
@@ -253,7 +254,7 @@ def test_a_payload_is_written_once_in_a_batch(known: Record) -> None:
 
 def test_deliveries_that_follow_each_other_are_one_row() -> None:
     times = [Timestamp(number << 10) for number in range(1, 5)]
-    accepted = Accepted(DEST, tuple(MIDS), tuple(times), (b"payload",) * 4, (1,) * 4, 4)
+    accepted = Accepted((DEST,), tuple(MIDS), tuple(times), (b"payload",) * 4, (1,) * 4, 4)
     run = [
         DELIVERY._replace(
             mid=mid, local_ts=at, global_ts=at, previous_ts=Timestamp(at - 1024), mismatch=wrong
@@ -314,7 +315,9 @@ BAD: list[tuple[Record, Path_, object, str]] = [
     (PROMISED, (1, 1, 0), GROUPS_MAX, "no process"),
     (PROMISED, (1, 1, 1), TOO_LARGE, "no process"),
     (PROMISED, (1, 1), [-1, 0, 5], "no replica"),
-    (ACCEPTED, (1, 1), GROUPS_MAX, "<= 1023"),
+    (ACCEPTED, (1, 0, 1), GROUPS_MAX, "<= 1023"),
+    (ACCEPTED, (1,), [], r"columns of .0, 1."),
+    (ACCEPTED, (1,), [[0], [1]], r"columns of .1, 2."),
     (ACCEPTED, (2, 0, 1), TOO_LARGE, "Expected `int`"),
     (ACCEPTED, (2,), [], r"columns of .0, 1."),
     (ACCEPTED, (3,), [], r"columns of .0, 1."),

@@ -70,7 +70,7 @@ def proposal(ballot: Ballot, wanted: list[Multicast], first: int) -> Accept:
     group = ballot.leader.group
     own = group == G0
     return Accept(
-        BOTH,
+        (BOTH,),
         group,
         ballot,
         tuple(m.mid for m in wanted),
@@ -104,6 +104,62 @@ def test_what_came_in_one_turn_is_proposed_in_one_message() -> None:
         assert accept.mids == tuple(m.mid for m in wanted)
         assert list(accept.local_ts) == sorted(set(accept.local_ts))
         assert accept.payloads == (tuple(m.payload for m in wanted) if receiver in HERE else ())
+
+
+def test_each_group_hears_of_what_is_for_it_whatever_else_came_in_the_turn() -> None:
+    replica, numbers = leader(), Numbers(CLIENT)
+    wanted = [numbers.next(dest, b"m") for dest in (BOTH, (G0,), BOTH, (G0,))]
+    for m in wanted:
+        replica.step(CLIENT, m, 0.0)
+    sent = dict(said(replica.ready(), Accept))
+    for member in HERE[1:]:
+        assert sent[member].dests == tuple(m.dest for m in wanted)
+        assert sent[member].mids == tuple(m.mid for m in wanted)
+    for member in THERE:
+        assert (sent[member].dests, sent[member].mids) == ((BOTH,), (wanted[0].mid, wanted[2].mid))
+        assert sent[member].local_ts == sent[HERE[1]].local_ts[::2]
+
+
+def test_what_is_accepted_together_is_acknowledged_to_each_leader_concerned() -> None:
+    replica, numbers = follower(), Numbers(CLIENT)
+    own = Ballot(1, HERE[0], 0)
+    both, one = numbers.next(BOTH, b"a"), numbers.next((G0,), b"b")
+    replica.step(THERE[1], proposal(OLD, [both], 5), 0.0)
+    accept = dataclasses.replace(proposal(own, [both, one], 1), dests=(BOTH, (G0,)))
+    replica.step(HERE[0], accept, 0.0)
+    ready = replica.ready()
+    (record,) = ready.persist
+    assert isinstance(record, Accepted)
+    assert (record.dests, record.mids) == ((BOTH, (G0,)), (both.mid, one.mid))
+    told = dict(ready.promise)
+    assert told == {
+        (HERE[0],): AcceptAck((both.mid, one.mid), G0, (own, OLD)),
+        (THERE[1],): AcceptAck((both.mid,), G0, (own, OLD)),
+    }
+
+
+def test_an_acknowledgement_counts_for_messages_to_some_of_the_groups_it_names() -> None:
+    replica, numbers = leader(), Numbers(CLIENT)
+    both, one = numbers.next(BOTH, b"a"), numbers.next((G0,), b"b")
+    for m in (one, both):
+        replica.step(CLIENT, m, 0.0)
+    replica.step(THERE[1], proposal(OLD, [both], 9), 0.0)
+    for _, message in replica.ready().promise:
+        replica.step(replica.me, message, 0.0)
+    ballots = (replica.cballot, OLD)
+    replica.step(HERE[1], AcceptAck((one.mid, both.mid), G0, ballots), 0.0)
+    assert [delivery.mid for delivery in replica.ready().deliver] == [one.mid]
+    for sender in THERE[:2]:
+        replica.step(sender, AcceptAck((both.mid,), G1, ballots), 0.0)
+    assert [delivery.mid for delivery in replica.ready().deliver] == [both.mid]
+
+
+def test_a_message_named_twice_with_other_destinations_is_what_it_was_first() -> None:
+    replica, numbers = follower(), Numbers(CLIENT)
+    m = numbers.next((G0,), b"a")
+    accept = proposal(Ballot(1, HERE[0], 0), [m, m], 1)
+    replica.step(HERE[0], dataclasses.replace(accept, dests=((G0,), BOTH)), 0.0)
+    assert replica.entries[m.mid].dest == (G0,)
 
 
 def test_a_run_is_no_longer_than_a_piece_of_a_state() -> None:
@@ -145,7 +201,7 @@ def test_a_run_that_names_a_message_twice_is_as_good_as_two() -> None:
     replica, numbers = follower(), Numbers(CLIENT)
     m, other = numbers.next((G0,), b"a"), numbers.next((G0,), b"b")
     accept = proposal(Ballot(1, HERE[0], 0), [m, m, other], 1)
-    replica.step(HERE[0], dataclasses.replace(accept, dest=(G0,)), 0.0)
+    replica.step(HERE[0], dataclasses.replace(accept, dests=((G0,),)), 0.0)
     ready = replica.ready()
     (record,) = ready.persist
     assert isinstance(record, Accepted)

@@ -132,9 +132,10 @@ def draw_columns(draw: st.DrawFn, cls: type[Any], *names: str) -> list[tuple[Any
 def any_accept(draw: st.DrawFn) -> Accept:
     """The columns that go to the own group only may be empty."""
     hints = get_type_hints(Accept)
-    columns = draw_columns(draw, Accept, "mids", "local_ts", "payloads", "ack_below")
+    dests, *columns = draw_columns(draw, Accept, "dests", "mids", "local_ts", "payloads", "ack_below")
+    dests = dests[:1] if draw(st.booleans()) else dests
     run = columns if draw(st.booleans()) else [*columns[:2], (), ()]
-    return Accept(*(draw(values_of(hints[name])) for name in ("dest", "group", "ballot")), *run)
+    return Accept(dests, *(draw(values_of(hints[name])) for name in ("group", "ballot")), *run)
 
 
 @st.composite
@@ -169,8 +170,11 @@ def well_formed(value: Any, hint: Any) -> bool:
         return type(value) is tuple and all(map(well_formed, value, arguments))
     if get_origin(hint) in (Union, types.UnionType):
         return any(well_formed(value, argument) for argument in arguments)
+    if hint is MessageId:
+        hint = type(value) if isinstance(value, MessageId) else hint
     if type(value) is not hint or hint in (bytes, bool, str, types.NoneType, Phase, Membership):
         return type(value) is hint
+    hint = MessageId if issubclass(hint, MessageId) else hint
     fields = get_type_hints(hint) | WIDE.get(hint, {})
     return all(well_formed(getattr(value, name), field) for name, field in fields.items())
 
@@ -192,7 +196,7 @@ TS = Timestamp(5 << 10)
 ENTRY = EntryState(MID, DEST, b"payload", 1, Phase.ACCEPTED, TS, Timestamp(0))
 VALUES = LocalTimestamp(MID, DEST, b"payload", 1, TS), ClockUpdate(MID2, TS)
 
-ACCEPT = Accept(DEST, GroupId(0), BALLOT, (MID, MID2), (TS, TS), (b"payload", b""), (1, 2))
+ACCEPT = Accept((DEST,), GroupId(0), BALLOT, (MID, MID2), (TS, TS), (b"payload", b""), (1, 2))
 FOREIGN = dataclasses.replace(ACCEPT, payloads=(), ack_below=())
 ACK = AcceptAck((MID, MID2), GroupId(1), (BALLOT, OTHER))
 DELIVER = Deliver(BALLOT, TS, ((MID, TS, TS), (MID2, TS, TS)))
@@ -296,12 +300,12 @@ def test_every_kind_of_message_has_a_wire_format() -> None:
 
 def test_equal_ballots_and_destinations_are_one_object() -> None:
     """Processes compare them by identity first."""
-    others = [dataclasses.replace(ACCEPT, ballot=Ballot(1, R0, 0), dest=(*DEST,)) for _ in range(3)]
+    others = [dataclasses.replace(ACCEPT, ballot=Ballot(1, R0, 0), dests=((*DEST,),)) for _ in range(3)]
     ack = AcceptAck((MID,), GroupId(0), (NO_BALLOT, Ballot(1, R0, 0)))
     [(_, _, first), (_, _, second)] = decode(encode([(R0, R1, [ACCEPT, *others]), (R0, R2, [*others, ack])]))
     accepts: list[Any] = [*first, *second[:-1]]
     assert {id(m.ballot) for m in accepts} == {id(accepts[0].ballot)}
-    assert {id(m.dest) for m in accepts} == {id(accepts[0].dest)}
+    assert {id(dest) for m in accepts for dest in m.dests} == {id(accepts[0].dests[0])}
     decoded = second[-1]
     assert isinstance(decoded, AcceptAck)
     assert decoded.ballots[0] is NO_BALLOT
@@ -359,8 +363,10 @@ BAD: list[tuple[Any, Path_, object, str]] = [
     (ACCEPT, FIELDS, [17], "at least length"),
     (CATCH_UP, FIELDS, [*tree(CATCH_UP)[0][2][0], 1], "at most length"),
     # Fields
-    (ACCEPT, (*FIELDS, 1), [GROUPS_MAX], "<= 1023"),
-    (ACCEPT, (*FIELDS, 1), [-1], ">= 0"),
+    (ACCEPT, (*FIELDS, 1), [[GROUPS_MAX]], "<= 1023"),
+    (ACCEPT, (*FIELDS, 1), [[-1]], ">= 0"),
+    (ACCEPT, (*FIELDS, 1), [[0], [1], [0]], "has columns of .3, 2, 2, 2."),
+    (ACCEPT, (*FIELDS, 1), [], "has columns of .0, 2, 2, 2."),
     (ACCEPT, (*FIELDS, 2), GROUPS_MAX, "<= 1023"),
     (ACCEPT, (*FIELDS, 3), None, "got `None`"),
     (ACCEPT, (*FIELDS, 3, 0), -1, "no ballot"),
@@ -370,13 +376,13 @@ BAD: list[tuple[Any, Path_, object, str]] = [
     (ACCEPT, (*FIELDS, 4, 0, 1), NUMBER_MAX + 1, "<= "),
     (ACCEPT, (*FIELDS, 4, 0, 0), -1, ">= 0"),
     (ACCEPT, (*FIELDS, 4, 1), [1, 2], "length 3"),
-    (ACCEPT, (*FIELDS, 4), [MID_RAW], "an ACCEPT of 1 messages has columns of .2, 2, 2."),
-    (ACCEPT, (*FIELDS, 5), [1], "has columns of .1, 2, 2."),
-    (ACCEPT, (*FIELDS, 6), [b""], "has columns of .2, 1, 2."),
-    (ACCEPT, (*FIELDS, 6), [], "has columns of .2, 0, 2."),
+    (ACCEPT, (*FIELDS, 4), [MID_RAW], "an ACCEPT of 1 messages has columns of .1, 2, 2, 2."),
+    (ACCEPT, (*FIELDS, 5), [1], "has columns of .2, 1, 2, 2."),
+    (ACCEPT, (*FIELDS, 6), [b""], "has columns of .2, 2, 1, 2."),
+    (ACCEPT, (*FIELDS, 6), [], "has columns of .2, 2, 0, 2."),
     (ACCEPT, (*FIELDS, 6, 0), "payload", "Expected `bytes`"),
-    (ACCEPT, (*FIELDS, 7), [1], "has columns of .2, 2, 1."),
-    (FOREIGN, (*FIELDS, 7), [1, 1], "has columns of .2, 0, 2."),
+    (ACCEPT, (*FIELDS, 7), [1], "has columns of .2, 2, 2, 1."),
+    (FOREIGN, (*FIELDS, 7), [1, 1], "has columns of .2, 2, 0, 2."),
     (EXECUTED, (*FIELDS, 3), 2, "Expected `bool`"),
     (NEW_STATE, (*FIELDS, 4, 0, 4), 4, "Invalid enum value 4"),
     (NEW_STATE, (*FIELDS, 3), [1, 0], "length 3"),

@@ -90,8 +90,10 @@ class Agreement(Checker):
             for mid, local_ts in zip(message.mids, message.local_ts, strict=True):
                 self._accept(mid, message.group, message.ballot, local_ts)
         elif isinstance(message, AcceptAck):
+            ballots = {ballot.leader.group: ballot for ballot in message.ballots}
             for mid in message.mids:
-                self._accept_ack(host, mid, message.group, message.ballots)
+                vector = tuple(ballots[group] for group in self._multicasts.known[mid].dest)
+                self._accept_ack(host, mid, message.group, vector)
         elif isinstance(message, NewStateAck):
             self._synced[message.ballot].add(host.me)
         elif isinstance(message, Deliver):

@@ -215,7 +215,7 @@ def traffic(count: int, first: int = 1, size: int = 20) -> tuple[list[Accepted],
         at, previous = timestamp(number, G0), timestamp(number - 1, G0) if number > 1 else NO_TIMESTAMP
         payload = bytes([number % 256]) * size
         ack_below = max(0, number - 6)
-        accepted.append(Accepted((G0, G1), (mid,), (at,), (payload,), (ack_below,), number))
+        accepted.append(Accepted(((G0, G1),), (mid,), (at,), (payload,), (ack_below,), number))
         delivered.append(Delivery(mid, (G0, G1), payload, ack_below, at, at, previous, mismatch=False))
     return accepted, delivered
 

@@ -194,7 +194,7 @@ def any_record(draw: st.DrawFn) -> Record:
         Learned(entry),
         Dropped((mid,)),
         Delivery(mid, (G0,), payload, 1, at, at, NO_TIMESTAMP, mismatch=False),
-        Accepted((G0,), (mid,), (at,), (payload,), (1,), draw(TIMES)),
+        Accepted(((G0,),), (mid,), (at,), (payload,), (1,), draw(TIMES)),
     ]
     return draw(st.sampled_from(records))
 
@@ -283,7 +283,7 @@ def test_rows_that_were_folded_go_even_if_folding_was_the_last_thing(
 def test_records_that_make_no_sense_are_not_written_and_nothing_is_after_them(rig: Rig) -> None:
     rig.write([Promised(ballot(1))])
     rig.log.write({G1: [Promised(ballot(2))]})
-    bare = Accepted((G0,), tuple(MIDS[:2]), (timestamp(1, G0),) * 2, (b"one only",), (0, 0), 1)
+    bare = Accepted(((G0,),), tuple(MIDS[:2]), (timestamp(1, G0),) * 2, (b"one only",), (0, 0), 1)
     rig.log.write({G0: [bare]})
     with pytest.raises(ValueError, match="is shorter than"):
         rig.log.pump()

@@ -1,0 +1,73 @@
+"""Sabotages of delivery at every replica, each in a line or two. The simulator must catch every one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from multicast.messages import Accept, Heartbeat
+from multicast.types import NO_TIMESTAMP, MessageId, Process, Timestamp
+from multicast.whitebox import Everywhere, WhiteBox
+from multicast.whitebox.entry import Bal
+
+
+class DeliversBlindly(Everywhere):
+    """A follower delivers what is committed, whether or not it knows what may come before it."""
+
+    def _sees(self) -> bool:
+        return True
+
+
+class NeedsNoLeader(Everywhere):
+    """A follower counts quorums that its leader is not in: the leader may propose something lower still."""
+
+    def _is_agreed(self, bal: Bal, votes: int) -> bool:
+        return super()._is_agreed(bal, votes | bal.own)
+
+
+class HearsNoGap(Everywhere):
+    """Whatever was lost between two ACCEPTs is not missed."""
+
+    def _hear(self, after: Timestamp, upto: Timestamp) -> None:
+        super()._hear(NO_TIMESTAMP, upto)
+
+
+class MissesTheLast(Everywhere):
+    """Only the next ACCEPT tells that something was lost; acknowledgements and heartbeats do not."""
+
+    def _hear(self, after: Timestamp, upto: Timestamp) -> None:
+        if after != upto:
+            super()._hear(after, upto)
+
+
+class SeesTooSoon(Everywhere):
+    """A follower that has missed something sees again at the next heartbeat."""
+
+    def on_heartbeat(self, sender: Process, message: Heartbeat) -> None:
+        if message.ballot == self.cballot:
+            self.heard = max(self.heard, message.issued)
+        self.missed = NO_TIMESTAMP
+        super().on_heartbeat(sender, message)
+
+
+class SeesBeforeItHasCaughtUp(Everywhere):
+    """A follower delivers by itself although it lacks some of what its leader had delivered before."""
+
+    def _sees(self) -> bool:
+        return self.sees_from is not None
+
+
+class ForgetsWhatWasProposed(Everywhere):
+    """What a follower waited for in vain is forgotten, as if it had never been proposed."""
+
+    def _forget(self, mids: Iterable[MessageId]) -> None:
+        WhiteBox._forget(self, mids)
+
+
+class AwaitsOnlyTheAccepted(Everywhere):
+    """A message that only the own leader has proposed holds nothing back."""
+
+    def _await_all(self, message: Accept) -> None:
+        bals = [entry is not None and entry.bal is not None for entry in map(self.entries.get, message.mids)]
+        kept = [at for at, accepted in enumerate(bals) if accepted]
+        run = tuple(message.mids[at] for at in kept), tuple(message.local_ts[at] for at in kept)
+        super()._await_all(Accept((), message.group, message.ballot, *run, (), ()))
