@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= 2
+# One more than two cores have work for: clusters and Spark make their tests wait half of the time.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help up test java lint types layers unit campaign torture spark-cluster figures docs proto clean

@@ -11,10 +11,10 @@ ONE_SESSION = "tests/pipeline/"
 ALONE = ("tests/faults/test_processes.py", "tests/faults/test_store_faults.py", "tests/sim/")
 """Each takes long, and makes all that it needs: any process may run it. All other tests of a file stay
 together, for they share clusters."""
-FIRST = (ONE_SESSION, "tests/faults/", "tests/integration/", "tests/typing/")
+EARLY = (ONE_SESSION, "tests/faults/", "tests/integration/", "tests/typing/")
 """In this order: what takes long and mostly waits."""
-LAST = "tests/sim/"
-"""What computes, in small pieces: no process is left with much at the end."""
+LATE = ("tests/sim/test_store", "tests/sim/")
+"""What computes, in pieces that become small: no process is left with much at the end."""
 
 
 def scope_of(nodeid: str) -> str:
@@ -26,8 +26,8 @@ def scope_of(nodeid: str) -> str:
 
 def rank_of(nodeid: str) -> int:
     """What has a lower rank begins earlier."""
-    found = next((rank for rank, folder in enumerate(FIRST) if nodeid.startswith(folder)), len(FIRST))
-    return found + nodeid.startswith(LAST)
+    order = (*EARLY, "", *LATE)
+    return next((order.index(place) for place in (*EARLY, *LATE) if nodeid.startswith(place)), len(EARLY))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
