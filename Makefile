@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # One more than two cores have work for: clusters and Spark make their tests wait half of the time.
 JOBS ?= 3
+# Hundreds of processes import the same modules: wherever this is set, each would compile them again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help up test java lint types layers unit campaign torture spark-cluster figures docs proto clean
