@@ -555,18 +555,18 @@ class Node:
 
     # Stopping, and looking
 
-    def hand_over(self) -> bool:
-        """Ask others to lead the groups that this node leads. False if there is nobody to ask."""
-        asked = False
-        for me, hosted in self._hosted.items():
-            if hosted.replica.hand_over(self._clock.now()):
+    def hand_over(self, replicas: Iterable[ReplicaId]) -> set[ReplicaId]:
+        """Ask others to lead the groups that these lead. Those for which there is somebody to ask."""
+        asked = set()
+        for me in replicas:
+            if self._hosted[me].replica.hand_over(self._clock.now()):
                 self._dirty[me] = None
-                asked = True
+                asked.add(me)
         return asked
 
-    def leads(self) -> bool:
-        """Whether this node leads any of its groups."""
-        return any(hosted.replica.is_leader for hosted in self._hosted.values())
+    def leading(self) -> set[ReplicaId]:
+        """The replicas of this node that lead their groups."""
+        return {me for me, hosted in self._hosted.items() if hosted.replica.is_leader}
 
     def status(self) -> dict[ReplicaId, dict[str, Any]]:
         """Each replica, for people."""

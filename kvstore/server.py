@@ -168,11 +168,18 @@ class Server:
         writer.close()
 
     async def _hand_over(self) -> None:
-        """Let others lead first, so that nobody waits for a time-out."""
-        engine = self.engine
+        """Let others lead first, so that nobody waits for a time-out. Each group is handed over once: one
+        that comes back is from somebody who stops too, and if all stop, there is nobody to wait for.
+        """
+        engine, node = self.engine, self.engine.node
         deadline = engine.now() + HAND_OVER_S
-        asked = engine.node.hand_over()
-        while asked and engine.node.leads() and engine.now() < deadline and engine.failure is None:
+        led, waiting = set[ReplicaId](), set[ReplicaId]()
+        while engine.now() < deadline and engine.failure is None:
+            leading = node.leading()
+            waiting = waiting & leading | node.hand_over(sorted(leading - led))
+            led |= leading
+            if not waiting:
+                return
             engine.turn_soon()
             await asyncio.sleep(0.01)
 

@@ -24,13 +24,13 @@ from multicast.types import TICKS_PER_S, GroupId, timestamp
 from tests.faults.harness import PATIENCE_S
 from tests.faults.history import Action, Change, History, Wrong, check
 
-ATTEMPT_S = 2.0
+ATTEMPT_S = 1.0
 """How long a node may take before another is asked."""
 DEADLINE_S = 600.0
 """How long a request may be repeated."""
 PROGRESS_S = 30.0
 """How long it may take until everyone has got some answers, whatever was done to the nodes."""
-SILENCE_S = 3.0
+SILENCE_S = 2.0
 """A watch that says nothing for so long is broken."""
 
 ACCOUNTS = [b"account/%02d" % number for number in range(12)]

@@ -98,7 +98,7 @@ def until(done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not done():
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(0.03)
 
 
 def wait_for_members(cluster: LocalCluster, configuration: int) -> None:
@@ -155,7 +155,7 @@ def settle(cluster: LocalCluster, replaced: Mapping[str, str]) -> None:
     while not all(at_rest(cluster, group, replaced) for group in cluster.status()["groups"]):
         if time.monotonic() > deadline:
             raise AssertionError(f"the cluster does not come to rest: {cluster.status()['groups']}")
-        time.sleep(0.1)
+        time.sleep(0.03)
 
 
 def at_rest(cluster: LocalCluster, group: GroupStatus, replaced: Mapping[str, str]) -> bool:

@@ -74,7 +74,7 @@ class Work:
 
     def __init__(self, *calls: Callable[[], object]) -> None:
         self.done = [0] * len(calls)
-        self.unknown = 0
+        self._unknown = [0] * len(calls)
         self.failures: list[BaseException] = []
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=each) for each in enumerate(calls)]
@@ -87,10 +87,15 @@ class Work:
                 call()
                 self.done[number] += 1
             except wbkv.OutcomeUnknown:
-                self.unknown += 1
+                self._unknown[number] += 1
             except BaseException as error:  # noqa: BLE001 - told to the test
                 self.failures.append(error)
                 return
+
+    @property
+    def unknown(self) -> int:
+        """Of how many nobody knows whether they were done."""
+        return sum(self._unknown)
 
     def wait_for(self, more: int) -> None:
         """Until every thread has done so many more."""
@@ -99,14 +104,14 @@ class Work:
         while not self.failures and any(d < g for d, g in zip(self.done, goals, strict=True)):
             assert time.monotonic() < deadline, f"done {self.done}, goals {goals}, {self.unknown} unknown"
             time.sleep(0.05)
-        assert not self.failures
+        assert not self.failures, self.failures
 
     def finish(self) -> None:
         self._stop.set()
         for thread in self._threads:
             thread.join(2 * PATIENCE_S)
             assert not thread.is_alive()
-        assert not self.failures
+        assert not self.failures, self.failures
 
 
 @wbkv.transactional

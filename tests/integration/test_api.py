@@ -243,7 +243,7 @@ def test_without_a_quorum_outcomes_are_unknown_and_old_state_is_readable(tmp_pat
             calls = [
                 session.Call(number=1, timeout_ms=500, put=kv.PutRequest(key=b"k", value=b"after")),
                 session.Call(number=2, timeout_ms=500, get=kv.GetRequest(key=b"k")),
-                session.Call(number=3, timeout_ms=500, get=near),
+                session.Call(number=3, get=near),
             ]
             await stream.write(session.SessionRequest(calls=calls))
             await stream.done_writing()
@@ -251,7 +251,7 @@ def test_without_a_quorum_outcomes_are_unknown_and_old_state_is_readable(tmp_pat
             assert replies[1].error.kind == Error.OUTCOME_UNKNOWN
             assert (replies[1].error.retryable, replies[1].error.same_id) == (True, True)
             assert replies[2].error.kind == Error.DEADLINE_PASSED
-            assert replies[3].get.entry.value == b"before"
+            assert replies[3].get.entry.value == b"before", replies[3]
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await client.kv.Put(kv.PutRequest(key=b"k"), timeout=0.2)
             assert caught.value.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNKNOWN)

@@ -8,8 +8,9 @@ import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from wbkv import command
@@ -27,6 +28,24 @@ def wbkv(*arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
     )
+
+
+Run: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """The same in this process: starting one takes longer than most of what it does."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        try:
+            status = command.main(arguments)
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, status, said.out, said.err)
+
+    return run
 
 
 def test_a_campaign_as_json() -> None:
@@ -92,9 +111,9 @@ def test_a_trace_names_the_papers_messages() -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_protocol_has_traces_and_diagrams(protocol: str, tmp_path: Path) -> None:
+def test_every_protocol_has_traces_and_diagrams(protocol: str, tmp_path: Path, run: Run) -> None:
     picture = tmp_path / "flow.svg"
-    done = wbkv("sim", "--protocol", protocol, "--seed", "1", "--trace", "--diagram", str(picture))
+    done = run("sim", "--protocol", protocol, "--seed", "1", "--trace", "--diagram", str(picture))
     assert done.returncode == 0, done.stderr
     said = {"whitebox": "ACCEPT", "fastcast": "speculative", "ftskeen": "2A clock", "skeen": "PROPOSE"}
     assert re.search(rf"\b{said[protocol]}\b", done.stdout)
@@ -140,8 +159,8 @@ def test_what_is_said_to_show_a_run_again_shows_that_run(
     assert shown == campaigned
 
 
-def test_the_demonstration_shows_one_order() -> None:
-    done = wbkv("sim", "--demo")
+def test_the_demonstration_shows_one_order(run: Run) -> None:
+    done = run("sim", "--demo")
     assert done.returncode == 0
     assert done.stdout.count("the same order") == 4
     assert "DIFFERENT" not in done.stdout
@@ -167,12 +186,18 @@ def test_the_demonstration_shows_one_order() -> None:
         ("frobnicate", "frobnicate"),
     ],
 )
-def test_bad_arguments_are_named(arguments: str, names: str) -> None:
-    done = wbkv(*arguments.split())
+def test_bad_arguments_are_named(arguments: str, names: str, run: Run) -> None:
+    done = run(*arguments.split())
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.search(names, done.stderr)
     assert "Traceback" not in done.stderr
+
+
+def test_a_process_that_is_given_bad_arguments_ends_with_that_status() -> None:
+    done = wbkv("sim", "--replicas", "2")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"wbkv sim: .*2 members.*\n", done.stderr)
 
 
 def test_a_protocol_that_refuses_the_groups_runs_nothing(
@@ -191,8 +216,8 @@ def test_a_protocol_that_refuses_the_groups_runs_nothing(
         assert "but group 0 has 3" in capsys.readouterr().err
 
 
-def test_delays_as_json() -> None:
-    done = wbkv("bench", "delays", "--json", "--grid", "1")
+def test_delays_as_json(run: Run) -> None:
+    done = run("bench", "delays", "--json", "--grid", "1")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert list(report) == ["whitebox", "fastcast", "ftskeen", "skeen"]
@@ -203,29 +228,29 @@ def test_delays_as_json() -> None:
     assert report["skeen"]["failure_free"] == {"leader": 4, "follower": None}
 
 
-def test_delays_for_people() -> None:
-    done = wbkv("bench", "delays", "--grid", "1", "--variants")
+def test_delays_for_people(run: Run) -> None:
+    done = run("bench", "delays", "--grid", "1", "--variants")
     assert done.returncode == 0, done.stderr
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()[1:] if line}
     assert rows["ftskeen"][:4] == ["6δ", "7δ", "12δ", "13δ"]
     assert rows["fastcast-eager"][:4] == ["4δ", "5δ", "6δ", "7δ"]
 
 
-def test_theorem_4() -> None:
-    done = wbkv("bench", "theorem4", "--grid", "1", "--json")
+def test_theorem_4(run: Run) -> None:
+    done = run("bench", "theorem4", "--grid", "1", "--json")
     assert done.returncode == 0, done.stderr
     for it in json.loads(done.stdout).values():
         assert it["holds"]
         assert it["failure_free"] == it["clock_update"] + it["collision_free"]
 
 
-def test_messages_and_bytes() -> None:
-    done = wbkv("bench", "messages", "--json", "--payload", "500")
+def test_messages_and_bytes(run: Run) -> None:
+    done = run("bench", "messages", "--json", "--payload", "500")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["whitebox"]["10"]["messages"] == 610
     assert report["ftskeen"]["2"]["bytes"] > 6 * 500  # two MULTICASTs, and four followers
-    table = wbkv("bench", "messages").stdout
+    table = run("bench", "messages").stdout
     assert "whitebox (groups of 3)  7  26  100  222  392  610" in table
 
 
@@ -239,8 +264,8 @@ def test_messages_and_bytes() -> None:
         ([], "required"),
     ],
 )
-def test_bad_arguments_of_bench(arguments: list[str], complaint: str) -> None:
-    done = wbkv("bench", *arguments)
+def test_bad_arguments_of_bench(arguments: list[str], complaint: str, run: Run) -> None:
+    done = run("bench", *arguments)
     assert done.returncode == 2
     assert complaint in done.stderr
     assert not done.stdout

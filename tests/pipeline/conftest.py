@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 import pipeline
-
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with them: they take long, one after the other, while the others can be shared out."""
-    items.sort(key=lambda item: HERE not in item.path.parents)
 
 
 @pytest.fixture(scope="session")

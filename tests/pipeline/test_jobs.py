@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from pipeline import command, importing
 from pipeline.errors import PipelineError
-from tests.pipeline.campaigns import campaign
+from tests.campaigns import campaign
 
 Run: TypeAlias = Callable[..., tuple[int, Any, str]]
 PLACES = [f"place/{number:03}" for number in range(60)]

@@ -19,7 +19,7 @@ from pipeline import command, reporting
 from pipeline.jobs import report as job
 from pipeline.reporting import measured, tables
 from pipeline.traces import MARKS, REQUESTS
-from tests.pipeline.campaigns import campaign
+from tests.campaigns import campaign
 
 S = 1_000_000
 T0 = 1_790_000_000 * S

@@ -63,11 +63,12 @@ def test_a_task_that_fails_after_it_has_written_changes_nothing_more(
             done = super().write(iterator)
             context = TaskContext.get()
             assert context is not None
-            if context.attemptNumber() == 0:
-                with wbkv.connect(endpoints) as other:
-                    other.put(f"f/foreign/{context.partitionId()}", b"")
-                    other.put(f"f/{context.partitionId()}", b"foreign")
-                raise RuntimeError("after all was written")
+            number = context.partitionId()
+            with wbkv.connect(endpoints) as other:
+                if other.get(f"f/foreign/{number}") is None:
+                    foreign = wbkv.put(f"f/foreign/{number}", b""), wbkv.put(f"f/{number}", b"foreign")
+                    other.txn().then(*foreign).commit()
+                    raise RuntimeError("after all was written")
             return done
 
     class FailingSource(WbkvSource):

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.traces import read_deliveries, read_requests
 from pipeline.verifying import CHECKS, Rules, verified
-from tests.pipeline.campaigns import campaign
+from tests.campaigns import campaign
 from tests.pipeline.planted import PLANTED, scenario
 from tests.pipeline.slow_verifier import verify
 from tests.pipeline.trace_maker import WIDTH, Maker, Trace

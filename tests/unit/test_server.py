@@ -1,4 +1,4 @@
-"""Disks that are lost: the node comes back on a new one, and is nobody that it was."""
+"""Nodes that stop all at once, and disks that are lost: the node comes back as nobody that it was."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvstore import layout, storage
+from kvstore.cluster import free_ports
 from kvstore.config import Config
 from kvstore.engine import create_disk
 from kvstore.ports import NodeId
@@ -17,6 +18,30 @@ from multicast.errors import InvariantBroken
 from multicast.types import GroupId, ReplicaId
 
 N1, SPARE = NodeId("n1"), NodeId("spare")
+WAIT_S = 60.0
+"""Nothing here takes long; this is when to give up."""
+
+
+def test_nodes_that_stop_all_at_once_do_not_wait_for_each_other_to_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each hands a group to another that stops as well. This is their only deadline."""
+    monkeypatch.setattr("kvstore.server.HAND_OVER_S", 10 * WAIT_S)
+    config = Config.local(3, 3, 3, tmp_path, ports=free_ports(3), durability="os")
+
+    async def main() -> None:
+        servers = [Server(config, node) for node in config.nodes]
+        async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+            running = [group.create_task(server.run()) for server in servers]
+            while any(len(server.engine.node.leading()) != 1 for server in servers):
+                await asyncio.sleep(0.01)
+            for server in servers:
+                server.engine.stopped.set()
+        assert [task.result() for task in running] == [0, 0, 0]
+
+    for node in config.nodes:
+        create_disk(config, node)
+    asyncio.run(main())
 
 
 @pytest.fixture
