@@ -183,10 +183,15 @@ class Experiment(Exact):
             self.client.submit(self.topology.groups[-1:], b"")
         self.rest()
 
-    def multicast(self, payload: bytes = b"m", arrivals: Sequence[float] | None = None) -> None:
-        """Multicast m to all groups; it takes δ to each leader, or as many δ as said."""
+    def multicast(
+        self,
+        payload: bytes = b"m",
+        arrivals: Sequence[float] | None = None,
+        groups: Sequence[GroupId] | None = None,
+    ) -> None:
+        """Multicast m, to all groups unless said; it takes δ to each leader, or as many δ as said."""
         self.since = self.loop.now
-        groups = self.topology.groups
+        groups = tuple(groups or self.topology.groups)
         self.probe.mid = self.client.sender.numbers.next(groups, payload).mid
         self.client.sender.numbers.next_sequence -= 1
         self.multicast_by(self.client, groups, arrivals or [1.0] * len(groups), payload)
