@@ -47,7 +47,7 @@ STEPS: Final = 1024
 """In which times are counted, per δ."""
 
 GRID: Final = 1
-"""Steps per δ of the search for the failure-free latency: coarse, for it always looks at the worst arrival."""
+"""Steps per δ of the search for the failure-free latency: coarse, but it looks at the worst arrival, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,6 +127,15 @@ def test_a_replica_that_delivers_less_is_found() -> None:
         run.check()
 
 
+def test_orders_that_contradict_each_other_are_found() -> None:
+    run = Convoy(WhiteBox, Load(rate=1, messages=5), margin=1)
+    run.run_load()
+    sequence = run.order.sequences[run.leaders[0].group]
+    sequence[:2] = sequence[1::-1]
+    with pytest.raises(Violation, match="no total order exists"):
+        run.check()
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     load = Load(rate=2, workload="random", messages=20)
     first, again, other = (Convoy(WhiteBox, load, seed=seed, margin=1) for seed in (1, 1, 2))
