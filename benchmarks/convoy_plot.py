@@ -30,22 +30,29 @@ TITLES = {
 
 
 def draw(reports: Sequence[dict[str, Any]]) -> Figure:
-    """All panels."""
+    """All panels, two in a row."""
     logical = [it for it in reports if it["clock"] == "logical"]
     hybrid = [it for it in reports if it["clock"] == "hybrid"]
-    columns = len(logical) + bool(hybrid)
+    rows = (len(logical) + bool(hybrid) + 1) // 2
     names = sorted({name for it in logical for name in it["protocols"]})
     styles = protocol_styles(names)
-    figure = Figure(figsize=(3.6 * columns, 4.2), layout="constrained")
-    panels = figure.subplots(1, columns, squeeze=False)[0]
-    for axes, report in zip(panels, logical, strict=False):
+    figure = Figure(figsize=(8.4, 3.2 * rows + 0.3), layout="constrained")
+    panels = list(figure.subplots(rows, 2, squeeze=False).flat)
+    highest = max(
+        curve["failure_free"]["leader"] for report in logical for curve in report["protocols"].values()
+    )
+    for report in logical:
+        axes = panels.pop(0)
         axes.set_title(TITLES[report["workload"]])
         for name, curve in report["protocols"].items():
             _line(axes, curve, *styles[name])
         _bounds(axes, report["protocols"]["whitebox"], INK)
+        axes.set_ylim(0, highest + 1)
         _finish(axes)
     if hybrid:
-        _clocks(panels[-1], [*logical, *hybrid], hybrid[0]["workload"])
+        _clocks(panels.pop(0), [*logical, *hybrid], hybrid[0]["workload"])
+    for axes in panels:
+        axes.remove()
     handles = [
         Line2D([], [], color=styles[name][0], marker=styles[name][1], markersize=4, label=protocol_name(name))
         for name in names
@@ -81,15 +88,16 @@ def _clocks(axes: Axes, reports: Sequence[dict[str, Any]], workload: str) -> Non
         label = "logical" if report["clock"] == "logical" else f"hybrid, skew {report['skew'] or 0:g}δ"
         _line(axes, curve, colour, marker, label)
         _bounds(axes, curve, colour)
-    axes.legend(loc="center left")
+        axes.set_ylim(2, max(axes.get_ylim()[1], curve["failure_free"]["leader"] + 0.5))
+    axes.legend(loc="lower left", ncols=2)
     _finish(axes)
 
 
 def _finish(axes: Axes) -> None:
     axes.set_xlabel("messages per δ at a group")
     axes.set_ylabel("delivered at all leaders after, δ")
-    axes.set_ylim(bottom=0)
     plain_log(axes, "x")
+    axes.minorticks_off()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -155,6 +158,33 @@ def test_strays_below_are_found_too() -> None:
     it = Curve(Latency(3, None), Latency(5, None), (Point(0.5, 10, low, None, 0),))
     assert it.strays() == ["rate 0.5, leaders: from 2.5δ to 3δ, not 3δ to 5δ"]
     assert it.as_json()["strays"] == it.strays()
+
+
+def test_the_study_is_drawn_with_its_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.convoy_plot import main
+
+    def report(name: str, **options: object) -> str:
+        low, high = Summary(3, 0, 3, 3, 3, 3), Summary(4, 0, 3, 4, 4.5, 4.75)
+        points = (Point(0.1, 10, low, None, 0), Point(1, 10, high, None, 0))
+        worst = 5 if options["clock"] == "logical" else 4.5
+        it = Curve(Latency(3, None), Latency(worst, None), points).as_json()
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({"workload": "uneven", "protocols": {"whitebox": it}} | options))
+        return str(path)
+
+    out = tmp_path / "convoy.svg"
+    logical, hybrid = (
+        report("logical", clock="logical", skew=None),
+        report("hybrid", clock="hybrid", skew=0.5),
+    )
+    assert main([logical, hybrid, "--out", str(out)]) == 0
+    assert {"3δ", "5δ", "4.5δ", "WbCast", "hybrid, skew 0.5δ"} <= set(
+        re.findall(">([^<>]+)</text>", out.read_text())
+    )
+    with pytest.raises(SystemExit):
+        main([hybrid, "--out", str(out)])
+    assert "no file has logical clocks" in capsys.readouterr().err
 
 
 def test_bad_loads_are_refused() -> None:

@@ -16,6 +16,8 @@ from multicast import PROTOCOLS, VARIANTS
 from multicast.errors import InvalidArgument
 from multicast.process import Replica
 from multicast.sim.delays import DELTA_S, TICK, Experiment, Latency, Measured, measure
+from multicast.sim.run import WALL_S
+from multicast.types import TICKS_PER_S
 from multicast.whitebox import WhiteBox
 from tests.paper.bench import A, B, C
 
@@ -72,6 +74,18 @@ def test_a_burst_runs_ahead_of_the_time(skew: float) -> None:
     late = 1 + skew + 50 * TICK
     assert deliver((0, skew), late, burst=50).latency(at_leaders=True) == pytest.approx(late + 3)
     assert deliver((0, skew), late + 2 * TICK, burst=50).latency(at_leaders=True) == 3
+
+
+def test_a_clock_that_was_raised_is_ahead_until_the_time_is() -> None:
+    """A client has seen a revision that B's leader would issue after 1.25δ: m gets one above it."""
+    experiment = Experiment(WhiteBox, 2, 3, walls=(0, 0))
+    replica = experiment.hosts[experiment.leaders[1]].replica
+    assert isinstance(replica, WhiteBox)
+    replica.raise_clock(int((experiment.loop.now + WALL_S + 1.25 * DELTA_S) * TICKS_PER_S))
+    experiment.conflict((1.25, 2.25))
+    experiment.multicast()
+    experiment.rest()
+    assert experiment.latency(at_leaders=True) == 4.25
 
 
 def test_only_those_behind_wait_for_skew() -> None:
