@@ -43,6 +43,10 @@ LINKS: Final = ("unequal", "equal")
 RATES: Final = (0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 2.0, 4.0, 8.0)
 """In messages per δ."""
 
+RATE_MIN: Final = 0.0001
+RATE_MAX: Final = 100.0
+"""A run must end before the first heartbeat, and times must tell most messages apart."""
+
 STEPS: Final = 1024
 """In which times are counted, per δ."""
 
@@ -62,8 +66,9 @@ class Load:
     """How many are measured: those in the middle of the run, when it has forgotten how it began."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < math.inf:
-            raise InvalidArgument(f"rate must be above 0 messages per δ, not {self.rate:g}")
+        if not RATE_MIN <= self.rate <= RATE_MAX:
+            between = f"from {RATE_MIN:g} to {RATE_MAX:g} messages per δ"
+            raise InvalidArgument(f"rate must be {between}, not {self.rate:g}")
         if self.workload not in WORKLOADS:
             raise InvalidArgument(f"unknown workload {self.workload!r}; choose {' or '.join(WORKLOADS)}")
         if self.links not in LINKS:

@@ -250,7 +250,7 @@ def test_convoy_for_people() -> None:
     assert row.split()[:7] == ["0.001", "3.000", "±", "0.000", "3.00", "3.00", "3.00"]
     done = wbkv("bench", "convoy", "--rates", "1,0")
     assert done.returncode == 2
-    assert "rate must be above 0 messages per δ, not 0" in done.stderr
+    assert "rate must be from 0.0001 to 100 messages per δ, not 0" in done.stderr
 
 
 def test_messages_and_bytes() -> None:

@@ -188,8 +188,8 @@ def test_the_study_is_drawn_with_its_bounds(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_bad_loads_are_refused() -> None:
-    for rate in (0, -1, float("nan"), float("inf")):
-        with pytest.raises(InvalidArgument, match="rate must be above 0"):
+    for rate in (0, -1, 101, float("nan"), float("inf")):
+        with pytest.raises(InvalidArgument, match=r"rate must be from 0\.0001 to 100 "):
             Load(rate=rate)
     with pytest.raises(InvalidArgument, match="unknown workload 'triple'; choose pair or uneven or random"):
         Load(rate=1, workload="triple")
