@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 
+from kvstore.commands import convoy
 from kvstore.commands.sim import positive
 from kvstore.wire import size_of
 from multicast import PROTOCOLS, VARIANTS, Protocol
@@ -20,7 +21,7 @@ DESTINATIONS = (1, 2, 4, 6, 8, 10)
 class BenchCommand:
     """Measurements, each a subcommand."""
 
-    help = "measure the protocols: delays, Theorem 4, messages and bytes"
+    help = "measure the protocols: delays, Theorem 4, the convoy effect, messages and bytes"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
@@ -45,19 +46,23 @@ class BenchCommand:
         )
         for sub in (delays, theorem):
             sub.add_argument("--grid", type=positive, default=8, help="steps per δ of the search (8)")
+            convoy.add_clock(sub)
         for sub in (delays, theorem, messages):
             sub.add_argument("--json", action="store_true", help="print one JSON object")
             sub.add_argument("--variants", action="store_true", help="also variants the paper does not have")
             sub.add_argument("--replicas", type=positive, default=3, help="members of a group; skeen: 1 (3)")
+        convoy.configure(kinds)
         messages.add_argument("--payload", type=positive, default=20, help="bytes of the message (20)")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Do what was asked for."""
+        if arguments.kind == "convoy":
+            return convoy.run(arguments)
         protocols = PROTOCOLS | (VARIANTS if arguments.variants else {})
         if arguments.kind == "messages":
             return _messages(arguments, protocols)
         found = {
-            name: measure(protocol, arguments.grid, arguments.replicas)
+            name: measure(protocol, arguments.grid, arguments.replicas, skew=convoy.skew_of(arguments))
             for name, protocol in protocols.items()
         }
         return _delays(arguments, found) if arguments.kind == "delays" else _theorem(arguments, found)
@@ -71,7 +76,7 @@ def _delays(arguments: argparse.Namespace, found: dict[str, Measured]) -> int:
         ("", "alone, leader", "follower", "worst, leader", "follower", "paper", "m' arrives at")
     ]
     for name, it in found.items():
-        paper = "{}δ and {}δ".format(*PAPER[name]) if name in PAPER else "-"
+        paper = "{}δ and {}δ".format(*PAPER[name]) if name in PAPER and arguments.clock == "logical" else "-"
         arrivals = " and ".join(f"{at:g}δ" for at in it.worst_arrivals)
         latencies = (it.collision_free.leader, it.collision_free.follower)
         worst = (it.failure_free.leader, it.failure_free.follower)

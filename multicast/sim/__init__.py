@@ -6,6 +6,7 @@
 `faults`    what goes wrong, drawn from the seed
 `checkers`  what must be true of any atomic multicast, at every step
 `delays`    latencies in message delays, as the paper's Section 5 has them
+`convoy`    the same against the rate of conflicting messages
 `invariants`  the same for each protocol's own variables and messages
 `run`       one run in two phases: faults, then healing and the demand to finish
 `trace`, `diagram`  one run for people: as text, as a picture

@@ -4,7 +4,7 @@ Every link takes exactly δ, disks and processes take no time, nothing fails. On
 whose clocks differ. The *convoy* scenario adds a conflicting message m', at any time: a grid of arrival times
 is searched for the one that delays m most. A MULTICAST may take less than δ (the paper's δ is the most a
 message takes), so m' may reach the leaders up to δ apart; where it arrives at the same instant as something
-else, it comes first.
+else, it comes first. Clocks are logical, or hybrid with wall clocks that differ from group to group.
 """
 
 from __future__ import annotations
@@ -17,21 +17,40 @@ from multicast.errors import InvalidArgument
 from multicast.messages import Delivery, Message, about
 from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Checker
-from multicast.sim.clients import Workload
+from multicast.sim.clients import SimClient, Workload
 from multicast.sim.host import Disk, Host
 from multicast.sim.network import Delays
-from multicast.sim.run import Scenario, Simulation
+from multicast.sim.run import WALL_S, Scenario, Simulation
 from multicast.topology import Topology
-from multicast.types import ClientId, MessageId, Phase, Process, ReplicaId, Timestamp, time_of
+from multicast.types import (
+    TICKS_PER_S,
+    ClientId,
+    GroupId,
+    MessageId,
+    Phase,
+    Process,
+    ReplicaId,
+    Timestamp,
+    time_of,
+)
 
-DELTA_S = 1 / 128
-"""δ. A power of two, so that sums of its fractions are exact."""
+DELTA_S = 1 / 4
+"""δ. A power of two, so that sums of its fractions are exact. Hybrid clocks tick 2,500 times in it, and
+quarters of it are whole ticks. (It must be below half a second: a leader whose clock seems to lead by that
+much does not use it, and a member's time that was so long on its way looks the same.)
+"""
 
-QUIET = Timing(heartbeat_s=1e5, election_s=1e6, retry_s=1e6, orphan_s=1e6)
+TICK = 1 / (DELTA_S * TICKS_PER_S)
+"""Of a hybrid clock, in δ."""
+
+QUIET = Timing(heartbeat_s=1e9, election_s=1e10, retry_s=1e10, orphan_s=1e10)
 """Nobody repeats anything or asks whether others live."""
 
 AHEAD = 3
 """How far the clock of the last group is ahead, so that it decides the global timestamp of m."""
+
+SKEW_MAX = 40
+"""In δ. Before m, everything rests for longer, so that clocks are no further ahead than wall clocks."""
 
 
 @dataclass
@@ -45,6 +64,7 @@ class Probe(Checker):
     clocks: dict[ReplicaId, list[tuple[float, int]]] = field(default_factory=dict)
     global_ts: Timestamp | None = None
     said: list[tuple[Process, Process, Message]] = field(default_factory=list)
+    """Source, target, message."""
 
     @property
     def now(self) -> float:
@@ -81,34 +101,51 @@ class Probe(Checker):
             self.global_ts = delivery.global_ts
 
     def passed_at(self, replica: ReplicaId) -> float:
-        """When the leader's clock was first past m's global timestamp."""
+        """When the leader's clock was first past m's global timestamp: by what it was told, or by the time of
+        day, if its clock is hybrid.
+        """
         assert self.global_ts is not None
-        return next(at for at, clock in self.clocks[replica] if clock >= time_of(self.global_ts))
+        assert self.simulation is not None
+        time = time_of(self.global_ts)
+        told = next(at for at, clock in self.clocks[replica] if clock >= time)
+        wall_s = self.simulation.wall_s(str(replica))
+        return told if wall_s is None else min(told, time / TICKS_PER_S - wall_s)
 
 
-class Experiment(Simulation):
-    """Stable leaders, clocks that differ, and then m."""
+class Exact(Simulation):
+    """Every link takes exactly δ, disks and processes take no time, nothing fails, leaders are stable."""
 
-    def __init__(self, protocol: type[Protocol], groups: int, replicas: int) -> None:
-        self.probe = Probe()
+    def __init__(
+        self, protocol: type[Protocol], groups: int, replicas: int, *,
+        walls: Sequence[float] | None = None, clients: int = 0, observers: Sequence[Checker] = (),
+        checkers: bool = False, seed: int = 0,
+    ) -> None:  # fmt: skip
+        """`walls`: by how many δ the wall clock of each group is ahead. Without it, clocks are logical."""
+        if walls is not None and len(walls) != groups:
+            raise InvalidArgument(f"{groups} groups have {groups} wall clocks, not {len(walls)}")
+        self.walls = walls
         scenario = Scenario(
             protocol=protocol, groups=groups, replicas=replicas, faults="none", timing=QUIET,
-            delays=Delays(DELTA_S, DELTA_S, 0.0), disk=Disk(0.0, 0.0, 1e5), skew=0.0, turn_s=0.0,
-            workload=Workload(clients=2, messages=0, window=0, repeats=0.0), checkers=False,
+            delays=Delays(DELTA_S, DELTA_S, 0.0), disk=Disk(0.0, 0.0, 1e9), skew=0.0, turn_s=0.0,
+            workload=Workload(clients=clients, messages=0, window=0, repeats=0.0), checkers=checkers,
+            clock="logical" if walls is None else "hybrid",
         )  # fmt: skip
-        super().__init__(scenario, seed=0, observers=[self.probe])
-        self.probe.simulation = self
-        self.client, self.rival = self.clients[ClientId(1)], self.clients[ClientId(2)]
-        for client in (self.client, self.rival):
-            client.sender.retry_s = 1e6
+        super().__init__(scenario, seed, observers)
+        for client in self.clients.values():
+            client.sender.retry_s = 1e10
         self.start()
-        self.rest()
-        for _ in range(AHEAD):
-            self.client.submit(self.topology.groups[-1:], b"")
         self.rest()
         self.leaders = [r for r, host in self.hosts.items() if host.replica and host.replica.is_leader]
         if len(self.leaders) != groups:
             raise InvalidArgument("the groups have not found their leaders")
+
+    def wall_s(self, machine: str) -> float | None:
+        """Those of a group agree."""
+        if self.walls is None:
+            return None
+        members = (member for group in self.first.groups for member in self.first.members(group))
+        group = next(member.group for member in members if str(member) == machine)
+        return WALL_S + self.walls[self.first.groups.index(group)] * DELTA_S
 
     def rest(self) -> None:
         """Until nothing is on its way."""
@@ -116,23 +153,52 @@ class Experiment(Simulation):
         self.run_until(lambda: (self.loop.peek() or until) >= until, until)
         self.loop.now = until
 
-    def multicast(self, payload: bytes = b"m") -> None:
-        """Multicast m to all groups."""
-        self.since = self.loop.now
-        message = self.client.sender.numbers.next(self.topology.groups, payload)
-        self.client.sender.numbers.next_sequence -= 1
-        self.probe.mid = message.mid
-        self.client.submit(self.topology.groups, payload)
-
-    def conflict(self, arrivals: Sequence[float]) -> None:
-        """Let m' arrive at each leader at a time, in δ, counted from the multicast of m that comes next."""
-        message = self.rival.sender.multicast(self.topology.groups, b"m'", self.loop.now)
-        self.rival.sender.drain()
+    def multicast_by(
+        self, client: SimClient, groups: Sequence[GroupId], arrivals: Sequence[float], payload: bytes = b""
+    ) -> MessageId:
+        """Multicast now what reaches the groups' leaders after these times, in δ."""
+        message = client.sender.multicast(groups, payload, self.loop.now)
+        client.sender.drain()
         self.multicasts.add(message)
-        for leader, at in zip(self.leaders, arrivals, strict=True):
-            self.loop.at(
-                self.loop.now + at * DELTA_S, self._arrived, self.rival.sender.client, leader, message
-            )
+        client.multicast.append(message.mid)
+        receivers = [self.leaders[self.topology.groups.index(group)] for group in groups]
+        for observer in self._observers:
+            observer.client_sent(client.sender.client, receivers, message)
+        for leader, at in zip(receivers, arrivals, strict=True):
+            self.loop.at(self.loop.now + at * DELTA_S, self._arrived, client.sender.client, leader, message)
+        return message.mid
+
+
+class Experiment(Exact):
+    """Clocks that differ, and then m."""
+
+    def __init__(
+        self, protocol: type[Protocol], groups: int, replicas: int, walls: Sequence[float] | None = None
+    ) -> None:
+        self.probe = Probe()
+        super().__init__(protocol, groups, replicas, walls=walls, clients=2, observers=[self.probe])
+        self.probe.simulation = self
+        self.client, self.rival = self.clients[ClientId(1)], self.clients[ClientId(2)]
+        for _ in range(AHEAD):
+            self.client.submit(self.topology.groups[-1:], b"")
+        self.rest()
+
+    def multicast(
+        self,
+        payload: bytes = b"m",
+        arrivals: Sequence[float] | None = None,
+        groups: Sequence[GroupId] | None = None,
+    ) -> None:
+        """Multicast m, to all groups unless said; it takes δ to each leader, or as many δ as said."""
+        self.since = self.loop.now
+        groups = tuple(groups or self.topology.groups)
+        self.probe.mid = self.client.sender.numbers.next(groups, payload).mid
+        self.client.sender.numbers.next_sequence -= 1
+        self.multicast_by(self.client, groups, arrivals or [1.0] * len(groups), payload)
+
+    def conflict(self, arrivals: Sequence[float], groups: Sequence[GroupId] | None = None) -> None:
+        """Let m' arrive at each leader at a time, in δ, counted from the multicast of m that comes next."""
+        self.multicast_by(self.rival, groups or self.topology.groups, arrivals, b"m'")
 
     def latency(self, *, at_leaders: bool) -> float | None:
         """The latest delivery of m, in δ, at leaders or at followers."""
@@ -140,6 +206,10 @@ class Experiment(Simulation):
             raise InvalidArgument("m was not delivered everywhere")
         times = [at for r, at in self.probe.delivered_at.items() if (r in self.leaders) == at_leaders]
         return self._in_delays(max(times)) if times else None
+
+    def latency_at(self, replica: ReplicaId) -> float:
+        """Delivery of m at this replica, in δ."""
+        return self._in_delays(self.probe.delivered_at[replica])
 
     def commit_latency(self) -> float:
         """D: until every leader has committed m, in δ."""
@@ -178,9 +248,9 @@ class Measured:
 
     @property
     def theorem_holds(self) -> bool:
-        """Theorem 4: FFL = C + CFL; and Theorem 3: CFL = D."""
+        """Theorem 4: FFL = C + CFL; and Theorem 3: CFL = D. Hybrid clocks may round C by less than a tick."""
         alone, worst = self.collision_free.leader, self.failure_free.leader
-        return alone == self.commit and worst == self.clock_update + alone
+        return alone == self.commit and abs(self.clock_update + alone - worst) < TICK
 
 
 def group_size(protocol: type[Protocol], wanted: int) -> int:
@@ -193,27 +263,34 @@ def group_size(protocol: type[Protocol], wanted: int) -> int:
     return wanted
 
 
-def measure(protocol: type[Protocol], grid: int = 8, replicas: int = 3) -> Measured:
-    """Both latencies of a message to two groups, and Theorem 4's; `grid` is the number of steps in a δ."""
+def measure(
+    protocol: type[Protocol], grid: int = 8, replicas: int = 3, *, skew: float | None = None
+) -> Measured:
+    """Both latencies of a message to two groups, and Theorem 4's; `grid` is the number of steps in a δ.
+
+    With `skew`, clocks are hybrid, and the wall clock of the second group is so many δ ahead.
+    """
     if grid < 1:
         raise InvalidArgument(f"grid must be at least 1, not {grid}")
+    if skew is not None and not 0 <= skew <= SKEW_MAX:
+        raise InvalidArgument(f"skew must be from 0 to {SKEW_MAX} δ, not {skew}")
+    walls = None if skew is None else (0.0, skew)
     replicas = group_size(protocol, replicas)
-    alone = Experiment(protocol, 2, replicas)
+    alone = Experiment(protocol, 2, replicas, walls)
     alone.multicast()
     alone.rest()
     collision_free = _latency(alone)
     worst, where = collision_free, (0.0, 0.0)
-    for arrivals in _arrivals(grid, until=collision_free.leader):
-        experiment = Experiment(protocol, 2, replicas)
+    clock_update = alone.clock_update_latency()
+    for arrivals in _arrivals(grid, collision_free.leader, clock_update):
+        experiment = Experiment(protocol, 2, replicas, walls)
         experiment.conflict(arrivals)
         experiment.multicast()
         experiment.rest()
         found = _latency(experiment)
         if (found.leader, found.follower or 0) > (worst.leader, worst.follower or 0):
             worst, where = found, arrivals
-    return Measured(
-        collision_free, worst, where, alone.clock_update_latency(), alone.commit_latency()
-    )  # fmt: skip
+    return Measured(collision_free, worst, where, clock_update, alone.commit_latency())
 
 
 def _latency(experiment: Experiment) -> Latency:
@@ -222,14 +299,15 @@ def _latency(experiment: Experiment) -> Latency:
     return Latency(leader, experiment.latency(at_leaders=False))
 
 
-def _arrivals(grid: int, until: float) -> Iterator[tuple[float, float]]:
-    """Times of arrival at both leaders, at most δ apart.
+def _arrivals(grid: int, until: float, clock_update: float) -> Iterator[tuple[float, float]]:
+    """Times of arrival at both leaders, at most δ apart; also when clocks pass m, if that is not on the grid.
 
     Before the multicast of m, m' would only be finished sooner; after m's delivery, it is too late.
     """
-    for first in range(int(until * grid) + 1):
-        for second in range(max(0, first - grid), first + grid + 1):
-            yield first / grid, second / grid
+    for first in sorted({step / grid for step in range(int(until * grid) + 1)} | {clock_update}):
+        for step in range(-grid, grid + 1):
+            if first + step / grid >= 0:
+                yield first, first + step / grid
 
 
 def cost(

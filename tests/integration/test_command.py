@@ -244,6 +244,40 @@ def test_theorem_4(run: Run) -> None:
         assert it["failure_free"] == it["clock_update"] + it["collision_free"]
 
 
+def test_delays_with_hybrid_clocks(run: Run) -> None:
+    done = run("bench", "delays", "--grid", "1", "--json", "--clock", "hybrid", "--skew", "0.5")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["whitebox"]["failure_free"] == {"leader": 4.5, "follower": 5.5}
+    done = run("bench", "theorem4", "--skew", "0.5")
+    assert done.returncode != 0
+    assert "--skew is for --clock hybrid" in done.stderr
+
+
+def test_convoy(run: Run) -> None:
+    options = ("--rates", "0.01,4", "--workload", "uneven", "--messages", "20", "--seeds", "2")
+    done = run("bench", "convoy", "--json", "--protocols", "skeen,whitebox", *options)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert list(report["protocols"]) == ["skeen", "whitebox"]
+    it = report["protocols"]["whitebox"]
+    assert (it["collision_free"]["leader"], it["failure_free"]["leader"]) == (3, 5)
+    rare, often = it["points"]
+    assert (rare["rate"], rare["messages"], often["rate"]) == (0.01, 40, 4.0)
+    assert 3 <= rare["leader"]["mean"] < often["leader"]["mean"] < often["leader"]["max"] <= 5
+    assert often["follower"]["p50"] > 4
+
+
+def test_convoy_for_people(run: Run) -> None:
+    done = run("bench", "convoy", "--protocols", "whitebox", "--rates", "0.001", "--messages", "5")
+    assert done.returncode == 0, done.stderr
+    head, _, row, *_ = done.stdout.splitlines()
+    assert head == "whitebox: 3δ alone, 5δ at worst at leaders; 4δ and 6δ at followers"
+    assert row.split()[:7] == ["0.001", "3.000", "±", "0.000", "3.00", "3.00", "3.00"]
+    done = run("bench", "convoy", "--rates", "1,0")
+    assert done.returncode == 2
+    assert "rate must be from 0.0001 to 100 messages per δ, not 0" in done.stderr
+
+
 def test_messages_and_bytes(run: Run) -> None:
     done = run("bench", "messages", "--json", "--payload", "500")
     assert done.returncode == 0, done.stderr
