@@ -27,9 +27,9 @@ _ERROR_LENGTH: Final = 200
 def asked(requests: DataFrame) -> DataFrame:
     """What a report needs of requests. What is not known is "" or 0, so that it groups and joins as a value.
 
-    A request that was late starts where it was intended to: whoever waits for a slow store waits, too, for the
-    requests that it did not send meanwhile. `destinations` is the number of partitions. An error's text is cut
-    to its first 200 characters.
+    A request that was late starts where it was intended to: whoever waits for a slow store waits, too, for
+    the requests that it did not send meanwhile. `destinations` is the number of partitions. An error's text
+    is cut to its first 200 characters.
     """
     start_us = F.when(F.col("start_us").isNotNull(), F.least("start_us", "intended_us"))
     return requests.select(

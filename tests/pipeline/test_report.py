@@ -158,7 +158,7 @@ def test_throughput_and_latency_of_a_regular_load_are_what_they_must_be(report: 
 
 def test_latency_counts_from_the_intended_start(report: reporting.Report) -> None:
     (row,) = of(report, "scenarios", scenario="late")
-    # After the first second, the tenth request is the first that should have begun: 1 s late, after nine others.
+    # After the first second, the first request that should have begun is 1 s late, and behind nine others.
     assert row["max_ms"] == pytest.approx(1_000 + 10)
     bins = of(report, "over_time", scenario="late")
     assert [each["samples"] for each in bins[:4]] == [3, 3, 3, 3]
