@@ -67,9 +67,10 @@ def _checked(where: str, value: Any, hint: Any, bounds: Mapping[str, Any]) -> An
             _check_bounds(where, min(ends), bounds)
             _check_bounds(where, max(ends), bounds)
             return (float(ends[0]), float(ends[1]))
-    elif kind is float and _is_number(value):
-        _check_bounds(where, value, bounds)
-        return float(value)
+    elif kind is float:
+        if _is_number(value):
+            _check_bounds(where, value, bounds)
+            return float(value)
     elif isinstance(value, kind) and not isinstance(value, bool):
         _check_bounds(where, value, bounds)
         return value

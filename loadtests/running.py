@@ -86,7 +86,13 @@ class Run:
         self.scenarios = [read_scenario(name, options.overrides) for name in options.scenarios]
         self._shape = None if options.shape is None else read_shape(options.shape)
         self._cluster: wbkv.testing.RunningCluster | None = None
+        self._trace: wbkv.Trace | None = None
         self.prefix = f"loadtest/{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}/"
+
+    @property
+    def _protocol(self) -> str | None:
+        """How the cluster orders, if that is known."""
+        return self._options.protocol or ("whitebox" if self._cluster is not None else None)
 
     def results(self) -> Iterator[Result]:
         """Run everything. Whoever does not take all results ends it there."""
@@ -100,7 +106,10 @@ class Run:
                 say(f"starting a cluster of {options.nodes} nodes with {options.partitions} partitions")
                 self._cluster = stack.enter_context(running)
                 endpoints = self._cluster.addresses
-            client = stack.enter_context(wbkv.connect(endpoints, timeout=30.0))
+            if options.traces is not None:
+                # What is loaded is traced as well: whoever verifies asks who has written what was read.
+                self._trace = stack.enter_context(wbkv.Trace(options.traces, protocol=self._protocol))
+            client = stack.enter_context(wbkv.connect(endpoints, timeout=30.0, trace=self._trace))
             for name, scenario in zip(options.scenarios, self.scenarios, strict=True):
                 yield self._run(name, scenario, client, endpoints)
 
@@ -109,7 +118,8 @@ class Run:
         workload: Workload[Any] = scenario.workload(client, result.prefix, scenario.parameters)
         say(f"{scenario.name}: {scenario.about or 'no description'}")
         begun = time.monotonic()
-        workload.load()
+        with wbkv.scenario(f"{scenario.name}/load"):
+            workload.load()
         say(f"{scenario.name}: loaded under {result.prefix} in {time.monotonic() - begun:.1f} s")
         folder = self._options.output / "locust" / scenario.name
         shutil.rmtree(folder, ignore_errors=True)
@@ -132,7 +142,7 @@ class Run:
             prefix=prefix,
             folder=str(folder.resolve()),
             traces=None if options.traces is None else str(options.traces.resolve()),
-            protocol=options.protocol or ("whitebox" if self._cluster is not None else None),
+            protocol=self._protocol,
             users=options.users,
             seconds=options.seconds,
             parent=os.getpid(),
@@ -146,10 +156,7 @@ class Run:
         with contextlib.ExitStack() as stack:
             if options.kill_after is not None:
                 assert self._cluster is not None, "checked with the options"
-                trace = None
-                if options.traces is not None:
-                    trace = stack.enter_context(wbkv.Trace(options.traces, scenario=scenario.name))
-                crash = Crash(self._cluster, client, trace)
+                crash = Crash(self._cluster, client, self._trace)
                 begun = Path(plan.folder).glob
                 stack.enter_context(crash.within(lambda: any(begun(f"{TALLY}*.json")), options.kill_after))
             output = None
