@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import wbkv
@@ -189,15 +190,16 @@ def _list() -> None:
 
 def _run(run: Run, options: Options) -> bool:
     options.output.mkdir(parents=True, exist_ok=True)
-    results = []
-    for result in run.results():
-        _tell(result)
-        results.append(result)
+    good = True
+    with closing(run.results()) as results:
+        for result in results:
+            _tell(result)
+            good = good and not result.wrong
     if options.endpoints:
         say(f"the keys are still there: wbkv delete --prefix {run.prefix}")
     if options.traces is not None:
         say(f"traces: {options.traces}")
-    return not any(result.wrong for result in results)
+    return good
 
 
 def _tell(result: Result) -> None:

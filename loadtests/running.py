@@ -11,8 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,6 +84,8 @@ class Run:
     """All scenarios, one after the other, on one cluster. Making it checks the scenarios."""
 
     def __init__(self, options: Options) -> None:
+        if find_spec("locust") is None:
+            raise LoadTestError("load tests need Locust: install wbkv[loadtests]")
         self._options = options
         self.scenarios = [read_scenario(name, options.overrides) for name in options.scenarios]
         self._shape = None if options.shape is None else read_shape(options.shape)
@@ -94,7 +98,7 @@ class Run:
         """How the cluster orders, if that is known."""
         return self._options.protocol or ("whitebox" if self._cluster is not None else None)
 
-    def results(self) -> Iterator[Result]:
+    def results(self) -> Generator[Result]:
         """Run everything. Whoever does not take all results ends it there."""
         options = self._options
         with contextlib.ExitStack() as stack:
@@ -110,21 +114,27 @@ class Run:
                 # What is loaded is traced as well: whoever verifies asks who has written what was read.
                 self._trace = stack.enter_context(wbkv.Trace(options.traces, protocol=self._protocol))
             client = stack.enter_context(wbkv.connect(endpoints, timeout=30.0, trace=self._trace))
+            times: Counter[str] = Counter()
             for name, scenario in zip(options.scenarios, self.scenarios, strict=True):
-                yield self._run(name, scenario, client, endpoints)
+                times[scenario.name] += 1
+                again = f"-{times[scenario.name]}" if times[scenario.name] > 1 else ""
+                yield self._run(name, scenario, scenario.name + again, client, endpoints)
 
-    def _run(self, name: str, scenario: Scenario, client: wbkv.Client[bytes], endpoints: list[str]) -> Result:
-        result = Result(scenario, f"{self.prefix}{scenario.name}/")
+    def _run(
+        self, given: str, scenario: Scenario, name: str, client: wbkv.Client[bytes], endpoints: list[str]
+    ) -> Result:
+        """Load, perform and check one. Its keys and files have a name that no other one has."""
+        result = Result(scenario, f"{self.prefix}{name}/")
         workload: Workload[Any] = scenario.workload(client, result.prefix, scenario.parameters)
         say(f"{scenario.name}: {scenario.about or 'no description'}")
         begun = time.monotonic()
         with wbkv.scenario(f"{scenario.name}/load"):
             workload.load()
         say(f"{scenario.name}: loaded under {result.prefix} in {time.monotonic() - begun:.1f} s")
-        folder = self._options.output / "locust" / scenario.name
+        folder = self._options.output / "locust" / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        status = self._perform(self._plan(name, folder, endpoints, result.prefix), scenario, client)
+        status = self._perform(self._plan(given, folder, endpoints, result.prefix), scenario, client)
         if status:
             result.wrong.append(f"Locust has ended with status {status}: see {folder / 'locust.log'}")
         self._collect(folder, result)
@@ -132,10 +142,10 @@ class Run:
         result.wrong += workload.check(result.tally)
         return result
 
-    def _plan(self, name: str, folder: Path, endpoints: list[str], prefix: str) -> Plan:
+    def _plan(self, given: str, folder: Path, endpoints: list[str], prefix: str) -> Plan:
         options = self._options
         return Plan(
-            scenario=name,
+            scenario=given,
             overrides=list(options.overrides),
             shape=options.shape,
             endpoints=endpoints,

@@ -24,7 +24,7 @@ def run(endpoints: list[str], output: Path, *options: str) -> subprocess.Complet
     """In a process of its own: Locust patches the standard library of its processes."""
     command = [sys.executable, "-m", "loadtests", "bank", "--endpoints", ",".join(endpoints)]
     command += ["--output", str(output), "--users", str(USERS), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)  # noqa: S603 - ours
 
 
 def test_two_processes_move_money_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_two_processes_move_money_and_nothing_is_lost(tmp_path: Path) -> None:
     traces = [lines_of(path) for path in sorted((tmp_path / "traces").glob("requests-*"))]
     performed = [lines for lines in traces if lines[0]["scenario"] != "bank/load"]
     assert (len(traces), len(performed)) == (3, 2), "a file for each process, and for what was loaded"
-    # Every transfer is in a trace, and in what its process has counted; ids are never those of both processes.
+    # Every transfer is in a trace, and was counted by its process; no id is of both processes.
     transfers = Counter(
         line["outcome"] for lines in performed for line in lines if line["scenario"] == "bank/transfer"
     )

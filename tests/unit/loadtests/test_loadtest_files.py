@@ -139,7 +139,7 @@ def test_a_run_fails_if_anything_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = Result(read_scenario("bank"), "loadtest/x/bank/")
-    monkeypatch.setattr(Run, "results", lambda run: iter([found]))
+    monkeypatch.setattr(Run, "results", lambda run: (each for each in [found]))
     given = ["bank", "--output", str(tmp_path), "--endpoints", "127.0.0.1:1"]
     assert command.main(given) == 0
     found.wrong.append("all accounts together have 1, not 2")
