@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -91,6 +92,7 @@ class Run:
         self._shape = None if options.shape is None else read_shape(options.shape)
         self._cluster: wbkv.testing.RunningCluster | None = None
         self._trace: wbkv.Trace | None = None
+        self._interrupted = False
         self.prefix = f"loadtest/{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}/"
 
     @property
@@ -119,6 +121,8 @@ class Run:
                 times[scenario.name] += 1
                 again = f"-{times[scenario.name]}" if times[scenario.name] > 1 else ""
                 yield self._run(name, scenario, scenario.name + again, client, endpoints)
+                if self._interrupted:
+                    return
 
     def _run(
         self, given: str, scenario: Scenario, name: str, client: wbkv.Client[bytes], endpoints: list[str]
@@ -174,7 +178,38 @@ class Run:
                 output = stack.enter_context(open(Path(plan.folder) / "locust.log", "wb"))
                 say(f"{scenario.name}: {options.users} users, {options.seconds} s; see {output.name}")
             environment = {**os.environ, VARIABLE: str(file)}
-            return _wait(subprocess.Popen(command, env=environment, stdout=output, stderr=output))  # noqa: S603 - ours
+            # In a session of its own, Locust does not hear Ctrl-C by itself: all its processes at once would.
+            return self._wait(
+                subprocess.Popen(  # noqa: S603 - ours
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            )
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        """Until it ends. Ctrl-C ends it: what was done is checked, and no other scenario begins."""
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            self._interrupted = True
+            say("ending; Ctrl-C again gives up")
+            process.send_signal(signal.SIGINT)
+            try:
+                return process.wait(GRACE_S)
+            except subprocess.TimeoutExpired as late:
+                raise LoadTestError(f"Locust does not end within {GRACE_S:g} s") from late
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(GRACE_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
 
     def _collect(self, folder: Path, result: Result) -> None:
         """What Locust's processes have left."""
@@ -214,28 +249,6 @@ def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Until it ends. Ctrl-C is for Locust, which has heard it, too; what it has done is checked as ever."""
-    try:
-        while True:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                say("ending; Ctrl-C again gives up")
-                try:
-                    return process.wait(GRACE_S)
-                except subprocess.TimeoutExpired as late:
-                    raise LoadTestError(f"Locust does not end within {GRACE_S:g} s") from late
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
 def pipeline(job: str, *arguments: str) -> int:
