@@ -14,22 +14,27 @@ import os
 import time
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import gevent
 import wbkv
 from grpc.experimental.gevent import init_gevent
 from locust import LoadTestShape, User, events, task
 from locust.env import Environment
-from locust.runners import MasterRunner
+from locust.rpc import Message
+from locust.runners import MasterRunner, WorkerRunner
 
 from loadtests.errors import LoadTestError, Violation
 from loadtests.pacing import Pace
-from loadtests.plan import SUMMARY, TALLY, Plan, read_plan
+from loadtests.plan import STOP_S, SUMMARY, TALLY, Plan, read_plan
 from loadtests.scenario import Scenario
 from loadtests.workloads.base import Workload
 
 logger = logging.getLogger("loadtests")
+
+FINISH: Final = "wbkv-finish"
+FINISHED: Final = "wbkv-finished"
+"""What Locust's processes tell each other at the end of a run."""
 
 PLAN = read_plan()
 SCENARIO = PLAN.read_scenario()
@@ -163,6 +168,46 @@ def _begin(environment: Environment, **_: object) -> None:
 def _pause(environment: Environment, **_: object) -> None:
     if hasattr(environment, "wbkv_process"):
         _process(environment).save()
+
+
+class Ending:
+    """How a run of several processes ends. Locust's master waits half a second for the last figures of its
+    workers, whose users may take longer to finish what they do: so it asks them to finish first.
+    """
+
+    def __init__(self, runner: MasterRunner) -> None:
+        self._runner = runner
+        self._finished: set[str] = set()
+        runner.register_message(FINISHED, self._heard)
+        events.test_stop.add_listener(self._finish)
+
+    def _heard(self, msg: Message, **_: object) -> None:
+        self._finished.add(msg.node_id)
+
+    def _finish(self, **_: object) -> None:
+        self._finished.clear()
+        asked = set(self._runner.clients)
+        self._runner.send_message(FINISH)
+        with gevent.Timeout(STOP_S + 5.0, exception=False):
+            while not asked <= self._finished:
+                gevent.sleep(0.01)
+
+
+@events.init.add_listener
+def _end_together(environment: Environment, **_: object) -> None:
+    runner = environment.runner
+    options = environment.parsed_options
+
+    def finish(**_: object) -> None:
+        assert isinstance(runner, WorkerRunner)
+        runner.stop()
+        runner._send_stats()  # noqa: SLF001 - there is no other way to send them at once
+        runner.send_message(FINISHED)
+
+    if isinstance(runner, WorkerRunner):
+        runner.register_message(FINISH, finish, concurrent=True)
+    elif isinstance(runner, MasterRunner) and options is not None and options.headless:
+        Ending(runner)
 
 
 @events.quitting.add_listener

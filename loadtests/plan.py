@@ -15,6 +15,8 @@ from loadtests.shape import Shape, read_shape
 VARIABLE: Final = "WBKV_LOADTEST"
 SUMMARY: Final = "summary.json"
 TALLY: Final = "tally-"
+STOP_S: Final = 5
+"""How long Locust waits for operations under way when a run ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,13 +24,11 @@ import wbkv.testing
 
 from loadtests.errors import LoadTestError
 from loadtests.faults import Crash
-from loadtests.plan import SUMMARY, TALLY, VARIABLE, Plan
+from loadtests.plan import STOP_S, SUMMARY, TALLY, VARIABLE, Plan
 from loadtests.scenario import Scenario, read_scenario
 from loadtests.shape import Shape, read_shape
 from loadtests.workloads.base import Tally, Workload
 
-STOP_S: Final = 5
-"""How long Locust waits for operations under way when a run ends."""
 GRACE_S: Final = 30.0
 """How long Locust itself may take to end."""
 _LOCUSTFILE: Final = Path(__file__).parent / "locustfile.py"
