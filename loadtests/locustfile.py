@@ -68,18 +68,19 @@ class Process:
             self._told.add(kind)
             logger.warning("%s: %s (others like it are only counted)", kind, error)
 
-    def save(self) -> None:
+    def save(self, *, ended: bool = False) -> None:
         """Write down what has been counted so far."""
         if self._trace is not None:
             self._trace.flush()
-        found = {**self.workload.tally.as_json(), "cpu_s": time.process_time() - self._cpu_s}
+        cpu_s = time.process_time() - self._cpu_s
+        found = {**self.workload.tally.as_json(), "cpu_s": cpu_s, "ended": ended}
         path = self._folder / f"{TALLY}{os.getpid()}.json"
         path.with_suffix(".new").write_text(json.dumps(found))
         path.with_suffix(".new").replace(path)
 
     def close(self) -> None:
         """No more is performed."""
-        self.save()
+        self.save(ended=True)
         self._client.close()
         if self._trace is not None:
             self._trace.close()

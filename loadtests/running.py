@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -134,8 +133,9 @@ class Run:
             workload.load()
         say(f"{scenario.name}: loaded under {result.prefix} in {time.monotonic() - begun:.1f} s")
         folder = self._options.output / "locust" / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in (*folder.glob(f"{TALLY}*.json"), folder / SUMMARY):
+            old.unlink(missing_ok=True)
         status = self._perform(self._plan(given, folder, endpoints, result.prefix), scenario, client)
         if status:
             result.wrong.append(f"Locust has ended with status {status}: see {folder / 'locust.log'}")
@@ -215,6 +215,8 @@ class Run:
             found = json.loads(path.read_text())
             result.tally.add(found)
             result.cpu_s += found["cpu_s"]
+            if not found["ended"]:
+                result.wrong.append(f"a process of Locust has died: {path} is not all that it has done")
         with contextlib.suppress(FileNotFoundError):
             result.summary = json.loads((folder / SUMMARY).read_text())
         tally = result.tally
