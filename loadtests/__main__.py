@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
         "--processes",
         type=_whole,
         default=1,
-        help="of Locust, each for about a thousand requests per second (1)",
+        help="of Locust, which share the users (1)",
     )
     add("--shape", help="how users come and go: a name (see --list), or a file")
     add("--web", nargs="?", const=WEB, metavar="HOST:PORT",
