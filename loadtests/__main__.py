@@ -217,6 +217,8 @@ def _tell(result: Result) -> None:
         f"{tally.failed.total()} failed, {tally.unknown.total()} with an unknown outcome; "
         f"{result.cpu_s / max(result.requests, 1) * 1e6:.0f} µs of Locust's CPU for each"
     )
+    for kind, count in tally.errors.most_common(20):
+        say(f"{result.scenario.name}: {count} of {kind}")
     for wrong in result.wrong[:20]:
         say(f"{result.scenario.name}: WRONG: {wrong}")
     if not result.wrong:

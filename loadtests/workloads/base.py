@@ -17,6 +17,7 @@ from loadtests.keyspace import Keyspace
 
 BATCH_BYTES: Final = 200_000
 BATCH_KEYS: Final = 500
+_COUNTED: Final = ("ok", "refused", "failed", "unknown", "errors")
 _SHOWN: Final = 20
 """So many violations are told of."""
 
@@ -57,17 +58,19 @@ class Tally:
     """Certainly not executed."""
     unknown: Counter[str] = field(default_factory=Counter)
     """Executed or not: nobody knows."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """What failed, or is unknown, by operation and the error's class."""
     violations: list[str] = field(default_factory=list)
 
     def add(self, other: Mapping[str, Any]) -> None:
         """What `as_json` gave elsewhere."""
-        for name in ("ok", "refused", "failed", "unknown"):
+        for name in _COUNTED:
             getattr(self, name).update(other[name])
         self.violations += other["violations"]
 
     def as_json(self) -> dict[str, Any]:
         """All of it."""
-        counts = {name: dict(getattr(self, name)) for name in ("ok", "refused", "failed", "unknown")}
+        counts = {name: dict(getattr(self, name)) for name in _COUNTED}
         return {**counts, "violations": self.violations[:_SHOWN]}
 
 
@@ -110,6 +113,7 @@ class Workload(Generic[P]):
         except wbkv.Error as error:
             certain = error.retry_safe or isinstance(error, wbkv.InvalidRequest)
             (tally.failed if certain else tally.unknown)[name] += 1
+            tally.errors[f"{name}: {type(error).__name__}"] += 1
             raise
         except BaseException:
             tally.unknown[name] += 1

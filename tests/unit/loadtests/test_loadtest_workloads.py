@@ -109,6 +109,7 @@ def test_a_transfer_that_ended_up_half_is_found(
         with pytest.raises(wbkv.OutcomeUnknown):
             perform(bank, "transfer")
     assert bank.tally.unknown == {"transfer": 1}
+    assert bank.tally.errors == {"transfer: OutcomeUnknown": 1}
     assert bank.check(bank.tally) == ["all accounts together have 39999, not 40000"]
 
 
