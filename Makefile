@@ -8,7 +8,7 @@ JOBS ?= 3
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test java lint types layers unit campaign torture spark-cluster figures docs proto clean
+.PHONY: help up test java lint types layers unit campaign torture loadtest spark-cluster figures docs proto clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -74,6 +74,9 @@ campaign: $(VENV)/installed ## many seeds of the simulator, for an hour or so
 torture: $(VENV)/installed ## random faults of a cluster of processes under load, for half an hour or so
 	for seed in 1 2 3 4 5 6; do WBKV_TORTURE=300 WBKV_SEED=$$seed \
 		$(BIN)/python -m pytest tests/faults/test_store_faults.py -k torture || exit 1; done
+
+loadtest: java ## a short load on a cluster by Locust: totals checked, and a page that reports on it
+	$(BIN)/python -m loadtests bank ycsb-b orders --users 20 --seconds 6 --processes 2 --set keys=500 --report
 
 spark-cluster: java ## jobs on a Spark cluster whose executors have nothing of ours, for some minutes
 	$(BIN)/python -m benchmarks.spark_cluster

@@ -72,7 +72,9 @@ REQUESTS: Final = StructType(
         StructField("scenario", StringType()),
         StructField("protocol", StringType()),
         StructField("clients", IntegerType()),  # how many there were at once in this measurement
-        StructField("start_us", LongType()),  # microseconds since the epoch; of the intended start, if later
+        StructField("start_us", LongType()),  # microseconds since the epoch
+        # When it should have started, if it was late: latency counts from there. Older traces have none.
+        StructField("intended_us", LongType()),
         StructField("end_us", LongType()),
         StructField("client", LongType()),  # the request's id; null if it has none (reads)
         StructField("sequence", LongType()),

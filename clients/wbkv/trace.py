@@ -24,6 +24,7 @@ housekeeping; a scan inside a transaction is recorded with what it has found.
   and that it is absent, are reads if all held, and so is the removal of a key that was not there.
 - `writes`: each key once, as the request left it; a key counts more than a range that has it. Of a range
   without an end, `end` is "". Of an `unknown` transaction, all that either branch could write.
+- `intended_us`: when the request should have begun, if `scenario` was told so; `start_us` is when it did.
 - Keys are text: bytes that are no UTF-8 are written in base64, after "base64:" (`wbkv.history.text_of`).
 """
 
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import threading
@@ -46,17 +48,39 @@ from wbkv.core.lines import Lines
 from wbkv.errors import Error
 
 _json_of: Final = json.JSONEncoder(separators=(",", ":")).encode
-_SCENARIO: Final[ContextVar[str | None]] = ContextVar("wbkv scenario", default=None)
+
+
+class _Block:
+    """What `scenario` says of the calls inside."""
+
+    __slots__ = ("intended_us", "name")
+
+    def __init__(self, name: str, intended_us: int | None) -> None:
+        self.name = name
+        self.intended_us = intended_us
+        """By the monotonic clock. The block's first request takes it."""
+
+
+_SCENARIO: Final[ContextVar[_Block | None]] = ContextVar("wbkv scenario", default=None)
 
 
 @contextlib.contextmanager
-def scenario(name: str) -> Iterator[None]:
+def scenario(name: str, *, intended: float | None = None) -> Iterator[None]:
     """What is called in this block, by this thread or task and by the tasks that it begins, belongs to a
     scenario of this name, whatever the trace says.
+
+    `intended` is for those who keep to a timetable: when the block's first request should have begun, in
+    seconds of `time.monotonic()`. Latency is counted from there, so that waiting for one's turn behind a slow
+    store is not hidden.
     """
     if not isinstance(name, str):
         raise TypeError(f"a scenario's name must be a str, not {name!r}")
-    before = _SCENARIO.set(name)
+    intended_us = None
+    if intended is not None:
+        if not isinstance(intended, int | float) or isinstance(intended, bool) or not math.isfinite(intended):
+            raise TypeError(f"an intended start must be a time in seconds, not {intended!r}")
+        intended_us = int(intended * 1e6)
+    before = _SCENARIO.set(_Block(name, intended_us))
     try:
         yield
     finally:
@@ -73,12 +97,13 @@ class Asked(Protocol):
 class Begun:
     """A request that may be sent."""
 
-    __slots__ = ("asked", "scenario", "start_us")
+    __slots__ = ("asked", "intended_us", "scenario", "start_us")
 
-    def __init__(self, asked: Asked, scenario: str, start_us: int) -> None:
+    def __init__(self, asked: Asked, scenario: str, start_us: int, intended_us: int | None) -> None:
         self.asked = asked
         self.scenario = scenario
         self.start_us = start_us
+        self.intended_us = intended_us
 
 
 class Trace:
@@ -166,7 +191,7 @@ class Trace:
         current = _SCENARIO.get()
         found = {
             "at_us": self._now_us(), "name": name, "node": node, "group": group,
-            "scenario": self.scenario if current is None else current,
+            "scenario": self.scenario if current is None else current.name,
         }  # fmt: skip
         self._lines.check()
         with self._lock:
@@ -186,12 +211,24 @@ class Trace:
     def begin(self, asked: Asked) -> Begun:
         """Something is asked for. `end` must follow."""
         self._lines.check()
-        current = _SCENARIO.get()
-        begun = Begun(asked, self.scenario if current is None else current, self._now_us())
+        now_us = self._now_us()
+        block = _SCENARIO.get()
+        if block is None:
+            begun = Begun(asked, self.scenario, now_us, None)
+        else:
+            begun = Begun(asked, block.name, now_us, self._intended_us(block, now_us))
         with self._lock:
             self._check()
             self._under_way.add(begun)
         return begun
+
+    def _intended_us(self, block: _Block, now_us: int) -> int | None:
+        """When the block's first request should have begun; None of the others, and of one that is early."""
+        intended_us, block.intended_us = block.intended_us, None
+        if intended_us is None:
+            return None
+        intended_us += self._base_us
+        return intended_us if intended_us < now_us else None
 
     def end(self, begun: Begun, outcome: str, error: str | None, answer: object) -> None:
         """It has ended so, with this answer if it is ok."""
@@ -199,7 +236,8 @@ class Trace:
         told = begun.asked.told(outcome, answer)
         why = "" if error is None else f',"error":"{error}"'
         head = self._heads.get(begun.scenario) or self._head(begun.scenario)
-        line = f'{head}{begun.start_us},"end_us":{end_us},"outcome":"{outcome}"{why}{told}}}'
+        late = "" if begun.intended_us is None else f',"intended_us":{begun.intended_us}'
+        line = f'{head}{begun.start_us}{late},"end_us":{end_us},"outcome":"{outcome}"{why}{told}}}'
         with self._lock:
             if begun in self._under_way:  # else the trace was closed meanwhile
                 self._under_way.remove(begun)

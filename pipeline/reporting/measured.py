@@ -27,16 +27,19 @@ _ERROR_LENGTH: Final = 200
 def asked(requests: DataFrame) -> DataFrame:
     """What a report needs of requests. What is not known is "" or 0, so that it groups and joins as a value.
 
-    `destinations` is the number of partitions. An error's text is cut to its first 200 characters.
+    A request that was late starts where it was intended to: whoever waits for a slow store waits, too, for
+    the requests that it did not send meanwhile. `destinations` is the number of partitions. An error's text
+    is cut to its first 200 characters.
     """
+    start_us = F.when(F.col("start_us").isNotNull(), F.least("start_us", "intended_us"))
     return requests.select(
         F.coalesce("run", F.lit("")).alias("run"),
         F.coalesce("scenario", F.lit("")).alias("scenario"),
         F.coalesce("protocol", F.lit("")).alias("protocol"),
         F.coalesce("clients", F.lit(0)).alias("clients"),
-        "start_us",
+        start_us.alias("start_us"),
         "end_us",
-        (F.col("end_us") - F.col("start_us")).alias("latency_us"),
+        (F.col("end_us") - start_us).alias("latency_us"),
         "partitions",
         F.when(F.col("partitions").isNull(), 0).otherwise(F.size("partitions")).alias("destinations"),
         F.coalesce("outcome", F.lit("unknown")).alias("outcome"),

@@ -90,7 +90,20 @@ def strange() -> list[Request]:
     ]
 
 
-TRACE = [*exact(), *mixed(random.Random(7)), *outage(), *strange()]
+def late() -> list[Request]:
+    """A request each 100 ms was intended, of 1 ms each; at first they wait for one of 2 s."""
+    rows = []
+    free = T0 + 2_500 * S
+    for place in range(100):
+        intended = T0 + 2_500 * S + place * 100_000
+        start = max(intended, free)
+        free = start + (2 * S if place == 0 else 1_000)
+        told = intended if start > intended else None
+        rows.append(request("late", start, free, intended_us=told))
+    return rows
+
+
+TRACE = [*late(), *exact(), *mixed(random.Random(7)), *outage(), *strange()]
 EVENTS = [
     {"at_us": CRASH, "name": "crash", "node": "n3", "group": 3, "scenario": None},
     {"at_us": CRASH + 2_500_000, "name": "leader", "node": "n1", "group": 3, "scenario": None},
@@ -141,6 +154,14 @@ def test_throughput_and_latency_of_a_regular_load_are_what_they_must_be(report: 
     assert row["throughput"] == pytest.approx(1_800 / 17.99)
     assert {row[name] for name in ("mean_ms", "p50_ms", "p999_ms", "max_ms")} == {5.0}
     assert row["stddev_ms"] == 0
+
+
+def test_latency_counts_from_the_intended_start(report: reporting.Report) -> None:
+    (row,) = of(report, "scenarios", scenario="late")
+    # After the first second, the first request that should have begun is 1 s late, and behind nine others.
+    assert row["max_ms"] == pytest.approx(1_000 + 10)
+    bins = of(report, "over_time", scenario="late")
+    assert [each["samples"] for each in bins[:4]] == [3, 3, 3, 3]
 
 
 def test_figures_are_those_that_another_way_gives(report: reporting.Report) -> None:

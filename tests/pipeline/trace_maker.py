@@ -171,7 +171,7 @@ class Maker:
             ("client", "sequence", "revision", "exact", "error", "protocol", "clients")
         )
         self.at_us += 100
-        times = {"start_us": self.at_us, "end_us": self.at_us + 50}
+        times = {"start_us": self.at_us, "end_us": self.at_us + 50, "intended_us": self.at_us - 5_000}
         about: Row = {
             "run": f"c{self.case}client",
             "scenario": "",

@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,26 @@ def test_scenarios_belong_to_threads_tasks_and_pipelines(traced: Traced) -> None
     assert found == {
         "thread": "usual", "inner": "inner", "outer": "outer", "pipelined": "outer", "piped": "piped",
     }  # fmt: skip
+
+
+def test_an_intended_start_is_that_of_the_first_request(traced: Traced) -> None:
+    client = traced.client
+    intended = time.monotonic() - 2.5
+    with wbkv.scenario("late", intended=intended):
+        client.put("x", b"")
+        client.put("y", b"")
+    with wbkv.scenario("early", intended=time.monotonic() + 1000):
+        client.put("z", b"")
+    first, *others = traced.lines()
+    assert 2_500_000 <= first["start_us"] - first["intended_us"] < 60_000_000
+    assert [each["scenario"] for each in others] == ["late", "early"]
+    assert all("intended_us" not in each for each in others)
+    for bad in ("1", float("nan"), True):
+        with (
+            pytest.raises(TypeError, match="intended start"),
+            wbkv.scenario("x", intended=bad),  # type: ignore[arg-type]  # that is the point
+        ):
+            pass
 
 
 def test_tasks_are_traced_alike() -> None:

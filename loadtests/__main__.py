@@ -1,0 +1,235 @@
+"""`python -m loadtests`: load tests of a cluster, checked and reported."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import wbkv
+
+from loadtests import running
+from loadtests.checking import toml_file
+from loadtests.errors import LoadTestError
+from loadtests.running import Options, Result, Run, say
+from loadtests.scenario import known, read_scenario
+from loadtests.shape import FOLDER as SHAPES
+
+WEB = "127.0.0.1:8089"
+EPILOG = """\
+exit status:
+  0    done, and everything is as it must be
+  1    something was lost, half done or wrong, or verify has found something, or more requests have failed
+       than --max-failures allows
+  2    bad usage, or a cluster that cannot be used
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    usual = Options(scenarios=(), output=Path())
+    found = argparse.ArgumentParser(
+        prog="python -m loadtests",
+        description="Put a cluster under load by Locust, check that nothing was lost, and report.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = found.add_argument
+    add("scenarios", nargs="*", metavar="SCENARIO", help="names (see --list), or files that end with .toml")
+    add("--list", action="store_true", help="list scenarios and shapes")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
+        help="a parameter, or mix.OPERATION=WEIGHT, of all scenarios")  # fmt: skip
+    load = found.add_argument_group("load")
+    add = load.add_argument
+    add("--users", type=_whole, default=usual.users, help=f"at most so many at once ({usual.users})")
+    add("--spawn-rate", type=_positive, metavar="RATE", help="users that begin per second (all in one)")
+    add("--seconds", type=_whole, default=usual.seconds, help=f"of each scenario ({usual.seconds})")
+    add(
+        "--processes",
+        type=_whole,
+        default=1,
+        help="of Locust, which share the users (1)",
+    )
+    add("--shape", help="how users come and go: a name (see --list), or a file")
+    add("--web", nargs="?", const=WEB, metavar="HOST:PORT",
+        help=f"serve Locust's page ({WEB}), and let a person start and stop")  # fmt: skip
+    cluster = found.add_argument_group("cluster")
+    add = cluster.add_argument
+    add("--endpoints", metavar="HOST:PORT,...", help="a cluster that is up, where keys under loadtest/ stay "
+        "(one is started, and removed)")  # fmt: skip
+    add("--nodes", type=_whole, default=usual.nodes, help=f"of a cluster that is started ({usual.nodes})")
+    add("--partitions", type=_whole, default=usual.partitions, help=f"the same ({usual.partitions})")
+    add(
+        "--kill-after",
+        type=_positive,
+        metavar="SECONDS",
+        help="kill a leading node then, for 5 s, in each scenario",
+    )
+    out = found.add_argument_group("results")
+    add = out.add_argument
+    add("--output", type=Path, metavar="DIR", help="a folder for all of it (build/loadtests/TIME)")
+    add("--traces", type=Path, metavar="DIR", help="a folder for the traces (OUTPUT/traces)")
+    add("--no-traces", action="store_true", help="record none")
+    add(
+        "--protocol",
+        metavar="NAME",
+        help="how the cluster orders, for the traces (whitebox if it is started here)",
+    )
+    add(
+        "--report",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help="make a page of the traces (OUTPUT/report); needs Java",
+    )
+    add("--verify", action="store_true", help="verify the traces; needs Java")
+    add("--max-failures", type=_percent, default=usual.max_failures, metavar="PERCENT",
+        help="fail if more requests do (100: errors are only counted)")  # fmt: skip
+    return found
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return found
+
+
+def _percent(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 100")
+    return found
+
+
+def _options(found: argparse.ArgumentParser, given: argparse.Namespace) -> Options:
+    """What was asked for, if it goes together."""
+    if given.web and len(given.scenarios) > 1:
+        found.error("--web is for one scenario at a time")
+    if given.web and not _is_address(given.web):
+        found.error(f"--web {given.web}: HOST:PORT is needed")
+    if given.endpoints and given.kill_after is not None:
+        found.error("--kill-after: only nodes of a cluster that is started here are killed")
+    if given.no_traces and (given.verify or given.report is not None or given.traces):
+        found.error("--no-traces: --traces, --verify and --report need them")
+    output = given.output or Path("build", "loadtests", time.strftime("%Y%m%d-%H%M%S"))
+    return Options(
+        scenarios=given.scenarios,
+        overrides=given.overrides,
+        shape=given.shape,
+        users=given.users,
+        spawn_rate=given.spawn_rate or given.users,
+        seconds=given.seconds,
+        processes=given.processes,
+        endpoints=given.endpoints.split(",") if given.endpoints else (),
+        nodes=given.nodes,
+        partitions=given.partitions,
+        kill_after=given.kill_after,
+        web=given.web,
+        output=output,
+        traces=None if given.no_traces else given.traces or output / "traces",
+        protocol=given.protocol,
+        max_failures=given.max_failures,
+    )
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do it. The exit status."""
+    found = parser()
+    given = found.parse_args(argv)
+    if given.list:
+        _list()
+        return 0
+    if not given.scenarios:
+        found.error(f"which scenarios? There are {', '.join(known())}")
+    options = _options(found, given)
+    try:
+        good = _run(Run(options), options)
+        traces = str(options.traces)
+        if given.verify:
+            good = _job(running.pipeline("verify", traces)) and good
+        if given.report is not None:
+            report = given.report or str(options.output / "report")
+            good = _job(running.pipeline("report", traces, "--output", report)) and good
+    except (LoadTestError, wbkv.Error, OSError, ValueError) as error:
+        print(f"python -m loadtests: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0 if good else 1
+
+
+def _list() -> None:
+    for name in known():
+        found = read_scenario(name)
+        print(f"{name:10} {found.about} ({', '.join(found.mix)})")
+    print("shapes:")
+    for path in sorted(SHAPES.glob("*.toml")):
+        print(f"{path.stem:10} {toml_file(path).get('about', '')}")
+
+
+def _run(run: Run, options: Options) -> bool:
+    options.output.mkdir(parents=True, exist_ok=True)
+    good = True
+    with closing(run.results()) as results:
+        for result in results:
+            _tell(result)
+            good = good and not result.wrong
+    if options.endpoints:
+        say(f"the keys are still there: wbkv delete --prefix {run.prefix}")
+    if options.traces is not None:
+        say(f"traces: {options.traces}")
+    return good
+
+
+def _tell(result: Result) -> None:
+    """What a scenario has given."""
+    print(
+        f"{'operation':24}{'requests':>9}{'failed':>8}{'/s':>9}{'mean':>8}{'p50':>7}{'p95':>7}{'p99':>7}  ms"
+    )
+    for row in result.summary:
+        figures = "".join(f"{row[name]:>7.0f}" for name in ("p50_ms", "p95_ms", "p99_ms"))
+        print(f"{row['name']:24}{row['requests']:>9}{row['failures']:>8}{row['per_second']:>9.1f}"
+              f"{row['mean_ms']:>8.1f}{figures}")  # fmt: skip
+    tally = result.tally
+    say(
+        f"{result.scenario.name}: {tally.ok.total()} done, {tally.refused.total()} refused, "
+        f"{tally.failed.total()} failed, {tally.unknown.total()} with an unknown outcome; "
+        f"{result.cpu_s / max(result.requests, 1) * 1e6:.0f} µs of Locust's CPU for each"
+    )
+    for kind, count in tally.errors.most_common(20):
+        say(f"{result.scenario.name}: {count} of {kind}")
+    for wrong in result.wrong[:20]:
+        say(f"{result.scenario.name}: WRONG: {wrong}")
+    if not result.wrong:
+        say(f"{result.scenario.name}: everything is as it must be")
+
+
+def _job(status: int) -> bool:
+    if status > 1:
+        raise LoadTestError(f"the job has ended with status {status}")
+    return status == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

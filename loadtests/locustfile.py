@@ -1,0 +1,259 @@
+"""Locust's part: users who perform a workload's operations, each a request in Locust's figures.
+
+Loaded by Locust, which has patched the standard library for gevent by then. With `--processes` Locust forks
+after that. What must not exist before a fork (gRPC's threads, channels, the client's id, the trace's file) is
+made in each process when its test starts, and gRPC is told of gevent first of all. One client serves all the
+users of a process; each of its calls lets the others run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import gevent
+import wbkv
+from grpc.experimental.gevent import init_gevent
+from locust import LoadTestShape, User, events, task
+from locust.env import Environment
+from locust.rpc import Message
+from locust.runners import MasterRunner, WorkerRunner
+
+from loadtests.errors import LoadTestError, Violation
+from loadtests.pacing import Pace
+from loadtests.plan import STOP_S, SUMMARY, TALLY, Plan, read_plan
+from loadtests.scenario import Scenario
+from loadtests.workloads.base import Workload
+
+logger = logging.getLogger("loadtests")
+
+FINISH: Final = "wbkv-finish"
+FINISHED: Final = "wbkv-finished"
+"""What Locust's processes tell each other at the end of a run."""
+
+PLAN = read_plan()
+SCENARIO = PLAN.read_scenario()
+SHAPE = PLAN.read_shape(SCENARIO)
+
+
+class Process:
+    """What a process that performs has: a client, a trace, a workload."""
+
+    def __init__(self, plan: Plan, scenario: Scenario) -> None:
+        init_gevent()
+        self._folder = Path(plan.folder)
+        self._cpu_s = time.process_time()
+        self._trace = None if plan.traces is None else _trace(plan, scenario)
+        parameters = scenario.parameters
+        self._client = wbkv.connect(
+            plan.endpoints,
+            timeout=parameters.timeout,
+            consistency="serializable" if parameters.consistency == "serializable" else "strict",
+            wait=10.0,
+            trace=self._trace,
+        )
+        self.workload: Workload[Any] = scenario.workload(self._client, plan.prefix, parameters)
+        self._told: set[str] = set()
+        self.save()  # which also says that it has begun
+
+    def tell_once(self, name: str, error: Exception) -> None:
+        """Say what an error is like: of each class, the first."""
+        kind = f"{name}: {type(error).__name__}"
+        if kind not in self._told:
+            self._told.add(kind)
+            logger.warning("%s: %s (others like it are only counted)", kind, error)
+
+    def save(self, *, ended: bool = False) -> None:
+        """Write down what has been counted so far."""
+        if self._trace is not None:
+            self._trace.flush()
+        cpu_s = time.process_time() - self._cpu_s
+        found = {**self.workload.tally.as_json(), "cpu_s": cpu_s, "ended": ended}
+        path = self._folder / f"{TALLY}{os.getpid()}.json"
+        path.with_suffix(".new").write_text(json.dumps(found))
+        path.with_suffix(".new").replace(path)
+
+    def close(self) -> None:
+        """No more is performed."""
+        self.save(ended=True)
+        self._client.close()
+        if self._trace is not None:
+            self._trace.close()
+
+
+def _trace(plan: Plan, scenario: Scenario) -> wbkv.Trace:
+    assert plan.traces is not None
+    return wbkv.Trace(plan.traces, scenario=scenario.name, protocol=plan.protocol, clients=plan.users)
+
+
+class StoreUser(User):
+    """Performs one operation after the other."""
+
+    _names = tuple(SCENARIO.mix)
+    _weights = tuple(SCENARIO.mix.values())
+
+    def on_start(self) -> None:
+        """Begin its timetable."""
+        self._rng = Random()
+        parameters = SCENARIO.parameters
+        self._pace = Pace(parameters.rate, parameters.think_time, self._rng, time.monotonic())
+        gevent.sleep(self._pace.wait(time.monotonic()))
+
+    def wait_time(self) -> float:
+        """For how long, until its next operation."""
+        return self._pace.wait(time.monotonic())
+
+    @task
+    def operation(self) -> None:
+        """One of the mix. Its time counts from when it should have begun."""
+        process = _process(self.environment)
+        name = self._rng.choices(self._names, self._weights)[0]
+        begun, failure = time.monotonic(), None
+        intended = self._pace.intended
+        try:
+            with wbkv.scenario(f"{SCENARIO.name}/{name}", intended=intended):
+                process.workload.perform(name, self._rng)
+        except (wbkv.Error, Violation) as error:
+            failure = type(error).__name__
+            process.tell_once(name, error)
+        took_s = time.monotonic() - (begun if intended is None else min(intended, begun))
+        self.environment.events.request.fire(
+            request_type=SCENARIO.name,
+            name=name,
+            response_time=took_s * 1000,
+            response_length=0,
+            exception=failure,  # errors are counted by their class: messages differ
+            context={},
+        )
+
+
+if SHAPE is not None:
+    _stages = SHAPE
+
+    class StagedShape(LoadTestShape):
+        """As many users as the shape wants."""
+
+        def tick(self) -> tuple[int, float] | None:
+            """How many now, and how fast they come or go."""
+            wanted = _stages.users_at(self.get_run_time(), PLAN.users, PLAN.seconds)
+            if wanted is None:
+                return None
+            return wanted, max(abs(wanted - self.get_current_user_count()), 1)
+
+
+def _process(environment: Environment) -> Process:
+    found: Process = environment.wbkv_process  # type: ignore[attr-defined]  # put there when the test starts
+    return found
+
+
+@events.test_start.add_listener
+def _begin(environment: Environment, **_: object) -> None:
+    """Also of a second test of the web page, which goes on with what the first one has left."""
+    if isinstance(environment.runner, MasterRunner) or hasattr(environment, "wbkv_process"):
+        return
+    try:
+        environment.wbkv_process = Process(PLAN, SCENARIO)  # type: ignore[attr-defined]  # see `_process`
+    except (wbkv.Error, LoadTestError) as error:
+        logger.error("%s", error)  # noqa: TRY400 - its message says it all
+        environment.process_exit_code = 2
+        assert environment.runner is not None
+        environment.runner.quit()
+
+
+@events.test_stop.add_listener
+def _pause(environment: Environment, **_: object) -> None:
+    if hasattr(environment, "wbkv_process"):
+        _process(environment).save()
+
+
+class Ending:
+    """How a run of several processes ends. Locust's master waits half a second for the last figures of its
+    workers, whose users may take longer to finish what they do: so it asks them to finish first.
+    """
+
+    def __init__(self, runner: MasterRunner) -> None:
+        self._runner = runner
+        self._finished: set[str] = set()
+        runner.register_message(FINISHED, self._heard)
+        events.test_stop.add_listener(self._finish)
+
+    def _heard(self, msg: Message, **_: object) -> None:
+        self._finished.add(msg.node_id)
+
+    def _finish(self, **_: object) -> None:
+        self._finished.clear()
+        asked = set(self._runner.clients)
+        self._runner.send_message(FINISH)
+        with gevent.Timeout(STOP_S + 5.0, exception=False):
+            while not asked <= self._finished:
+                gevent.sleep(0.01)
+
+
+@events.init.add_listener
+def _end_together(environment: Environment, **_: object) -> None:
+    runner = environment.runner
+    options = environment.parsed_options
+
+    def finish(**_: object) -> None:
+        assert isinstance(runner, WorkerRunner)
+        runner.stop()
+        runner._send_stats()  # noqa: SLF001 - there is no other way to send them at once
+        runner.send_message(FINISHED)
+
+    if isinstance(runner, WorkerRunner):
+        runner.register_message(FINISH, finish, concurrent=True)
+    elif isinstance(runner, MasterRunner) and options is not None and options.headless:
+        Ending(runner)
+
+
+@events.quitting.add_listener
+def _end(environment: Environment, **_: object) -> None:
+    if hasattr(environment, "wbkv_process"):
+        if environment.runner is not None:
+            environment.runner.stop()
+        _process(environment).close()
+
+
+def _summary(environment: Environment) -> list[dict[str, Any]]:
+    """Locust's figures, of each operation and of all."""
+    entries = [*environment.stats.entries.values(), environment.stats.total]
+    return [
+        {
+            "name": entry.name,
+            "requests": entry.num_requests,
+            "failures": entry.num_failures,
+            "per_second": entry.total_rps,
+            "mean_ms": entry.avg_response_time,
+            **{f"p{share:g}_ms": entry.get_response_time_percentile(share / 100) for share in (50, 95, 99)},
+            "max_ms": entry.max_response_time,
+        }
+        for entry in entries
+    ]
+
+
+@events.init.add_listener
+def _attend(environment: Environment, **_: object) -> None:
+    """What the first of Locust's processes does: it tells the figures, and sees to it that a run ends with
+    the process that has started it.
+    """
+    # The loop's clock stood still while modules were loaded: a run would be shorter by that.
+    gevent.get_hub().loop.update_now()
+    if os.getppid() != PLAN.parent:
+        return
+
+    def tell(**_: object) -> None:
+        Path(PLAN.folder, SUMMARY).write_text(json.dumps(_summary(environment)))
+
+    def watch() -> None:
+        while os.getppid() == PLAN.parent:
+            gevent.sleep(1.0)
+        if environment.runner is not None:
+            environment.runner.quit()
+
+    events.quit.add_listener(tell)
+    gevent.spawn(watch)

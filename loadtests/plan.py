@@ -1,0 +1,60 @@
+"""What Locust's processes are told: one file, whose path is in their environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from loadtests.errors import LoadTestError
+from loadtests.scenario import Scenario, read_scenario
+from loadtests.shape import Shape, read_shape
+
+VARIABLE: Final = "WBKV_LOADTEST"
+SUMMARY: Final = "summary.json"
+TALLY: Final = "tally-"
+STOP_S: Final = 5
+"""How long Locust waits for operations under way when a run ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One scenario's run."""
+
+    scenario: str
+    """A name or a file, as a person gave it; and what was set besides."""
+    overrides: list[str]
+    shape: str | None
+    endpoints: list[str]
+    prefix: str
+    """Of all keys."""
+    folder: str
+    """Where processes say what they have counted."""
+    traces: str | None
+    protocol: str | None
+    users: int
+    seconds: int
+    parent: int
+    """The process whose end ends the run."""
+
+    def write(self, path: Path) -> None:
+        """For `read_plan`."""
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    def read_scenario(self) -> Scenario:
+        """What it is about."""
+        return read_scenario(self.scenario, self.overrides)
+
+    def read_shape(self, scenario: Scenario) -> Shape | None:
+        """The one asked for, or the scenario's own, if it has any."""
+        return scenario.shape if self.shape is None else read_shape(self.shape)
+
+
+def read_plan() -> Plan:
+    """The plan of this process."""
+    path = os.environ.get(VARIABLE)
+    if not path:
+        raise LoadTestError(f"${VARIABLE} names no plan: start Locust by `python -m loadtests`")
+    return Plan(**json.loads(Path(path).read_text()))

@@ -1,0 +1,13 @@
+"""What users do with the store, and what must be true when they have done it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from loadtests.workloads.bank import Bank
+from loadtests.workloads.base import Workload
+from loadtests.workloads.orders import Orders
+from loadtests.workloads.ycsb import Ycsb
+
+WORKLOADS: Final[Mapping[str, type[Workload[Any]]]] = {"bank": Bank, "ycsb": Ycsb, "orders": Orders}

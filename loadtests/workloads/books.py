@@ -1,0 +1,115 @@
+"""The books of `orders` at the end, and what is wrong with them, after TPC-C's consistency conditions:
+
+- a warehouse has been paid what its districts have, and all warehouses what all customers have;
+- a district's orders have the numbers up to its counter, without a gap;
+- exactly the orders that are not delivered are new orders;
+- the stock of a warehouse has given just what the lines of all orders have of it;
+- a customer's balance is what was delivered to it, without what it has paid.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+
+def stocked(value: bytes | None) -> tuple[int, int]:
+    """How much there is of an item, and how much was taken in all."""
+    there, taken = (value or b"0 0").split()
+    return int(there), int(taken)
+
+
+def amount(order: dict[str, Any]) -> int:
+    """What an order costs."""
+    return sum(quantity * price for _, _, quantity, price in order["lines"])
+
+
+class Books:
+    """Everything there is at the end, by what it is, and what is wrong with it."""
+
+    def __init__(self, rows: dict[str, bytes], prefix: str) -> None:
+        self._prefix = prefix
+        self._numbers: Counter[tuple[str, ...]] = Counter()
+        """By place: ("{w0}", "paid"), ("{w0}", "district/01", "orders"), ..."""
+        self._taken: dict[str, int] = {}
+        self._orders: dict[str, dict[str, Any]] = {}
+        self._new: set[str] = set()
+        for name, value in rows.items():
+            home, _, row = name.partition("/")
+            kind = row.partition("/")[0]
+            if kind == "stock":
+                self._taken[name] = stocked(value)[1]
+            elif kind == "order":
+                self._orders[name] = json.loads(value)
+            elif kind == "new":
+                self._new.add(name.replace("/new/", "/order/", 1))
+            elif not row.endswith("/last"):
+                self._numbers[home, *row.rsplit("/", 1)] = int(value)
+        self.orders = len(self._orders)
+
+    def wrong(self) -> list[str]:
+        """What is wrong."""
+        return [*self._money(), *self._numbering(), *self._undelivered(), *self._stock(), *self._balances()]
+
+    def _sums(self, kind: str, what: str) -> Counter[str]:
+        """By warehouse, over its districts or customers."""
+        found: Counter[str] = Counter()
+        for place, number in self._numbers.items():
+            if len(place) == 3 and place[1].startswith(kind) and place[2] == what:
+                found[place[0]] += number
+        return found
+
+    def _money(self) -> Iterator[str]:
+        warehouses = Counter(
+            {place[0]: number for place, number in self._numbers.items() if place[1:] == ("paid",)}
+        )
+        districts = self._sums("district/", "paid")
+        for place in sorted(warehouses.keys() | districts.keys()):
+            if warehouses[place] != districts[place]:
+                yield f"{place} has been paid {warehouses[place]}, its districts {districts[place]}"
+        customers = self._sums("customer/", "paid").total()
+        if warehouses.total() != customers:
+            yield f"all warehouses have been paid {warehouses.total()}, all customers have paid {customers}"
+
+    def _numbering(self) -> Iterator[str]:
+        numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for name in self._orders:
+            home, _, district, number = name.split("/")
+            numbers[home, district].append(int(number))
+        counted = {(place[0], place[1].removeprefix("district/")): number
+                   for place, number in self._numbers.items() if place[-1] == "orders"}  # fmt: skip
+        for place in sorted(numbers.keys() | counted.keys()):
+            last = counted.get(place, 0)
+            if sorted(numbers[place]) != list(range(1, last + 1)):
+                yield f"district {'/'.join(place)} has {len(numbers[place])} orders, and counts to {last}"
+
+    def _undelivered(self) -> Iterator[str]:
+        open_ = {name for name, order in self._orders.items() if not order["carrier"]}
+        for name in sorted(open_ ^ self._new):
+            yield f"{name} is {'not delivered, but no' if name in open_ else 'delivered, but a'} new order"
+
+    def _stock(self) -> Iterator[str]:
+        ordered: Counter[str] = Counter()
+        for order in self._orders.values():
+            for _, key, quantity, _ in order["lines"]:
+                ordered[key.removeprefix(self._prefix)] += quantity
+        for name in sorted(self._taken.keys() | ordered.keys()):
+            if self._taken.get(name, 0) != ordered[name]:
+                yield f"{name} has given {self._taken.get(name, 0)}, and orders have {ordered[name]} of it"
+
+    def _balances(self) -> Iterator[str]:
+        wanted: Counter[tuple[str, ...]] = Counter()
+        for name, order in self._orders.items():
+            if order["carrier"]:
+                wanted[name.split("/")[0], order["customer"].rstrip("/")] += amount(order)
+        for (home, *rest), number in self._numbers.items():
+            if rest[-1] == "paid" and rest[0].startswith("customer/"):
+                wanted[home, rest[0]] -= number
+        found: dict[tuple[str, ...], int] = {
+            place[:2]: number for place, number in self._numbers.items() if place[-1] == "balance"
+        }
+        for place in sorted(wanted.keys() | found.keys()):
+            if wanted[place] != found.get(place, 0):
+                yield f"{'/'.join(place)} has a balance of {found.get(place, 0)}, not {wanted[place]}"

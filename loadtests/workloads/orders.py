@@ -1,0 +1,219 @@
+"""A wholesale supplier's orders, after TPC-C: warehouses, each in one partition, that supply each other.
+
+Every key of a warehouse has its tag, so all of it is in one partition; warehouses go round all partitions.
+An order whose lines come from a far warehouse, and a payment of a far customer, cross partitions, each in one
+transaction. The rows are fewer and shorter than TPC-C's, the transactions and their weights are its five.
+What must be true at the end is in `books`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Final
+
+import wbkv
+
+from loadtests.checking import bounded
+from loadtests.errors import LoadTestError, Violation
+from loadtests.workloads.base import Parameters, Put, Tally, Workload
+from loadtests.workloads.books import Books, amount, stocked
+
+_REFILL: Final = 10
+"""Stock below this, after a line is taken from it, is filled up by ..."""
+_FILLED: Final = 91
+_RECENT: Final = 20
+"""Orders that stock-level looks at."""
+_TAGS_TRIED: Final = 10_000
+_UNUSED_PERCENT: Final = 1
+"""Of orders that name an item that nobody has, and are rolled back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrdersParameters(Parameters):
+    """The supplier's own. `keys` are the items."""
+
+    warehouses: int = bounded(6, 1, 10_000)
+    districts: int = bounded(4, 1, 100)
+    """Of a warehouse."""
+    customers: int = bounded(30, 1, 10_000)
+    """Of a district."""
+    lines: int = bounded(10, 1, 15)
+    """Of an order, at most; at least half as many."""
+
+
+class Orders(Workload[OrdersParameters]):
+    """See the module."""
+
+    PARAMETERS: ClassVar[type[Parameters]] = OrdersParameters
+    OPERATIONS: ClassVar[tuple[str, ...]] = (
+        "new-order", "payment", "order-status", "delivery", "stock-level",
+    )  # fmt: skip
+
+    def __init__(self, client: wbkv.Client[bytes], prefix: str, parameters: OrdersParameters) -> None:
+        super().__init__(client, prefix, parameters)
+        if parameters.multi_partition and min(parameters.warehouses, len(self.partitions)) < 2:
+            raise LoadTestError(
+                f"multi_partition = {parameters.multi_partition:g} needs two warehouses and two partitions: "
+                f"there are {parameters.warehouses} and {len(self.partitions)}"
+            )
+        self._tags = list(self._places())
+        self._homes = [client.partition_of(self._row(place, "")) for place in range(parameters.warehouses)]
+
+    def _places(self) -> Iterator[str]:
+        """A tag for each warehouse, so that they go round the partitions."""
+        number = 0
+        for place in range(self.parameters.warehouses):
+            wanted = self.partitions[place % len(self.partitions)]
+            for _ in range(_TAGS_TRIED):
+                tag = f"{self.prefix}{{w{number}}}/"
+                number += 1
+                if self.client.partition_of(tag) == wanted:
+                    yield tag
+                    break
+            else:
+                raise LoadTestError(
+                    f"no tag of {_TAGS_TRIED} is in partition {wanted}: are keys placed by their hash?"
+                )
+
+    def _row(self, warehouse: int, row: str) -> str:
+        return self._tags[warehouse] + row
+
+    def load(self) -> None:
+        """Fill the warehouses. All counters begin at 0, which is what an absent key counts as."""
+        self.write_all(self._stock())
+
+    def _stock(self) -> Iterator[Put]:
+        for warehouse in range(self.parameters.warehouses):
+            for item in range(self.parameters.keys):
+                yield self._row(warehouse, f"stock/{item:06d}"), b"100 0"
+
+    def _far(self, rng: Random, warehouse: int) -> int:
+        """Another one, in another partition."""
+        home = self._homes[warehouse]
+        return rng.choice([place for place, partition in enumerate(self._homes) if partition != home])
+
+    def _some(self, rng: Random) -> tuple[int, int, str]:
+        """A warehouse, one of its districts, and the customer who comes there: row's name, not key."""
+        parameters = self.parameters
+        district = rng.randrange(parameters.districts)
+        customer = f"customer/{district:02d}/{rng.randrange(parameters.customers):05d}/"
+        return rng.randrange(parameters.warehouses), district, customer
+
+    # The five transactions
+
+    def new_order(self, rng: Random) -> bool:
+        """Some items, mostly of the warehouse itself: take a number, write the order, take it from stock."""
+        parameters = self.parameters
+        warehouse, district, customer = self._some(rng)
+        count = min(rng.randint((parameters.lines + 1) // 2, parameters.lines), parameters.keys)
+        items: dict[int, None] = {}
+        while len(items) < count:
+            items[self.ranks.draw(rng, parameters.keys)] = None
+            if rng.random() < 0.1:  # under a heavy skew, hardly any other one is ever drawn
+                items[rng.randrange(parameters.keys)] = None
+        suppliers = [warehouse] * len(items)
+        if self.crosses(rng):
+            suppliers[0] = self._far(rng, warehouse)
+        lines = [
+            (supplier, self._row(supplier, f"stock/{item:06d}"), rng.randint(1, 10), rng.randint(1, 100))
+            for supplier, item in zip(suppliers, items, strict=True)
+        ]
+        order = {"customer": customer, "lines": lines, "carrier": 0, "data": self.payload(rng).decode()}
+        unused = rng.random() * 100 < _UNUSED_PERCENT
+        return _order(self.client, self._tags[warehouse], district, order, unused=unused)
+
+    def payment(self, rng: Random) -> None:
+        """A customer pays in a district, perhaps one of a far warehouse's: in one message."""
+        warehouse, district, customer = self._some(rng)
+        home = self._far(rng, warehouse) if self.crosses(rng) else warehouse
+        amount = rng.randint(1, 5_000)
+        result = self.client.txn().then(
+            wbkv.add(self._row(warehouse, "paid"), amount),
+            wbkv.add(self._row(warehouse, f"district/{district:02d}/paid"), amount),
+            wbkv.add(self._row(home, f"{customer}paid"), amount),
+            wbkv.add(self._row(home, f"{customer}balance"), -amount),
+        ).commit()  # fmt: skip
+        if any(isinstance(each, wbkv.Failed) for each in result.results):
+            raise Violation(f"a sum is no number: {result.results}")
+
+    def order_status(self, rng: Random) -> None:
+        """A customer's balance, and its last order."""
+        warehouse, _, customer = self._some(rng)
+        last = _status(self.client, self._row(warehouse, customer))
+        if last is not None and json.loads(last)["customer"] != customer:
+            raise Violation(f"the last order of {customer} is {last!r}")
+
+    def delivery(self, rng: Random) -> bool:
+        """The oldest new order of a district is delivered."""
+        warehouse, district, _ = self._some(rng)
+        return _deliver(self.client, self._tags[warehouse], district, rng.randint(1, 10))
+
+    def stock_level(self, rng: Random) -> None:
+        """The stock of the items that were ordered last in a district."""
+        warehouse, district, _ = self._some(rng)
+        orders = self._row(warehouse, f"order/{district:02d}/")
+        found = list(self.client.scan(orders, limit=_RECENT, reverse=True))
+        wanted = {
+            line[1] for entry in found for line in json.loads(entry.value)["lines"] if line[0] == warehouse
+        }
+        if wanted and None in self.client.get_many(sorted(wanted)):
+            raise Violation(f"an item of {orders} has no stock")
+
+    # What must be true
+
+    def check(self, tally: Tally) -> list[str]:
+        """All of it, at one moment."""
+        found = Books(self.snapshot(), self.prefix)
+        told = found.wrong()
+        least = tally.ok["new-order"]
+        most = least + tally.unknown["new-order"]
+        if not least <= found.orders <= most:
+            wanted = f"{least}" if least == most else f"{least} to {most}"
+            told.append(f"there are {found.orders} orders, and {wanted} were acknowledged")
+        return told
+
+
+@wbkv.transactional
+def _order(
+    tx: wbkv.Transaction[bytes], home: str, district: int, order: dict[str, Any], *, unused: bool
+) -> bool:
+    lines = order["lines"]
+    counter = f"{home}district/{district:02d}/orders"
+    last, *stocks = tx.get_many([counter, *(line[1] for line in lines)])
+    if unused:
+        return False  # nothing was written, so there is nothing to roll back
+    number = int(last or 0) + 1
+    for (_, key, quantity, _), value in zip(lines, stocks, strict=True):
+        there, taken = stocked(value)
+        there -= quantity
+        tx.put(key, b"%d %d" % (there + _FILLED if there < _REFILL else there, taken + quantity))
+    name = f"{district:02d}/{number:09d}"
+    tx.put(counter, b"%d" % number)
+    tx.put(f"{home}order/{name}", json.dumps(order, separators=(",", ":")).encode())
+    tx.put(f"{home}new/{name}", b"")
+    tx.put(f"{home}{order['customer']}last", name.encode())
+    return True
+
+
+@wbkv.transactional
+def _status(tx: wbkv.Transaction[bytes], customer: str) -> bytes | None:
+    _, last = tx.get_many([f"{customer}balance", f"{customer}last"])
+    home = customer[: customer.index("}/") + 2]
+    return None if last is None else tx.get(f"{home}order/{last.decode()}")
+
+
+@wbkv.transactional
+def _deliver(tx: wbkv.Transaction[bytes], home: str, district: int, carrier: int) -> bool:
+    oldest = next(iter(tx.scan(f"{home}new/{district:02d}/", limit=1)), None)
+    if oldest is None:
+        return False
+    key = f"{home}order/{oldest.name.removeprefix(f'{home}new/')}"
+    order = json.loads(tx.get(key) or b"{}")
+    order["carrier"] = carrier
+    tx.delete(oldest.key)
+    tx.put(key, json.dumps(order, separators=(",", ":")).encode())
+    tx.add(f"{home}{order['customer']}balance", amount(order))
+    return True
