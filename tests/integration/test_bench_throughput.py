@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.command import main
-from benchmarks.load import LoadError, Plan, PlanError, measure, running
+from benchmarks.load import LoadError, Plan, PlanError, measure, running, targets
 from benchmarks.load.processes import workers
 from benchmarks.load.worker import Job
 from kvstore.client import MulticastClient
@@ -102,6 +102,21 @@ def test_clocks_are_logical(cluster: LocalCluster) -> None:
     assert asyncio.run(place(cluster)) < TICKS_PER_S
 
 
+def test_clients_are_in_every_region(cluster: LocalCluster) -> None:
+    """From r3, group 1 is a round trip away: its quorums need r1, where its leader is, or else n3 leads."""
+
+    async def main() -> float:
+        async with targets.multicast(FAR, cluster.config, "r3") as send:
+            await send((1,))  # whoever leads is known now
+            began = time.monotonic()
+            await send((1,))
+            return time.monotonic() - began
+
+    assert targets.places(cluster.config) == ["r1", "r2", "r3"]
+    assert targets.delays_s(cluster.config, "r2") == {"n1": 0.03, "n3": 0.0375, "n4": 0.03}
+    assert asyncio.run(main()) >= 0.125
+
+
 def test_a_leader_crashes_on_a_node_of_its_own(cluster: LocalCluster, tmp_path: Path) -> None:
     """Nothing is answered sooner than it can be between regions, and everything in the end."""
     topology = cluster.config.topology
@@ -114,7 +129,7 @@ def test_a_leader_crashes_on_a_node_of_its_own(cluster: LocalCluster, tmp_path: 
     assert "n4" not in found.cpu_us
     rows = [row.split(",") for row in (tmp_path / "samples" / "samples-0.csv").read_text().splitlines()[1:]]
     assert {row[4] for row in rows} == {"ok"}
-    # Whoever is in r1 or r2 is 30 ms from the nearest majority, and everyone from one of the leaders.
+    # A quorum of group 0 is in two regions.
     assert min(int(row[1]) - int(row[0]) for row in rows) >= 60_000
     assert max(int(row[1]) for row in rows) > found.began_us + 500_000
 
