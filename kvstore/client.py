@@ -7,6 +7,7 @@ Fault tests and benchmarks use it. Whoever wants a key-value store wants `wbkv` 
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -51,12 +52,20 @@ class MulticastClient:
         client: ClientId | None = None,
         retry_s: float = 0.5,
         limits: Limits | None = None,
+        delays_s: Mapping[NodeId, float] | None = None,
     ) -> None:
-        """The client's id must be new: groups take its first message for a repetition, if it is not."""
+        """The client's id must be new: groups take its first message for a repetition, if it is not.
+
+        `delays_s` emulates how far away nodes are: each way takes so long. Others are near.
+        """
         for group in topology.groups:
             for member in topology.members(group):
                 if member not in directory:
                     raise InvalidArgument(f"the directory does not say where {member} is")
+        for node, delay_s in (delays_s or {}).items():
+            if not 0 <= delay_s < math.inf:
+                raise InvalidArgument(f"delays_s: {delay_s} s to {node} is not a time")
+        self._delays_s = dict(delays_s or {})
         self.client = ClientId(1 + secrets.randbelow(2**64 - 1)) if client is None else client
         self.limits = limits or Limits()
         self.late = 0
@@ -67,10 +76,7 @@ class MulticastClient:
             version=PROTOCOL_VERSION, cluster=cluster_id, topology_hash=topology_hash, client=self.client
         )
         addresses = dict(directory.values())
-        self._links = {
-            node: Link(node, addresses, self._hello, self.limits, on_frame=self._receive)
-            for node in addresses
-        }
+        self._links = {node: self._link(node, addresses) for node in addresses}
         self._answers: dict[MessageId, asyncio.Future[dict[GroupId, Timestamp]]] = {}
         self._deadlines: dict[MessageId, asyncio.TimerHandle] = {}
         self._missed: set[ReplicaId] = set()
@@ -211,11 +217,14 @@ class MulticastClient:
                     self._add(member, *found)
         self._sender.learned.clear()
 
+    def _link(self, node: NodeId, addresses: Mapping[NodeId, Address]) -> Link:
+        delay_s = self._delays_s.get(node, 0.0)
+        return Link(node, addresses, self._hello, self.limits, on_frame=self._receive, delay_s=delay_s)
+
     def _add(self, member: ReplicaId, node: NodeId, address: Address) -> None:
         self._node_of[member] = node
         if node not in self._links:
-            addresses = {node: address}
-            link = self._links[node] = Link(node, addresses, self._hello, self.limits, on_frame=self._receive)
+            link = self._links[node] = self._link(node, {node: address})
             if self._loop is not None:
                 link.start()
 

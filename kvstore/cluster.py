@@ -73,9 +73,12 @@ class LocalCluster:
         protocol: str | None = None,
         durability: Durability | None = None,
         application: str | None = None,
+        clock: str | None = None,
         store: StoreConfig | None = None,
         timing: Timing | None = None,
+        regions: Mapping[str, str] | None = None,
         delays_ms: Mapping[str, float] | None = None,
+        groups: Sequence[Sequence[str]] | None = None,
         trace: Path | str | None = None,
         restart: bool = True,
         command: Sequence[str] = SERVE,
@@ -84,8 +87,9 @@ class LocalCluster:
         report: Callable[[str], None] = logger.warning,
     ) -> None:
         """What is None is as the folder has it, or as usual. `port` is the first node's, `api_port` the one
-        where it serves clients; the rest count up. `trace` is a folder where nodes record what they deliver,
-        as long as this object runs them.
+        where it serves clients; the rest count up. `regions` and `delays_ms` emulate a wide area; `groups`
+        has the members of each group, in the place of `partitions` and `replicas` (`config.placed` is the
+        usual). `trace` is a folder where nodes record what they deliver, as long as this object runs them.
 
         `command` is started with `--config FILE --node NAME`, and `--trace` if there is one. `report` gets
         what happens to nodes; it is called from other threads. Raises `ConfigError` or `ClusterError`.
@@ -93,6 +97,8 @@ class LocalCluster:
         self.data = Path(data).absolute()
         self.grace_s = grace_s
         self._report = report
+        partitions, replicas = _sizes(partitions, replicas, groups)
+        groups = None if groups is None else [list(members) for members in groups]
         more = [] if trace is None else ["--trace", str(_writable(trace))]
         self._lock = folder.lock(self.data)
         try:
@@ -101,8 +107,8 @@ class LocalCluster:
                 found = Config.load(file)
                 wanted: dict[str, object] = {"nodes": nodes, "partitions": partitions, "replicas": replicas}
                 wanted |= {"protocol": protocol, "durability": durability}
-                wanted |= {"application": application, "store": store}
-                wanted |= {"timing": timing, "delays_ms": delays_ms}
+                wanted |= {"application": application, "clock": clock, "store": store}
+                wanted |= {"timing": timing, "regions": regions, "delays_ms": delays_ms, "groups": groups}
                 folder.compare(file, found, wanted)
                 self.config = found
                 count = len(found.nodes)
@@ -127,9 +133,12 @@ class LocalCluster:
                     protocol=protocol or "whitebox",
                     durability=durability or "fsync",
                     application=application or "store",
+                    clock=clock or "hybrid",
                     store=store,
                     timing=timing,
+                    regions=regions,
                     delays_ms=delays_ms,
+                    groups=groups,
                 )
                 check_ports(self.config)
                 self._create(file, make_disk)
@@ -334,6 +343,18 @@ def _writable(folder: Path | str) -> Path:
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"cannot record in {path}: {there} is no folder that can be written to")
     return path
+
+
+def _sizes(
+    partitions: int | None, replicas: int | None, groups: Sequence[Sequence[str]] | None
+) -> tuple[int | None, int | None]:
+    """How many groups of how many members, unless it is all said by their members."""
+    if groups is None:
+        return partitions, replicas
+    for name, number in (("partitions", partitions), ("replicas", replicas)):
+        if number is not None:
+            raise ConfigError(f"{name} and groups say the same: leave out one of them")
+    return len(groups), None
 
 
 def usual_replicas(nodes: int, protocol: str | None) -> int:

@@ -4,6 +4,7 @@
     id = "3f0c9a"
     protocol = "whitebox"        # any of `multicast.PROTOCOLS` or `VARIANTS`; whitebox if left out
     durability = "fsync"         # or "os": acknowledge before the disk has it
+    clock = "hybrid"             # or "logical": timestamps that do not follow the time of day
 
     [timing]                     # fields of `multicast.Timing`; those left out keep their defaults
     election_s = 0.8
@@ -64,6 +65,7 @@ PORT: Final = 7101
 API_PORT: Final = 7400
 
 APPLICATIONS: Final = ("store", "multicast")
+CLOCKS: Final = ("hybrid", "logical")
 PLACEMENTS: Final = ("hashed", "ordered")
 
 LIMITS_MAX: Final[Mapping[str, int]] = {
@@ -135,6 +137,8 @@ class Config:
     durability: Durability = "fsync"
     application: str = "store"
     """What delivered messages mean: "store", or "multicast" for nothing but their order."""
+    clock: str = "hybrid"
+    """What gives local timestamps: "hybrid" clocks follow the time of day, "logical" ones are the paper's."""
     store: StoreConfig = field(default_factory=StoreConfig)
     timing: Timing = field(default_factory=Timing)
     delays_ms: Mapping[str, float] = field(default_factory=dict)
@@ -197,21 +201,31 @@ class Config:
         protocol: str = "whitebox",
         durability: Durability = "fsync",
         application: str = "store",
+        clock: str = "hybrid",
         store: StoreConfig | None = None,
         timing: Timing | None = None,
+        regions: Mapping[str, str] | None = None,
         delays_ms: Mapping[str, float] | None = None,
+        groups: Sequence[Sequence[str]] | None = None,
     ) -> Config:
         """A new cluster on this machine: nodes n1, n2, ..., groups 0, 1, ..., with fresh incarnations.
 
-        Group g's preferred leader is node g + 1, counted around, and its other members are the nodes that
-        follow. With a replica on every node, all groups list the nodes in the same order.
+        `groups` says which nodes are members of which, else it is as `placed` has it. `regions` says where
+        nodes are, for `delays_ms`.
         """
         for name, number in (("nodes", nodes), ("partitions", partitions), ("replicas", replicas)):
             if number < 1:
                 raise ConfigError(f"{name} must be at least 1, not {number}")
-        if replicas > nodes:
+        if replicas > nodes and groups is None:
             raise ConfigError(f"{replicas} replicas of a group need as many nodes, not {nodes}")
+        members = placed(nodes, partitions, replicas) if groups is None else groups
+        if len(members) != partitions:
+            raise ConfigError(f"groups has members of {len(members)} groups, and there are {partitions}")
         names = [NodeId(f"n{number}") for number in range(1, nodes + 1)]
+        regions = regions or {}
+        for name in regions:
+            if name not in names:
+                raise ConfigError(f"regions: unknown node {_show(name)}{_instead(name, names)}")
         found = range(PORT, PORT + nodes) if ports is None else ports
         apis: list[str | None] = [None] * nodes
         if application == "store":
@@ -220,16 +234,16 @@ class Config:
         return cls(
             id=secrets.token_hex(8),
             nodes={
-                name: NodeConfig(f"127.0.0.1:{port}", name, 1 + secrets.randbelow(INCARNATION_MAX), api=api)
+                name: NodeConfig(
+                    f"127.0.0.1:{port}", name, 1 + secrets.randbelow(INCARNATION_MAX), regions.get(name), api
+                )
                 for name, port, api in zip(names, found, apis, strict=True)
             },
-            groups={
-                GroupId(g): tuple(names[(g + (n - g) % replicas) % nodes] for n in range(replicas))
-                for g in range(partitions)
-            },
+            groups={GroupId(g): tuple(map(NodeId, each)) for g, each in enumerate(members)},
             protocol=protocol,
             durability=durability,
             application=application,
+            clock=clock,
             store=store or StoreConfig(),
             timing=timing or Timing(),
             delays_ms=delays_ms or {},
@@ -361,6 +375,15 @@ class Config:
         return [name for name in (node, self.nodes[node].region) if name is not None]
 
 
+def placed(nodes: int, partitions: int, replicas: int) -> list[list[str]]:
+    """Which nodes are members of which groups, unless somebody says otherwise.
+
+    Group g's preferred leader is node g + 1, counted around, and its other members are the nodes that follow.
+    With a replica on every node, all groups list the nodes in the same order.
+    """
+    return [[f"n{1 + (g + (n - g) % replicas) % nodes}" for n in range(replicas)] for g in range(partitions)]
+
+
 # Checking what a configuration says
 
 
@@ -369,6 +392,11 @@ def _check(config: Config) -> None:
     _check_choice(config.protocol, _PROTOCOLS, ("cluster", "protocol"))
     _check_choice(config.durability, DURABILITY, ("cluster", "durability"))
     _check_choice(config.application, APPLICATIONS, ("cluster", "application"))
+    _check_choice(config.clock, CLOCKS, ("cluster", "clock"))
+    if config.clock == "logical" and config.application == "store":
+        # It forgets clients by the time since their revisions, and judges what revisions can have been seen.
+        problem = '"logical" does not go with the store, whose revisions tell the time'
+        raise ConfigError(problem, ("cluster", "clock"))
     for name in _TIMING:
         if not 0 <= getattr(config.timing, name) < 2**63:
             raise ConfigError(f"{getattr(config.timing, name)} is too much", ("timing", name))
@@ -520,7 +548,7 @@ class _Table:
 
 def _read(document: dict[str, Any], directory: Path) -> Config:
     top = _Table(document, (), ("cluster", "store", "timing", "nodes", "groups", "delays", "trace"))
-    cluster = top.table("cluster", ("id", "protocol", "durability", "application"), required=True)
+    cluster = top.table("cluster", ("id", "protocol", "durability", "application", "clock"), required=True)
     delays = top.table("delays")
     trace = top.table("trace", ("deliveries",))
     nodes = top.table("nodes", required=True)
@@ -532,6 +560,7 @@ def _read(document: dict[str, Any], directory: Path) -> Config:
         protocol=cluster.text("protocol", "whitebox"),
         durability=cast(Durability, cluster.text("durability", "fsync")),  # `Config` checks it
         application=cluster.text("application", "store"),
+        clock=cluster.text("clock", "hybrid"),
         store=_read_store(top.table("store", ("placement", "splits", *LIMITS_MAX))),
         timing=_read_timing(top.table("timing", _TIMING)),
         delays_ms={key: delays.number(key) for key in delays.values},
@@ -620,7 +649,7 @@ def _parts(dotted: str) -> tuple[str, ...]:
 def _write(config: Config) -> str:
     """The whole file, in the one style that we write."""
     lines = ["[cluster]"]
-    keys = ("id", "protocol", "durability", "application")
+    keys = ("id", "protocol", "durability", "application", "clock")
     lines += [f"{key} = {_show(getattr(config, key))}" for key in keys]
     lines += _write_store(config.store)
     plain = Timing()

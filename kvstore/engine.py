@@ -111,7 +111,7 @@ class Engine:
                 me, config.topology, self._replicas(), config.protocol_type,
                 node_of=self.directory.node_of, place=place_of(me, config.addresses[me]),
                 clock=self, network=links, log=self.disk.log, application=self._application(),
-                wall_s=self._wall_s,
+                wall_s=self._wall_s if config.clock == "hybrid" else None,
                 rng=random.Random(secrets.randbits(128)), timing=config.timing, on_learned=self._learned,
                 recorder=self._recorder,
             )  # fmt: skip

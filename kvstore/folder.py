@@ -58,9 +58,12 @@ def compare(file: Path, config: Config, wanted: Mapping[str, object]) -> None:
         "protocol": config.protocol,
         "durability": config.durability,
         "application": config.application,
+        "clock": config.clock,
         "store": config.store,
         "timing": config.timing,
+        "regions": {name: node.region for name, node in config.nodes.items() if node.region is not None},
         "delays_ms": config.delays_ms,
+        "groups": [list(members) for _, members in sorted(config.groups.items())],
     }
     for name, value in wanted.items():
         if value is not None and value != found[name]:

@@ -117,6 +117,41 @@ class _Once:
             logger.warning("%s: %s (said once)", who, text)
 
 
+class _Delay:
+    """Hands on what it is given after a while, in order: the emulated way of a frame."""
+
+    def __init__(self, delay_s: float, hand_on: Callable[[bytes], None]) -> None:
+        self.delay_s = delay_s
+        self.bytes = 0
+        """On their way."""
+        self._hand_on = hand_on
+        self._loop = asyncio.get_running_loop()
+        self._frames: deque[tuple[float, bytes]] = deque()
+
+    def put(self, data: bytes) -> None:
+        self._frames.append((self._loop.time() + self.delay_s, data))
+        self.bytes += len(data)
+        if len(self._frames) == 1:
+            self._loop.call_later(self.delay_s, self._arrive)
+
+    def _arrive(self) -> None:
+        """All have the same delay, so the first is always the first that is due."""
+        now = self._loop.time()
+        while self._frames:
+            due, data = self._frames[0]
+            if due > now:
+                self._loop.call_at(due, self._arrive)
+                return
+            self._frames.popleft()
+            self.bytes -= len(data)
+            self._hand_on(data)
+
+    def clear(self) -> None:
+        """What is under way is lost."""
+        self._frames.clear()
+        self.bytes = 0
+
+
 class _Connection(asyncio.Protocol):
     """One TCP connection, cut into frames. Subclasses say what to do with one."""
 
@@ -143,9 +178,7 @@ class _Connection(asyncio.Protocol):
         """What has come of the next frame; or, while held, of any number of frames."""
         self._wanted = 0
         """Length of the rest from which on it is worth a look."""
-        self._delay_s = delay_s
-        self._delayed: deque[tuple[float, bytes]] = deque()
-        self._delayed_bytes = 0
+        self._delayed = _Delay(delay_s, self._write)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -153,6 +186,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.over = True
+        self._delayed.clear()
         if not self.lost.done():
             self.lost.set_result(None)
 
@@ -238,21 +272,20 @@ class _Connection(asyncio.Protocol):
         if self.over or self.transport.is_closing():
             self.counts.dropped += 1
             return
-        unsent = self.transport.get_write_buffer_size() + self._delayed_bytes
+        unsent = self.transport.get_write_buffer_size() + self._delayed.bytes
         if unsent + _HEADER + len(data) > self.limits.buffer:
             self.counts.dropped += 1
             self.counts.resets += 1
             logger.warning("%s: connection reset, %d bytes are unsent", self.name, unsent)
             self.abort()
-        elif self._delay_s:
-            self._delayed.append((self._loop.time() + self._delay_s, data))
-            self._delayed_bytes += len(data)
-            if len(self._delayed) == 1:
-                self._loop.call_later(self._delay_s, self._send_delayed)
+        elif self._delayed.delay_s:
+            self._delayed.put(data)
         else:
             self._write(data)
 
     def _write(self, data: bytes) -> None:
+        if self.over or self.transport.is_closing():
+            return
         self.spoken = True
         self.counts.frames_out += 1
         self.counts.bytes_out += len(data)
@@ -261,18 +294,6 @@ class _Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """The bytes of a frame."""
         self.transport.write(len(data).to_bytes(_HEADER, "big") + data)
-
-    def _send_delayed(self) -> None:
-        """All have the same delay, so the first is always the first that is due."""
-        now = self._loop.time()
-        while self._delayed and not (self.over or self.transport.is_closing()):
-            due, data = self._delayed[0]
-            if due > now:
-                self._loop.call_at(due, self._send_delayed)
-                return
-            self._delayed.popleft()
-            self._delayed_bytes -= len(data)
-            self._write(data)
 
     def ping(self) -> None:
         """Break the silence, if there was any."""
@@ -344,7 +365,7 @@ class Link:
         delay_s: float = 0.0,
     ) -> None:
         """`addresses` is looked at each time. `on_frame` takes what comes back, and may raise `WireError`;
-        without it, nothing may.
+        without it, nothing may. `delay_s` is how long frames take, there and back: to emulate a long way.
         """
         self.node = node
         self.hello = Hello()
@@ -505,6 +526,7 @@ class _Outbound(_Connection):
         self.answered: asyncio.Future[str] = self._loop.create_future()
         """What is wrong; empty if we are welcome."""
         self._link = link
+        self._coming = _Delay(link.delay_s, self._take)
         self._number = secrets.randbits(64)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -516,6 +538,7 @@ class _Outbound(_Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._coming.clear()
         if not self.answered.done():
             self.answered.set_result("it hung up on our Hello")
 
@@ -525,10 +548,18 @@ class _Outbound(_Connection):
         elif data and self._link.on_frame is not None:
             self.counts.frames_in += 1
             self.counts.bytes_in += len(data)
-            try:
-                self._link.on_frame(decode(data))
-            except WireError as error:
-                self.bad(str(error))
+            if self._coming.delay_s:
+                self._coming.put(data)
+            else:
+                self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        if self.over or self._link.on_frame is None:
+            return
+        try:
+            self._link.on_frame(decode(data))
+        except WireError as error:
+            self.bad(str(error))
 
     def _answer(self, data: bytes) -> None:
         """Welcome, or the reason why not."""

@@ -62,7 +62,7 @@ class Collection(DeliveryPath[E]):
     def _bound(self, dest: Destinations) -> Timestamp:
         """Messages to these destinations may be dropped up to here."""
         get = self.facts.get
-        return min(self.executed_ts, *[get(group, NO_TIMESTAMP) for group in dest])
+        return min([self.executed_ts, *[get(group, NO_TIMESTAMP) for group in dest]])
 
     def _collect(self) -> None:
         """Drop what everyone is done with."""

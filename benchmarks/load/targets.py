@@ -1,0 +1,97 @@
+"""What messages are sent to: bare groups, or the partitions of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from typing import Final
+
+import wbkv
+import wbkv.aio
+
+from benchmarks.load.loops import Send
+from benchmarks.load.plan import Plan
+from kvstore.client import MulticastClient
+from kvstore.config import Config
+from kvstore.ports import NodeId
+from kvstore.transport import Limits
+from multicast.types import GroupId
+
+KEYS: Final = 256
+"""Of each partition, that are written to."""
+
+
+def places(config: Config) -> list[str | None]:
+    """Where clients are: in every region, or nowhere in particular."""
+    regions = {node.region for node in config.nodes.values() if node.region is not None}
+    return [*sorted(regions)] or [None]
+
+
+def delays_s(config: Config, place: str | None) -> dict[NodeId, float]:
+    """How far the nodes are from a client there: as far as from a node of its region."""
+    near = [name for name, node in config.nodes.items() if place is not None and node.region == place]
+    found = {name: config.delays_s.get((near[0], name), 0.0) for name in config.nodes} if near else {}
+    return {name: delay for name, delay in found.items() if name not in near}
+
+
+def target(
+    plan: Plan, config: Config, place: str | None, seed: str, trace: str | None
+) -> contextlib.AbstractAsyncContextManager[Send]:
+    """What the plan's messages are sent to."""
+    if plan.level == "multicast":
+        return multicast(plan, config, place)
+    return store(plan, config, random.Random(f"{seed}/keys"), trace)
+
+
+@contextlib.asynccontextmanager
+async def multicast(plan: Plan, config: Config, place: str | None) -> AsyncIterator[Send]:
+    """Plain messages, from a client that is somewhere."""
+    payload = bytes(plan.payload)
+    retry_s = 2 * config.timing.retry_s
+    limits = Limits(buffer=256 << 20)
+    delays = delays_s(config, place)
+    async with MulticastClient.of(config, retry_s=retry_s, limits=limits, delays_s=delays) as client:
+        groups = {number: GroupId(number) for number in range(plan.groups)}
+
+        def send(dest: tuple[int, ...]) -> asyncio.Future[dict[GroupId, int]]:
+            return client.multicast([groups[number] for number in dest], payload)  # type: ignore[return-value]
+
+        yield send
+
+
+@contextlib.asynccontextmanager
+async def store(plan: Plan, config: Config, rng: random.Random, trace: str | None) -> AsyncIterator[Send]:
+    """Transactions of a put for each partition, by the SDK."""
+    addresses = [node.api for node in config.nodes.values() if node.api is not None]
+    with contextlib.ExitStack() as stack:
+        recording = None
+        if trace is not None:
+            made = wbkv.Trace(trace, scenario="puts", protocol=plan.protocol, clients=plan.clients)
+            recording = stack.enter_context(made)
+        async with wbkv.aio.connect(addresses, timeout=plan.patience_s, trace=recording) as client:
+            await client.topology()
+            keys = _keys(client, plan.groups)
+            value = bytes(rng.randrange(256) for _ in range(plan.payload))
+            running = asyncio.get_running_loop()
+
+            def send(dest: tuple[int, ...]) -> asyncio.Future[wbkv.TxnResult[bytes]]:
+                puts = [wbkv.put(rng.choice(keys[group]), value) for group in dest]
+                return running.create_task(client.txn().then(*puts).commit())
+
+            yield send
+
+
+def _keys(client: wbkv.aio.Client[bytes], groups: int) -> list[list[bytes]]:
+    """As many of each partition."""
+    found: list[list[bytes]] = [[] for _ in range(groups)]
+    number, missing = 0, groups
+    while missing:
+        key = b"load/%d" % number
+        number += 1
+        mine = found[client.partition_of(key)]
+        if len(mine) < KEYS:
+            mine.append(key)
+            missing -= len(mine) == KEYS
+    return found
