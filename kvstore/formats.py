@@ -21,7 +21,6 @@ import msgspec
 
 from multicast.errors import InvalidArgument
 from multicast.membership import Membership
-from multicast.messages import ClockUpdate, LocalTimestamp, Value
 from multicast.types import (
     GROUPS_MAX,
     NO_BALLOT,
@@ -119,21 +118,6 @@ def _destinations(raw: Destinations) -> Destinations:
     return _DESTINATIONS.setdefault(raw, raw)
 
 
-def _put_value(value: Value) -> tuple[Any, ...]:
-    if isinstance(value, ClockUpdate):
-        return value.mid, value.global_ts, None
-    mid, dest, payload, ack_below, local_ts = value
-    return mid, local_ts, (dest, payload, ack_below)
-
-
-def _take_value(raw: tuple[Any, ...]) -> Value:
-    mid, ts, rest = raw
-    if rest is None:
-        return ClockUpdate(_new_mid(mid), ts)
-    dest, payload, ack_below = rest
-    return LocalTimestamp(_new_mid(mid), _destinations(dest), payload, ack_below, ts)
-
-
 _new_mid: Final[Callable[[tuple[Any, ...]], MessageId]] = partial(tuple.__new__, MessageId)
 """As `_make`, in half the time: no Python code is run."""
 
@@ -163,11 +147,6 @@ _FORMATS: Final[dict[Any, _Format]] = {
     Ballot: _Format(_Ballot, take=_ballot),
     Destinations: _Format(tuple[_Group, ...], take=_destinations),
     Membership: _Format(bytes, put=methodcaller("encode"), take=Membership.decode),
-    Value: _Format(
-        tuple[_Mid, _Number, tuple[tuple[_Group, ...], bytes, _Number] | None],
-        put=_put_value,
-        take=_take_value,
-    ),
 }
 
 

@@ -41,7 +41,7 @@ from multicast.types import (
     Timestamp,
 )
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """Of everything on the disk. Whoever changes any of it counts this up."""
 
 Durability: TypeAlias = Literal["fsync", "os"]

@@ -38,7 +38,7 @@ from multicast.types import ClientId, Process
 
 logger = logging.getLogger(__name__)
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 """Of the hand-shake and of the frames: nodes of different versions refuse each other."""
 
 HELLO_MAX: Final = 4096

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from multicast.client import Numbers
 from multicast.errors import InvalidArgument, PeerViolation
-from multicast.messages import ClockUpdate, LocalTimestamp, Message, Multicast, Phase2a, Phase2b, Propose
+from multicast.messages import ClockUpdates, LocalTimestamps, Message, Multicast, Phase2a, Phase2b, Propose
 from multicast.protocol import Start
 from multicast.skeen import Entry, FastCast, FtSkeen, Skeen
 from multicast.topology import Topology
@@ -45,6 +45,8 @@ def message(*dest: GroupId, sequence: int = 1) -> Multicast:
 
 
 M = message(G0, G1)
+OTHER, NEXT = message(G0, sequence=9), timestamp(8, G0)
+"""Nothing is wrong with it."""
 
 
 def leader(protocol: type[FtSkeen] = FtSkeen) -> FtSkeen:
@@ -105,7 +107,7 @@ def propose(
     ballot: Ballot = FAR_BALLOT,
     local_ts: Timestamp = NINE,
 ) -> Propose:
-    return Propose(mid, dest, group, ballot, local_ts, decided=True)
+    return Propose(group, ballot, (mid,), (dest,), (local_ts,), (True,))
 
 
 @pytest.mark.parametrize("protocol", [FtSkeen, FastCast])
@@ -144,9 +146,8 @@ def test_a_bad_2a_is_refused(role: type) -> None:
     ballot = replica.cballot
 
     def ask(dest: tuple[GroupId, ...], local_ts: Timestamp, by: Ballot = ballot) -> Phase2a:
-        return Phase2a(
-            by, (ClockUpdate(M.mid, timestamp(1, G0)), LocalTimestamp(M.mid, dest, b"", 1, local_ts))
-        )
+        local = LocalTimestamps((OTHER.mid, M.mid), (OTHER.dest, dest), (b"", b""), (1, 1), (NEXT, local_ts))
+        return Phase2a(by, local, ClockUpdates((M.mid,), (timestamp(1, G0),)))
 
     other = R1 if replica.me == R0 else R0
     honest = Ballot(ballot.number, other, 0)
@@ -161,7 +162,7 @@ def test_a_bad_2a_is_refused(role: type) -> None:
 
 def test_votes_of_strangers_are_refused() -> None:
     replica = leader()
-    vote = Phase2b(replica.cballot, ((M.mid, NO_TIMESTAMP),))
+    vote = Phase2b(replica.cballot, (M.mid,), ClockUpdates())
     refused(replica, FAR, vote, "not a member")
     refused(replica, ClientId(7), vote, "not for it to send")
 
@@ -184,9 +185,11 @@ def test_the_counters_of_an_entry_never_drift(steps: list[tuple[GroupId, int, bo
             entry.leave_ballot(G0)
         else:
             known = entry.proposals[entry.dest.index(group)]
-            was = entry.decided[entry.dest.index(group)]
+            was = bool(entry.decided >> entry.dest.index(group) & 1)
+            contradicts = entry.contradicts(group, timestamp(time, group))
+            assert contradicts == (was and known != timestamp(time, group))
             fits = entry.note(group, timestamp(time, group), decided=decided)
             assert fits == (not (was and decided and known != timestamp(time, group)))
         assert entry.missing == sum(not ts for ts in entry.proposals)
-        assert entry.undecided == entry.decided.count(False)
-        assert all(ts or not fact for ts, fact in zip(entry.proposals, entry.decided, strict=True))
+        assert entry.undecided == 3 - entry.decided.bit_count()
+        assert all(ts or not entry.decided >> at & 1 for at, ts in enumerate(entry.proposals))

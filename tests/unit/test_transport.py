@@ -770,7 +770,11 @@ def test_a_paused_node_does_not_read_on(run: Run) -> None:
 # Hand-shakes
 
 REFUSALS = {
-    "version": (hello(N2, version=PROTOCOL_VERSION + 1), Reason.WRONG_VERSION, "version 5"),
+    "version": (
+        hello(N2, version=PROTOCOL_VERSION + 1),
+        Reason.WRONG_VERSION,
+        f"version {PROTOCOL_VERSION + 1}",
+    ),
     "no version": (hello(N2, version=0), Reason.WRONG_VERSION, "version 0"),
     "cluster": (hello(N2, cluster="another"), Reason.WRONG_CLUSTER, "'another'"),
     "topology": (hello(N2, topology_hash=b"\x12\x34"), Reason.WRONG_TOPOLOGY, "1234"),

@@ -69,7 +69,7 @@ def test_a_disk_of_somebody_else_is_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 1}, "has format 1, but this program knows only format 5"),
+        ({"format": 1}, "has format 1, but this program knows only format 6"),
         ({"incarnation": "x"}, "incarnation must be in 1"),
         ({"clean": 1}, "clean and boot cannot be 1"),
         ({"extra": 1}, "unexpected keyword argument 'extra'"),
