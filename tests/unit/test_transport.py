@@ -1453,7 +1453,7 @@ def test_a_client_finds_the_next_leader_of_a_node_that_is_gone(run: Run) -> None
             await until(lambda: not client.statistics()[N1]["connected"])
             calls = [client.multicast([G0], payload) for payload in (b"one", b"two")]
             for pending in client._sender.pending.values():
-                pending.retry_at = float("inf")
+                pending.asked_at = float("inf")
             await until(lambda: service.nodes[N2].requests and service.nodes[N3].requests)
             service.leader[G0] = N2
             service.hints[G0] = Ballot(2, replica(N2), 0)
@@ -1472,7 +1472,7 @@ def test_a_client_sends_to_a_leader_that_has_come_back_at_once(run: Run) -> None
             await until(lambda: not client.statistics()[N1]["connected"])
             calls = [client.multicast([G0], payload) for payload in (b"one", b"two")]
             for pending in client._sender.pending.values():
-                pending.retry_at = float("inf")
+                pending.asked_at = float("inf")
             again = Node(N1, old.peers, port=old.address[1])
             again.heard = lambda: service.answer(again)
             await again.start()
