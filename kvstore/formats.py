@@ -21,7 +21,6 @@ import msgspec
 
 from multicast.errors import InvalidArgument
 from multicast.membership import Membership
-from multicast.messages import ClockUpdate, LocalTimestamp, Value
 from multicast.types import (
     GROUPS_MAX,
     NO_BALLOT,
@@ -126,21 +125,6 @@ def _destinations(raw: Destinations) -> Destinations:
     return _DESTINATIONS.setdefault(raw, raw)
 
 
-def _put_value(value: Value) -> tuple[Any, ...]:
-    if isinstance(value, ClockUpdate):
-        return value.mid, value.global_ts, None
-    mid, dest, payload, ack_below, local_ts = value
-    return mid, local_ts, (dest, payload, ack_below)
-
-
-def _take_value(raw: tuple[Any, ...]) -> Value:
-    mid, ts, rest = raw
-    if rest is None:
-        return ClockUpdate(mid, ts)
-    dest, payload, ack_below = rest
-    return LocalTimestamp(mid, _destinations(dest), payload, ack_below, ts)
-
-
 _Make: TypeAlias = Callable[[Any], Any]
 
 
@@ -166,11 +150,6 @@ _FORMATS: Final[dict[Any, _Format]] = {
     Ballot: _Format(_Ballot, take=_ballot),
     Destinations: _Format(tuple[_Group, ...], take=_destinations),
     Membership: _Format(bytes, put=methodcaller("encode"), take=Membership.decode),
-    Value: _Format(
-        tuple[_Mid, _Number, tuple[tuple[_Group, ...], bytes, _Number] | None],  # type: ignore[valid-type]  # made at run time
-        put=_put_value,
-        take=_take_value,
-    ),
 }
 
 

@@ -32,7 +32,7 @@ from multicast.durable import (
     Voted,
 )
 from multicast.membership import Membership
-from multicast.messages import ClockUpdate, Delivery, EntryState, LocalTimestamp
+from multicast.messages import Delivery, EntryState
 from multicast.types import (
     NO_BALLOT,
     NO_TIMESTAMP,
@@ -42,7 +42,6 @@ from multicast.types import (
     Phase,
     Timestamp,
     spread,
-    time_of,
 )
 
 Proposal: TypeAlias = tuple[Destinations, bytes, int, Timestamp]
@@ -84,10 +83,8 @@ class Fold:
             case Dropped(mids):
                 for mid in mids:
                     words.pop(mid, None)
-            case Voted(LocalTimestamp(mid, dest, payload, ack_below, at)):
-                self._accept((mid,), [(dest, payload, ack_below, at)], time_of(at))
-            case Voted(ClockUpdate(_, global_ts)):
-                self.clock = max(self.clock, time_of(global_ts))
+            case Voted(local, clock):
+                self._accept(local.mids, zip(*local[1:], strict=True), clock)
             case Learned(entry):
                 words[entry.mid] = _word(entry)
             case Promised(ballot):
@@ -231,6 +228,11 @@ def _check_accepted(record: Accepted) -> None:
         raise FormatError(f"an acceptance has columns of {sorted(lengths)}")
 
 
+def _check_voted(record: Voted) -> None:
+    if len(lengths := set(map(len, record.local))) > 1:
+        raise FormatError(f"a vote has columns of {sorted(lengths)}")
+
+
 def _check_decided(decided: _Decided) -> None:
     if not len(decided.mids) == len(decided.global_ts) == len(decided.mismatches) > 0:
         raise FormatError(f"a decision of {len(decided.mids)} messages has columns of other lengths")
@@ -247,7 +249,9 @@ _KINDS: Final[dict[int, type]] = {
     8: Dropped,
     9: Configured,
 }
-_RECORDS: Final = kinds_of(_KINDS, checks={Accepted: _check_accepted, _Decided: _check_decided})
+_RECORDS: Final = kinds_of(
+    _KINDS, checks={Accepted: _check_accepted, Voted: _check_voted, _Decided: _check_decided}
+)
 _write: Final = msgspec.msgpack.Encoder().encode
 _read: Final[Callable[[bytes], list[Any]]] = msgspec.msgpack.Decoder(
     list[_RECORDS.raw]  # type: ignore[name-defined]  # made at run time

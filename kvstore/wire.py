@@ -11,15 +11,15 @@ Reading trusts nothing. Whatever the bytes are, they become what a node may have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, get_args
 
 import msgspec
 
-from kvstore.formats import ERRORS, FormatError, RawProcess, kinds_of, put_process, take_process
+from kvstore.formats import ERRORS, Check, FormatError, RawProcess, kinds_of, put_process, take_process
 from kvstore.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece, StoreMessage
 from multicast.client import Refused, Reply
-from multicast.messages import Accept, Message
+from multicast.messages import Accept, Message, Phase2a, Phase2b, Propose
 from multicast.types import GroupId, Process, ReplicaId, spread
 
 Sent: TypeAlias = Message | Reply | Refused | SnapshotPiece | SnapshotAck | StoreMessage
@@ -87,6 +87,24 @@ def _check_accept(message: Accept) -> None:
         raise FormatError(f"an ACCEPT of {length} messages has columns of {lengths}")
 
 
+def _check_propose(message: Propose) -> None:
+    _check_columns("a PROPOSE", message.mids, message.dests, message.local_ts, message.decided)
+
+
+def _check_2a(message: Phase2a) -> None:
+    _check_columns("a 2A", *message.local)
+    _check_columns("a 2A", *message.clocks)
+
+
+def _check_2b(message: Phase2b) -> None:
+    _check_columns("a 2B", *message.clocks)
+
+
+def _check_columns(what: str, *columns: Sequence[Any]) -> None:
+    if len(lengths := set(map(len, columns))) > 1:
+        raise FormatError(f"{what} has columns of {sorted(lengths)}")
+
+
 def _check_reply(message: Reply) -> None:
     if len(message.mids) != len(message.places):
         raise FormatError(f"a reply has {len(message.places)} places of {len(message.mids)} messages")
@@ -95,9 +113,14 @@ def _check_reply(message: Reply) -> None:
 KINDS: Final[Sequence[type]] = (*get_args(Message), Reply, Refused, SnapshotPiece, SnapshotAck)
 """In the order of their numbers, which begin with 16: those below are the store's, which are structs."""
 
-_MESSAGES: Final = kinds_of(
-    dict(enumerate(KINDS, 16)), STORE_MESSAGES, {Accept: _check_accept, Reply: _check_reply}
-)
+_CHECKS: Final[Mapping[type, Check]] = {
+    Accept: _check_accept,
+    Propose: _check_propose,
+    Phase2a: _check_2a,
+    Phase2b: _check_2b,
+    Reply: _check_reply,
+}
+_MESSAGES: Final = kinds_of(dict(enumerate(KINDS, 16)), STORE_MESSAGES, _CHECKS)
 _write: Final = msgspec.msgpack.Encoder().encode
 _read: Final[Callable[[bytes], list[tuple[RawProcess, RawProcess, list[Any]]]]] = msgspec.msgpack.Decoder(
     list[tuple[RawProcess, RawProcess, list[_MESSAGES.raw]]]  # type: ignore[name-defined]  # made at run time

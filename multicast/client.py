@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from multicast.errors import InvalidArgument, UnknownConfiguration
 from multicast.membership import Membership
 from multicast.messages import Hint, Members, MembersWanted, Multicast
+from multicast.patience import Unanswered
 from multicast.protocol import Send
 from multicast.topology import Topology
 from multicast.types import (
@@ -86,15 +87,25 @@ class Numbers:
 @dataclass(slots=True)
 class _Pending:
     message: Multicast
-    retry_at: float
     places: dict[GroupId, Timestamp] = field(default_factory=dict)
     """What has been answered so far."""
+    asked_at: float = 0.0
     retries: int = 0
+    repeated: bool = False
+    """Whether it was sent more than once: then nobody knows which of these an answer is for."""
 
     @property
     def unanswered(self) -> list[GroupId]:
         """Which groups have not answered, in order."""
         return [group for group in self.message.dest if group not in self.places]
+
+    def waits_for(self, group: GroupId) -> bool:
+        """Whether this is a destination that has not answered."""
+        return group in self.message.dest and group not in self.places
+
+
+def _is_pending(pending: _Pending) -> bool:
+    return len(pending.places) < len(pending.message.dest)
 
 
 @dataclass(slots=True)
@@ -116,10 +127,12 @@ class Sender:
     numbers: Numbers = field(init=False)
     _receivers: dict[Destinations, list[tuple[ReplicaId]]] = field(default_factory=dict)
     """Whom messages to these groups are sent to, one after the other, while leaders stay the same."""
+    _unanswered: Unanswered[_Pending] = field(init=False)
 
     def __post_init__(self) -> None:
         self.numbers = Numbers(self.client)
         self.topology = self.topology.copy()
+        self._unanswered = Unanswered(self.retry_s, _is_pending)
 
     def multicast(self, dest: Sequence[GroupId], payload: bytes, now: float) -> Multicast:
         """Send a new message to the leaders of its destination groups."""
@@ -131,7 +144,8 @@ class Sender:
                 self._receivers.clear()
             leaders = self._receivers[groups] = [(self.leader(group),) for group in groups]
         message = self.numbers.next(groups, payload)
-        self.pending[message.mid] = _Pending(message, now + self.retry_s)
+        self.pending[message.mid] = pending = _Pending(message)
+        self._unanswered.asked(pending, now)
         for leader in leaders:
             self.sends.append((leader, message))
         return message
@@ -139,11 +153,12 @@ class Sender:
     def step(self, answer: Reply | Refused | Hint | Members, now: float) -> None:
         """A group answers, or somebody says who leads it, or who is in it."""
         if isinstance(answer, Reply):
-            self._answered(answer)
+            self._answered(answer, now)
         elif isinstance(answer, Refused):
             pending = self.pending.get(answer.mid)
-            if pending is not None and answer.group in pending.unanswered:
-                pending.retry_at = math.inf
+            if pending is not None and pending.waits_for(answer.group):
+                pending.asked_at = math.inf
+                pending.repeated = True
                 self.refused.append(answer)
         elif isinstance(answer, Hint):
             self._hinted(answer, now)
@@ -172,8 +187,10 @@ class Sender:
             self.leaders[hint.group] = hint.ballot
             self.send_again(hint.group, now)
 
-    def _answered(self, reply: Reply) -> None:
+    def _answered(self, reply: Reply, now: float) -> None:
+        """A group has delivered. Of all that this finishes, one message tells how long that takes."""
         group = reply.group
+        finished = None
         for mid, place in zip(reply.mids, reply.places, strict=True):
             pending = self.pending.get(mid)
             if pending is None:
@@ -185,37 +202,41 @@ class Sender:
                 del self.pending[mid]
                 self.numbers.done(mid)
                 self.finished[mid] = places
+                finished = pending
+        if finished is not None and not finished.repeated:
+            self._unanswered.patience.answered(now - finished.asked_at)
 
     def send_again(self, group: GroupId, now: float) -> None:
         """The leader is new, or can be reached again: whatever this group has not answered goes there."""
         self._receivers.clear()
         for pending in self.pending.values():
-            if group in pending.unanswered:
-                pending.retry_at = now + self.retry_s
+            if pending.waits_for(group):
+                pending.repeated = True
+                self._unanswered.asked(pending, now)
                 self.sends.append(((self.leader(group),), pending.message))
 
     def tick(self, now: float) -> None:
         """Repeat what has not been answered for too long: to all members, if the guesses did not help."""
-        for pending in self.pending.values():
-            if pending.retry_at <= now:
-                pending.retries += 1
-                pending.retry_at = now + self.retry_s * min(pending.retries, 8)
-                for group in pending.unanswered:
-                    everyone = pending.retries > 1
-                    receivers = self.topology.members(group) if everyone else (self.leader(group),)
-                    self.sends.append((receivers, pending.message))
+        for pending in self._unanswered.overdue(now):
+            pending.retries += 1
+            pending.repeated = True
+            self._unanswered.asked(pending, now)
+            for group in pending.unanswered:
+                everyone = pending.retries > 1
+                receivers = self.topology.members(group) if everyone else (self.leader(group),)
+                self.sends.append((receivers, pending.message))
 
     def probe(self, group: GroupId) -> None:
         """The group's leader, as far as we know, is gone: ask all members with one message who leads now."""
         for pending in self.pending.values():
-            if group in pending.unanswered:
+            if pending.waits_for(group):
                 self.sends.append((self.topology.members(group), pending.message))
                 return
 
     @property
     def wake_at(self) -> float | None:
         """When `tick` is due, if anything is pending."""
-        return min((pending.retry_at for pending in self.pending.values()), default=None)
+        return self._unanswered.wake_at()
 
     def drain(self) -> list[Send]:
         """What is to be sent."""

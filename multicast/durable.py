@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from multicast.delivered import DeliveredIds
 from multicast.membership import Membership
-from multicast.messages import Delivery, EntryState, LocalTimestamp, Value
+from multicast.messages import Delivery, EntryState, LocalTimestamps
 from multicast.types import (
     NO_BALLOT,
     NO_TIMESTAMP,
@@ -24,7 +24,6 @@ from multicast.types import (
     Phase,
     Timestamp,
     spread,
-    time_of,
 )
 
 
@@ -62,9 +61,13 @@ class Accepted:
 
 @dataclass(slots=True)
 class Voted:
-    """This replica has voted, in its current ballot, for an answer to an instance of consensus."""
+    """This replica has voted, in its current ballot, for answers to instances of consensus.
 
-    value: Value
+    Votes that the clock passes a timestamp are kept as a clock that is past all of them.
+    """
+
+    local: LocalTimestamps
+    clock: int
 
 
 @dataclass(slots=True)
@@ -115,8 +118,12 @@ class Durable:
                     columns = zip(mids, dests, payloads, ack_below, local_ts, strict=True)
                     for mid, dest, payload, below, ts in columns:
                         self._accept(EntryState(mid, dest, payload, below, Phase.ACCEPTED, ts, NO_TIMESTAMP))
-                case Voted(value):
-                    self._vote(value)
+                case Voted(local, clock):
+                    self.clock = max(self.clock, clock)
+                    for mid, dest, payload, ack_below, ts in zip(*local, strict=True):
+                        self._accept(
+                            EntryState(mid, dest, payload, ack_below, Phase.ACCEPTED, ts, NO_TIMESTAMP)
+                        )
                 case Delivery(mid, dest, payload, ack_below, local_ts, global_ts):
                     entries[mid] = EntryState(
                         mid, dest, payload, ack_below, Phase.COMMITTED, local_ts, global_ts
@@ -134,14 +141,6 @@ class Durable:
                     self.ballot = self.cballot = ballot
                     self.clock = max(self.clock, clock)
                     self.entries = entries = {entry.mid: entry for entry in new}
-
-    def _vote(self, value: Value) -> None:
-        if not isinstance(value, LocalTimestamp):
-            self.clock = max(self.clock, time_of(value.global_ts))
-            return
-        mid, dest, payload, ack_below, local_ts = value
-        self.clock = max(self.clock, time_of(local_ts))
-        self._accept(EntryState(mid, dest, payload, ack_below, Phase.ACCEPTED, local_ts, NO_TIMESTAMP))
 
     def _accept(self, state: EntryState) -> None:
         known = self.entries.get(state.mid)

@@ -6,7 +6,7 @@ be on its way to several receivers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -161,35 +161,39 @@ Instance: TypeAlias = tuple[MessageId, Timestamp]
 """Which question a group decides by consensus: m's local timestamp, where the second part is bottom; or that
 the group's clock passes the second part, as m's global timestamp."""
 
-
-class LocalTimestamp(NamedTuple):
-    """What may be decided: the group gives m this local timestamp."""
-
-    mid: MessageId
-    dest: Destinations
-    payload: bytes
-    ack_below: int
-    local_ts: Timestamp
-
-    @property
-    def at(self) -> Timestamp:
-        """Which question about m this answers."""
-        return NO_TIMESTAMP
+LocalTimestamp: TypeAlias = tuple[MessageId, Destinations, bytes, int, Timestamp]
+"""What may be decided: the group gives m, to these destinations, with its payload and ack_below, this local
+timestamp."""
 
 
-class ClockUpdate(NamedTuple):
-    """What may be decided: the group's clock passes m's global timestamp. There is no other answer."""
+class LocalTimestamps(NamedTuple):
+    """A run of these answers, as columns of the same length."""
 
-    mid: MessageId
-    global_ts: Timestamp
+    mids: tuple[MessageId, ...] = ()
+    dests: tuple[Destinations, ...] = ()
+    payloads: tuple[bytes, ...] = ()
+    ack_below: tuple[int, ...] = ()
+    local_ts: tuple[Timestamp, ...] = ()
 
-    @property
-    def at(self) -> Timestamp:
-        """Which question about m this answers."""
-        return self.global_ts
+    @classmethod
+    def of(cls, rows: Iterable[LocalTimestamp]) -> LocalTimestamps:
+        """These, in order."""
+        return cls(*zip(*rows, strict=True))
 
 
-Value: TypeAlias = LocalTimestamp | ClockUpdate
+class ClockUpdates(NamedTuple):
+    """A run of the other answers: the group's clock passes these messages' global timestamps.
+
+    They are the questions too, for there is no other answer. Columns of the same length.
+    """
+
+    mids: tuple[MessageId, ...] = ()
+    global_ts: tuple[Timestamp, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Iterable[Instance]) -> ClockUpdates:
+        """These, in order."""
+        return cls(*zip(*rows, strict=True))
 
 
 @dataclass(slots=True)
@@ -197,7 +201,8 @@ class Phase2a:
     """Paxos' 2a: the leader of the ballot asks for votes, in several instances at once."""
 
     ballot: Ballot
-    values: tuple[Value, ...]
+    local: LocalTimestamps
+    clocks: ClockUpdates
 
 
 @dataclass(slots=True)
@@ -205,20 +210,25 @@ class Phase2b:
     """Paxos' 2b: a member has voted, durably, in all these instances."""
 
     ballot: Ballot
-    instances: tuple[Instance, ...]
+    local: tuple[MessageId, ...]
+    """Messages whose local timestamps it has voted for."""
+    clocks: ClockUpdates
 
 
 @dataclass(slots=True)
 class Propose:
-    """PROPOSE(m, g, lts) of Figure *skeen*, from leader to leaders."""
+    """PROPOSE(m, g, lts) of Figure *skeen*, from a leader to another.
 
-    mid: MessageId
-    dest: Destinations
+    One message serves all that the one has for the other at a time, as columns of the same length.
+    """
+
     group: GroupId
     ballot: Ballot
     """Whose leader says so. It decides nothing; it tells the others whom to talk to."""
-    local_ts: Timestamp
-    decided: bool
+    mids: tuple[MessageId, ...]
+    dests: tuple[Destinations, ...]
+    local_ts: tuple[Timestamp, ...]
+    decided: tuple[bool, ...]
     """Whether the group has decided it; else it is its leader's word only (FastCast)."""
 
 
@@ -360,14 +370,14 @@ TO_ANYONE: Final = (Multicast, Join, MembersWanted)
 def about(message: object) -> Sequence[MessageId]:
     """The application messages whose ordering this one is a step of."""
     match message:
-        case Multicast() | Propose():
+        case Multicast():
             return (message.mid,)
-        case Accept() | AcceptAck():
+        case Accept() | AcceptAck() | Propose():
             return message.mids
         case Deliver():
             return [mid for mid, _, _ in message.run]
         case Phase2a():
-            return [value.mid for value in message.values]
+            return message.local.mids + message.clocks.mids
         case Phase2b():
-            return [mid for mid, _ in message.instances]
+            return message.local + message.clocks.mids
     return ()

@@ -20,12 +20,14 @@ T = TypeVar("T")
 class DeliveryQueue(Generic[T]):
     """Messages on their way to delivery at a leader."""
 
-    __slots__ = ("_committed", "_lowest", "_uncommitted")
+    __slots__ = ("_committed", "_lowest", "_uncommitted", "latest")
 
     def __init__(self) -> None:
         self._lowest: list[Timestamp] = []
         self._uncommitted: dict[Timestamp, T] = {}
         self._committed: list[tuple[Timestamp, T]] = []
+        self.latest: T | None = None
+        """What was committed last, until somebody takes it from here."""
 
     def propose(self, local_ts: Timestamp, item: T) -> None:
         """An uncommitted message holds this local timestamp."""
@@ -34,7 +36,8 @@ class DeliveryQueue(Generic[T]):
 
     def commit(self, local_ts: Timestamp, global_ts: Timestamp) -> None:
         """The message that held the local timestamp now has a global one."""
-        heapq.heappush(self._committed, (global_ts, self._uncommitted.pop(local_ts)))
+        self.latest = item = self._uncommitted.pop(local_ts)
+        heapq.heappush(self._committed, (global_ts, item))
 
     def add_committed(self, global_ts: Timestamp, item: T) -> None:
         """A message that was recovered with its global timestamp."""
@@ -69,6 +72,7 @@ class DeliveryQueue(Generic[T]):
         self._lowest.clear()
         self._uncommitted.clear()
         self._committed.clear()
+        self.latest = None
 
     def __len__(self) -> int:
         return len(self._uncommitted) + len(self._committed)

@@ -51,7 +51,7 @@ class Collection(DeliveryPath[E]):
             self._ready.send.append((receivers, message))
 
     def on_executed(self, sender: Process, message: Executed) -> None:
-        """A watermark of another group; answered with ours, if that is wanted."""
+        """A watermark of another group; answered with ours, if that is wanted. Housekeeping uses it."""
         if not isinstance(sender, ReplicaId) or sender.group != message.group:
             raise PeerViolation(f"{sender} speaks for group {message.group}")
         self._learn_fact(message.group, message.watermark)

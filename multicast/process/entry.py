@@ -16,6 +16,7 @@ class Entry:
 
     __slots__ = (
         "ack_below",
+        "asked_at",
         "delivered",
         "dest",
         "global_ts",
@@ -26,7 +27,6 @@ class Entry:
         "phase",
         "proposals",
         "retries",
-        "retry_at",
     )
 
     def __init__(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> None:
@@ -43,7 +43,9 @@ class Entry:
         self.proposals = [NO_TIMESTAMP] * self.missing
         """Lts, in the order of dest; bottom where a destination has not proposed."""
         self.retries = 0
-        self.retry_at = 0.0
+        """At a leader: how often it was multicast again."""
+        self.asked_at = 0.0
+        """At a leader: when it was proposed, or last multicast again."""
 
     def take(self, state: EntryState) -> None:
         """Replace what was known by a recovered or durable state."""

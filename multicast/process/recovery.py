@@ -142,6 +142,7 @@ class LeaderRecovery(Requests[E]):
         self.status = Status.RECOVERING
         self.campaign = None
         self.queue.clear()
+        self.unanswered.clear()
         self.numbers.clear()
         for entry in self.entries.values():
             if entry.phase is Phase.PROPOSED:
@@ -347,7 +348,7 @@ class LeaderRecovery(Requests[E]):
         unfinished = []
         for entry in self.entries.values():
             if entry.phase is ACCEPTED:
-                entry.retries, entry.retry_at = 0, self.now
+                entry.retries = 0
                 self.queue.propose(entry.local_ts, entry)
                 self.numbers[entry.mid.client, entry.mid.sequence] = entry.mid.digest
                 unfinished.append(entry)

@@ -10,8 +10,10 @@ import abc
 
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.messages import Hint, Members, Multicast
+from multicast.patience import Unanswered
 from multicast.process.collection import Collection
-from multicast.process.entry import E
+from multicast.process.entry import E, Entry
+from multicast.protocol import Start
 from multicast.types import (
     TICKS_PER_S,
     TIME_MAX,
@@ -28,8 +30,13 @@ from multicast.types import (
 
 START = Phase.START
 PROPOSED = Phase.PROPOSED
+COMMITTED = Phase.COMMITTED
 LEADER = Status.LEADER
 FOLLOWER = Status.FOLLOWER
+
+
+def _is_uncommitted(entry: Entry) -> bool:
+    return entry.phase is not COMMITTED
 
 
 class Requests(Collection[E]):
@@ -37,6 +44,11 @@ class Requests(Collection[E]):
 
     checked_dest: Destinations | None = None
     """The last destinations that were found to be in order: nearly all messages have the same object."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(start)
+        self.unanswered: Unanswered[E] = Unanswered(self.timing.retry_s, _is_uncommitted)
+        """At a leader: what it has proposed, until it is committed."""
 
     def on_multicast(self, sender: Process, message: Multicast) -> None:
         """Lines 3-9: the leader proposes a local timestamp, or repeats its proposal."""
@@ -138,8 +150,8 @@ class Requests(Collection[E]):
         self.clock = time
         entry.local_ts = local_ts = timestamp(time, self.group)
         entry.phase = PROPOSED
-        entry.retry_at = self.now + self.timing.retry_s
         entry.retries = 0
+        self.unanswered.asked(entry, self.now)
         mid = entry.mid
         self.numbers[mid[:2]] = mid[2]
         self.queue.propose(local_ts, entry)
@@ -170,7 +182,7 @@ class Requests(Collection[E]):
         those who do not lead answer with a hint.
         """
         entry.retries += 1
-        entry.retry_at = self.now + self.timing.retry_s * min(entry.retries, 8)
+        self.unanswered.asked(entry, self.now)
         if entry.payload is None:
             raise InvariantBroken(f"{entry.mid} is {entry.phase.name} without its payload")
         message = Multicast(entry.mid, entry.dest, entry.payload, entry.ack_below)
@@ -182,14 +194,15 @@ class Requests(Collection[E]):
 
     def _retry_overdue(self) -> None:
         """Departure 2: whoever leads and holds a message uncommitted for too long tries again."""
-        overdue = []
-        for entry in self.queue.uncommitted():
-            if entry.retry_at <= self.now:
-                overdue.append(entry)
-            elif not entry.retries:
-                break  # those behind it are younger
-        for entry in overdue:
+        for entry in self.unanswered.overdue(self.now):
             self.retry(entry)
+
+    def _deliver_committed(self) -> None:
+        """What is committed tells how long that takes: of a run, one message tells for all."""
+        entry, self.queue.latest = self.queue.latest, None
+        if entry is not None and not entry.retries:
+            self.unanswered.patience.answered(self.now - entry.asked_at)
+        super()._deliver_committed()
 
     def on_hint(self, sender: Process, message: Hint) -> None:
         """Somebody does not lead its group, and says who might."""

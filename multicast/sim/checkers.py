@@ -18,7 +18,6 @@ from multicast.messages import (
     Accept,
     Delivery,
     HeartbeatAck,
-    LocalTimestamp,
     Message,
     Multicast,
     NewLeaderAck,
@@ -105,9 +104,8 @@ class Multicasts:
 def _proposed(message: object) -> Iterator[tuple[MessageId, Destinations, bytes, int]]:
     """The requests that a leader proposes to its own group with this."""
     if isinstance(message, Phase2a):
-        for value in message.values:
-            if isinstance(value, LocalTimestamp):
-                yield value.mid, value.dest, value.payload, value.ack_below
+        for mid, dest, payload, ack_below, _ in zip(*message.local, strict=True):
+            yield mid, dest, payload, ack_below
     elif isinstance(message, Accept) and message.payloads:
         dests = spread(message.dests, len(message.mids))
         yield from zip(message.mids, dests, message.payloads, message.ack_below, strict=True)

@@ -190,9 +190,9 @@ def render_svg(
 
 
 def _kind_of(message: object) -> str:
-    """What has a colour of its own: a message's name, and of PROPOSE whether it is a fact."""
+    """What has a colour of its own: a message's name, and of PROPOSE whether all of it are facts."""
     if isinstance(message, Propose):
-        return f"{name_of(message)} {'decided' if message.decided else 'speculative'}"
+        return f"{name_of(message)} {'decided' if all(message.decided) else 'speculative'}"
     return name_of(message)
 
 

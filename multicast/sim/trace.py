@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -15,6 +15,7 @@ from multicast.messages import (
     Accept,
     AcceptAck,
     CatchUp,
+    ClockUpdates,
     Deliver,
     Deliveries,
     Delivery,
@@ -24,7 +25,6 @@ from multicast.messages import (
     HeartbeatAck,
     Hint,
     Join,
-    LocalTimestamp,
     Members,
     MembersWanted,
     Message,
@@ -44,7 +44,7 @@ from multicast.sim.checkers import Checker
 from multicast.sim.faults import ClientDeath, Cut, Fault, Heal, Nominate, Reset, Stall
 from multicast.sim.host import Host, Snapshot
 from multicast.sim.network import Loop
-from multicast.types import ClientId, MessageId, Process, ReplicaId, Timestamp, format_timestamp
+from multicast.types import ClientId, MessageId, Process, ReplicaId, format_timestamp
 
 DELIVER: Final = "deliver"
 CRASH: Final = "crash"
@@ -288,18 +288,17 @@ def _on_the_machine_of(process: Process) -> list[Process]:
 def name_of(message: object) -> str:
     """The paper's name of a message, where the paper has it; of a vote, what it is about too."""
     match message:
-        case Phase2a(values=values):
-            return f"2A {_questions(value.at for value in values)}"
-        case Phase2b(instances=instances):
-            return f"2B {_questions(at for _, at in instances)}"
+        case Phase2a(_, local, clocks):
+            return f"2A {_questions(local.mids, clocks.mids)}"
+        case Phase2b(_, mids, clocks):
+            return f"2B {_questions(mids, clocks.mids)}"
     kind = type(message)
     return _PAPER_NAMES.get(kind) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).upper()
 
 
-def _questions(ats: Iterable[Timestamp]) -> str:
+def _questions(local: Sequence[MessageId], clocks: Sequence[MessageId]) -> str:
     """What a group decides: local timestamps, that its clock passes global ones, or both."""
-    clocks = {bool(at) for at in ats}
-    return "+".join(name for clock, name in ((False, "lts"), (True, "clock")) if clock in clocks)
+    return "+".join(name for mids, name in ((local, "lts"), (clocks, "clock")) if mids)
 
 
 def label_of(process: Process) -> str:
@@ -318,20 +317,16 @@ def describe(message: object) -> str:
             return f"{what}, payload" if payloads else what
         case AcceptAck(mids, group, ballots):
             return f"{' '.join(map(str, mids))} g{group} [{' '.join(map(str, ballots))}]"
-        case Propose(mid, _, group, ballot, local_ts, decided):
-            how = "decided" if decided else "speculative"
-            return f"{mid} g{group} {ballot} lts {ts(local_ts)}, {how}"
-        case Phase2a(ballot, values):
-            asked = (
-                f"{v.mid} lts {ts(v.local_ts)}"
-                if isinstance(v, LocalTimestamp)
-                else _passes(v.mid, v.global_ts)
-                for v in values
-            )
-            return f"{', '.join(asked)} {ballot}"
-        case Phase2b(ballot, instances):
-            votes = (_passes(mid, at) if at else f"{mid} lts" for mid, at in instances)
-            return f"{', '.join(votes)} {ballot}"
+        case Propose(group, ballot, mids, _, local_ts, decided):
+            how = ["decided" if fact else "speculative" for fact in decided]
+            what = f"{' '.join(map(str, mids))} g{group} {ballot} lts {' '.join(map(ts, local_ts))}"
+            return f"{what}, {' '.join(how)}"
+        case Phase2a(ballot, local, clocks):
+            asked = (f"{mid} lts {ts(at)}" for mid, at in zip(local.mids, local.local_ts, strict=True))
+            return f"{', '.join([*asked, *_passes(clocks)])} {ballot}"
+        case Phase2b(ballot, mids, clocks):
+            votes = (f"{mid} lts" for mid in mids)
+            return f"{', '.join([*votes, *_passes(clocks)])} {ballot}"
         case Deliver(ballot, previous, run):
             places = ", ".join(f"{mid} lts {ts(local_ts)} gts {ts(gts)}" for mid, local_ts, gts in run)
             return f"{places} {ballot} after {ts(previous)}"
@@ -375,8 +370,8 @@ def describe(message: object) -> str:
             return ""
 
 
-def _passes(mid: MessageId, global_ts: Timestamp) -> str:
-    return f"{mid} past gts {format_timestamp(global_ts)}"
+def _passes(clocks: ClockUpdates) -> list[str]:
+    return [f"{mid} past gts {format_timestamp(at)}" for mid, at in zip(*clocks, strict=True)]
 
 
 def _count(things: Sequence[object], one: str, many: str) -> str:

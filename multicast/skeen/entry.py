@@ -13,8 +13,8 @@ class Entry(process.Entry):
 
     def __init__(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> None:
         super().__init__(mid, dest, payload, ack_below)
-        self.decided = [False] * len(dest)
-        """Which of the proposals their groups have decided: those are facts."""
+        self.decided = 0
+        """Which of the proposals their groups have decided, as bits in the order of dest: those are facts."""
         self.undecided = len(dest)
         self.asked = NO_TIMESTAMP
         """At a leader: what it has last asked its group to let the clock pass."""
@@ -24,27 +24,32 @@ class Entry(process.Entry):
     def note(self, group: GroupId, local_ts: Timestamp, *, decided: bool) -> bool:
         """A destination proposes. False if it had decided something else: that cannot be."""
         at = self.dest.index(group)
-        known = self.proposals[at]
-        if self.decided[at]:
+        known, bit = self.proposals[at], 1 << at
+        if self.decided & bit:
             return known == local_ts or not decided
         if not known:
             self.missing -= 1
         self.proposals[at] = local_ts
         if decided:
-            self.decided[at] = True
+            self.decided |= bit
             self.undecided -= 1
         return True
 
+    def contradicts(self, group: GroupId, local_ts: Timestamp) -> bool:
+        """Whether the group is known to have decided something else."""
+        at = self.dest.index(group)
+        return bool(self.decided >> at & 1) and self.proposals[at] != local_ts
+
     def is_decided(self, group: GroupId) -> bool:
         """Whether the group's local timestamp is a fact."""
-        return self.phase is Phase.COMMITTED or self.decided[self.dest.index(group)]
+        return self.phase is Phase.COMMITTED or bool(self.decided >> self.dest.index(group) & 1)
 
     def leave_ballot(self, group: GroupId) -> None:
         """The own group's proposal ended with its ballot; the next begins with what was decided."""
         at = self.dest.index(group)
         if self.proposals[at]:
             self.missing += 1
-        if self.decided[at]:
+        if self.decided >> at & 1:
             self.undecided += 1
+            self.decided ^= 1 << at
         self.proposals[at] = self.asked = NO_TIMESTAMP
-        self.decided[at] = False

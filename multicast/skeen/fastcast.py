@@ -23,9 +23,11 @@ class FastCast(FtSkeen):
 
     def _spread(self, entry: Entry) -> None:
         super()._spread(entry)
-        self._note(entry, self.me, entry.local_ts, decided=False)
-        self._send_propose(entry, self._other_leaders(entry))
-        self._advance(entry)
+        if len(entry.dest) > 1:  # else there is nobody to tell
+            self._note(entry, self.me, entry.local_ts, decided=False)
+            self._tell(entry)
+            if not entry.missing:
+                self._advance(entry)
 
     def _may_speak(self, entry: Entry) -> bool:
         return True

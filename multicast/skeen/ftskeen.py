@@ -15,17 +15,19 @@ holds back the delivery (the convoy effect). `eager` says what happens if the cl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from multicast.consensus import Consensus
 from multicast.errors import InvariantBroken, PeerViolation
-from multicast.messages import ClockUpdate, Hint, LocalTimestamp, Phase2a, Phase2b, Propose, Value
+from multicast.messages import Hint, LocalTimestamp, LocalTimestamps, Phase2a, Phase2b, Propose
 from multicast.process import Replica
 from multicast.protocol import Ready, Start
 from multicast.skeen.entry import Entry
 from multicast.types import (
     NO_TIMESTAMP,
     Destinations,
+    GroupId,
     MessageId,
     Phase,
     Process,
@@ -57,8 +59,12 @@ class FtSkeen(Replica[Entry]):
         self._handlers[Propose] = self.on_propose
         self._handlers[Phase2a] = self.on_phase_2a
         self._handlers[Phase2b] = self.on_phase_2b
-        self.consensus = Consensus(self.me, self.configuration)
+        self.consensus = Consensus(self.me, self.configuration, self.timing)
         self.consensus.ready = self._ready
+        self.said: dict[GroupId, list[Entry]] = {}
+        """What the leaders of other groups are to hear of with the next PROPOSE."""
+        self.answers: dict[ReplicaId, list[Entry]] = {}
+        """The same for those who asked, whether they lead or not."""
 
     def new_entry(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> Entry:
         """An entry in START."""
@@ -71,48 +77,103 @@ class FtSkeen(Replica[Entry]):
         return ready
 
     def _flush(self) -> None:
+        if self.said:
+            said, self.said = self.said, {}
+            for group, entries in said.items():
+                self._send_propose(self.leader_of(group), entries)
+        if self.answers:
+            answers, self.answers = self.answers, {}
+            for asker, entries in answers.items():
+                self._send_propose(asker, entries)
         self.consensus.flush()
 
     # Figure skeen, at a leader
 
     def _spread(self, entry: Entry) -> None:
         """The message has its local timestamp: it counts when the group has decided it."""
-        if entry.payload is None:
-            raise InvariantBroken(f"{entry.mid} is proposed without its payload")
         entry.phase = ACCEPTED
-        self.consensus.propose(
-            LocalTimestamp(entry.mid, entry.dest, entry.payload, entry.ack_below, entry.local_ts)
-        )
+        self.consensus.propose(_local_timestamp(entry))
 
-    def _send_propose(self, entry: Entry, receivers: tuple[Process, ...]) -> None:
-        if receivers:
-            decided = entry.is_decided(self.group)
-            message = Propose(entry.mid, entry.dest, self.group, self.cballot, entry.local_ts, decided)
-            self._ready.send.append((receivers, message))
+    def _tell(self, entry: Entry) -> None:
+        """PROPOSE is to go to the leaders of the other destinations."""
+        said = self.said
+        for group in entry.dest:
+            if group != self.group:
+                if group in said:
+                    said[group].append(entry)
+                else:
+                    said[group] = [entry]
 
-    def _other_leaders(self, entry: Entry) -> tuple[ReplicaId, ...]:
-        return tuple([self.leader_of(group) for group in entry.dest if group != self.group])
+    def _send_propose(self, receiver: ReplicaId, entries: Sequence[Entry]) -> None:
+        group, most = self.group, self.timing.part_entries
+        for begin in range(0, len(entries), most):
+            run = entries[begin : begin + most]
+            message = Propose(
+                group,
+                self.cballot,
+                tuple([entry.mid for entry in run]),
+                tuple([entry.dest for entry in run]),
+                tuple([entry.local_ts for entry in run]),
+                tuple([entry.is_decided(group) for entry in run]),
+            )
+            self._ready.send.append(((receiver,), message))
 
     def on_propose(self, sender: ReplicaId, message: Propose) -> None:
-        """Another destination proposes its local timestamp."""
-        group, local_ts = message.group, message.local_ts
-        if not (local_ts and sender.group == group == group_of(local_ts) != self.group):
-            raise PeerViolation(f"PROPOSE of {message.mid} for group {group} came from {sender}")
-        if message.ballot.leader != sender:
-            raise PeerViolation(f"PROPOSE of {message.mid} in ballot {message.ballot} came from {sender}")
-        self.topology.check_ballot(group, message.ballot)
-        entry = self.entries.get(message.mid)
-        if entry is not None and group not in entry.dest:
-            raise PeerViolation(f"PROPOSE of {message.mid} to groups {entry.dest} came from {sender}")
+        """Another destination proposes its local timestamps."""
+        found = self._check_propose(sender, message)
         if self.status is LEADER:
-            entry = entry or self._first_heard(message.mid, message.dest, group)
-            if entry is not None and entry.phase is not COMMITTED:
-                self._note(entry, sender, local_ts, decided=message.decided)
-                self._advance(entry)
-                self._deliver_committed()
+            self._hear(found, sender, message)
         elif self.status is FOLLOWER:
             self._ready.send.append(((sender,), Hint(self.group, self.ballot)))
-        self.note_ballot(group, message.ballot)
+        self.note_ballot(message.group, message.ballot)
+
+    def _check_propose(self, sender: ReplicaId, message: Propose) -> list[Entry | None]:
+        """What is known of these messages. Raise, with nothing changed, if no leader would say this."""
+        group, ballot, mids = message.group, message.ballot, message.mids
+        columns = mids, message.dests, message.local_ts, message.decided
+        if len(set(map(len, columns))) > 1 or not mids:
+            raise PeerViolation(f"PROPOSE of {len(mids)} messages lacks something; it came from {sender}")
+        if not sender.group == group != self.group:
+            raise PeerViolation(f"PROPOSE of {mids[0]} for group {group} came from {sender}")
+        if ballot.leader != sender:
+            raise PeerViolation(f"PROPOSE of {mids[0]} in ballot {ballot} came from {sender}")
+        self.topology.check_ballot(group, ballot)
+        found = list(map(self.entries.get, mids))
+        for entry, (mid, dest, local_ts, decided) in zip(found, zip(*columns, strict=True), strict=True):
+            if not local_ts or group_of(local_ts) != group:
+                place = format_timestamp(local_ts)
+                raise PeerViolation(f"PROPOSE of {mid} at {place} for group {group} came from {sender}")
+            if entry is None:
+                self.topology.check_destinations(dest)
+                if self.group not in dest or group not in dest:
+                    what = f"PROPOSE of {mid} to groups {dest}, by {group}"
+                    raise PeerViolation(f"{what}, came to {self.group}")
+            elif group not in entry.dest:
+                raise PeerViolation(f"PROPOSE of {mid} to groups {entry.dest} came from {sender}")
+            elif decided and entry.phase is not COMMITTED and entry.contradicts(group, local_ts):
+                raise PeerViolation(f"{sender} says that its group decided another timestamp for {mid}")
+        return found
+
+    def _hear(self, found: Sequence[Entry | None], sender: ReplicaId, message: Propose) -> None:
+        """At a leader: what others propose may be the last thing that was missing."""
+        group = message.group
+        complete: list[Entry] = []
+        for entry, mid, dest, local_ts, decided in zip(
+            found, message.mids, message.dests, message.local_ts, message.decided, strict=True
+        ):
+            if entry is None:
+                entry = self.entries.get(mid)  # the run may have named it before
+                if entry is None:
+                    entry = self._first_heard(mid, dest, group)
+                    if entry is None:
+                        continue
+            if entry.phase is not COMMITTED:
+                self._note(entry, sender, local_ts, decided=decided)
+                if not entry.missing:
+                    complete.append(entry)
+        for entry in complete:
+            self._advance(entry)
+        self._deliver_committed()
 
     def _note(self, entry: Entry, sender: ReplicaId, local_ts: Timestamp, *, decided: bool) -> None:
         if not entry.note(sender.group, local_ts, decided=decided):
@@ -129,7 +190,7 @@ class FtSkeen(Replica[Entry]):
             if entry.asked != global_ts:
                 self._withdraw(entry)
                 entry.asked = global_ts
-                self.consensus.propose(ClockUpdate(entry.mid, global_ts))
+                self.consensus.propose_clock(entry.mid, global_ts)
         elif not entry.undecided:
             self._withdraw(entry)
             entry.phase = COMMITTED
@@ -156,15 +217,15 @@ class FtSkeen(Replica[Entry]):
     def _repeat(self, entry: Entry, asker: Process) -> None:
         """Say again what another leader may have missed; to ourselves, what our own group may have missed."""
         if asker == self.me:
-            self.consensus.repeat(entry.mid, NO_TIMESTAMP)
+            self.consensus.repeat(_local_timestamp(entry))
             if entry.asked:
-                self.consensus.repeat(entry.mid, entry.asked)
+                self.consensus.repeat_clock(entry.mid, entry.asked)
             if self._may_speak(entry):
-                self._send_propose(entry, self._other_leaders(entry))
+                self._tell(entry)
             self._advance(entry)
             self._deliver_committed()
         elif isinstance(asker, ReplicaId) and self._may_speak(entry):
-            self._send_propose(entry, (asker,))
+            self.answers.setdefault(asker, []).append(entry)
 
     def _may_speak(self, entry: Entry) -> bool:
         """Whether other groups may hear of our local timestamp."""
@@ -178,64 +239,80 @@ class FtSkeen(Replica[Entry]):
         leader = self._member(sender)
         if ballot.leader != leader:
             raise PeerViolation(f"{sender} speaks for ballot {ballot}")
-        for value in message.values:
-            self._check(sender, value)
+        self._check_2a(sender, message)
         if self.status is not FOLLOWER or ballot != self.cballot:
             if ballot < self.ballot:
                 self._ready.send.append(((leader,), Hint(self.group, self.ballot)))
             return
-        for value in message.values:
-            if isinstance(value, LocalTimestamp):
-                self._vote_local(value)
-            else:
-                self._pass(value.global_ts)
-                self.consensus.vote(ballot, value)
+        local, again = self._accept(message.local)
+        for column in (message.local.local_ts, message.clocks.global_ts):
+            self._pass(max(column, default=NO_TIMESTAMP))
+        self.consensus.vote(ballot, local, message.clocks, again)
 
-    def _check(self, sender: Process, value: Value) -> None:
+    def _check_2a(self, sender: Process, message: Phase2a) -> None:
         """Raise, with nothing changed, if no leader of ours would propose this."""
-        if isinstance(value, LocalTimestamp):
-            self.topology.check_destinations(value.dest)
-            if self.group in value.dest and value.local_ts and group_of(value.local_ts) == self.group:
-                return
-            place = format_timestamp(value.local_ts)
-            raise PeerViolation(f"{sender} proposes {place} for {value.mid} to groups {value.dest}")
+        for columns in (message.local, message.clocks):
+            if len(set(map(len, columns))) > 1:
+                raise PeerViolation(f"a 2A that lacks something came from {sender}")
+        mids, dests, _, _, local_ts = message.local
+        for mid, dest, ts in zip(mids, dests, local_ts, strict=True):
+            self.topology.check_destinations(dest)
+            if not (self.group in dest and ts and group_of(ts) == self.group):
+                place = format_timestamp(ts)
+                raise PeerViolation(f"{sender} proposes {place} for {mid} to groups {dest}")
 
-    def _vote_local(self, value: LocalTimestamp) -> None:
-        mid = value.mid
-        entry = self.entries.get(mid)
-        if entry is None:
-            if mid in self.delivered_ids:
-                return  # every destination has executed it, and so has our leader
-            entry = self.entries[mid] = self.new_entry(mid, value.dest, value.payload, value.ack_below)
-        again = entry.phase is ACCEPTED and entry.local_ts == value.local_ts
-        if entry.phase is not COMMITTED:
-            self.orphans.pop(mid, None)
-            entry.phase = ACCEPTED
-            entry.payload, entry.ack_below, entry.local_ts = value.payload, value.ack_below, value.local_ts
-        elif entry.local_ts != value.local_ts:
-            return  # we have learnt what a higher ballot decided; this one decides nothing any more
-        self._pass(value.local_ts)
-        self.consensus.vote(self.cballot, value, again=again)
+    def _accept(self, local: LocalTimestamps) -> tuple[LocalTimestamps, list[MessageId]]:
+        """Take over our leader's local timestamps. To vote for: what is new, and what is on our disk."""
+        entries, orphans = self.entries, self.orphans
+        new: list[LocalTimestamp] = []
+        again: list[MessageId] = []
+        for row in zip(*local, strict=True):
+            mid, dest, payload, ack_below, local_ts = row
+            entry = entries.get(mid)
+            if entry is None:
+                if mid in self.delivered_ids:
+                    continue  # every destination has executed it, and so has our leader
+                entry = entries[mid] = Entry(mid, dest, payload, ack_below)
+            elif entry.phase is COMMITTED:
+                if self._outdated(entry, local_ts):
+                    continue
+            elif entry.phase is ACCEPTED and entry.local_ts == local_ts:
+                again.append(mid)
+                continue
+            else:
+                orphans.pop(mid, None)
+                entry.payload, entry.ack_below = payload, ack_below
+            if entry.phase is not COMMITTED:
+                entry.phase = ACCEPTED
+                entry.local_ts = local_ts
+            new.append(row)
+        return (local if len(new) == len(local.mids) else LocalTimestamps.of(new)), again
+
+    def _outdated(self, entry: Entry, local_ts: Timestamp) -> bool:
+        """Whether our leader's proposal is not what was decided.
+
+        We may have learnt what a higher ballot decided; this one decides nothing any more.
+        """
+        return entry.local_ts != local_ts
 
     def on_phase_2b(self, sender: Process, message: Phase2b) -> None:
         """Votes for what we proposed: act on what is decided now."""
-        decided = self.consensus.on_2b(self._member(sender), message)
-        found = [(self.entries[value.mid], value) for value in decided]
-        for entry, value in found:
-            self._decided(entry, value)
-        for entry, _ in found:
+        local, clocks = self.consensus.on_2b(self._member(sender), message)
+        entries, decided = self.entries, []
+        for mid in local:
+            entry = entries[mid]
+            self._note(entry, self.me, entry.local_ts, decided=True)
+            self._tell(entry)
+            decided.append(entry)
+        for mid, global_ts in clocks:
+            entry = entries[mid]
+            self._pass(global_ts)
+            entry.passed = max(entry.passed, global_ts)
+            decided.append(entry)
+        for entry in decided:
             self._advance(entry)
-        if self.status is LEADER:
+        if decided and self.status is LEADER:
             self._deliver_committed()
-
-    def _decided(self, entry: Entry, value: Value) -> None:
-        """If the local timestamp is decided, PROPOSE goes to the other destinations."""
-        if isinstance(value, LocalTimestamp):
-            self._note(entry, self.me, value.local_ts, decided=True)
-            self._send_propose(entry, self._other_leaders(entry))
-        else:
-            self._pass(value.global_ts)
-            entry.passed = max(entry.passed, value.global_ts)
 
     def unfinished(self) -> list[MessageId]:
         """Also what the group is still asked about."""
@@ -252,8 +329,16 @@ class FtSkeen(Replica[Entry]):
         super()._lead()
 
     def _leave_ballot(self) -> None:
+        self._flush()
         self.consensus.leave()
         super()._leave_ballot()
+
+
+def _local_timestamp(entry: Entry) -> LocalTimestamp:
+    """What the group is asked about the message."""
+    if entry.payload is None:
+        raise InvariantBroken(f"{entry.mid} is proposed without its payload")
+    return entry.mid, entry.dest, entry.payload, entry.ack_below, entry.local_ts
 
 
 class EagerFtSkeen(FtSkeen):

@@ -91,7 +91,7 @@ class Entry(process.Entry):
         self.missing = groups = len(dest)
         self.proposals = [NO_TIMESTAMP] * groups
         self.retries = 0
-        self.retry_at = 0.0
+        self.asked_at = 0.0
         self.ballots = [NO_BALLOT] * groups
         """In the order of dest, the highest ballot that has proposed: it replaces the older ones."""
         self.bal: Bal | None = None

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from multicast.consensus import Consensus
 from multicast.delivered import DeliveredIds
 from multicast.durable import Voted
-from multicast.messages import ClockUpdate, LocalTimestamp, Multicast, Phase2a, Phase2b, Propose, Value
+from multicast.messages import Instance, Multicast, Phase2a, Phase2b, Propose
 from multicast.protocol import Ready, Start
 from multicast.skeen import Entry, FastCast, FtSkeen
-from multicast.types import Phase, Process, ReplicaId, Timestamp, time_of
+from multicast.types import MessageId, Process, ReplicaId, Timestamp, time_of
+
+
+def _as_if_decided(message: Propose) -> Propose:
+    return dataclasses.replace(message, decided=(True,) * len(message.mids))
 
 
 class DeliversBeforeTheClockIsDecided(FtSkeen):
@@ -44,12 +49,12 @@ class BreaksItsPromise(FtSkeen):
 
 class _Box(Consensus):
     def __init__(self, process: FtSkeen) -> None:
-        super().__init__(process.me, process.configuration)
+        super().__init__(process.me, process.configuration, process.timing)
         self.ready = process.consensus.ready
 
 
 class _Minority(_Box):
-    def on_2b(self, member: ReplicaId, message: Phase2b) -> list[Value]:
+    def on_2b(self, member: ReplicaId, message: Phase2b) -> tuple[list[MessageId], list[Instance]]:
         quorum, self._configuration.quorum = self._configuration.quorum, 1
         decided = super().on_2b(member, message)
         self._configuration.quorum = quorum
@@ -65,8 +70,8 @@ class DecidesWithAMinority(FtSkeen):
 
 
 class _AnyBallot(_Box):
-    def on_2b(self, member: ReplicaId, message: Phase2b) -> list[Value]:
-        return super().on_2b(member, Phase2b(self._ballot, message.instances))
+    def on_2b(self, member: ReplicaId, message: Phase2b) -> tuple[list[MessageId], list[Instance]]:
+        return super().on_2b(member, dataclasses.replace(message, ballot=self._ballot))
 
 
 class CountsVotesOfAnyBallot(FtSkeen):
@@ -80,15 +85,15 @@ class CountsVotesOfAnyBallot(FtSkeen):
 class SpeaksBeforeItIsDecided(FtSkeen):
     """PROPOSE leaves before the group has decided, as if it had."""
 
-    def _send_propose(self, entry: Entry, receivers: tuple[Process, ...]) -> None:
-        super()._send_propose(entry, receivers)
+    def _send_propose(self, receiver: ReplicaId, entries: Sequence[Entry]) -> None:
+        super()._send_propose(receiver, entries)
         for at, (to, message) in enumerate(self._ready.send):
             if isinstance(message, Propose):
-                self._ready.send[at] = (to, dataclasses.replace(message, decided=True))
+                self._ready.send[at] = (to, _as_if_decided(message))
 
     def _spread(self, entry: Entry) -> None:
         super()._spread(entry)
-        self._send_propose(entry, self._other_leaders(entry))
+        self._tell(entry)
 
 
 class FollowerForgetsItsClock(FtSkeen):
@@ -96,11 +101,10 @@ class FollowerForgetsItsClock(FtSkeen):
 
     def ready(self) -> Ready:
         ready = super().ready()
-        ready.persist = [
-            record
-            for record in ready.persist
-            if not (isinstance(record, Voted) and isinstance(record.value, ClockUpdate))
-        ]
+        for at, record in enumerate(ready.persist):
+            if isinstance(record, Voted):
+                issued = max(map(time_of, record.local.local_ts), default=0)
+                ready.persist[at] = dataclasses.replace(record, clock=issued)
         return ready
 
 
@@ -110,8 +114,7 @@ class PromisesTooLowAClock(FtSkeen):
     def on_phase_2a(self, sender: Process, message: Phase2a) -> None:
         clock = self.clock
         super().on_phase_2a(sender, message)
-        issued = [time_of(value.local_ts) for value in message.values if isinstance(value, LocalTimestamp)]
-        self.clock = max([clock, *issued])
+        self.clock = max([clock, *map(time_of, message.local.local_ts)])
 
 
 class NeverWithdraws(FastCast):
@@ -124,29 +127,28 @@ class NeverWithdraws(FastCast):
 class ReplacesWhatWasDecided(FtSkeen):
     """A late proposal of a lower ballot replaces a decision learnt from elsewhere."""
 
-    def _vote_local(self, value: LocalTimestamp) -> None:
-        entry = self.entries.get(value.mid)
-        if entry is not None and entry.phase is Phase.COMMITTED:
-            entry.local_ts = value.local_ts
-        super()._vote_local(value)
+    def _outdated(self, entry: Entry, local_ts: Timestamp) -> bool:
+        entry.local_ts = local_ts
+        return False
 
 
 class CommitsOnSpeculation(FastCast):
     """The decisions of other groups are not waited for."""
 
     def on_propose(self, sender: ReplicaId, message: Propose) -> None:
-        super().on_propose(sender, dataclasses.replace(message, decided=True))
+        super().on_propose(sender, _as_if_decided(message))
 
 
 class KeepsItsSpeculation(FastCast):
     """What another group proposes later does not replace what was speculated with first."""
 
     def on_propose(self, sender: ReplicaId, message: Propose) -> None:
-        entry = self.entries.get(message.mid)
-        if entry is not None and message.group in entry.dest:
-            known = entry.proposals[entry.dest.index(message.group)]
-            message = dataclasses.replace(message, local_ts=known or message.local_ts)
-        super().on_propose(sender, message)
+        local_ts = list(message.local_ts)
+        for at, mid in enumerate(message.mids):
+            entry = self.entries.get(mid)
+            if entry is not None and message.group in entry.dest:
+                local_ts[at] = entry.proposals[entry.dest.index(message.group)] or local_ts[at]
+        super().on_propose(sender, dataclasses.replace(message, local_ts=tuple(local_ts)))
 
 
 class OrdersCollectedAgain(FtSkeen):

@@ -13,9 +13,9 @@ from multicast import PROTOCOLS, FastCast, Protocol, WhiteBox
 from multicast.client import Reply
 from multicast.errors import InvalidArgument
 from multicast.messages import (
-    ClockUpdate,
+    ClockUpdates,
     Heartbeat,
-    LocalTimestamp,
+    LocalTimestamps,
     Message,
     Multicast,
     NewLeader,
@@ -417,21 +417,27 @@ def test_names_follow_the_paper() -> None:
 def test_consensus_is_described() -> None:
     dest, lts, gts = (G0, G1), timestamp(3, G0), timestamp(4, G1)
     proposed = "1:1 g0 b7@g0r0 lts 3.0"
-    local, clock = LocalTimestamp(MID, dest, b"x", 1, lts), ClockUpdate(OTHER_MID, gts)
+    local = LocalTimestamps((MID,), (dest,), (b"x",), (1,), (lts,))
+    clock = ClockUpdates((OTHER_MID,), (gts,))
+    nothing, none = LocalTimestamps(), ClockUpdates()
     described: Sequence[tuple[object, str, str]] = [
-        (Propose(MID, dest, G0, BALLOT, lts, decided=True), "PROPOSE", f"{proposed}, decided"),
-        (Propose(MID, dest, G0, BALLOT, lts, decided=False), "PROPOSE", f"{proposed}, speculative"),
-        (Phase2a(BALLOT, (local,)), "2A lts", "1:1 lts 3.0 b7@g0r0"),
-        (Phase2a(BALLOT, (clock,)), "2A clock", "1:2 past gts 4.1 b7@g0r0"),
+        (Propose(G0, BALLOT, (MID,), (dest,), (lts,), (True,)), "PROPOSE", f"{proposed}, decided"),
+        (Propose(G0, BALLOT, (MID,), (dest,), (lts,), (False,)), "PROPOSE", f"{proposed}, speculative"),
         (
-            Phase2a(BALLOT, (clock, local)),
-            "2A lts+clock", "1:2 past gts 4.1, 1:1 lts 3.0 b7@g0r0",
+            Propose(G0, BALLOT, (MID, OTHER_MID), (dest, dest), (lts, lts), (False, True)),
+            "PROPOSE", "1:1 1:2 g0 b7@g0r0 lts 3.0 3.0, speculative decided",
         ),
-        (Phase2b(BALLOT, ((MID, NO_TIMESTAMP),)), "2B lts", "1:1 lts b7@g0r0"),
-        (Phase2b(BALLOT, ((OTHER_MID, gts),)), "2B clock", "1:2 past gts 4.1 b7@g0r0"),
+        (Phase2a(BALLOT, local, none), "2A lts", "1:1 lts 3.0 b7@g0r0"),
+        (Phase2a(BALLOT, nothing, clock), "2A clock", "1:2 past gts 4.1 b7@g0r0"),
         (
-            Phase2b(BALLOT, ((OTHER_MID, gts), (MID, NO_TIMESTAMP))),
-            "2B lts+clock", "1:2 past gts 4.1, 1:1 lts b7@g0r0",
+            Phase2a(BALLOT, local, clock),
+            "2A lts+clock", "1:1 lts 3.0, 1:2 past gts 4.1 b7@g0r0",
+        ),
+        (Phase2b(BALLOT, (MID,), none), "2B lts", "1:1 lts b7@g0r0"),
+        (Phase2b(BALLOT, (), clock), "2B clock", "1:2 past gts 4.1 b7@g0r0"),
+        (
+            Phase2b(BALLOT, (MID,), clock),
+            "2B lts+clock", "1:1 lts, 1:2 past gts 4.1 b7@g0r0",
         ),
     ]  # fmt: skip
     assert [(name_of(message), describe(message)) for message, _, _ in described] == [

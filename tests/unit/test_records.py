@@ -21,7 +21,7 @@ from kvstore.layout import BadSnapshot, StorageError
 from kvstore.records import Fold, decode, encode
 from multicast.durable import Accepted, Configured, Dropped, Durable, Joined, Learned, Promised, Record, Voted
 from multicast.membership import Configuration, Membership
-from multicast.messages import ClockUpdate, Delivery, EntryState, LocalTimestamp
+from multicast.messages import Delivery, EntryState, LocalTimestamps
 from multicast.types import (
     GROUPS_MAX,
     NO_BALLOT,
@@ -78,7 +78,7 @@ def values_of(hint: Any) -> Strategy:
     if get_origin(hint) in (Union, types.UnionType):
         return st.one_of(*map(values_of, arguments))
     fields = get_type_hints(hint)
-    if hint is Accepted:
+    if hint in (Accepted, LocalTimestamps):
         return st.integers(0, 3).flatmap(lambda length: st.builds(hint, **columns_of(fields, length)))
     return st.builds(hint, **{name: values_of(field) for name, field in fields.items()})
 
@@ -86,10 +86,11 @@ def values_of(hint: Any) -> Strategy:
 def columns_of(fields: Mapping[str, Any], length: int) -> dict[str, Strategy]:
     """The fields of a record that has columns: all of them are of this length."""
     found = {name: values_of(field) for name, field in fields.items()}
-    for name in ("dests", "mids", "local_ts", "payloads", "ack_below"):
+    for name in {"mids", "dests", "local_ts", "payloads", "ack_below"} & fields.keys():
         each = values_of(get_args(fields[name])[0])
         found[name] = st.lists(each, min_size=length, max_size=length).map(tuple)
-    found["dests"] |= values_of(get_args(fields["dests"])[0]).map(lambda dest: (dest,))  # for all of them
+    if "clock" in fields:  # an acceptance, where one stands for all
+        found["dests"] |= values_of(get_args(fields["dests"])[0]).map(lambda dest: (dest,))
     return found
 
 
@@ -150,8 +151,8 @@ TS = Timestamp(5 << 10)
 ENTRY = EntryState(MID, DEST, b"payload", 1, Phase.COMMITTED, TS, TS)
 ACCEPTED = Accepted((DEST,), (MID,), (TS,), (b"payload",), (1,), 5)
 DELIVERY = Delivery(MID, DEST, b"payload", 1, TS, TS, Timestamp(7), mismatch=True)
-VOTED = Voted(LocalTimestamp(MID, DEST, b"payload", 1, TS))
-CLOCK = Voted(ClockUpdate(MID2, TS))
+VOTED = Voted(LocalTimestamps((MID,), (DEST,), (b"payload",), (1,), (TS,)), 5)
+CLOCK = Voted(LocalTimestamps(), 7)
 JOINED = Joined(OTHER, 5, (ENTRY, ENTRY._replace(mid=MID2)))
 DROPPED = Dropped((MID, MID2))
 SOME: list[Record] = [
@@ -325,7 +326,11 @@ BAD: list[tuple[Record, Path_, object, str]] = [
     (ACCEPTED, (4,), [], r"columns of .0, 1."),
     (ACCEPTED, (5,), [1, 2], r"columns of .1, 2."),
     (ACCEPTED, (6,), -1, ">= 0"),
-    (VOTED, (1, 2), [[0]], "length 3"),
+    (VOTED, (1,), [[], [], [], []], "length 5"),
+    (VOTED, (1, 0), [], r"a vote has columns of .0, 1."),
+    (VOTED, (1, 4), [1, 2], r"a vote has columns of .1, 2."),
+    (VOTED, (1, 1, 0), [GROUPS_MAX], "<= 1023"),
+    (VOTED, (2,), -1, ">= 0"),
     (DELIVERY, (8,), 2, "Expected `bool`"),
     (LEARNED, (1, 4), 4, "Invalid enum value 4"),
     (JOINED, (3, 0, 4), 9, "Invalid enum value 9"),

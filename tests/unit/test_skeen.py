@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import random
 
@@ -11,7 +12,17 @@ from hypothesis import strategies as st
 
 from multicast.client import Numbers
 from multicast.errors import InvalidArgument, PeerViolation
-from multicast.messages import ClockUpdate, LocalTimestamp, Message, Multicast, Phase2a, Phase2b, Propose
+from multicast.messages import (
+    ClockUpdates,
+    HeartbeatAck,
+    LocalTimestamps,
+    Message,
+    Multicast,
+    Phase2a,
+    Phase2b,
+    Propose,
+)
+from multicast.patience import ASKED_AGAIN_MIN
 from multicast.protocol import Start
 from multicast.skeen import Entry, FastCast, FtSkeen, Skeen
 from multicast.topology import Topology
@@ -45,6 +56,9 @@ def message(*dest: GroupId, sequence: int = 1) -> Multicast:
 
 
 M = message(G0, G1)
+OTHER, NEXT = message(G0, sequence=9), timestamp(8, G0)
+OTHER_TWO = message(G0, G1, sequence=8)
+"""Nothing is wrong with it."""
 
 
 def leader(protocol: type[FtSkeen] = FtSkeen) -> FtSkeen:
@@ -105,7 +119,7 @@ def propose(
     ballot: Ballot = FAR_BALLOT,
     local_ts: Timestamp = NINE,
 ) -> Propose:
-    return Propose(mid, dest, group, ballot, local_ts, decided=True)
+    return Propose(group, ballot, (mid,), (dest,), (local_ts,), (True,))
 
 
 @pytest.mark.parametrize("protocol", [FtSkeen, FastCast])
@@ -131,6 +145,66 @@ def test_a_propose_about_destinations_that_are_not_the_message_s() -> None:
     refused(replica, FAR, propose(message(G0, sequence=6).mid, (G1, G0)), "strictly increasing")
 
 
+def test_one_bad_proposal_in_a_run_changes_nothing() -> None:
+    replica = leader()
+    mids, dests = (OTHER_TWO.mid, M.mid), (OTHER_TWO.dest, M.dest)
+    good = Propose(G1, FAR_BALLOT, mids, dests, (NINE, NINE), (True, True))
+    for bad in (
+        dataclasses.replace(good, mids=(OTHER_TWO.mid,)),
+        dataclasses.replace(good, decided=(True,)),
+        dataclasses.replace(good, local_ts=(NINE, NO_TIMESTAMP)),
+        dataclasses.replace(good, local_ts=(NINE, timestamp(9, G0))),
+        dataclasses.replace(good, dests=((G0,), M.dest)),
+    ):
+        refused(replica, FAR, bad, "PROPOSE")
+    refused(replica, FAR, Propose(G1, FAR_BALLOT, (), (), (), ()), "0 messages")
+    replica.step(FAR, good, NOW)
+    assert replica.entries[M.mid].missing == 0
+    assert replica.entries[OTHER_TWO.mid].phase is Phase.START
+
+
+@pytest.mark.parametrize(("protocol", "decided"), [(FtSkeen, (True,)), (FastCast, (False, True))])
+def test_what_a_leader_tells_another_in_a_turn_is_one_message(
+    protocol: type[FtSkeen], decided: tuple[bool, ...]
+) -> None:
+    replica = leader(protocol)
+    messages = [message(G0, G1, sequence=2), message(G0, G1, G2, sequence=3), message(G0, sequence=4)]
+    said: list[tuple[Process, Propose]] = []
+    replica.receive(ClientId(7), messages, NOW)
+    for _ in range(2):
+        ready = replica.ready()
+        said += [(*to, what) for to, what in ready.send if isinstance(what, Propose)]  # type: ignore[misc]
+        asked = [what for _, what in ready.send if isinstance(what, Phase2a)]
+        for what in asked:
+            vote = Phase2b(what.ballot, what.local.mids, what.clocks)
+            for member in (R0, R1):
+                replica.step(member, vote, NOW)
+    told = {to: [(what.mids, what.decided) for whom, what in said if whom == to] for to, _ in said}
+    one, two = messages[0].mid, messages[1].mid
+    assert told == {
+        TOPOLOGY.preferred_leader(G1): [((one, two), (fact, fact)) for fact in decided],
+        TOPOLOGY.preferred_leader(G2): [((two,), (fact,)) for fact in decided],
+    }
+
+
+def test_a_leader_repeats_few_of_many_at_a_time_oldest_first() -> None:
+    replica = leader()
+    count = 3 * ASKED_AGAIN_MIN
+    messages = [message(G0, G1, sequence=number) for number in range(2, 2 + count)]
+    replica.receive(ClientId(7), messages, NOW)
+    replica.ready()
+    for turn in range(3):
+        replica.tick(NOW + 0.3 + turn * 0.11)
+        for member in (R0, R1):
+            ack = HeartbeatAck(replica.cballot, replica.cballot, NO_TIMESTAMP)
+            replica.step(member, ack, NOW + 0.3 + turn * 0.11)
+        again = [what.mid for _, what in replica.ready().send if isinstance(what, Multicast)]
+        first = turn * ASKED_AGAIN_MIN
+        expected = [M.mid, *(each.mid for each in messages)][first : first + ASKED_AGAIN_MIN]
+        assert again[: len(expected)] == expected
+        assert len(again) == ASKED_AGAIN_MIN
+
+
 def test_a_group_that_decided_twice_is_refused() -> None:
     replica = leader()
     replica.step(FAR, propose(local_ts=timestamp(2, G1)), NOW)
@@ -144,9 +218,8 @@ def test_a_bad_2a_is_refused(role: type) -> None:
     ballot = replica.cballot
 
     def ask(dest: tuple[GroupId, ...], local_ts: Timestamp, by: Ballot = ballot) -> Phase2a:
-        return Phase2a(
-            by, (ClockUpdate(M.mid, timestamp(1, G0)), LocalTimestamp(M.mid, dest, b"", 1, local_ts))
-        )
+        local = LocalTimestamps((OTHER.mid, M.mid), (OTHER.dest, dest), (b"", b""), (1, 1), (NEXT, local_ts))
+        return Phase2a(by, local, ClockUpdates((M.mid,), (timestamp(1, G0),)))
 
     other = R1 if replica.me == R0 else R0
     honest = Ballot(ballot.number, other, 0)
@@ -161,7 +234,7 @@ def test_a_bad_2a_is_refused(role: type) -> None:
 
 def test_votes_of_strangers_are_refused() -> None:
     replica = leader()
-    vote = Phase2b(replica.cballot, ((M.mid, NO_TIMESTAMP),))
+    vote = Phase2b(replica.cballot, (M.mid,), ClockUpdates())
     refused(replica, FAR, vote, "not a member")
     refused(replica, ClientId(7), vote, "not for it to send")
 
@@ -184,9 +257,11 @@ def test_the_counters_of_an_entry_never_drift(steps: list[tuple[GroupId, int, bo
             entry.leave_ballot(G0)
         else:
             known = entry.proposals[entry.dest.index(group)]
-            was = entry.decided[entry.dest.index(group)]
+            was = bool(entry.decided >> entry.dest.index(group) & 1)
+            contradicts = entry.contradicts(group, timestamp(time, group))
+            assert contradicts == (was and known != timestamp(time, group))
             fits = entry.note(group, timestamp(time, group), decided=decided)
             assert fits == (not (was and decided and known != timestamp(time, group)))
         assert entry.missing == sum(not ts for ts in entry.proposals)
-        assert entry.undecided == entry.decided.count(False)
-        assert all(ts or not fact for ts, fact in zip(entry.proposals, entry.decided, strict=True))
+        assert entry.undecided == 3 - entry.decided.bit_count()
+        assert all(ts or not entry.decided >> at & 1 for at, ts in enumerate(entry.proposals))

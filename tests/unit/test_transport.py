@@ -770,7 +770,11 @@ def test_a_paused_node_does_not_read_on(run: Run) -> None:
 # Hand-shakes
 
 REFUSALS = {
-    "version": (hello(N2, version=PROTOCOL_VERSION + 1), Reason.WRONG_VERSION, "version 5"),
+    "version": (
+        hello(N2, version=PROTOCOL_VERSION + 1),
+        Reason.WRONG_VERSION,
+        f"version {PROTOCOL_VERSION + 1}",
+    ),
     "no version": (hello(N2, version=0), Reason.WRONG_VERSION, "version 0"),
     "cluster": (hello(N2, cluster="another"), Reason.WRONG_CLUSTER, "'another'"),
     "topology": (hello(N2, topology_hash=b"\x12\x34"), Reason.WRONG_TOPOLOGY, "1234"),
@@ -1503,7 +1507,7 @@ def test_a_client_finds_the_next_leader_of_a_node_that_is_gone(run: Run) -> None
             await until(lambda: not client.statistics()[N1]["connected"])
             calls = [client.multicast([G0], payload) for payload in (b"one", b"two")]
             for pending in client._sender.pending.values():
-                pending.retry_at = float("inf")
+                pending.asked_at = float("inf")
             await until(lambda: service.nodes[N2].requests and service.nodes[N3].requests)
             service.leader[G0] = N2
             service.hints[G0] = Ballot(2, replica(N2), 0)
@@ -1522,7 +1526,7 @@ def test_a_client_sends_to_a_leader_that_has_come_back_at_once(run: Run) -> None
             await until(lambda: not client.statistics()[N1]["connected"])
             calls = [client.multicast([G0], payload) for payload in (b"one", b"two")]
             for pending in client._sender.pending.values():
-                pending.retry_at = float("inf")
+                pending.asked_at = float("inf")
             again = Node(N1, old.peers, port=old.address[1])
             again.heard = lambda: service.answer(again)
             await again.start()

@@ -27,7 +27,7 @@ from multicast.messages import (
     Accept,
     AcceptAck,
     CatchUp,
-    ClockUpdate,
+    ClockUpdates,
     Deliver,
     Deliveries,
     Delivery,
@@ -38,7 +38,7 @@ from multicast.messages import (
     HeartbeatAck,
     Hint,
     Join,
-    LocalTimestamp,
+    LocalTimestamps,
     Members,
     MembersWanted,
     Message,
@@ -144,7 +144,19 @@ def any_reply(draw: st.DrawFn) -> Reply:
     return Reply(mids, draw(GROUPS), places)
 
 
-RUNS: dict[type[Any], Strategy] = {Accept: any_accept(), Reply: any_reply()}
+@st.composite
+def any_columns(draw: st.DrawFn, cls: Any) -> Any:
+    return cls(*draw_columns(draw, cls, *cls._fields))
+
+
+@st.composite
+def any_propose(draw: st.DrawFn) -> Propose:
+    ballot = draw(values_of(Ballot))
+    return Propose(draw(GROUPS), ballot, *draw_columns(draw, Propose, "mids", "dests", "local_ts", "decided"))
+
+
+LEAVES |= {LocalTimestamps: any_columns(LocalTimestamps), ClockUpdates: any_columns(ClockUpdates)}
+RUNS: dict[type[Any], Strategy] = {Accept: any_accept(), Propose: any_propose(), Reply: any_reply()}
 ANY_OF = {cls: RUNS[cls] if cls in RUNS else values_of(cls) for cls in KINDS}
 PROCESSES = st.one_of(REPLICAS, LEAVES[ClientId])
 FRAMES = st.lists(
@@ -194,7 +206,8 @@ DEST = (GroupId(0), GroupId(1))
 MID, MID2 = MessageId(CLIENT, 1, 2**64 - 1), MessageId(ClientId(3), 2, 0)
 TS = Timestamp(5 << 10)
 ENTRY = EntryState(MID, DEST, b"payload", 1, Phase.ACCEPTED, TS, Timestamp(0))
-VALUES = LocalTimestamp(MID, DEST, b"payload", 1, TS), ClockUpdate(MID2, TS)
+LOCAL = LocalTimestamps((MID, MID2), (DEST, DEST), (b"payload", b""), (1, 2), (TS, TS))
+CLOCKS = ClockUpdates((MID2,), (TS,))
 
 ACCEPT = Accept((DEST,), GroupId(0), BALLOT, (MID, MID2), (TS, TS), (b"payload", b""), (1, 2))
 FOREIGN = dataclasses.replace(ACCEPT, payloads=(), ack_below=())
@@ -205,9 +218,9 @@ MULTICAST = Multicast(MID, DEST, b"payload", 1)
 DELIVERIES = Deliveries((Delivery(MID, DEST, b"payload", 1, TS, TS, TS, mismatch=True),), TS)
 NEW_STATE = NewState(BALLOT, 1, Part(1, 0, 1), (ENTRY,))
 NEW_LEADER_ACK = NewLeaderAck(BALLOT, OTHER, 1, TS, Part(1, 0, 1), (ENTRY,))
-PHASE_2A = Phase2a(BALLOT, VALUES)
-PHASE_2B = Phase2b(BALLOT, ((MID, TS), (MID2, Timestamp(0))))
-PROPOSE = Propose(MID, DEST, GroupId(1), OTHER, TS, decided=True)
+PHASE_2A = Phase2a(BALLOT, LOCAL, CLOCKS)
+PHASE_2B = Phase2b(BALLOT, (MID,), CLOCKS)
+PROPOSE = Propose(GroupId(1), OTHER, (MID, MID2), (DEST, DEST), (TS, TS), (True, False))
 REPLY = Reply((MID, MID2), GroupId(1), (TS, Timestamp(7)))
 CATCH_UP = CatchUp(TS)
 EXECUTED = Executed(GroupId(1), TS, reply_wanted=True)
@@ -386,8 +399,15 @@ BAD: list[tuple[Any, Path_, object, str]] = [
     (EXECUTED, (*FIELDS, 3), 2, "Expected `bool`"),
     (NEW_STATE, (*FIELDS, 4, 0, 4), 4, "Invalid enum value 4"),
     (NEW_STATE, (*FIELDS, 3), [1, 0], "length 3"),
-    (PHASE_2A, (*FIELDS, 2, 0, 2), [[0], b""], "length 3"),
-    (PHASE_2A, (*FIELDS, 2, 1), [MID_RAW, 1], "length 3"),
+    (PHASE_2A, (*FIELDS, 2), [[], [], [], []], "length 5"),
+    (PHASE_2A, (*FIELDS, 2, 2), [b""], "a 2A has columns of .1, 2."),
+    (PHASE_2A, (*FIELDS, 3, 1), [], "a 2A has columns of .0, 1."),
+    (PHASE_2A, (*FIELDS, 2, 1, 0), [GROUPS_MAX], "<= 1023"),
+    (PHASE_2B, (*FIELDS, 2, 0), [1, 2], "length 3"),
+    (PHASE_2B, (*FIELDS, 3, 0), [], "a 2B has columns of .0, 1."),
+    (PROPOSE, (*FIELDS, 3), [MID_RAW], "a PROPOSE has columns of .1, 2."),
+    (PROPOSE, (*FIELDS, 6), [True], "a PROPOSE has columns of .1, 2."),
+    (PROPOSE, (*FIELDS, 6, 0), 1, "Expected `bool`"),
     (REPLY, (*FIELDS, 3), [1], "a reply has 1 places of 2 messages"),
     (Members(MEMBERSHIP), (*FIELDS, 1), b"nonsense", "not a frame"),
 ]

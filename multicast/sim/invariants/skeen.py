@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from multicast.messages import (
-    ClockUpdate,
     Delivery,
     Instance,
     LocalTimestamp,
@@ -25,7 +24,6 @@ from multicast.messages import (
     Phase2a,
     Phase2b,
     Propose,
-    Value,
 )
 from multicast.sim.checkers import Checker, Violation
 from multicast.sim.host import Host
@@ -46,15 +44,23 @@ from multicast.types import (
 
 _Question: TypeAlias = tuple[GroupId, Instance]
 
+_Answer: TypeAlias = LocalTimestamp | None
+"""About the clock there is only one."""
+
+
+def _instances(message: Phase2b) -> list[Instance]:
+    """What was voted on."""
+    return [*((mid, NO_TIMESTAMP) for mid in message.local), *zip(*message.clocks, strict=True)]
+
 
 class Decisions(Checker):
     """What groups decide, as seen from the votes that have left, and what is delivered because of it."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self._proposed: dict[tuple[Ballot, Instance], Value] = {}
+        self._proposed: dict[tuple[Ballot, Instance], _Answer] = {}
         self._votes: dict[tuple[Ballot, Instance], set[ReplicaId]] = defaultdict(set)
-        self._decided: dict[_Question, Value] = {}
+        self._decided: dict[_Question, _Answer] = {}
         self._owner: dict[tuple[GroupId, Timestamp], MessageId] = {}
         self._passed: dict[tuple[GroupId, MessageId], Timestamp] = defaultdict(lambda: NO_TIMESTAMP)
         self._initial: dict[tuple[ReplicaId, Ballot], list[LocalTimestamp]] = {}
@@ -65,21 +71,22 @@ class Decisions(Checker):
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
         """Proposals, votes, and what leaders say was decided."""
         if isinstance(message, Phase2a):
-            for value in message.values:
-                self._propose(message.ballot, value)
+            for row in zip(*message.local, strict=True):
+                self._propose(message.ballot, (row[0], NO_TIMESTAMP), row)
+            for instance in zip(*message.clocks, strict=True):
+                self._propose(message.ballot, instance, None)
         elif isinstance(message, Phase2b):
-            for instance in message.instances:
+            for instance in _instances(message):
                 self._vote(host, message.ballot, instance)
         elif isinstance(message, NewStateAck):
-            for value in self._initial.get((host.me, message.ballot), ()):
-                self._propose(message.ballot, value)
-                self._vote(host, message.ballot, (value.mid, value.at))
-        elif isinstance(message, Propose) and message.decided:
-            decided = self._decided.get((message.group, (message.mid, NO_TIMESTAMP)))
-            if not isinstance(decided, LocalTimestamp) or decided.local_ts != message.local_ts:
-                raise Violation(
-                    "Decision", f"{host.me} says that {message.mid} got {format_timestamp(message.local_ts)}"
-                )
+            for row in self._initial.get((host.me, message.ballot), ()):
+                self._propose(message.ballot, (row[0], NO_TIMESTAMP), row)
+                self._vote(host, message.ballot, (row[0], NO_TIMESTAMP))
+        elif isinstance(message, Propose):
+            for mid, local_ts, decided in zip(message.mids, message.local_ts, message.decided, strict=True):
+                answer = self._decided.get((message.group, (mid, NO_TIMESTAMP)))
+                if decided and (answer is None or answer[-1] != local_ts):
+                    raise Violation("Decision", f"{host.me} says that {mid} got {format_timestamp(local_ts)}")
 
     def stepped(self, host: Host, sender: Process, message: Message) -> None:
         """Who joins a ballot votes for all that the ballot begins with."""
@@ -90,7 +97,7 @@ class Decisions(Checker):
         key = (host.me, replica.cballot)
         if key not in self._initial:
             self._initial[key] = [
-                LocalTimestamp(entry.mid, entry.dest, entry.payload, entry.ack_below, entry.local_ts)
+                (entry.mid, entry.dest, entry.payload, entry.ack_below, entry.local_ts)
                 for entry in replica.entries.values()
                 if entry.phase is Phase.ACCEPTED
             ]
@@ -99,47 +106,44 @@ class Decisions(Checker):
         """A snapshot may be what a candidate was waiting for."""
         self._joined(host)
 
-    def _propose(self, ballot: Ballot, value: Value) -> None:
-        if self._proposed.setdefault((ballot, (value.mid, value.at)), value) != value:
-            raise Violation("Consensus", f"two answers in {ballot}: about {value.mid}")
+    def _propose(self, ballot: Ballot, instance: Instance, answer: _Answer) -> None:
+        if self._proposed.setdefault((ballot, instance), answer) != answer:
+            raise Violation("Consensus", f"two answers in {ballot}: about {instance[0]}")
 
     def _vote(self, host: Host, ballot: Ballot, instance: Instance) -> None:
         key = (ballot, instance)
-        value = self._proposed.get(key) or self._on_disk(host, instance)
-        if value is None:
-            return
-        self._proposed[key] = value
+        mid, at = instance
+        answer = self._proposed.get(key)
+        if answer is None and not at:
+            # A group of one never asks for votes; its own is on its disk.
+            entry = host.durable.entries.get(mid)
+            if entry is None:
+                return
+            answer = (*entry[:4], entry.local_ts)
+        self._proposed[key] = answer
         self._votes[key].add(host.me)
         if self._topology.configuration(host.me.group, ballot.configuration).has_quorum(self._votes[key]):
-            self._decide(host.me.group, value)
+            self._decide(host.me.group, instance, answer)
 
-    def _on_disk(self, host: Host, instance: Instance) -> Value | None:
-        """A group of one never asks for votes; its own is on its disk."""
+    def _decide(self, group: GroupId, instance: Instance, answer: _Answer) -> None:
+        question = (group, instance)
         mid, at = instance
-        if at:
-            return ClockUpdate(mid, at)
-        entry = host.durable.entries.get(mid)
-        return None if entry is None else LocalTimestamp(*entry[:4], entry.local_ts)
-
-    def _decide(self, group: GroupId, value: Value) -> None:
-        question = (group, (value.mid, value.at))
         if question in self._decided:
-            if self._decided[question] != value:
-                raise Violation("Consensus", f"group {group} decided twice about {value.mid}")
+            if self._decided[question] != answer:
+                raise Violation("Consensus", f"group {group} decided twice about {mid}")
             return
-        self._decided[question] = value
-        if not isinstance(value, LocalTimestamp):
-            passed = self._passed[group, value.mid]
-            self._passed[group, value.mid] = max(passed, value.global_ts)
+        self._decided[question] = answer
+        if answer is None:
+            self._passed[group, mid] = max(self._passed[group, mid], at)
             return
-        local_ts = value.local_ts
-        if self._owner.setdefault((group, local_ts), value.mid) != value.mid:
+        local_ts = answer[-1]
+        if self._owner.setdefault((group, local_ts), mid) != mid:
             other = self._owner[group, local_ts]
-            raise Violation("Uniqueness", f"{value.mid} and {other} share {format_timestamp(local_ts)}")
+            raise Violation("Uniqueness", f"{mid} and {other} share {format_timestamp(local_ts)}")
         if local_ts <= self._delivered[group]:
             raise Violation(
                 "Clock",
-                f"group {group} gave {value.mid} the local timestamp {format_timestamp(local_ts)}, "
+                f"group {group} gave {mid} the local timestamp {format_timestamp(local_ts)}, "
                 f"but had delivered {format_timestamp(self._delivered[group])}",
             )
 
@@ -149,9 +153,9 @@ class Decisions(Checker):
         highest = NO_TIMESTAMP
         for destination in delivery.dest:
             decided = self._decided.get((destination, (mid, NO_TIMESTAMP)))
-            if not isinstance(decided, LocalTimestamp):
+            if decided is None:
                 raise Violation("Decision", f"{host.me} delivered {mid}: undecided in group {destination}")
-            highest = max(highest, decided.local_ts)
+            highest = max(highest, decided[-1])
         if highest != global_ts:
             place, decision = format_timestamp(global_ts), format_timestamp(highest)
             raise Violation("Decision", f"{host.me} delivered {mid} at {place}, but {decision} was decided")
@@ -182,12 +186,11 @@ class Promises(Checker):
                 "Clock", f"{host.me} promises a clock of {message.clock}, but voted for {self._lent[host.me]}"
             )
         if isinstance(message, Phase2b):
+            highest = max(map(time_of, message.clocks.global_ts), default=0)
             if message.ballot.leader != host.me:
-                highest = max((time_of(at) for _, at in message.instances), default=0)
                 self._lent[host.me] = max(self._lent[host.me], highest)
-            self._voted[host.me].update(dict.fromkeys(message.instances, message.ballot))
-            for _, at in message.instances:
-                self._clock[host.me] = max(self._clock[host.me], time_of(at))
+            self._voted[host.me].update(dict.fromkeys(_instances(message), message.ballot))
+            self._clock[host.me] = max(self._clock[host.me], highest)
 
     def restarted(self, host: Host) -> None:
         """What was promised must have survived the crash."""
