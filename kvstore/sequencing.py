@@ -41,9 +41,9 @@ class Sequencing:
         self._replicas[replica.me.group] = replica
 
     def deliver(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """Keep them; a leader answers."""
+        """Keep them; whoever delivers first answers."""
         self._state.apply(group, deliveries)
-        if self._replicas[group].is_leader:
+        if self._replicas[group].tells_clients:
             self._reply(group, [(d.mid, d.global_ts) for d in deliveries if d.mid.client != MEMBERSHIP])
 
     def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:

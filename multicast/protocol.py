@@ -229,4 +229,9 @@ class Protocol(abc.ABC):
     @property
     @abc.abstractmethod
     def is_leader(self) -> bool:
-        """Whether this replica answers clients."""
+        """Whether this replica leads its group."""
+
+    @property
+    def tells_clients(self) -> bool:
+        """Whether this replica is among the first of its group to deliver, so that it should tell clients."""
+        return self.is_leader

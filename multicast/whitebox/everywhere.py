@@ -51,6 +51,11 @@ class Everywhere(WhiteBox):
         super().__init__(start)
         self._follow()
 
+    @property
+    def tells_clients(self) -> bool:
+        """Everyone is among the first. A client hears it first from whoever is nearest."""
+        return self._counts()
+
     # What a leader says
 
     def _counts(self) -> bool:
