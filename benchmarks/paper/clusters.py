@@ -1,0 +1,119 @@
+"""Clusters that several points share, and protocols that take turns on them.
+
+A cluster of ten groups takes seconds to start, and a turn is hardly longer. So the clusters of all protocols
+that are compared stay up side by side, and one at a time is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from benchmarks.load import Plan, measure, running
+from kvstore.cluster import LocalCluster
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a cluster is started with. Plans that differ in anything else can share one."""
+
+    protocol: str
+    clock: str
+    groups: int
+    replicas: int
+    regions: bool
+    durability: str
+    level: str
+
+
+def _shape(plan: Plan) -> _Shape:
+    return _Shape(
+        plan.protocol, plan.clock, plan.groups, plan.replicas, plan.regions, plan.durability, plan.level
+    )
+
+
+class Clusters:
+    """Running clusters, started when they are first needed, and anew after something went wrong in them."""
+
+    def __init__(self, keep: int) -> None:
+        """No more than so many are up; the one that was started first makes room."""
+        self._keep = keep
+        self._up: dict[_Shape, tuple[LocalCluster, contextlib.ExitStack]] = {}
+
+    def __enter__(self) -> Clusters:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        while self._up:
+            self._close(next(iter(self._up)))
+
+    def get(self, plan: Plan) -> LocalCluster:
+        """The cluster for a plan."""
+        shape = _shape(plan)
+        if shape not in self._up:
+            while len(self._up) >= self._keep:
+                self._close(next(iter(self._up)))
+            stack = contextlib.ExitStack()
+            cluster = stack.enter_context(running(plan))
+            stack.callback(cluster.kill)  # its data is about to be removed, and need not be left in order
+            self._up[shape] = cluster, stack
+        return self._up[shape][0]
+
+    def discard(self, plan: Plan) -> None:
+        """End the plan's cluster, if there is one. The next one is new."""
+        if (shape := _shape(plan)) in self._up:
+            self._close(shape)
+
+    def _close(self, shape: _Shape) -> None:
+        _, stack = self._up.pop(shape)
+        stack.close()
+
+
+def in_turns(plans: Sequence[Plan], rounds: int, clusters: Clusters) -> dict[str, Any]:
+    """So many rounds, in each of which every plan has a turn: neighbours in time can be compared.
+
+    A turn that fails is kept as such, and its cluster is replaced.
+    """
+    for plan in plans:
+        with contextlib.suppress(Exception):  # it fails again in its turn, and is told then
+            clusters.get(plan)
+    turns: list[dict[str, Any]] = []
+    failed: list[str] = []
+    for number in range(rounds):
+        for plan in plans:
+            turn: dict[str, Any] = {"protocol": plan.protocol, "clock": plan.clock, "round": number}
+            try:
+                turn |= _turn(plan, clusters)
+            except Exception as error:  # noqa: BLE001 - any failure is a result of this turn
+                turn["failed"] = f"{type(error).__name__}: {error}"
+                failed.append(f"{plan.protocol}, round {number + 1}: {turn['failed']}")
+                clusters.discard(plan)
+            turns.append(turn)
+    result: dict[str, Any] = {"turns": turns, "summary": _summary(turns)}
+    return result | ({"failed": failed} if failed else {})
+
+
+def _turn(plan: Plan, clusters: Clusters) -> dict[str, Any]:
+    found = measure(replace(plan, rounds=1), clusters.get(plan)).as_json()
+    if not found["throughput"]:
+        raise RuntimeError("not one message was answered")
+    return found
+
+
+def _summary(turns: Sequence[dict[str, Any]]) -> str:
+    parts = []
+    for protocol in dict.fromkeys(turn["protocol"] for turn in turns):
+        good = [turn for turn in turns if turn["protocol"] == protocol and "failed" not in turn]
+        if good:
+            rate = statistics.median(turn["throughput"] for turn in good)
+            mean = statistics.median(turn["latency_ms"]["mean"] for turn in good)
+            parts.append(f"{protocol} {rate:,.0f}/s {mean:,.1f} ms")
+    return "; ".join(parts)
+
+
+def as_plan(plan: Plan) -> dict[str, Any]:
+    """A plan as a point's plan has it."""
+    return asdict(plan)
