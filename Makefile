@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help up test java lint types layers unit campaign torture spark-cluster figures docs proto clean
+.PHONY: help up test java lint types layers unit campaign torture spark-cluster figures performance docs proto clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -75,7 +75,12 @@ torture: $(VENV)/installed ## random faults of a cluster of processes under load
 spark-cluster: java ## jobs on a Spark cluster whose executors have nothing of ours, for some minutes
 	$(BIN)/python -m benchmarks.spark_cluster
 
-figures: $(VENV)/installed ## the figures of docs/performance.md
+figures: $(VENV)/installed ## the paper's experiments, for three quarters of an hour; goes on where it was
+	$(BIN)/python -m benchmarks.paper all || test $$? -eq 1 # some points failed: the tables say which
+	$(BIN)/python -m benchmarks.paper tables
+	$(BIN)/python -m benchmarks.paper plots
+
+performance: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.core_cost
 	$(BIN)/python -m benchmarks.core_scaling
 	$(BIN)/python -m benchmarks.simulator_speed

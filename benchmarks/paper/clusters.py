@@ -1,19 +1,27 @@
 """Clusters that several points share, and protocols that take turns on them.
 
 A cluster of ten groups takes seconds to start, and a turn is hardly longer. So the clusters of all protocols
-that are compared stay up side by side, and one at a time is loaded.
+that are compared stay up side by side, and one at a time is loaded. Before a turn, every group must be led
+by the member that prefers to: where leaders are decides what a cluster can do, and how far clients are.
 """
 
 from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.load import Plan, measure, running
 from kvstore.cluster import LocalCluster
+from multicast.protocol import Timing
+
+HOME_S: Final = 60.0
+"""How long leaders may take to be where they should."""
+GIVE_BACK_S: Final = 2.0
+"""Of clusters that are measured: whoever leads in another's place hands over sooner than usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,9 @@ def in_turns(plans: Sequence[Plan], rounds: int, clusters: Clusters) -> dict[str
 
 
 def _turn(plan: Plan, clusters: Clusters) -> dict[str, Any]:
-    found = measure(replace(plan, rounds=1), clusters.get(plan)).as_json()
+    cluster = clusters.get(plan)
+    wait_home(cluster)
+    found = measure(replace(plan, rounds=1), cluster).as_json()
     if not found["throughput"]:
         raise RuntimeError("not one message was answered")
     return found
@@ -114,6 +124,29 @@ def _summary(turns: Sequence[dict[str, Any]]) -> str:
     return "; ".join(parts)
 
 
+def homes(cluster: LocalCluster) -> dict[int, str]:
+    """The node that should lead each group."""
+    config = cluster.config
+    preferred = {group: config.topology.preferred_leader(group) for group in config.groups}
+    return {int(group): str(config.placement[replica]) for group, replica in preferred.items()}
+
+
+def wait_home(cluster: LocalCluster) -> None:
+    """Wait until every group is led by the node that should; else raise `RuntimeError`."""
+    wanted = homes(cluster)
+    deadline = time.monotonic() + HOME_S
+    while (found := {group["id"]: group["leader"] for group in cluster.status()["groups"]}) != wanted:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"leaders are {found} and not {wanted} after {HOME_S:g} s")
+        time.sleep(0.1)
+
+
 def as_plan(plan: Plan) -> dict[str, Any]:
     """A plan as a point's plan has it."""
     return asdict(plan)
+
+
+def from_plan(plan: Mapping[str, Any]) -> Plan:
+    """What `as_plan` made that of."""
+    timing = plan["timing"]
+    return Plan(**{**plan, "timing": None if timing is None else Timing(**timing)})

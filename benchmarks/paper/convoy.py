@@ -30,6 +30,7 @@ from typing import Any, Final
 
 import uvloop
 
+from benchmarks.paper.clusters import GIVE_BACK_S, wait_home
 from benchmarks.paper.points import ROOT, Point
 from benchmarks.paper.runner import Measure
 from kvstore.client import MulticastClient
@@ -47,7 +48,7 @@ SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 PATIENCE_S: Final = 20.0
 GROUPS: Final = 2
 VIRTUAL_RATES: Final = (0.03, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
-TIMING: Final = Timing(retry_s=2.0)
+TIMING: Final = Timing(retry_s=2.0, give_back_s=GIVE_BACK_S)
 """Nothing is repeated because it is slow."""
 
 
@@ -191,6 +192,7 @@ def _nodes(protocol: str, clock: str, delta_ms: float) -> Iterator[_Nodes]:
             application="multicast", timing=TIMING, delays_ms=delays, trace=trace, restart=False,
             command=COMMAND,
         ) as cluster:  # fmt: skip
+            wait_home(cluster)
             leaders = [str(group["leader"]) for group in cluster.status()["groups"]]
             yield _Nodes(cluster, trace, delta_ms / 1000, leaders)
             cluster.kill()  # its data is about to be removed, and need not be left in order

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from benchmarks.load import Plan
-from benchmarks.paper.clusters import Clusters, as_plan, in_turns
+from benchmarks.paper.clusters import GIVE_BACK_S, Clusters, as_plan, from_plan, in_turns
 from benchmarks.paper.points import Point
 from benchmarks.paper.runner import Measure
+from multicast.protocol import Timing
 
 PROTOCOLS: Final = ("whitebox", "fastcast", "ftskeen")
 DESTINATIONS: Final = (1, 2, 4, 6, 8, 10)
@@ -20,6 +21,10 @@ MODERATE: Final = 30
 area's peak that makes, for each protocol and number of destinations; see docs/evaluation.md."""
 LONE: Final = 3
 """Clients of the wide area that hardly ever meet: one in each region."""
+
+NEAR: Final = Timing(give_back_s=GIVE_BACK_S)
+FAR: Final = Timing(give_back_s=GIVE_BACK_S, retry_s=2.0)
+"""Messages that are far from home are not repeated because they are slow."""
 
 _TURN_S: Final = 1.5
 """What a turn takes beside its warm-up and its round: client processes start, connect, and end."""
@@ -69,7 +74,7 @@ class Curves:
         with Clusters(keep=len(self.protocols)) as clusters:
 
             def measure(point: Point) -> dict[str, Any]:
-                load = Plan(**point.plan["load"])
+                load = from_plan(point.plan["load"])
                 plans = [replace(load, protocol=protocol) for protocol in point.plan["protocols"]]
                 return in_turns(plans, point.plan["rounds"], clusters)
 
@@ -79,9 +84,9 @@ class Curves:
 def lan(protocols: Sequence[str] = PROTOCOLS, *, quick: bool = False) -> Curves:
     """Ten groups of three on three nodes of one machine."""
     if quick:
-        base = Plan(warm_up_s=0.5, seconds=1.0)
+        base = Plan(warm_up_s=0.5, seconds=1.0, timing=NEAR)
         return Curves("lan", protocols, (1, 2, 10), (10, 200), 1, base)
-    base = Plan(warm_up_s=0.6, seconds=1.4)
+    base = Plan(warm_up_s=0.6, seconds=1.4, timing=NEAR)
     clients = (1, 10, 50, 200, 500, 1000)
     return Curves("lan", protocols, DESTINATIONS, clients, 3, base, settle_per_client_s=0.0002)
 
@@ -89,8 +94,8 @@ def lan(protocols: Sequence[str] = PROTOCOLS, *, quick: bool = False) -> Curves:
 def wan(protocols: Sequence[str] = PROTOCOLS, *, quick: bool = False) -> Curves:
     """The same in three emulated regions, with clients in each."""
     if quick:
-        base = Plan(warm_up_s=1.0, seconds=1.5, regions=True)
+        base = Plan(warm_up_s=1.0, seconds=1.5, regions=True, timing=FAR)
         return Curves("wan", protocols, (1, 2, 10), (LONE, MODERATE), 1, base)
-    base = Plan(warm_up_s=1.0, seconds=2.5, regions=True)
+    base = Plan(warm_up_s=1.0, seconds=2.5, regions=True, timing=FAR)
     clients = (LONE, MODERATE, 150, 600)
     return Curves("wan", protocols, DESTINATIONS, clients, 2, base, settle_per_client_s=0.0002)

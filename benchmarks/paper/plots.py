@@ -109,7 +109,7 @@ def curves(measured: Measured, title: str, moderate: int | None = None) -> Figur
         colour, marker = styles[protocol]
         grid[0].plot([], [], color=colour, marker=marker, markersize=4, label=protocol_name(protocol))
     marks = f"ringed: {measured.clients[-1]:,} clients"
-    marks += f"; boxed: {moderate:,}" if moderate in measured.clients else ""
+    marks += f"; boxed: {moderate:,}" if moderate in measured.clients[:-1] else ""
     _head(figure, f"{title} ({marks})")
     return figure
 
@@ -119,7 +119,7 @@ def curves(measured: Measured, title: str, moderate: int | None = None) -> Figur
 
 def recovery(crash: Found, area: str) -> Figure:
     """Throughput and latency around a crash; red until the new leader is established."""
-    figure = Figure(figsize=(8, 4.6), layout="constrained")
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     for series, name, colour, dashes in SERIES:
         rows = crash["series"][series]

@@ -48,8 +48,13 @@ Commits = Callable[[Area, Mapping[int, float]], dict[int, float]]
 """When each group's leader commits, from when it has the message."""
 
 
+def home(group: int) -> int:
+    """The region of the group's leader."""
+    return group % REPLICAS
+
+
 def _leader(group: int) -> tuple[int, int]:
-    return group, group % REPLICAS
+    return group, home(group)
 
 
 def whitebox(area: Area, arrives: Mapping[int, float]) -> dict[int, float]:
@@ -104,12 +109,31 @@ def _exchanged(area: Area, said: Mapping[int, float]) -> dict[int, float]:
 PROTOCOLS: Final[Mapping[str, Commits]] = {"whitebox": whitebox, "fastcast": fastcast, "ftskeen": ftskeen}
 
 
+def commits(protocol: str, area: Area, arrives: Mapping[int, float]) -> dict[int, float]:
+    """When each group's leader commits a message that is alone."""
+    return PROTOCOLS[protocol](area, arrives)
+
+
+def clock_updates(protocol: str, area: Area, arrives: Mapping[int, float]) -> dict[int, float]:
+    """When each leader's clock has passed the global timestamp: what comes later goes after the message.
+
+    White-box leaders pass it when they have all ACCEPTs, the others when their groups have decided so.
+    """
+    if len(arrives) == 1:
+        return dict(arrives)
+    if protocol == "ftskeen":
+        return ftskeen(area, arrives)
+    early = _exchanged(area, arrives)
+    if protocol == "whitebox":
+        return early
+    return {group: at + area.round_trip(_leader(group)) for group, at in early.items()}
+
+
 def latency(protocol: str, area: Area, client: int, dest: Sequence[int]) -> float:
     """What a client in a region waits for a message to these groups: until the last answer is with it."""
-    homes = {group: _leader(group)[1] for group in dest}
-    arrives = {group: area.delays[client][home] for group, home in homes.items()}
-    commits = PROTOCOLS[protocol](area, arrives)
-    return max(at + area.delays[homes[group]][client] for group, at in commits.items())
+    arrives = {group: area.delays[client][home(group)] for group in dest}
+    done = commits(protocol, area, arrives)
+    return max(at + area.delays[home(group)][client] for group, at in done.items())
 
 
 def mean_latency(protocol: str, area: Area, groups: int, dest: int) -> float:

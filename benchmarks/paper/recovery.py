@@ -20,12 +20,13 @@ from typing import Any, Final
 
 from benchmarks.load import Measurement, Plan, measure, running
 from benchmarks.paper.bins import SERIES, Sample, bins, figures, split
-from benchmarks.paper.clusters import as_plan
+from benchmarks.paper.clusters import GIVE_BACK_S, as_plan, from_plan, homes, wait_home
 from benchmarks.paper.points import Point
 from benchmarks.paper.runner import Measure
 from kvstore.cluster import LocalCluster
 from kvstore.ports import NodeId
 from kvstore.status import ask
+from multicast.protocol import Timing
 
 AFFECTED: Final = 3
 """The group whose leader is killed."""
@@ -65,6 +66,7 @@ class Recovery:
         load = Plan(
             protocol=protocol, dest=4, clients=self.areas[area], regions=area == "wan", rounds=1,
             warm_up_s=self.warm_up_s, seconds=seconds, seed=number, patience_s=PATIENCE_S,
+            timing=Timing(give_back_s=GIVE_BACK_S, retry_s=0.5),
         )  # fmt: skip
         plan = {"area": area, "before_s": self.before_s, "after_s": self.after_s, "load": as_plan(load)}
         expected_s = self.warm_up_s + seconds + _OVERHEAD_S
@@ -73,7 +75,9 @@ class Recovery:
     @contextlib.contextmanager
     def measuring(self) -> Iterator[Measure]:
         """Every point has a cluster of its own: what a crash leaves behind is no place for the next."""
-        yield lambda point: crash(Plan(**point.plan["load"]), point.plan["before_s"], point.plan["after_s"])
+        yield lambda point: crash(
+            from_plan(point.plan["load"]), point.plan["before_s"], point.plan["after_s"]
+        )
 
 
 def recovery(protocols: Sequence[str], *, quick: bool = False) -> Recovery:
@@ -121,9 +125,8 @@ def cluster_of(plan: Plan, folder: Path) -> Iterator[LocalCluster]:
     # The first member of group 3 is the one that prefers to lead it. Its region is the first, too.
     groups = [[VICTIM, "n2", "n3"] if group == AFFECTED else everyone for group in range(plan.groups)]
     with running(plan, folder, nodes=4, groups=groups) as cluster:
-        leaders = {group["id"]: group["leader"] for group in cluster.status()["groups"]}
-        if [group for group, leader in leaders.items() if leader == VICTIM] != [AFFECTED]:
-            raise RuntimeError(f"{VICTIM} should lead group {AFFECTED} and no other: leaders are {leaders}")
+        wait_home(cluster)
+        assert [group for group, node in homes(cluster).items() if node == VICTIM] == [AFFECTED]
         yield cluster
         cluster.kill()  # its data is about to be removed, and need not be left in order
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from benchmarks.paper import claims, predicted
+from benchmarks.paper import claims, modelled, predicted
 from benchmarks.paper.analysis import (
     Measured,
     Ratio,
@@ -36,12 +36,15 @@ def everything(results: Results) -> str:
     """All tables for which there is something."""
     lan, wan = Measured.read(results, "lan"), Measured.read(results, "wan")
     crashes, convoy = Crashes.read(results), Conflicts.read(results)
+    if not any(part.loads for part in (lan, wan, crashes, convoy)):
+        return ""
     parts = [
         verdict(lan, wan, crashes),
         peaks(lan),
         at_most_clients(lan, "LAN", claims.PAPER_LAN),
         work(lan),
         moderate(wan, lan),
+        conflicts_alone(wan),
         at_most_clients(wan, "WAN", claims.PAPER_WAN),
         delays(wan),
         crashes.table(),
@@ -217,18 +220,46 @@ def moderate(wan: Measured, lan: Measured) -> str:
     others = [protocol for protocol in wan.protocols if protocol != OURS]
     header = ["destinations", *(f"{_name(each)}, ms" for each in wan.protocols)]
     header += [f"{_name(other)} / white-box" for other in others]
-    header += [f"share of the LAN's peak, {_name(each)}" for each in wan.protocols]
+    header += [f"{_name(each)}'s share of its LAN peak" for each in wan.protocols]
     rows = []
     for dest in wan.destinations:
         latencies = [_ms(wan.median(protocol, dest, MODERATE, mean_ms)) for protocol in wan.protocols]
         ratios = [_spread(wan.ratio(other, OURS, dest, MODERATE, mean_ms)) for other in others]
         shares = [_share(wan, lan, protocol, dest) for protocol in wan.protocols]
         rows.append([str(dest), *latencies, *ratios, *shares])
-    blank, end = [""] * len(wan.protocols), [""] * len(wan.protocols)
+    blank = end = [""] * len(wan.protocols)
     means = [f"**{_times(_mean_latency_ratio(wan, other, MODERATE))}**" for other in others]
     of_means = [_times(_ratio_of_means(wan, other, OURS, MODERATE, mean_ms)) for other in others]
     rows += [["mean of ratios", *blank, *means, *end], ["ratio of means", *blank, *of_means, *end]]
     return _table(f"WAN: mean latency at moderate load, {MODERATE} clients", header, rows)
+
+
+def conflicts_alone(wan: Measured) -> str:
+    """The same load where processes take no time: what delays and conflicts alone can give."""
+    if MODERATE not in wan.clients:
+        return ""
+    known = [protocol for protocol in wan.protocols if protocol in predicted.PROTOCOLS]
+    others = [protocol for protocol in known if protocol != OURS]
+    header = ["destinations"]
+    for protocol in known:
+        header += [f"{_name(protocol)}: modelled, ms", "measured by modelled"]
+    header += [f"modelled {_name(other)} / white-box" for other in others]
+    rows = []
+    ratios: dict[str, list[float]] = {other: [] for other in others}
+    for dest in wan.destinations:
+        cells = [str(dest)]
+        expected = {each: modelled.mean_latency(each, AREA, GROUPS, dest, MODERATE) for each in known}
+        for protocol in known:
+            found = wan.median(protocol, dest, MODERATE, mean_ms)
+            cells += [_ms(expected[protocol]), _times(None if found is None else found / expected[protocol])]
+        for other in others if OURS in expected else ():
+            ratios[other].append(expected[other] / expected[OURS])
+            cells.append(_times(ratios[other][-1]))
+        rows.append(cells)
+    rows.append(
+        ["mean of ratios", *[""] * (2 * len(known)), *(_times(mean_of(ratios[each])) for each in others)]
+    )
+    return _table(f"WAN: what delays and conflicts alone come to with {MODERATE} clients", header, rows)
 
 
 def _share(wan: Measured, lan: Measured, protocol: str, dest: int) -> str:
@@ -270,7 +301,7 @@ def made(lan: Measured, wan: Measured, crashes: Crashes, convoy: Conflicts) -> s
                 f"- {name}: {len(part.loads)} points, commit {', '.join(sorted(part.commits))}, {load}"
             )
     failed = [*lan.failed, *wan.failed, *crashes.failed, *convoy.failed]
-    lines += [f"- FAILED {each}" for each in failed]
+    lines += [f"- FAILED {' '.join(each.split())}" for each in failed]
     if lines and not failed:
         lines.append("- nothing failed")
     return "\n".join(["### What it was made of", "", *lines]) if lines else ""
