@@ -279,6 +279,9 @@ def test_a_cluster_comes_back_as_it_was(shell: Shell) -> None:
         ("durability", "fsync", "os"),
         ("timing", Timing(history=1), Timing()),
         ("delays_ms", {"n1-n2": 3}, {}),
+        ("clock", "logical", "hybrid"),
+        ("regions", {"n1": "eu"}, {}),
+        ("groups", [["n2"]], [["n1"]]),
     ],
 )
 def test_a_cluster_is_not_another(tmp_path: Path, option: str, value: Any, has: object) -> None:
@@ -766,6 +769,21 @@ def test_the_usual_number_of_replicas(nodes: int, replicas: int, tmp_path: Path)
     cluster = LocalCluster(tmp_path / "data", nodes, 2, make_disk=standin.make_disk)
     cluster.close()
     assert {len(members) for members in cluster.config.groups.values()} == {replicas}
+
+
+def test_groups_of_a_cluster_are_placed_as_it_is_told(tmp_path: Path) -> None:
+    groups = [("n4", "n2", "n3"), ("n1", "n2", "n3")]
+    disks: dict[str, Any] = {"make_disk": standin.make_disk}
+    for _ in range(2):
+        cluster = LocalCluster(tmp_path / "data", 4, groups=groups, regions={"n4": "far"}, **disks)
+        cluster.close()
+        assert list(cluster.config.groups.values()) == groups
+        assert cluster.config.nodes[NodeId("n4")].region == "far"
+    for option in ("partitions", "replicas"):
+        same: dict[str, Any] = {option: 2, "groups": groups}
+        with pytest.raises(ConfigError, match=f"{option} and groups say the same"):
+            LocalCluster(tmp_path / "other", 4, **same)
+    assert not (tmp_path / "other").exists()
 
 
 # Status

@@ -14,7 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.config import DELAY_MAX_MS, DURABILITY, INCARNATION_MAX, Config, ConfigError, NodeConfig
+from kvstore.config import (
+    CLOCKS,
+    DELAY_MAX_MS,
+    DURABILITY,
+    INCARNATION_MAX,
+    Config,
+    ConfigError,
+    NodeConfig,
+    placed,
+)
 from kvstore.ports import NodeId
 from multicast import PROTOCOLS, VARIANTS
 from multicast.errors import InvalidArgument
@@ -255,6 +264,12 @@ def at(line: int, what: str) -> str:
         ('"c1"', '"c1"\ndurability = "disk"', at(4, 'cluster.durability: "disk" is none of fsync, os')),
         (
             '"c1"',
+            '"c1"\nclock = "logic"',
+            at(4, 'cluster.clock: "logic" is none of hybrid, logical;'),
+        ),
+        ('"c1"', '"c1"\nclock = "logical"', at(4, 'cluster.clock: "logical" does not go with the store')),
+        (
+            '"c1"',
             '"c1"\nprotocol = "skeen"',
             at(4, 'cluster.protocol: "skeen": Skeen\'s protocol needs groups of one process'),
         ),
@@ -427,6 +442,40 @@ def test_a_local_cluster_is_new(tmp_path: Path) -> None:
     assert one.status_socket(N2) == tmp_path / "n2.sock"
 
 
+def test_clocks_are_hybrid_unless_plain_messages_want_others(plain: Config, tmp_path: Path) -> None:
+    assert plain.clock == "hybrid"
+    text = PLAIN.replace('"c1"', '"c1"\napplication = "multicast"\nclock = "logical"')
+    logical = load(tmp_path, text)
+    assert logical.clock == "logical"
+    # Nodes with different clocks work together.
+    assert logical.hash == load(tmp_path, text.replace('"logical"', '"hybrid"')).hash
+
+
+def test_groups_can_be_placed_freely(tmp_path: Path) -> None:
+    """A node that has one replica only, which leads its group."""
+    groups = placed(3, 4, 3)
+    groups[2][2] = "n4"
+    config = Config.local(4, 4, 3, tmp_path, groups=groups)
+    assert [config.groups[GroupId(g)] for g in range(4)] == [
+        ("n1", "n2", "n3"), ("n1", "n2", "n3"), ("n1", "n2", "n4"), ("n1", "n2", "n3"),
+    ]  # fmt: skip
+    assert config.node_of(config.topology.preferred_leader(GroupId(2))) == "n4"
+    assert [replica.group for replica, node in config.placement.items() if node == "n4"] == [2]
+    with pytest.raises(ConfigError, match="groups has members of 4 groups, and there are 3"):
+        Config.local(4, 3, 3, tmp_path, groups=groups)
+    with pytest.raises(ConfigError, match=r'groups\.2\.members: unknown node "n4"'):
+        Config.local(3, 4, 3, tmp_path, groups=groups)
+
+
+def test_nodes_can_be_in_regions(tmp_path: Path) -> None:
+    delays_ms = {"eu-us": 40.0}
+    config = Config.local(3, 1, 3, tmp_path, regions={"n1": "eu", "n3": "us"}, delays_ms=delays_ms)
+    assert [node.region for node in config.nodes.values()] == ["eu", None, "us"]
+    assert config.delays_s == {(N1, N3): 0.04, (N3, N1): 0.04}
+    with pytest.raises(ConfigError, match='regions: unknown node "n4"'):
+        Config.local(3, 1, 3, tmp_path, regions={"n4": "eu"})
+
+
 @pytest.mark.parametrize("wrong", ["nodes", "partitions", "replicas"])
 def test_a_local_cluster_needs_one_of_each(wrong: str, tmp_path: Path) -> None:
     sizes = {"nodes": 3, "partitions": 3, "replicas": 3, wrong: 0}
@@ -497,6 +546,7 @@ def configs(draw: st.DrawFn) -> Config:
         "groups": groups,
         "protocol": protocol,
         "durability": draw(st.sampled_from(DURABILITY)),
+        **draw(st.sampled_from([{}, *({"application": "multicast", "clock": clock} for clock in CLOCKS)])),
         "timing": Timing(**timing),
         "trace": draw(st.none() | PATHS),
     }

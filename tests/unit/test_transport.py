@@ -1416,6 +1416,60 @@ def test_a_clients_turn_is_one_frame_for_each_node(run: Run) -> None:
     run(main())
 
 
+def test_a_client_can_be_far_from_a_node_both_ways(run: Run) -> None:
+    async def main() -> None:
+        async with groups() as service, service.client(retry_s=60.0, delays_s={N1: 0.05}) as client:
+            loop = asyncio.get_running_loop()
+            far, heard, ended = service.nodes[N1], list[float](), list[int]()
+            answer = far.heard
+
+            def hear() -> None:
+                heard.append(loop.time())
+                answer()
+
+            far.heard = hear
+            started, calls = loop.time(), []
+            for value in range(20):
+                calls.append(client.multicast([G0], b"far %d" % value))
+                calls[-1].add_done_callback(lambda _, value=value: ended.append(value))
+                await asyncio.sleep(0)
+            await client.multicast([G1], b"near")
+            if loop.time() - started < 0.09:  # else this machine was busy, and they may have come
+                assert not ended
+            await asyncio.gather(*calls)
+            assert heard[0] - started >= 0.045
+            assert loop.time() - heard[-1] >= 0.045
+            assert ended == list(range(20))
+            sent = [message.mid.sequence for _, [e] in far.requests for message in e[2]]
+            assert sent == list(range(1, 21))
+
+    run(main())
+
+
+def test_what_comes_from_far_away_is_lost_with_its_connection(run: Run) -> None:
+    async def main() -> None:
+        async with groups() as service, service.client(retry_s=0.5, delays_s={N1: 0.05}) as client:
+            call = client.multicast([G0], b"x")
+            await until(lambda: service.nodes[N1].requests)
+            connection = client._links[N1]._connection
+            assert connection is not None
+            await until(lambda: connection._coming.bytes)
+            connection.abort()
+            await connection.lost
+            assert not connection._coming.bytes
+            assert not call.done()
+            await call  # it is sent again, in time
+
+    run(main())
+
+
+@pytest.mark.parametrize("delay_s", [-0.1, float("inf"), float("nan")])
+def test_a_clients_delays_are_checked(delay_s: float) -> None:
+    directory = {replica(n, g): (n, ("127.0.0.1", 9)) for n in (N1, N2, N3) for g in (G0, G1)}
+    with pytest.raises(InvalidArgument, match=r"delays_s: .* to n2 is not a time"):
+        MulticastClient(CLUSTER, HASH, TOPOLOGY, directory, delays_s={N2: delay_s})
+
+
 def test_a_client_follows_hints(run: Run) -> None:
     async def main() -> None:
         async with groups() as service, service.client(retry_s=60.0) as client:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 
+from benchmarks.load import command as load
 from kvstore.commands.sim import positive
 from kvstore.wire import size_of
 from multicast import PROTOCOLS, VARIANTS, Protocol
@@ -20,11 +22,17 @@ DESTINATIONS = (1, 2, 4, 6, 8, 10)
 class BenchCommand:
     """Measurements, each a subcommand."""
 
-    help = "measure the protocols: delays, Theorem 4, messages and bytes"
+    help = "measure the protocols: throughput, delays, Theorem 4, messages and bytes"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         kinds = parser.add_subparsers(dest="kind", metavar="WHAT", required=True)
+        throughput = kinds.add_parser(
+            "throughput",
+            help="throughput and latency of a cluster of real processes",
+            description=load.DESCRIPTION,
+        )
+        load.configure(throughput)
         delays = kinds.add_parser(
             "delays",
             help="delivery latency in message delays",
@@ -53,6 +61,8 @@ class BenchCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Do what was asked for."""
+        if arguments.kind == "throughput":
+            return load.run(arguments)
         protocols = PROTOCOLS | (VARIANTS if arguments.variants else {})
         if arguments.kind == "messages":
             return _messages(arguments, protocols)
@@ -151,3 +161,18 @@ def _table(rows: Sequence[Sequence[str]]) -> None:
 
 
 command = BenchCommand()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command by itself."""
+    parser = argparse.ArgumentParser(prog="wbkv bench", description=command.help, allow_abbrev=False)
+    command.configure(parser)
+    try:
+        return command.run(parser.parse_args(argv))
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"wbkv bench: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
