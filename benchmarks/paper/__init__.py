@@ -1,7 +1,7 @@
 """The paper's experiments on one machine: measured, kept, drawn, and set beside the paper's own numbers.
 
     python -m benchmarks.paper [lan|wan|recovery|convoy|all] [--quick] [--again] [--only PROTOCOL,...]
-    python -m benchmarks.paper tables
+    python -m benchmarks.paper tables [--write]
     python -m benchmarks.paper plots
 
 Every point of an experiment is a file of its own (`points`), so that a run that was interrupted goes on where

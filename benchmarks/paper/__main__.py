@@ -18,6 +18,7 @@ from multicast import PROTOCOLS, VARIANTS
 
 EXPERIMENTS: Final = ("lan", "wan", "recovery", "convoy")
 IMAGES: Final = ROOT / "docs" / "images"
+PAGE: Final = ROOT / "docs" / "evaluation.md"
 
 
 def experiments(names: Sequence[str], protocols: Sequence[str] | None, *, quick: bool) -> list[Experiment]:
@@ -44,9 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     results = Results(folder_of(arguments.folder, arguments.only, quick=arguments.quick))
     if arguments.what == "tables":
-        from benchmarks.paper.tables import everything
+        from benchmarks.paper.tables import everything, fill
 
-        print(everything(results) or f"there are no results in {results.folder}")
+        tables = everything(results)
+        print("\n\n".join(tables.values()) or f"there are no results in {results.folder}")
+        if arguments.write:
+            arguments.page.write_text(fill(arguments.page.read_text(), tables))
         return 0
     if arguments.what == "plots":
         from benchmarks.paper.plots import write  # needs Matplotlib
@@ -87,6 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--only", type=_protocols, metavar="PROTOCOL,...", help="only these, in a folder of their own")
     add("--folder", type=Path, default=RESULTS, help="where results are kept (build/figures)")
+    add("--write", action="store_true", help="tables: also put them into the page")
+    add("--page", type=Path, default=PAGE, help="which (docs/evaluation.md)")
     add("--images", type=Path, default=IMAGES, help="where plots go (docs/images)")
     return parser
 

@@ -60,7 +60,7 @@ class Conflicts:
         if not (self.real or self.virtual):
             return ""
         lines = [
-            "### Convoy: delivery latency in δ against conflicting messages per δ, mean (p99)",
+            "**Convoy: delivery latency in δ against conflicting messages per δ, mean (p99)**",
             "",
             "| | per δ | leaders, real | leaders, virtual time | followers, real | followers, virtual |",
             "|---|---|---|---|---|---|",

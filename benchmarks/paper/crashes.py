@@ -61,7 +61,7 @@ class Crashes:
         if not self.found:
             return ""
         lines = [
-            "### Recovery: seconds after the crash of one leader, median (worst)",
+            "**Recovery: seconds after the crash of one leader, median (worst)**",
             "",
             "| | crashes | new leader | affected group at 90% | other messages | clients | longest latency |",
             "|---|---|---|---|---|---|---|",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from benchmarks.paper import claims, modelled, predicted
@@ -32,26 +32,37 @@ GROUPS: Final = 10
 NOTHING: Final = "-"
 
 
-def everything(results: Results) -> str:
-    """All tables for which there is something."""
+def everything(results: Results) -> dict[str, str]:
+    """All tables for which there is something, by the names by which the page knows them."""
     lan, wan = Measured.read(results, "lan"), Measured.read(results, "wan")
     crashes, convoy = Crashes.read(results), Conflicts.read(results)
     if not any(part.loads for part in (lan, wan, crashes, convoy)):
-        return ""
-    parts = [
-        verdict(lan, wan, crashes),
-        peaks(lan),
-        at_most_clients(lan, "LAN", claims.PAPER_LAN),
-        work(lan),
-        moderate(wan, lan),
-        conflicts_alone(wan),
-        at_most_clients(wan, "WAN", claims.PAPER_WAN),
-        delays(wan),
-        crashes.table(),
-        convoy.table(),
-        made(lan, wan, crashes, convoy),
-    ]
-    return "\n\n".join(part for part in parts if part)
+        return {}
+    found = {
+        "goals": verdict(lan, wan, crashes),
+        "lan-peaks": peaks(lan),
+        "lan-most": at_most_clients(lan, "LAN", claims.PAPER_LAN),
+        "lan-work": work(lan),
+        "wan-moderate": moderate(wan, lan),
+        "wan-modelled": conflicts_alone(wan),
+        "wan-most": at_most_clients(wan, "WAN", claims.PAPER_WAN),
+        "wan-lone": delays(wan),
+        "recovery": crashes.table(),
+        "convoy": convoy.table(),
+        "made": made(lan, wan, crashes, convoy),
+    }
+    return {name: table for name, table in found.items() if table}
+
+
+def fill(page: str, tables: Mapping[str, str]) -> str:
+    """The page with these tables in the places of those that it has, which begin and end with comments."""
+    for name, table in tables.items():
+        begin, end = f"<!-- table {name} -->\n", "<!-- end of table -->"
+        before, found, rest = page.partition(begin)
+        if not found or end not in rest:
+            raise ValueError(f"the page has no place for the table {name!r}")
+        page = f"{before}{begin}\n{table}\n\n{end}{rest.partition(end)[2]}"
+    return page
 
 
 # Verdict
@@ -304,11 +315,11 @@ def made(lan: Measured, wan: Measured, crashes: Crashes, convoy: Conflicts) -> s
     lines += [f"- FAILED {' '.join(each.split())}" for each in failed]
     if lines and not failed:
         lines.append("- nothing failed")
-    return "\n".join(["### What it was made of", "", *lines]) if lines else ""
+    return "\n".join(["**What it was made of**", "", *lines]) if lines else ""
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"### {title}", "", f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    lines = [f"**{title}**", "", f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 

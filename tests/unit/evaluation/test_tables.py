@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.paper import claims
-from benchmarks.paper.__main__ import main
+from benchmarks.paper.__main__ import PAGE, main
 from benchmarks.paper.analysis import Measured, mean_ms, throughput
 from benchmarks.paper.crashes import Crashes
 from benchmarks.paper.curves import LONE, MODERATE
 from benchmarks.paper.points import Results
-from benchmarks.paper.tables import at_most_clients, everything, peaks, verdict, work
+from benchmarks.paper.tables import at_most_clients, everything, fill, peaks, verdict, work
 from tests.unit.evaluation import planted
 
 
@@ -108,7 +108,7 @@ def test_failures_are_shown_and_leave_gaps(tmp_path: Path) -> None:
     results = Results(tmp_path)
     gone = {"protocol": "fastcast", "round": 0, "failed": "ClusterError: n2 has\nended"}
     planted.point(results, "lan", 2, 10, [planted.turn("whitebox", 0, 10.0, 1.0), gone])
-    text = everything(results)
+    text = everything(results)["made"]
     assert "FAILED lan dest02-clients0010: fastcast: ClusterError: n2 has ended" in text
     assert row(peaks(Measured.read(results, "lan")), "2") == ["2", "10 (10)"]
     planted.point(results, "lan", 4, 10, [planted.turn("fastcast", 0, 10.0, 1.0)])
@@ -118,13 +118,26 @@ def test_failures_are_shown_and_leave_gaps(tmp_path: Path) -> None:
 def test_all_tables_are_printed(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tables", "--folder", str(results.folder)]) == 0
     out = capsys.readouterr().out
-    titles = [line for line in out.splitlines() if line.startswith("###")]
+    titles = [line for line in out.splitlines() if line.startswith("**")]
     assert len(titles) == 11
     assert "- nothing failed" in out
     assert "| whitebox (3δ, at worst 5δ) | 1 | 4.00 (4.50) | 3.50 (4.00) | 5.00 (5.50) | - |" in out
     assert "| WAN | 3 | 0.60 (0.90) | 1.50 (never) |" in out
-    alone = row(out[out.index("WAN: mean latency of 3 clients") :].split("###")[0], "1")
+    alone = row(out[out.index("WAN: mean latency of 3 clients") :].split("\n**")[0], "1")
     assert alone[1:4] == ["124", "25", "124"]
+
+
+def test_the_page_has_a_place_for_every_table(results: Results, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.read_text())
+    for _ in range(2):  # the second time, they replace themselves
+        assert main(["tables", "--folder", str(results.folder), "--write", "--page", str(page)]) == 0
+        text = page.read_text()
+        for table in everything(results).values():
+            assert text.count(f"\n{table}\n") == 1
+    assert text.count("<!-- end of table -->") == PAGE.read_text().count("<!-- end of table -->") == 11
+    with pytest.raises(ValueError, match="no place for the table 'nonsense'"):
+        fill(text, {"nonsense": "| |"})
 
 
 def test_plots_are_written(results: Results, tmp_path: Path) -> None:
