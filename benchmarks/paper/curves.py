@@ -86,7 +86,7 @@ def lan(protocols: Sequence[str] = PROTOCOLS, *, quick: bool = False) -> Curves:
     if quick:
         base = Plan(warm_up_s=0.5, seconds=1.0, timing=NEAR)
         return Curves("lan", protocols, (1, 2, 10), (10, 200), 1, base)
-    base = Plan(warm_up_s=0.6, seconds=1.4, timing=NEAR)
+    base = Plan(warm_up_s=0.5, seconds=1.2, timing=NEAR)
     clients = (1, 10, 50, 200, 500, 1000)
     return Curves("lan", protocols, DESTINATIONS, clients, 3, base, settle_per_client_s=0.0002)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 from benchmarks.paper.analysis import Measured, mean_ms, throughput
 from benchmarks.paper.bins import BIN_S
@@ -34,6 +36,7 @@ SERIES: Final = (
     ("clients", "all clients", INK, ":"),
 )
 ACROSS: Final = 3
+COLOURS: Final = 64
 PLAIN: Final[dict[str, Any]] = {}
 DOTS: Final[dict[str, Any]] = {"marker": "o", "markersize": 4}
 
@@ -44,7 +47,7 @@ def write(results: Results, folder: Path) -> list[Path]:
     written = []
     with styled():
         for name, figure in _figures(results):
-            for ending, content in (("svg", as_svg(figure, name).encode()), ("png", as_png(figure))):
+            for ending, content in (("svg", as_svg(figure, name).encode()), ("png", _small(as_png(figure)))):
                 path = folder / f"{name}.{ending}"
                 path.write_bytes(content)
                 written.append(path)
@@ -182,6 +185,14 @@ def _panel(axes: Axes, conflicts: Conflicts, variant: str) -> None:
     axes.set_ylim(0, 14)
     plain_log(axes, "x")
     axes.set_xlabel("messages per δ")
+
+
+def _small(png: bytes) -> bytes:
+    """With few colours, which are enough: these pictures are in the repository."""
+    out = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as image:
+        image.convert("RGB").quantize(COLOURS).save(out, format="png", optimize=True)
+    return out.getvalue()
 
 
 def _grid(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:

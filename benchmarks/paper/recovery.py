@@ -84,7 +84,7 @@ def recovery(protocols: Sequence[str], *, quick: bool = False) -> Recovery:
     """White-box only, as in the paper, unless others are asked for: they share its recovery."""
     chosen = [protocol for protocol in protocols if protocol == "whitebox"] or list(protocols)
     if quick:
-        return Recovery(chosen, {"lan": 50}, 1, before_s=3.0, after_s=6.0, warm_up_s=1.0)
+        return Recovery(chosen, {"lan": 50, "wan": 50}, 1, before_s=3.0, after_s=6.0, warm_up_s=1.0)
     return Recovery(chosen, {"lan": 50, "wan": 50}, 5, before_s=4.5, after_s=9.0, warm_up_s=2.0)
 
 
