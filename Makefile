@@ -85,7 +85,7 @@ performance: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.core_scaling
 	$(BIN)/python -m benchmarks.simulator_speed
 	$(BIN)/python -m benchmarks.wire_cost
-	$(BIN)/python -m benchmarks.node_throughput
+	$(BIN)/wbkv bench throughput --groups 2 --clients 100 --clock hybrid
 	$(BIN)/python -m benchmarks.machine_cost
 	$(BIN)/python -m benchmarks.storage_cost
 	$(BIN)/python -m benchmarks.store_cost

@@ -20,7 +20,7 @@ import grpc
 import uvloop
 from wbkv_proto.v1 import kv_pb2, kv_pb2_grpc
 
-from benchmarks.node_throughput import cpu_s
+from benchmarks.load.nodes import cpu_s
 from benchmarks.store_cost import GATEWAY, HERE, Replica, Traffic
 from kvstore.cluster import LocalCluster
 from kvstore.machine.request import Range, Scan

@@ -2,7 +2,8 @@
 
 A local cluster in a temporary folder; for every node a pipelined session from this process, which together
 keep so many transactions of two 20-byte puts in flight, to so many partitions each. CPU time is that of whole
-processes. With `--profile`, every node leaves a profile in a folder, and costs about twice as much.
+processes. With `--profile`, every node leaves a profile in a folder, and costs about twice as much. For the
+same through the SDK, from processes of clients, see `wbkv bench throughput --level store`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import json
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import grpc
 import uvloop
 from wbkv_proto.v1 import kv_pb2, kv_pb2_grpc, session_pb2, session_pb2_grpc
 
-from benchmarks.node_throughput import _PROFILED, cpu_s
+from benchmarks.load.nodes import cpu_s, serve_profiled
 from kvstore.cluster import SERVE, LocalCluster
 from kvstore.machine.placement import Placement
 
@@ -168,10 +168,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--profile", type=Path, metavar="DIR")
     arguments = parser.parse_args()
-    command: Sequence[str] = SERVE
-    if arguments.profile is not None:
-        arguments.profile.mkdir(parents=True, exist_ok=True)
-        command = (sys.executable, "-P", "-c", _PROFILED, str(arguments.profile.absolute()))
+    command = SERVE if arguments.profile is None else serve_profiled(arguments.profile)
     with (
         tempfile.TemporaryDirectory() as data,
         LocalCluster(

@@ -54,7 +54,7 @@ class Histogram:
 
     def percentile_s(self, percent: float) -> float:
         """The latency that so many percent do not exceed; NaN if there is none."""
-        wanted = max(1, math.ceil(self.count * percent / 100))
+        wanted = max(1, math.ceil(self.count * percent / 100 - 1e-9))
         for bucket, count in self._filled():
             wanted -= count
             if wanted <= 0:

@@ -23,6 +23,9 @@ PAUSE_S: Final = 0.02
 LATE_S: Final = 0.01
 """A message that is sent later than this after its time was late."""
 
+TIMER_S: Final = 0.001
+"""What uvloop's timers count in. A shorter one would be none, and the loop would turn until it is time."""
+
 SWEEP_S: Final = 0.25
 
 Send = Callable[[tuple[int, ...]], "asyncio.Future[Any]"]
@@ -195,4 +198,4 @@ class OpenLoop(Loop):
         if self._due > now:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._events.call_later(self._due - now, self._pump)
+            self._timer = self._events.call_later(max(TIMER_S, self._due - now), self._pump)

@@ -16,7 +16,7 @@ import msgspec
 
 from benchmarks.load.worker import READY, Begin, Job, Report
 
-COMMAND: Final = (sys.executable, "-P", "-m", "benchmarks.load.worker")
+COMMAND: Final = (sys.executable, "-P", "-c", "from benchmarks.load.worker import main; main()")
 READY_S: Final = 60.0
 GRACE_S: Final = 5.0
 COMPLAINT_BYTES: Final = 2000
@@ -72,14 +72,14 @@ class Worker:
         text = self._errors.read().decode(errors="replace").strip()
         return f": {text}" if text else ""
 
-    def close(self) -> None:
+    def close(self, grace_s: float = GRACE_S) -> None:
         """End it: by the end of its input, or else by force."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
-            self._process.wait(GRACE_S)
+            self._process.wait(grace_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -89,13 +89,15 @@ class Worker:
 
 
 @contextlib.contextmanager
-def workers(jobs: Sequence[Job], command: Sequence[str] = COMMAND) -> Iterator[list[Worker]]:
+def workers(
+    jobs: Sequence[Job], command: Sequence[str] = COMMAND, grace_s: float = GRACE_S
+) -> Iterator[list[Worker]]:
     """A process for each job, connected and waiting to begin."""
     with contextlib.ExitStack() as stack:
         found = []
         for job in jobs:
             found.append(Worker(job, command))
-            stack.callback(found[-1].close)
+            stack.callback(found[-1].close, grace_s)
         deadline = time.monotonic() + READY_S
         for worker in found:
             line = worker.hear(deadline)

@@ -135,7 +135,8 @@ async def run(loops: list[Loop], begin: float, end: float, patience_s: float) ->
 
 def main() -> None:
     """Do what is asked for on the standard input."""
-    lines, output = sys.stdin.buffer, sys.stdout.buffer
+    # Without a buffer: a thread that holds one's lock is in the way of the end.
+    lines, output = open(0, "rb", buffering=0, closefd=False), sys.stdout.buffer  # noqa: SIM115 - to the end
     job = msgspec.json.decode(lines.readline(), type=Job)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         events = runner.get_loop()
@@ -153,7 +154,3 @@ def main() -> None:
         report = runner.run(work(job, begin, output))
     output.write(msgspec.json.encode(report) + b"\n")
     output.flush()
-
-
-if __name__ == "__main__":
-    main()
