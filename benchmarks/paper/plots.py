@@ -35,6 +35,10 @@ SERIES: Final = (
     ("others", "other groups", "#0072B2", "--"),
     ("clients", "all clients", INK, ":"),
 )
+TITLES: Final = {
+    "whitebox-hybrid": "WbCast, hybrid clocks",
+    "whitebox-everywhere": "WbCast, delivered everywhere at once",
+}
 ACROSS: Final = 3
 COLOURS: Final = 64
 PLAIN: Final[dict[str, Any]] = {}
@@ -181,7 +185,7 @@ def _panel(axes: Axes, conflicts: Conflicts, variant: str) -> None:
             f"{bound:g}δ", (1, bound), xycoords=("axes fraction", "data"), xytext=(-2, 2),
             textcoords="offset points", ha="right", fontsize=7.5, color=EVENT,
         )  # fmt: skip
-    axes.set_title(protocol_name(variant))
+    axes.set_title(TITLES.get(variant, protocol_name(variant)))
     axes.set_ylim(0, 14)
     plain_log(axes, "x")
     axes.set_xlabel("messages per δ")
