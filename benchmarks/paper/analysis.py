@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ class Turn:
     latency_ms: Mapping[str, float]
     cpu_us: Mapping[str, float]
     errors: int
+    received: Mapping[str, float]
+    """What nodes read for one multicast: "read_bytes" and "reads"."""
 
 
 Value = Callable[[Turn], float]
@@ -41,6 +44,16 @@ def mean_ms(turn: Turn) -> float:
 def cpu_us(turn: Turn) -> float:
     """CPU time of all nodes and clients for one message."""
     return turn.cpu_us["all"]
+
+
+def read_bytes(turn: Turn) -> float:
+    """What nodes read for one multicast; NaN if that was not counted."""
+    return turn.received.get("read_bytes", math.nan)
+
+
+def reads(turn: Turn) -> float:
+    """How often nodes read something for one multicast; NaN if that was not counted."""
+    return turn.received.get("reads", math.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +99,7 @@ class Measured:
             measured.turns += [
                 Turn(
                     turn["protocol"], load["dest"], load["clients"], turn["round"], turn["throughput"],
-                    turn["latency_ms"], turn["cpu_us"], turn["errors"],
+                    turn["latency_ms"], turn["cpu_us"], turn["errors"], turn.get("received", {}),
                 )
                 for turn in found.get("turns", ())
                 if "failed" not in turn

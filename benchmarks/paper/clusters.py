@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from benchmarks.load import Plan, measure, running
+from benchmarks.paper.counters import Counters
 from kvstore.cluster import LocalCluster
 from multicast.protocol import Timing
 
@@ -107,10 +108,11 @@ def in_turns(plans: Sequence[Plan], rounds: int, clusters: Clusters) -> dict[str
 def _turn(plan: Plan, clusters: Clusters) -> dict[str, Any]:
     cluster = clusters.get(plan)
     wait_home(cluster)
+    before = Counters.of(cluster)
     found = measure(replace(plan, rounds=1), cluster).as_json()
     if not found["throughput"]:
         raise RuntimeError("not one message was answered")
-    return found
+    return found | {"received": Counters.of(cluster).since(before, plan.dest)}
 
 
 def _summary(turns: Sequence[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -15,6 +16,8 @@ from benchmarks.paper.analysis import (
     mean_ms,
     mean_of,
     ratio_of_means,
+    read_bytes,
+    reads,
     throughput,
 )
 from benchmarks.paper.conflicts import Conflicts
@@ -22,7 +25,7 @@ from benchmarks.paper.crashes import Crashes
 from benchmarks.paper.curves import LONE, MODERATE
 from benchmarks.paper.points import Results
 from benchmarks.paper.predicted import Area
-from multicast import PROTOCOLS as KNOWN
+from multicast import PROTOCOLS, VARIANTS
 from multicast.sim.delays import cost
 
 OURS: Final = "whitebox"
@@ -199,29 +202,29 @@ def _ratio_of_means(measured: Measured, above: str, below: str, clients: int, va
 
 
 def work(lan: Measured) -> str:
-    """What a message costs where throughput is highest, and how many protocol messages it is."""
+    """What a message costs where throughput is highest: CPU, protocol messages, and what nodes read."""
     if not lan.turns:
         return ""
-    header = ["destinations"]
-    header += [f"CPU, {_name(protocol)}" for protocol in lan.protocols]
-    header += [f"messages, {_name(protocol)}" for protocol in lan.protocols]
-    header += [f"CPU per message, {_name(protocol)}" for protocol in lan.protocols]
+    header = ["destinations", "", "CPU", "protocol messages", "CPU by these", "bytes read", "reads"]
     rows = []
     for dest in lan.destinations:
-        spent: dict[str, float | None] = {}
         for protocol in lan.protocols:
             best = lan.peak(protocol, dest)
-            spent[protocol] = None if best is None else lan.median(protocol, dest, best.clients, cpu_us)
-        sent = {protocol: len(cost(KNOWN[protocol], dest)) for protocol in lan.protocols}
-        each = [
-            NOTHING if (us := spent[protocol]) is None else f"{us / sent[protocol]:.1f} µs"
-            for protocol in lan.protocols
-        ]
-        cpu = [NOTHING if us is None else f"{us:,.0f} µs" for us in spent.values()]
-        rows.append([str(dest), *cpu, *(f"{count:,}" for count in sent.values()), *each])
-    return _table(
-        "LAN: CPU of all processes for one multicast at its peak, and protocol messages", header, rows
-    )
+            if best is None:
+                rows.append([str(dest), _name(protocol), *[NOTHING] * 5])
+                continue
+            found = [lan.median(protocol, dest, best.clients, value) for value in (cpu_us, read_bytes, reads)]
+            spent, size, often = (math.nan if each is None else each for each in found)
+            sent = len(cost((PROTOCOLS | VARIANTS)[protocol], dest))
+            cells = [
+                f"{spent:,.0f} µs",
+                f"{sent:,}",
+                f"{spent / sent:.1f} µs",
+                f"{size:,.0f}",
+                f"{often:.2f}",
+            ]
+            rows.append([str(dest), _name(protocol), *("-" if "nan" in cell else cell for cell in cells)])
+    return _table("LAN: what one multicast costs all processes together, at the peak", header, rows)
 
 
 def moderate(wan: Measured, lan: Measured) -> str:

@@ -16,6 +16,7 @@ def turn(protocol: str, number: int, throughput: float, mean_ms: float) -> dict[
     return {
         "protocol": protocol, "clock": "logical", "round": number, "throughput": throughput,
         "latency_ms": latency, "errors": 0, "cpu_us": {"n1": 10.0, "clients": 5.0, "all": 700.0},
+        "received": {"read_bytes": 1234.0, "reads": 2.5},
     }  # fmt: skip
 
 
