@@ -26,6 +26,7 @@ NEAR: Final = Timing(give_back_s=GIVE_BACK_S)
 FAR: Final = Timing(give_back_s=GIVE_BACK_S, retry_s=2.0)
 """Messages that are far from home are not repeated because they are slow."""
 
+SETTLE_S: Final = 0.0003
 _TURN_S: Final = 1.5
 """What a turn takes beside its warm-up and its round: client processes start, connect, and end."""
 
@@ -85,10 +86,10 @@ def lan(protocols: Sequence[str] = PROTOCOLS, *, quick: bool = False) -> Curves:
     """Ten groups of three on three nodes of one machine."""
     if quick:
         base = Plan(warm_up_s=0.5, seconds=1.0, timing=NEAR)
-        return Curves("lan", protocols, (1, 2, 10), (10, 200), 1, base)
+        return Curves("lan", protocols, (1, 2, 10), (10, 200), 1, base, settle_per_client_s=2 * SETTLE_S)
     base = Plan(warm_up_s=0.5, seconds=1.2, timing=NEAR)
     clients = (1, 10, 50, 200, 500, 1000)
-    return Curves("lan", protocols, DESTINATIONS, clients, 3, base, settle_per_client_s=0.0002)
+    return Curves("lan", protocols, DESTINATIONS, clients, 3, base, settle_per_client_s=SETTLE_S)
 
 
 def wan(protocols: Sequence[str] = PROTOCOLS, *, quick: bool = False) -> Curves:
@@ -98,4 +99,4 @@ def wan(protocols: Sequence[str] = PROTOCOLS, *, quick: bool = False) -> Curves:
         return Curves("wan", protocols, (1, 2, 10), (LONE, MODERATE), 1, base)
     base = Plan(warm_up_s=1.0, seconds=2.5, regions=True, timing=FAR)
     clients = (LONE, MODERATE, 150, 600)
-    return Curves("wan", protocols, DESTINATIONS, clients, 2, base, settle_per_client_s=0.0002)
+    return Curves("wan", protocols, DESTINATIONS, clients, 2, base, settle_per_client_s=SETTLE_S)
