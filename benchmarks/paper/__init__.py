@@ -1,6 +1,6 @@
 """The paper's experiments on one machine: measured, kept, drawn, and set beside the paper's own numbers.
 
-    python -m benchmarks.paper [lan|wan|recovery|convoy|all] [--quick] [--again] [--only PROTOCOL,...]
+    python -m benchmarks.paper [all|lan|wan|together|recovery|convoy] [--quick] [--again] [--only NAME,...]
     python -m benchmarks.paper tables [--write]
     python -m benchmarks.paper plots
 

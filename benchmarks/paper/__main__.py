@@ -16,7 +16,7 @@ from benchmarks.paper.recovery import recovery
 from benchmarks.paper.runner import Experiment, run
 from multicast import PROTOCOLS, VARIANTS
 
-EXPERIMENTS: Final = ("lan", "wan", "recovery", "convoy")
+EXPERIMENTS: Final = ("lan", "wan", "together", "recovery", "convoy")
 IMAGES: Final = ROOT / "docs" / "images"
 PAGE: Final = ROOT / "docs" / "evaluation.md"
 
@@ -27,6 +27,7 @@ def experiments(names: Sequence[str], protocols: Sequence[str] | None, *, quick:
     made: dict[str, Experiment] = {
         "lan": curves.lan(usual, quick=quick),
         "wan": curves.wan(usual, quick=quick),
+        "together": curves.together(usual, quick=quick),
         "recovery": recovery(usual, quick=quick),
         "convoy": convoy(protocols, quick=quick),
     }

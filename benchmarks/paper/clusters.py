@@ -47,9 +47,12 @@ def _shape(plan: Plan) -> _Shape:
 class Clusters:
     """Running clusters, started when they are first needed, and anew after something went wrong in them."""
 
-    def __init__(self, keep: int) -> None:
-        """No more than so many are up; the one that was started first makes room."""
+    def __init__(self, keep: int, together: int | None = None) -> None:
+        """No more than so many are up; the one that was started first makes room. `together`: the number of
+        the node that leads all groups, counted from 0; without one, leaders are spread.
+        """
         self._keep = keep
+        self._together = together
         self._up: dict[_Shape, tuple[LocalCluster, contextlib.ExitStack]] = {}
 
     def __enter__(self) -> Clusters:
@@ -66,7 +69,7 @@ class Clusters:
             while len(self._up) >= self._keep:
                 self._close(next(iter(self._up)))
             stack = contextlib.ExitStack()
-            cluster = stack.enter_context(running(plan))
+            cluster = stack.enter_context(running(plan, groups=led_by(plan, self._together)))
             stack.callback(cluster.kill)  # its data is about to be removed, and need not be left in order
             self._up[shape] = cluster, stack
         return self._up[shape][0]
@@ -79,6 +82,18 @@ class Clusters:
     def _close(self, shape: _Shape) -> None:
         _, stack = self._up.pop(shape)
         stack.close()
+
+
+def led_by(plan: Plan, together: int | None) -> list[list[str]] | None:
+    """Members of all groups such that one node is the preferred leader of all; None for what is usual."""
+    if together is None:
+        return None
+    size = plan.replicas
+    # Group g prefers its member number g, counted around.
+    return [
+        [f"n{1 + (together + number - group) % size}" for number in range(size)]
+        for group in range(plan.groups)
+    ]
 
 
 def in_turns(plans: Sequence[Plan], rounds: int, clusters: Clusters) -> dict[str, Any]:

@@ -26,6 +26,8 @@ NEAR: Final = Timing(give_back_s=GIVE_BACK_S)
 FAR: Final = Timing(give_back_s=GIVE_BACK_S, retry_s=2.0)
 """Messages that are far from home are not repeated because they are slow."""
 
+MIDDLE: Final = 1
+"""The node of the region that is nearest to the others."""
 SETTLE_S: Final = 0.0003
 _TURN_S: Final = 1.5
 """What a turn takes beside its warm-up and its round: client processes start, connect, and end."""
@@ -42,6 +44,8 @@ class Curves:
     rounds: int
     base: Plan
     """Of every turn, but for its protocol, destinations and clients."""
+    together: int | None = None
+    """The node that leads all groups; without one, leaders are spread."""
     settle_per_client_s: float = 0.0
     """More warm-up and a longer round for each client and destination: a closed loop of many needs as long to
     become steady as its messages wait for each other."""
@@ -53,6 +57,8 @@ class Curves:
     def _point(self, dest: int, clients: int) -> Point:
         load = self._load(dest, clients)
         plan = {"protocols": list(self.protocols), "rounds": self.rounds, "load": as_plan(load)}
+        if self.together is not None:
+            plan["together"] = self.together
         turn_s = load.warm_up_s + load.seconds + _TURN_S
         turns = self.rounds * len(self.protocols)
         return Point(self.name, f"dest{dest:02}-clients{clients:04}", plan, turns * turn_s)
@@ -72,7 +78,7 @@ class Curves:
     @contextlib.contextmanager
     def measuring(self) -> Iterator[Measure]:
         """Clusters of all protocols are up together."""
-        with Clusters(keep=len(self.protocols)) as clusters:
+        with Clusters(len(self.protocols), self.together) as clusters:
 
             def measure(point: Point) -> dict[str, Any]:
                 load = from_plan(point.plan["load"])
@@ -100,3 +106,11 @@ def wan(protocols: Sequence[str] = PROTOCOLS, *, quick: bool = False) -> Curves:
     base = Plan(warm_up_s=1.0, seconds=2.5, regions=True, timing=FAR)
     clients = (LONE, MODERATE, 150, 600)
     return Curves("wan", protocols, DESTINATIONS, clients, 2, base, settle_per_client_s=SETTLE_S)
+
+
+def together(protocols: Sequence[str] = PROTOCOLS, *, quick: bool = False) -> Curves:
+    """The wide area at moderate load, with all leaders in the region in the middle."""
+    base = Plan(warm_up_s=1.0, seconds=1.5 if quick else 2.5, regions=True, timing=FAR)
+    if quick:
+        return Curves("together", protocols, (2,), (MODERATE,), 1, base, MIDDLE)
+    return Curves("together", protocols, DESTINATIONS, (MODERATE,), 2, base, MIDDLE)

@@ -15,7 +15,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from benchmarks.paper.predicted import Area, clock_updates, commits, home
+from benchmarks.paper.predicted import Area, clock_updates, commits
 
 Timestamp: TypeAlias = tuple[int, int]
 """Time and group."""
@@ -85,7 +85,7 @@ class Model:
         dest = tuple(sorted(self._rng.sample(self._groups, self._dest)))
         message = _Message(client, now, dest, undelivered=set(dest))
         region = client % len(self._area.delays)
-        arrives = {group: self._area.delays[region][home(group)] for group in dest}
+        arrives = {group: self._area.delays[region][self._area.home(group)] for group in dest}
         for what, times in (
             (ARRIVES, arrives),
             (PASSES, clock_updates(self._protocol, self._area, arrives)),
@@ -106,7 +106,7 @@ class Model:
                 return
             del waiting[first]
             first.undelivered.remove(group)
-            back = self._area.delays[home(group)][first.client % len(self._area.delays)]
+            back = self._area.delays[self._area.home(group)][first.client % len(self._area.delays)]
             first.answered = max(first.answered, now + back)
             if not first.undelivered:
                 self.finished.append(first)

@@ -1,8 +1,8 @@
 """What delays alone come to: the latency that a lone client sees, from the one-way delays between regions.
 
-Every group has a replica in each region; group g's leader is in region g, counted around. Processes take no
-time, messages do not meet. The three protocols are written down as in docs/protocol.md, each as the times at
-which messages arrive; a process's messages to itself take no time, others what the table says.
+Every group has a replica in each region, and its leader in one of them. Processes take no time, messages do
+not meet. The three protocols are written down as in docs/protocol.md, each as the times at which messages
+arrive; a process's messages to itself take no time, others what the table says.
 """
 
 from __future__ import annotations
@@ -22,12 +22,22 @@ class Area:
     """One-way delays between regions, in any unit."""
 
     delays: Sequence[Sequence[float]]
+    together: int | None = None
+    """The region that has all leaders. Without one, group g's is in region g, counted around."""
 
     @classmethod
     def of_round_trips(cls, first_second: float, second_third: float, first_third: float) -> Area:
         """Three regions, with no delay within a region."""
         a, b, c = first_second / 2, second_third / 2, first_third / 2
         return cls(((0, a, c), (a, 0, b), (c, b, 0)))
+
+    def home(self, group: int) -> int:
+        """The region of the group's leader."""
+        return group % REPLICAS if self.together is None else self.together
+
+    def leader(self, group: int) -> tuple[int, int]:
+        """The replica that leads."""
+        return group, self.home(group)
 
     def between(self, sender: tuple[int, int], receiver: tuple[int, int]) -> float:
         """From one replica, (group, region), to another."""
@@ -48,20 +58,11 @@ Commits = Callable[[Area, Mapping[int, float]], dict[int, float]]
 """When each group's leader commits, from when it has the message."""
 
 
-def home(group: int) -> int:
-    """The region of the group's leader."""
-    return group % REPLICAS
-
-
-def _leader(group: int) -> tuple[int, int]:
-    return group, home(group)
-
-
 def whitebox(area: Area, arrives: Mapping[int, float]) -> dict[int, float]:
     """ACCEPT to all replicas of all groups; acknowledgements of a quorum of each to every leader."""
     replicas = [(group, region) for group in arrives for region in range(REPLICAS)]
     accepts = {
-        replica: max(at + area.between(_leader(group), replica) for group, at in arrives.items())
+        replica: max(at + area.between(area.leader(group), replica) for group, at in arrives.items())
         for replica in replicas
     }
 
@@ -76,32 +77,34 @@ def whitebox(area: Area, arrives: Mapping[int, float]) -> dict[int, float]:
             return max(own, sorted(acks.values())[QUORUM - 2])
         return sorted(acks.values())[QUORUM - 1]
 
-    return {home: max(hears(_leader(home), group) for group in arrives) for home in arrives}
+    return {home: max(hears(area.leader(home), group) for group in arrives) for home in arrives}
 
 
 def ftskeen(area: Area, arrives: Mapping[int, float]) -> dict[int, float]:
     """Consensus on the local timestamp, PROPOSE, consensus on the clock; alone, the first is all."""
-    decided = {group: at + area.round_trip(_leader(group)) for group, at in arrives.items()}
+    decided = {group: at + area.round_trip(area.leader(group)) for group, at in arrives.items()}
     if len(arrives) == 1:
         return decided
     proposed = _exchanged(area, decided)
-    return {group: at + area.round_trip(_leader(group)) for group, at in proposed.items()}
+    return {group: at + area.round_trip(area.leader(group)) for group, at in proposed.items()}
 
 
 def fastcast(area: Area, arrives: Mapping[int, float]) -> dict[int, float]:
     """PROPOSE at once, and again when the local timestamp is decided; the clock's consensus meanwhile."""
-    decided = {group: at + area.round_trip(_leader(group)) for group, at in arrives.items()}
+    decided = {group: at + area.round_trip(area.leader(group)) for group, at in arrives.items()}
     if len(arrives) == 1:
         return decided
     confirmed = _exchanged(area, decided)
     early = _exchanged(area, arrives)
-    return {group: max(confirmed[group], early[group] + area.round_trip(_leader(group))) for group in arrives}
+    return {
+        group: max(confirmed[group], early[group] + area.round_trip(area.leader(group))) for group in arrives
+    }
 
 
 def _exchanged(area: Area, said: Mapping[int, float]) -> dict[int, float]:
     """When each leader has heard all the others."""
     return {
-        home: max(at + area.between(_leader(group), _leader(home)) for group, at in said.items())
+        home: max(at + area.between(area.leader(group), area.leader(home)) for group, at in said.items())
         for home in said
     }
 
@@ -126,14 +129,14 @@ def clock_updates(protocol: str, area: Area, arrives: Mapping[int, float]) -> di
     early = _exchanged(area, arrives)
     if protocol == "whitebox":
         return early
-    return {group: at + area.round_trip(_leader(group)) for group, at in early.items()}
+    return {group: at + area.round_trip(area.leader(group)) for group, at in early.items()}
 
 
 def latency(protocol: str, area: Area, client: int, dest: Sequence[int]) -> float:
     """What a client in a region waits for a message to these groups: until the last answer is with it."""
-    arrives = {group: area.delays[client][home(group)] for group in dest}
+    arrives = {group: area.delays[client][area.home(group)] for group in dest}
     done = commits(protocol, area, arrives)
-    return max(at + area.delays[home(group)][client] for group, at in done.items())
+    return max(at + area.delays[area.home(group)][client] for group, at in done.items())
 
 
 def mean_latency(protocol: str, area: Area, groups: int, dest: int) -> float:

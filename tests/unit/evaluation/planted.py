@@ -81,6 +81,7 @@ def convoy(results: Results, variant: str, alone: float) -> None:
 def everything(results: Results, moderate: int, lone: int) -> None:
     curves(results, "lan", (1, 10, 1000), (1, 2))
     curves(results, "wan", (lone, moderate, 600), (1, 2))
+    curves(results, "together", (moderate, 600), (2,))
     for number, (leader_s, recovered_s) in enumerate([(0.5, 1.0), (0.6, 1.5), (0.9, None)], 1):
         crash(results, "wan", number, leader_s, recovered_s)
     convoy(results, "whitebox", 3.0)

@@ -6,10 +6,14 @@ import statistics
 
 import pytest
 
+from benchmarks.load import Plan
 from benchmarks.paper import modelled, predicted
 from benchmarks.paper.claims import PAPER_DELAYS
+from benchmarks.paper.clusters import led_by
+from benchmarks.paper.curves import MIDDLE
 from benchmarks.paper.predicted import Area
-from benchmarks.paper.tables import AREA
+from benchmarks.paper.tables import AREA, TOGETHER
+from kvstore.config import Config
 
 EVEN = Area(((1, 1, 1), (1, 1, 1), (1, 1, 1)))
 """All that is said takes δ, also within a region."""
@@ -42,6 +46,24 @@ def test_two_groups_by_hand() -> None:
     assert predicted.latency("fastcast", AREA, 0, dest) == 120
     # With the third region instead, confirmation (140 + 65) comes after the clock's consensus (130 + 60).
     assert predicted.commits("fastcast", AREA, {0: 0, 2: 65}) == {0: 205, 2: 140}
+
+
+def test_leaders_together_exchange_nothing_that_takes_long() -> None:
+    # To the second region and back, and from there to the nearest other and back: once, or twice.
+    assert predicted.latency("whitebox", TOGETHER, 0, [0, 1, 2]) == 60 + 60
+    assert predicted.latency("fastcast", TOGETHER, 0, [0, 1, 2]) == 60 + 60
+    assert predicted.latency("ftskeen", TOGETHER, 0, [0, 1, 2]) == 60 + 2 * 60
+
+
+def test_groups_can_be_placed_so_that_one_node_leads_all() -> None:
+    plan = Plan(groups=10)
+    groups = led_by(plan, MIDDLE)
+    assert groups is not None
+    config = Config.local(3, 10, 3, "nowhere", application="multicast", clock="logical", groups=groups)
+    for group in config.groups:
+        assert sorted(config.groups[group]) == ["n1", "n2", "n3"]
+        assert config.placement[config.topology.preferred_leader(group)] == "n2"
+    assert led_by(plan, None) is None
 
 
 @pytest.mark.parametrize("protocol", predicted.PROTOCOLS)

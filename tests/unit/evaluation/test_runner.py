@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.paper.__main__ import experiments, folder_of, main
+from benchmarks.paper.__main__ import EXPERIMENTS, experiments, folder_of, main
 from benchmarks.paper.points import Point, Results
 from benchmarks.paper.runner import Measure, run
 
@@ -142,7 +142,7 @@ def test_the_time_left_follows_the_pace(results: Results, monkeypatch: pytest.Mo
 
 def test_points_have_names_and_plans_of_their_own() -> None:
     for quick in (True, False):
-        made = experiments(["lan", "wan", "recovery", "convoy"], None, quick=quick)
+        made = experiments(EXPERIMENTS, None, quick=quick)
         points = [point for experiment in made for point in experiment.points()]
         assert len({(point.experiment, point.name) for point in points}) == len(points)
         assert len({json.dumps(point.plan, sort_keys=True) for point in points}) == len(points)

@@ -84,11 +84,11 @@ def test_work_is_divided_by_protocol_messages(results: Results) -> None:
 
 
 def test_the_verdict_is_by_our_goals(results: Results) -> None:
-    lan, wan = Measured.read(results, "lan"), Measured.read(results, "wan")
-    lines = verdict(lan, wan, Crashes.read(results)).splitlines()
+    lan, wan, together = (Measured.read(results, name) for name in ("lan", "wan", "together"))
+    lines = verdict(lan, wan, together, Crashes.read(results)).splitlines()
     reached = [line.split("|")[-2].strip() for line in lines[4:]]
-    # FT-Skeen 4 times, FastCast 2 times, LAN 2 times; leaders within 0.9 s; one of three never came back.
-    assert reached == ["yes", "yes", "yes", "yes", "in the median"]
+    # FT-Skeen 4 times, FastCast 2 times, in the LAN too; leaders within 0.9 s; one of three never came back.
+    assert reached == ["yes", "yes", "yes", "yes", "yes", "yes", "in the median"]
     assert "median 1.50 s, worst of 3 never" in lines[-1]
 
 
@@ -97,10 +97,10 @@ def test_a_goal_that_is_missed_is_not_reached(tmp_path: Path) -> None:
     turns = [planted.turn("whitebox", 0, 149.0, 1.0), planted.turn("fastcast", 0, 100.0, 1.0)]
     planted.point(results, "lan", 2, 10, turns)
     planted.crash(results, "lan", 1, 1.2, 2.5)
-    lan, wan = Measured.read(results, "lan"), Measured.read(results, "wan")
-    lines = verdict(lan, wan, Crashes.read(results)).splitlines()
+    lan, wan, together = (Measured.read(results, name) for name in ("lan", "wan", "together"))
+    lines = verdict(lan, wan, together, Crashes.read(results)).splitlines()
     reached = [line.split("|")[-2].strip() for line in lines[4:]]
-    assert reached == ["-", "-", "no", "no", "no"]
+    assert reached == ["-", "-", "-", "-", "no", "no", "no"]
 
 
 def test_failures_are_shown_and_leave_gaps(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_all_tables_are_printed(results: Results, capsys: pytest.CaptureFixture[
     assert main(["tables", "--folder", str(results.folder)]) == 0
     out = capsys.readouterr().out
     titles = [line for line in out.splitlines() if line.startswith("**")]
-    assert len(titles) == 11
+    assert len(titles) == 13
     assert "- nothing failed" in out
     assert "| whitebox (3δ, at worst 5δ) | 1 | 4.00 (4.50) | 3.50 (4.00) | 5.00 (5.50) | - |" in out
     assert "| WAN | 3 | 0.60 (0.90) | 1.50 (never) |" in out
@@ -134,7 +134,7 @@ def test_the_page_has_a_place_for_every_table(results: Results, tmp_path: Path) 
         text = page.read_text()
         for table in everything(results).values():
             assert text.count(f"\n{table}\n") == 1
-    assert text.count("<!-- end of table -->") == PAGE.read_text().count("<!-- end of table -->") == 11
+    assert text.count("<!-- end of table -->") == PAGE.read_text().count("<!-- end of table -->") == 13
     with pytest.raises(ValueError, match="no place for the table 'nonsense'"):
         fill(text, {"nonsense": "| |"})
 
