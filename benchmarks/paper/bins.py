@@ -58,13 +58,16 @@ def bins(samples: Sequence[Sample], crash_us: int, before_s: float, after_s: flo
     return found
 
 
-def figures(samples: Sequence[Sample], crash_us: int, before_s: float, after_s: float) -> dict[str, Any]:
+def figures(
+    samples: Sequence[Sample], crash_us: int, before_s: float, after_s: float, leader_s: float = 0.0
+) -> dict[str, Any]:
     """The throughput before, the lowest bin after, the longest latency, and when it was all over.
 
     `recovered_s` is when throughput is back at 90% of its mean before, and stays there for a second: the
     begin of the first bin, counted in tenths of a second from the crash, that has as much by itself and with
     the rest of the second that begins with it. 0 if it never was below in any bin; None if it does not come
-    back.
+    back. It is not before `leader_s`: what was held up is answered in a burst, and fills a bin that began
+    before.
     """
     ends = sorted(sample.end_us for sample in samples)
     before = _rate(ends, crash_us - before_s * 1e6, before_s)
@@ -79,11 +82,13 @@ def figures(samples: Sequence[Sample], crash_us: int, before_s: float, after_s: 
         "before": before,
         "lowest": min(after, default=None),
         "worst_ms": max(later, default=None),
-        "recovered_s": _recovered(ends, crash_us, before, after_s),
+        "recovered_s": _recovered(ends, crash_us, before, after_s, leader_s),
     }
 
 
-def _recovered(ends: Sequence[int], crash_us: int, before: float, after_s: float) -> float | None:
+def _recovered(
+    ends: Sequence[int], crash_us: int, before: float, after_s: float, leader_s: float
+) -> float | None:
     enough = ENOUGH * before
     steps = [round(tenth / 10, 1) for tenth in range(int((after_s - STAYS_S) * 10) + 1)]
 
@@ -95,7 +100,7 @@ def _recovered(ends: Sequence[int], crash_us: int, before: float, after_s: float
         return 0.0
     for at_s in steps:
         steady = _rate(ends, crash_us + at_s * 1e6, STAYS_S) >= enough
-        if at_s > first_low and steady and not low(at_s):
+        if at_s > first_low and at_s >= leader_s and steady and not low(at_s):
             return at_s
     return None
 

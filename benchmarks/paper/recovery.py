@@ -107,7 +107,10 @@ def crash(plan: Plan, before_s: float, after_s: float) -> dict[str, Any]:
         answered = read_samples(samples)
     series = split(answered, AFFECTED)
     leader_s = (leader_us - crash_us) / 1e6
-    summary = {name: figures(series[name], crash_us, before_s, after_s - 1.0) for name in SERIES}
+    summary = {
+        name: figures(series[name], crash_us, before_s, after_s - 1.0, 0.0 if name == "others" else leader_s)
+        for name in SERIES
+    }
     return {
         "leader_s": leader_s,
         "series": {name: bins(series[name], crash_us, before_s, after_s - 1.0) for name in SERIES},

@@ -63,6 +63,13 @@ def test_what_hides_before_a_burst_is_no_recovery_either() -> None:
     assert figures(samples, CRASH_US, BEFORE_S, AFTER_S)["recovered_s"] == pytest.approx(1.5, abs=0.2)
 
 
+def test_nothing_is_back_before_there_is_a_leader() -> None:
+    """What was held up fills the bin in which it is answered, though nothing was when that began."""
+    samples = steady(-BEFORE_S, 0.0, 10) + steady(0.5, 0.6, 2) + steady(0.6, AFTER_S, 10)
+    assert figures(samples, CRASH_US, BEFORE_S, AFTER_S)["recovered_s"] < 0.5
+    assert figures(samples, CRASH_US, BEFORE_S, AFTER_S, leader_s=0.52)["recovered_s"] == 0.6
+
+
 def test_nine_tenths_are_enough_and_eight_are_not() -> None:
     nearly = steady(-BEFORE_S, 0.0, 10) + steady(1.0, AFTER_S, 11)
     assert figures(nearly, CRASH_US, BEFORE_S, AFTER_S)["recovered_s"] == pytest.approx(1.0, abs=0.15)
