@@ -16,8 +16,8 @@ from multicast.protocol import Timing
 PROTOCOLS: Final = ("whitebox", "fastcast", "ftskeen")
 DESTINATIONS: Final = (1, 2, 4, 6, 8, 10)
 
-MODERATE: Final = 30
-"""Clients of the wide area at moderate load: ten in each region. The tables say what share of the local
+MODERATE: Final = 15
+"""Clients of the wide area at moderate load: five in each region. The tables say what share of the local
 area's peak that makes, for each protocol and number of destinations; see docs/evaluation.md."""
 LONE: Final = 3
 """Clients of the wide area that hardly ever meet: one in each region."""
@@ -104,7 +104,7 @@ def wan(protocols: Sequence[str] = PROTOCOLS, *, quick: bool = False) -> Curves:
         base = Plan(warm_up_s=1.0, seconds=1.5, regions=True, timing=FAR)
         return Curves("wan", protocols, (1, 2, 10), (LONE, MODERATE), 1, base)
     base = Plan(warm_up_s=1.0, seconds=2.5, regions=True, timing=FAR)
-    clients = (LONE, MODERATE, 150, 600)
+    clients = (LONE, MODERATE, 100, 600)
     return Curves("wan", protocols, DESTINATIONS, clients, 2, base, settle_per_client_s=SETTLE_S)
 
 
