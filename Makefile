@@ -8,7 +8,8 @@ JOBS ?= 3
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test java lint types layers unit campaign torture loadtest spark-cluster figures docs proto clean
+.PHONY: help up test java lint types layers unit campaign torture loadtest spark-cluster figures performance docs proto
+.PHONY: clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -81,7 +82,12 @@ loadtest: java ## a short load on a cluster by Locust: totals checked, and a pag
 spark-cluster: java ## jobs on a Spark cluster whose executors have nothing of ours, for some minutes
 	$(BIN)/python -m benchmarks.spark_cluster
 
-figures: $(VENV)/installed ## the figures of docs/performance.md
+figures: $(VENV)/installed ## the paper's experiments, for three quarters of an hour; goes on where it was
+	$(BIN)/python -m benchmarks.paper all || test $$? -eq 1 # some points failed: the tables say which
+	$(BIN)/python -m benchmarks.paper tables
+	$(BIN)/python -m benchmarks.paper plots
+
+performance: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.core_cost
 	$(BIN)/python -m benchmarks.core_scaling
 	$(BIN)/python -m benchmarks.simulator_speed

@@ -1,0 +1,164 @@
+"""Figures from the files of the points: medians over rounds, peaks, and ratios between neighbours in time."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.paper.points import Results
+from benchmarks.paper.runner import failures
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One protocol's turn in one round of a point."""
+
+    protocol: str
+    dest: int
+    clients: int
+    round: int
+    throughput: float
+    latency_ms: Mapping[str, float]
+    cpu_us: Mapping[str, float]
+    errors: int
+    received: Mapping[str, float]
+    """What nodes read for one multicast: "read_bytes" and "reads"."""
+
+
+Value = Callable[[Turn], float]
+
+
+def throughput(turn: Turn) -> float:
+    """Messages answered by all their destinations, each second."""
+    return turn.throughput
+
+
+def mean_ms(turn: Turn) -> float:
+    """The mean latency that clients saw."""
+    return turn.latency_ms["mean"]
+
+
+def cpu_us(turn: Turn) -> float:
+    """CPU time of all nodes and clients for one message."""
+    return turn.cpu_us["all"]
+
+
+def read_bytes(turn: Turn) -> float:
+    """What nodes read for one multicast; NaN if that was not counted."""
+    return turn.received.get("read_bytes", math.nan)
+
+
+def reads(turn: Turn) -> float:
+    """How often nodes read something for one multicast; NaN if that was not counted."""
+    return turn.received.get("reads", math.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The best median throughput over numbers of clients, and where it was."""
+
+    throughput: float
+    clients: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Of two protocols that took turns: the median over rounds, and the extremes."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, ratios: Sequence[float]) -> Ratio:
+        """Of at least one round."""
+        return cls(statistics.median(ratios), min(ratios), max(ratios))
+
+
+@dataclass(slots=True)
+class Measured:
+    """All turns of an experiment, and why some failed."""
+
+    turns: list[Turn] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    commits: set[str] = field(default_factory=set)
+    loads: list[float] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, results: Results, experiment: str) -> Measured:
+        """From its files."""
+        measured = cls()
+        for found in results.all(experiment):
+            measured.failed += [f"{experiment} {found['name']}: {why}" for why in failures(found)]
+            measured.commits.add(str(found.get("commit", "unknown")))
+            measured.loads.append(float(found.get("load_before", 0.0)))
+            load: Mapping[str, Any] = found["plan"]["load"]
+            measured.turns += [
+                Turn(
+                    turn["protocol"], load["dest"], load["clients"], turn["round"], turn["throughput"],
+                    turn["latency_ms"], turn["cpu_us"], turn["errors"], turn.get("received", {}),
+                )
+                for turn in found.get("turns", ())
+                if "failed" not in turn
+            ]  # fmt: skip
+        return measured
+
+    @property
+    def protocols(self) -> list[str]:
+        """In the order in which they took turns."""
+        return list(dict.fromkeys(turn.protocol for turn in self.turns))
+
+    @property
+    def destinations(self) -> list[int]:
+        """Numbers of destinations that were measured."""
+        return sorted({turn.dest for turn in self.turns})
+
+    @property
+    def clients(self) -> list[int]:
+        """Numbers of clients that were measured."""
+        return sorted({turn.clients for turn in self.turns})
+
+    def at(self, protocol: str, dest: int, clients: int) -> list[Turn]:
+        """The rounds of a point for one protocol."""
+        return [
+            turn
+            for turn in self.turns
+            if (turn.protocol, turn.dest, turn.clients) == (protocol, dest, clients)
+        ]
+
+    def median(self, protocol: str, dest: int, clients: int, value: Value) -> float | None:
+        """Over rounds; None if none succeeded."""
+        found = self.at(protocol, dest, clients)
+        return statistics.median(map(value, found)) if found else None
+
+    def peak(self, protocol: str, dest: int) -> Peak | None:
+        """None if nothing was measured."""
+        medians = {clients: self.median(protocol, dest, clients, throughput) for clients in self.clients}
+        known = {clients: found for clients, found in medians.items() if found is not None}
+        if not known:
+            return None
+        best = max(known, key=lambda clients: known[clients])
+        return Peak(known[best], best)
+
+    def ratio(self, above: str, below: str, dest: int, clients: int, value: Value) -> Ratio | None:
+        """One protocol's value by another's in the same round, which was their neighbour in time."""
+        first = {turn.round: value(turn) for turn in self.at(above, dest, clients)}
+        second = {turn.round: value(turn) for turn in self.at(below, dest, clients)}
+        both = sorted(first.keys() & second.keys())
+        return Ratio.of([first[each] / second[each] for each in both]) if both else None
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean, if there is something to take it of and nothing is missing."""
+    known = list(values)
+    present = [value for value in known if value is not None]
+    return statistics.fmean(present) if known and len(present) == len(known) else None
+
+
+def ratio_of_means(above: Iterable[float | None], below: Iterable[float | None]) -> float | None:
+    """Beside the mean of ratios: large values count more."""
+    first, second = mean_of(above), mean_of(below)
+    return None if first is None or second is None else first / second

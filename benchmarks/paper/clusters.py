@@ -1,0 +1,169 @@
+"""Clusters that several points share, and protocols that take turns on them.
+
+A cluster of ten groups takes seconds to start, and a turn is hardly longer. So the clusters of all protocols
+that are compared stay up side by side, and one at a time is loaded. Before a turn, every group must be led
+by the member that prefers to: where leaders are decides what a cluster can do, and how far clients are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from benchmarks.load import Plan, measure, running
+from benchmarks.paper.counters import Counters
+from kvstore.cluster import LocalCluster
+from multicast.protocol import Timing
+
+HOME_S: Final = 60.0
+"""How long leaders may take to be where they should."""
+GIVE_BACK_S: Final = 2.0
+"""Of clusters that are measured: whoever leads in another's place hands over sooner than usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a cluster is started with. Plans that differ in anything else can share one."""
+
+    protocol: str
+    clock: str
+    groups: int
+    replicas: int
+    regions: bool
+    durability: str
+    level: str
+
+
+def _shape(plan: Plan) -> _Shape:
+    return _Shape(
+        plan.protocol, plan.clock, plan.groups, plan.replicas, plan.regions, plan.durability, plan.level
+    )
+
+
+class Clusters:
+    """Running clusters, started when they are first needed, and anew after something went wrong in them."""
+
+    def __init__(self, keep: int, together: int | None = None) -> None:
+        """No more than so many are up; the one that was started first makes room. `together`: the number of
+        the node that leads all groups, counted from 0; without one, leaders are spread.
+        """
+        self._keep = keep
+        self._together = together
+        self._up: dict[_Shape, tuple[LocalCluster, contextlib.ExitStack]] = {}
+
+    def __enter__(self) -> Clusters:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        while self._up:
+            self._close(next(iter(self._up)))
+
+    def get(self, plan: Plan) -> LocalCluster:
+        """The cluster for a plan."""
+        shape = _shape(plan)
+        if shape not in self._up:
+            while len(self._up) >= self._keep:
+                self._close(next(iter(self._up)))
+            stack = contextlib.ExitStack()
+            cluster = stack.enter_context(running(plan, groups=led_by(plan, self._together)))
+            stack.callback(cluster.kill)  # its data is about to be removed, and need not be left in order
+            self._up[shape] = cluster, stack
+        return self._up[shape][0]
+
+    def discard(self, plan: Plan) -> None:
+        """End the plan's cluster, if there is one. The next one is new."""
+        if (shape := _shape(plan)) in self._up:
+            self._close(shape)
+
+    def _close(self, shape: _Shape) -> None:
+        _, stack = self._up.pop(shape)
+        stack.close()
+
+
+def led_by(plan: Plan, together: int | None) -> list[list[str]] | None:
+    """Members of all groups such that one node is the preferred leader of all; None for what is usual."""
+    if together is None:
+        return None
+    size = plan.replicas
+    # Group g prefers its member number g, counted around.
+    return [
+        [f"n{1 + (together + number - group) % size}" for number in range(size)]
+        for group in range(plan.groups)
+    ]
+
+
+def in_turns(plans: Sequence[Plan], rounds: int, clusters: Clusters) -> dict[str, Any]:
+    """So many rounds, in each of which every plan has a turn: neighbours in time can be compared.
+
+    A turn that fails is kept as such, and its cluster is replaced.
+    """
+    for plan in plans:
+        with contextlib.suppress(Exception):  # it fails again in its turn, and is told then
+            clusters.get(plan)
+    turns: list[dict[str, Any]] = []
+    failed: list[str] = []
+    for number in range(rounds):
+        for plan in plans:
+            turn: dict[str, Any] = {"protocol": plan.protocol, "clock": plan.clock, "round": number}
+            try:
+                turn |= _turn(plan, clusters)
+            except Exception as error:  # noqa: BLE001 - any failure is a result of this turn
+                turn["failed"] = f"{type(error).__name__}: {error}"
+                failed.append(f"{plan.protocol}, round {number + 1}: {turn['failed']}")
+                clusters.discard(plan)
+            turns.append(turn)
+    result: dict[str, Any] = {"turns": turns, "summary": _summary(turns)}
+    return result | ({"failed": failed} if failed else {})
+
+
+def _turn(plan: Plan, clusters: Clusters) -> dict[str, Any]:
+    cluster = clusters.get(plan)
+    wait_home(cluster)
+    before = Counters.of(cluster)
+    found = measure(replace(plan, rounds=1), cluster).as_json()
+    if not found["throughput"]:
+        raise RuntimeError("not one message was answered")
+    return found | {"received": Counters.of(cluster).since(before, plan.dest)}
+
+
+def _summary(turns: Sequence[dict[str, Any]]) -> str:
+    parts = []
+    for protocol in dict.fromkeys(turn["protocol"] for turn in turns):
+        good = [turn for turn in turns if turn["protocol"] == protocol and "failed" not in turn]
+        if good:
+            rate = statistics.median(turn["throughput"] for turn in good)
+            mean = statistics.median(turn["latency_ms"]["mean"] for turn in good)
+            parts.append(f"{protocol} {rate:,.0f}/s {mean:,.1f} ms")
+    return "; ".join(parts)
+
+
+def homes(cluster: LocalCluster) -> dict[int, str]:
+    """The node that should lead each group."""
+    config = cluster.config
+    preferred = {group: config.topology.preferred_leader(group) for group in config.groups}
+    return {int(group): str(config.placement[replica]) for group, replica in preferred.items()}
+
+
+def wait_home(cluster: LocalCluster) -> None:
+    """Wait until every group is led by the node that should; else raise `RuntimeError`."""
+    wanted = homes(cluster)
+    deadline = time.monotonic() + HOME_S
+    while (found := {group["id"]: group["leader"] for group in cluster.status()["groups"]}) != wanted:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"leaders are {found} and not {wanted} after {HOME_S:g} s")
+        time.sleep(0.1)
+
+
+def as_plan(plan: Plan) -> dict[str, Any]:
+    """A plan as a point's plan has it."""
+    return asdict(plan)
+
+
+def from_plan(plan: Mapping[str, Any]) -> Plan:
+    """What `as_plan` made that of."""
+    timing = plan["timing"]
+    return Plan(**{**plan, "timing": None if timing is None else Timing(**timing)})

@@ -1,0 +1,101 @@
+"""Figures of the recovery experiment from its files."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.paper import claims
+from benchmarks.paper.points import Found, Results
+from benchmarks.paper.runner import failures
+
+
+@dataclass(slots=True)
+class Crashes:
+    """All crashes that were measured."""
+
+    found: list[Found] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    commits: set[str] = field(default_factory=set)
+    loads: list[float] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, results: Results) -> Crashes:
+        """From their files."""
+        crashes = cls()
+        for found in results.all("recovery"):
+            crashes.failed += [f"recovery {found['name']}: {why}" for why in failures(found)]
+            crashes.commits.add(str(found.get("commit", "unknown")))
+            crashes.loads.append(float(found.get("load_before", 0.0)))
+            if "figures" in found:
+                crashes.found.append(found)
+        return crashes
+
+    @property
+    def areas(self) -> list[str]:
+        """Where there were crashes, with the protocol that had them."""
+        return list(dict.fromkeys(map(_area, self.found)))
+
+    def of(self, area: str) -> list[Found]:
+        """The crashes there."""
+        return [found for found in self.found if _area(found) == area]
+
+    def spread(self, area: str, what: str) -> list[float | None]:
+        """One figure of each crash there: "leader_s", or one of the clients'."""
+        return [
+            found["leader_s"] if what == "leader_s" else found["figures"]["clients"][what]
+            for found in self.of(area)
+        ]
+
+    def median_crash(self, area: str) -> Found:
+        """The one to be drawn: clients were back neither soonest nor latest."""
+        ordered = sorted(
+            self.of(area), key=lambda found: _or_never(found["figures"]["clients"]["recovered_s"])
+        )
+        return ordered[(len(ordered) - 1) // 2]
+
+    def table(self) -> str:
+        """Seconds after the crash: median and worst."""
+        if not self.found:
+            return ""
+        lines = [
+            "**Recovery: seconds after the crash of one leader, median (worst)**",
+            "",
+            "| | crashes | new leader | affected group at 90% | other messages | clients | longest latency |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for area in self.areas:
+            mine = self.of(area)
+            cells = [_spread([each["leader_s"] for each in mine])]
+            cells += [
+                _spread([each["figures"][series]["recovered_s"] for each in mine])
+                for series in ("affected", "others", "clients")
+            ]
+            longest = [each["figures"]["clients"]["worst_ms"] for each in mine]
+            cells.append(_spread([None if ms is None else ms / 1000 for ms in longest]))
+            lines.append(f"| {area} | {len(mine)} | {' | '.join(cells)} |")
+        whole_s = claims.PAPER_LEADER_S + claims.PAPER_CLEARING_S
+        lines.append(f"| the paper, WAN | 1 | {claims.PAPER_LEADER_S} | {whole_s:g} | | | |")
+        return "\n".join(lines)
+
+
+def _area(found: Found) -> str:
+    plan: dict[str, Any] = found["plan"]
+    name = str(plan["area"]).upper()
+    protocol = plan["load"]["protocol"]
+    return name if protocol == "whitebox" else f"{name}, {protocol}"
+
+
+def _or_never(value: float | None) -> float:
+    return float("inf") if value is None else value
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = sorted(map(_or_never, values))
+    return f"{_shown(statistics.median_low(known))} ({_shown(known[-1])})"
+
+
+def _shown(value: float) -> str:
+    return "never" if value == float("inf") else f"{value:.2f}"

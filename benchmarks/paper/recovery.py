@@ -1,0 +1,208 @@
+"""A leader crashes under load: the paper's last figure.
+
+Messages go to random 4 of 10 groups. A fourth node has a replica of group 3 only, which leads it, and is
+killed with SIGKILL: so one leader dies, as in the paper, and nothing else. The survivors are asked every few
+milliseconds whether one of them leads the group. All of it happens in the paper's wide area, and in the local
+area, where only the time-outs take long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.load import Measurement, Plan, measure, running
+from benchmarks.paper.bins import SERIES, Sample, bins, figures, split
+from benchmarks.paper.clusters import GIVE_BACK_S, as_plan, from_plan, homes, wait_home
+from benchmarks.paper.points import Point
+from benchmarks.paper.runner import Measure
+from kvstore.cluster import LocalCluster
+from kvstore.ports import NodeId
+from kvstore.status import ask
+from multicast.protocol import Timing
+
+AFFECTED: Final = 3
+"""The group whose leader is killed."""
+VICTIM: Final = NodeId("n4")
+LOOK_S: Final = 0.01
+PATIENCE_S: Final = 20.0
+"""For a new leader."""
+_OVERHEAD_S: Final = 7.0
+"""To start and end a cluster, and to read the samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The same crash several times, in new clusters."""
+
+    protocols: Sequence[str]
+    areas: Mapping[str, int]
+    """Numbers of clients, in "lan" and "wan"."""
+    times: int
+    before_s: float
+    """Of steady load, after the warm-up."""
+    after_s: float
+    warm_up_s: float
+    name: str = "recovery"
+
+    def points(self) -> list[Point]:
+        """One for each crash."""
+        return [
+            self._point(protocol, area, number)
+            for area in self.areas
+            for number in range(1, self.times + 1)
+            for protocol in self.protocols
+        ]
+
+    def _point(self, protocol: str, area: str, number: int) -> Point:
+        seconds = self.before_s + self.after_s
+        load = Plan(
+            protocol=protocol, dest=4, clients=self.areas[area], regions=area == "wan", rounds=1,
+            warm_up_s=self.warm_up_s, seconds=seconds, seed=number, patience_s=PATIENCE_S,
+            timing=Timing(give_back_s=GIVE_BACK_S, retry_s=0.5),
+        )  # fmt: skip
+        plan = {"area": area, "before_s": self.before_s, "after_s": self.after_s, "load": as_plan(load)}
+        expected_s = self.warm_up_s + seconds + _OVERHEAD_S
+        return Point(self.name, f"{area}-{protocol}-{number}", plan, expected_s)
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[Measure]:
+        """Every point has a cluster of its own: what a crash leaves behind is no place for the next."""
+        yield lambda point: crash(
+            from_plan(point.plan["load"]), point.plan["before_s"], point.plan["after_s"]
+        )
+
+
+def recovery(protocols: Sequence[str], *, quick: bool = False) -> Recovery:
+    """White-box only, as in the paper, unless others are asked for: they share its recovery."""
+    chosen = [protocol for protocol in protocols if protocol == "whitebox"] or list(protocols)
+    if quick:
+        return Recovery(chosen, {"lan": 50, "wan": 50}, 1, before_s=3.0, after_s=6.0, warm_up_s=1.0)
+    return Recovery(chosen, {"lan": 50, "wan": 50}, 5, before_s=4.5, after_s=9.0, warm_up_s=2.0)
+
+
+def crash(plan: Plan, before_s: float, after_s: float) -> dict[str, Any]:
+    """Load a cluster, kill the leader of a group, and look at what happens."""
+    with (
+        tempfile.TemporaryDirectory(prefix="wbkv-") as folder,
+        cluster_of(plan, Path(folder) / "cluster") as cluster,
+    ):
+        samples = Path(folder) / "samples"
+        samples.mkdir()
+        ballot = _ballot(cluster)
+        loading = _Loading(plan, cluster, samples)
+        _wait_for_clients(loading, samples)
+        loading.sleep(plan.warm_up_s + before_s)
+        crash_us = time.time_ns() // 1000
+        cluster.kill(VICTIM)
+        leader_us = _new_leader(cluster, ballot, loading)
+        found = loading.wait()
+        answered = read_samples(samples)
+    series = split(answered, AFFECTED)
+    leader_s = (leader_us - crash_us) / 1e6
+    summary = {
+        name: figures(series[name], crash_us, before_s, after_s - 1.0, 0.0 if name == "others" else leader_s)
+        for name in SERIES
+    }
+    return {
+        "leader_s": leader_s,
+        "series": {name: bins(series[name], crash_us, before_s, after_s - 1.0) for name in SERIES},
+        "figures": summary,
+        "load": found.as_json(),
+        "summary": f"new leader after {leader_s:.2f} s, clients back at 90% after "
+        f"{summary['clients']['recovered_s']} s",
+    }
+
+
+@contextlib.contextmanager
+def cluster_of(plan: Plan, folder: Path) -> Iterator[LocalCluster]:
+    """Three nodes with a replica of every group but one, of which the fourth node has the leader."""
+    everyone = ["n1", "n2", "n3"]
+    # The first member of group 3 is the one that prefers to lead it. Its region is the first, too.
+    groups = [[VICTIM, "n2", "n3"] if group == AFFECTED else everyone for group in range(plan.groups)]
+    with running(plan, folder, nodes=4, groups=groups) as cluster:
+        wait_home(cluster)
+        assert [group for group, node in homes(cluster).items() if node == VICTIM] == [AFFECTED]
+        yield cluster
+        cluster.kill()  # its data is about to be removed, and need not be left in order
+
+
+class _Loading:
+    """A measurement in a thread of its own."""
+
+    def __init__(self, plan: Plan, cluster: LocalCluster, samples: Path) -> None:
+        self._found: Measurement | None = None
+        self._error: BaseException | None = None
+
+        def load() -> None:
+            try:
+                self._found = measure(plan, cluster, samples=samples)
+            except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+                self._error = error
+
+        self._thread = threading.Thread(target=load, daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what ended the load before its time."""
+        if not self._thread.is_alive() and self._error is not None:
+            raise RuntimeError(f"the load has ended: {self._error}") from self._error
+
+    def sleep(self, seconds: float) -> None:
+        """Let it go on for so long."""
+        self._thread.join(seconds)
+        self.check()
+
+    def wait(self) -> Measurement:
+        """Until it has ended."""
+        self._thread.join()
+        self.check()
+        assert self._found is not None
+        return self._found
+
+
+def _wait_for_clients(loading: _Loading, samples: Path) -> None:
+    """Until they have begun: they open their files then."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not any(samples.iterdir()):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the clients have not begun after {PATIENCE_S:g} s")
+        loading.sleep(LOOK_S)
+
+
+def _ballot(cluster: LocalCluster) -> int:
+    answer = ask(cluster.config.status_socket(VICTIM)) or {}
+    return int(answer["groups"][str(AFFECTED)]["ballot"])
+
+
+def _new_leader(cluster: LocalCluster, ballot: int, loading: _Loading) -> int:
+    """When a survivor first said that it leads the affected group: microseconds of the clock on the wall."""
+    survivors = [node for node in cluster.config.nodes if node != VICTIM]
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        for node in survivors:
+            about = ((ask(cluster.config.status_socket(node)) or {}).get("groups", {})).get(str(AFFECTED))
+            if about and about["status"] == "leader" and about["ballot"] > ballot:
+                return time.time_ns() // 1000
+        loading.sleep(LOOK_S)
+    raise RuntimeError(f"group {AFFECTED} has no new leader after {PATIENCE_S:g} s")
+
+
+def read_samples(folder: Path) -> list[Sample]:
+    """Answered messages, from the files of all client processes."""
+    found = []
+    for path in sorted(folder.glob("samples-*.csv")):
+        with path.open(newline="") as file:
+            found += [
+                Sample(int(row["start_us"]), int(row["end_us"]), tuple(map(int, row["groups"].split())))
+                for row in csv.DictReader(file)
+                if row["outcome"] == "ok"
+            ]
+    return found
