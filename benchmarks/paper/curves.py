@@ -16,8 +16,8 @@ from multicast.protocol import Timing
 PROTOCOLS: Final = ("whitebox", "fastcast", "ftskeen")
 DESTINATIONS: Final = (1, 2, 4, 6, 8, 10)
 
-MODERATE: Final = 15
-"""Clients of the wide area at moderate load: five in each region. The tables say what share of the local
+MODERATE: Final = 30
+"""Clients of the wide area at moderate load: ten in each region. The tables say what share of the local
 area's peak that makes, for each protocol and number of destinations; see docs/evaluation.md."""
 LONE: Final = 3
 """Clients of the wide area that hardly ever meet: one in each region."""
