@@ -517,11 +517,11 @@ def test_a_lower_timestamp_that_is_proposed_again_replaces_the_old_maximum() -> 
     replica.step(CLIENT, Multicast(mid, dest, payload, 1), 0.0)
     old, new = Ballot(1, there[1], 0), Ballot(2, there[2], 0)
     replica.step(old.leader, Accept((dest,), G1, old, (mid,), (timestamp(9, G1),), (), ()), 0.0)
-    assert AcceptAck((mid,), G0, (own, old)) in Said(replica).to(old.leader)
+    assert AcceptAck((mid,), G0, (own, old), timestamp(1, G0)) in Said(replica).to(old.leader)
     # One acknowledgement of the old proposal: no quorum.
     replica.step(there[1], AcceptAck((mid,), G1, (own, old)), 0.0)
     replica.step(new.leader, Accept((dest,), G1, new, (mid,), (timestamp(5, G1),), (), ()), 0.0)
-    assert AcceptAck((mid,), G0, (own, new)) in Said(replica).to(new.leader)
+    assert AcceptAck((mid,), G0, (own, new), timestamp(1, G0)) in Said(replica).to(new.leader)
     replica.step(there[2], AcceptAck((mid,), G1, (own, new)), 0.0)
     assert Said(replica).deliver == [], "votes for two different proposals are no quorum"
     replica.step(there[0], AcceptAck((mid,), G1, (own, new)), 0.0)

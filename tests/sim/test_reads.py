@@ -24,7 +24,7 @@ from multicast.whitebox import WhiteBox
 from tests.sim.schedules import G0, Story
 
 PROTOCOLS: Final[list[type[Protocol]]] = [WhiteBox, FtSkeen, FastCast]
-SEEDS: Final = range(48)
+SEEDS: Final = range(48, 112)
 
 
 @dataclass
