@@ -89,6 +89,7 @@ figures: $(VENV)/installed ## the paper's experiments, for three quarters of an 
 
 performance: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.core_cost
+	for protocol in whitebox fastcast ftskeen; do $(BIN)/python -m benchmarks.node_cost --protocol $$protocol || exit 1; done
 	$(BIN)/python -m benchmarks.core_scaling
 	$(BIN)/python -m benchmarks.simulator_speed
 	$(BIN)/python -m benchmarks.wire_cost

@@ -257,7 +257,7 @@ def at(line: int, what: str) -> str:
             'id = "c1"\nprotocol = "whitbox"',
             at(
                 4,
-                'cluster.protocol: "whitbox" is none of whitebox, fastcast, ftskeen, skeen, whitebox-everywhere, ',
+                'cluster.protocol: "whitbox" is none of whitebox, fastcast, ftskeen, skeen, ',
             ),
         ),
         ('"c1"', '"c1"\nprotocol = "whitbox"', '; did you mean "whitebox"?'),
