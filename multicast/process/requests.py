@@ -200,7 +200,7 @@ class Requests(Collection[E]):
     def _deliver_committed(self) -> None:
         """What is committed tells how long that takes: of a run, one message tells for all."""
         entry, self.queue.latest = self.queue.latest, None
-        if entry is not None and not entry.retries:
+        if entry is not None and not entry.retries and self.status is LEADER:
             self.unanswered.patience.answered(self.now - entry.asked_at)
         super()._deliver_committed()
 

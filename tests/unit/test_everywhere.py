@@ -101,6 +101,16 @@ def test_a_follower_delivers_when_its_leader_and_quorums_have_accepted(follower:
     assert follower.delivered() == [m.mid]
 
 
+def test_what_a_follower_delivers_tells_nothing_about_how_long_leaders_wait(follower: Follower) -> None:
+    patience = follower.replica.unanswered.patience
+    before = patience.seconds
+    m = follower.proposed(1, (G0,))
+    for sender in (HERE[0], HERE[2]):
+        follower.replica.step(sender, AcceptAck((m.mid,), G0, (OWN,), follower.issued), 100.0)
+    assert follower.delivered() == [m.mid]
+    assert patience.seconds == before
+
+
 def test_its_acknowledgement_goes_to_every_process_of_all_destinations(follower: Follower) -> None:
     m = follower.proposed(1)
     follower.far(m, 5)
