@@ -51,9 +51,9 @@ class DeliveryQueue(Generic[T]):
             heapq.heappop(lowest)
         return heapq.heappop(committed)[1]
 
-    def awaits(self, local_ts: Timestamp) -> bool:
-        """Whether an uncommitted message holds this local timestamp."""
-        return local_ts in self._uncommitted
+    def holder(self, local_ts: Timestamp) -> T | None:
+        """The uncommitted message that holds this local timestamp, if one does."""
+        return self._uncommitted.get(local_ts)
 
     def __iter__(self) -> Iterator[T]:
         yield from self._uncommitted.values()
