@@ -28,7 +28,7 @@ from multicast.messages import Accept, AcceptAck, Decision, Deliveries, Heartbea
 from multicast.protocol import Start
 from multicast.types import NO_TIMESTAMP, MessageId, Phase, Process, ReplicaId, Status, Timestamp, timestamp
 from multicast.whitebox.entry import Bal, Entry, Table
-from multicast.whitebox.normal import WhiteBox
+from multicast.whitebox.normal import CACHED_MAX, WhiteBox
 
 START = Phase.START
 ACCEPTED = Phase.ACCEPTED
@@ -49,6 +49,8 @@ class Everywhere(WhiteBox):
         """At a follower: once it has delivered this much, it knows all that is yet to be delivered."""
         self.promised_upto: Timestamp | None = None
         """At a follower: what the leader had delivered at the heartbeat before the last."""
+        self.overtaking: dict[MessageId, dict[ReplicaId, Table]] = {}
+        """At a follower: who has acknowledged, in these ballots, what nobody has proposed here yet."""
         super().__init__(start)
         self._follow()
 
@@ -73,6 +75,7 @@ class Everywhere(WhiteBox):
         """A ballot begins, or goes on after a restart: know nothing of what its leader proposes."""
         self.heard = self.missed = NO_TIMESTAMP
         self.sees_from = self.promised_upto = None
+        self.overtaking.clear()
         if self.status is FOLLOWER:
             self._requeue()
 
@@ -133,6 +136,8 @@ class Everywhere(WhiteBox):
         finally:  # also if it has to be repeated, since a configuration is not known here
             if own:
                 self._await_all(message)
+        if self.overtaking and self.status is FOLLOWER:
+            self._count_overtaking(message.mids)
 
     def _await_all(self, message: Accept) -> None:
         for mid, local_ts in zip(message.mids, message.local_ts, strict=True):
@@ -147,6 +152,21 @@ class Everywhere(WhiteBox):
         if self.status is FOLLOWER and sender == self.cballot.leader:
             self._hear(message.issued, message.issued)
         super()._count(sender, message, table)
+        if self.status is FOLLOWER:
+            self._keep_overtaking(sender, message, table)
+
+    def _keep_overtaking(self, sender: ReplicaId, message: AcceptAck, table: Table) -> None:
+        """Proposals come from others than acknowledgements: nobody would repeat these to a follower."""
+        for mid in message.mids:
+            if mid not in self.entries and not self.delivered_ids.find(mid):
+                if len(self.overtaking) >= CACHED_MAX:
+                    self.overtaking.clear()
+                self.overtaking.setdefault(mid, {})[sender] = table
+
+    def _count_overtaking(self, mids: Sequence[MessageId]) -> None:
+        for mid in mids:
+            for sender, table in self.overtaking.pop(mid, {}).items():
+                super()._count(sender, AcceptAck((mid,), sender.group, ()), table)
 
     def on_heartbeat(self, sender: Process, message: Heartbeat) -> None:
         """See again, if what may be unknown is delivered at the leader."""

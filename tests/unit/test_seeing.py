@@ -114,3 +114,29 @@ def test_a_proposal_whose_number_counts_as_delivered_was_missed() -> None:
     assert not replica._sees(), "the leader has yet to deliver it"
     replica.step(HERE[0], heartbeat(3, 2), 0.0)
     assert replica._sees()
+
+
+def test_an_acknowledgement_that_overtakes_all_proposals_counts() -> None:
+    replica = seeing()
+    accept = proposal(Numbers(CLIENT), 1)
+    replica.step(HERE[2], AcceptAck(accept.mids, G0, (BALLOT,)), 0.0)
+    replica.step(HERE[0], accept, 0.0)
+    assert not delivered(replica)
+    replica.step(HERE[0], AcceptAck(accept.mids, G0, (BALLOT,), max(accept.local_ts)), 0.0)
+    assert delivered(replica) == list(accept.mids)
+    acknowledge(replica, accept)
+    assert not replica.overtaking
+
+
+def test_an_acknowledgement_of_another_ballot_does_not_count_when_the_proposal_comes() -> None:
+    replica = seeing()
+    accept = proposal(Numbers(CLIENT), 1)
+    replica.step(HERE[2], AcceptAck(accept.mids, G0, (BALLOT,)), 0.0)
+    later = Ballot(2, HERE[0], 0)
+    replica.step(HERE[0], NewState(later, 0, Part(1, 0, 1), ()), 0.0)
+    replica.step(HERE[0], Heartbeat(later, NO_TIMESTAMP, (), timestamp(1, G0), NO_TIMESTAMP), 0.0)
+    replica.step(HERE[0], dataclasses.replace(accept, ballot=later), 0.0)
+    replica.step(HERE[0], AcceptAck(accept.mids, G0, (later,), max(accept.local_ts)), 0.0)
+    assert not delivered(replica)
+    replica.step(HERE[2], AcceptAck(accept.mids, G0, (later,)), 0.0)
+    assert delivered(replica) == list(accept.mids)
