@@ -104,6 +104,8 @@ class _Hosted:
     applied: bool = False
     """Whether anything was, since the last commit of the state."""
     position: Timestamp = field(default=Timestamp(0))
+    replaced: bool = False
+    """Whether a snapshot has taken the place of the state that is being committed."""
 
 
 _Queues: TypeAlias = dict[tuple[Process, Process], list[Any]]
@@ -367,6 +369,7 @@ class Node:
         logger.info("%s took a snapshot of %s, at %d", replica.me, incoming.source, checkpoint.position)
         hosted.applied = True
         hosted.position = checkpoint.position
+        hosted.replaced = self._committing
         if self._recorder is not None:
             self._recorder.jumped(replica.me.group, checkpoint.position)
         if self._observer is not None:
@@ -377,12 +380,17 @@ class Node:
         self._durable = max(self._durable, number)
 
     def committed(self, executed: Mapping[GroupId, Timestamp]) -> None:
-        """The application is durable; of these groups, everything up to here is executed."""
+        """The application is durable; of these groups, everything up to here is executed.
+
+        Not of one whose state was replaced meanwhile: the snapshot may have executed less, and what is
+        reported is never taken back.
+        """
         self._committing = False
         for hosted in self._hosted.values():
             watermark = executed.get(hosted.replica.me.group)
-            if watermark is not None:
+            if watermark is not None and not hosted.replaced:
                 hosted.replica.executed(watermark)
+            hosted.replaced = False
 
     def tick(self) -> None:
         """Time has passed."""

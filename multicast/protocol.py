@@ -175,7 +175,8 @@ class Protocol(abc.ABC):
     def install(self, checkpoint: Checkpoint, now: float) -> bool:
         """Jump to a snapshot's position. False, and nothing changed, if it is not one that this takes.
 
-        What the snapshot has executed may be reported (`executed`) when it is durable here, no sooner.
+        What the snapshot has executed may be reported (`executed`) when it is durable here, no sooner; and
+        nothing of a state before it that becomes durable in between.
         """
 
     @abc.abstractmethod

@@ -9,6 +9,7 @@ first heap until it comes to the top.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
@@ -20,12 +21,14 @@ T = TypeVar("T")
 class DeliveryQueue(Generic[T]):
     """Messages on their way to delivery at a leader."""
 
-    __slots__ = ("_committed", "_lowest", "_uncommitted", "latest")
+    __slots__ = ("_committed", "_lowest", "_numbers", "_uncommitted", "latest")
 
     def __init__(self) -> None:
         self._lowest: list[Timestamp] = []
         self._uncommitted: dict[Timestamp, T] = {}
-        self._committed: list[tuple[Timestamp, T]] = []
+        self._committed: list[tuple[Timestamp, int, T]] = []
+        self._numbers = itertools.count()
+        """Global timestamps are unique, unless another group's leader lies: then the first goes first."""
         self.latest: T | None = None
         """What was committed last, until somebody takes it from here."""
 
@@ -37,11 +40,11 @@ class DeliveryQueue(Generic[T]):
     def commit(self, local_ts: Timestamp, global_ts: Timestamp) -> None:
         """The message that held the local timestamp now has a global one."""
         self.latest = item = self._uncommitted.pop(local_ts)
-        heapq.heappush(self._committed, (global_ts, item))
+        heapq.heappush(self._committed, (global_ts, next(self._numbers), item))
 
     def add_committed(self, global_ts: Timestamp, item: T) -> None:
         """A message that was recovered with its global timestamp."""
-        heapq.heappush(self._committed, (global_ts, item))
+        heapq.heappush(self._committed, (global_ts, next(self._numbers), item))
 
     def pop(self) -> T | None:
         """The next message to deliver, if there is one."""
@@ -52,15 +55,15 @@ class DeliveryQueue(Generic[T]):
             if lowest[0] in self._uncommitted:
                 return None
             heapq.heappop(lowest)
-        return heapq.heappop(committed)[1]
+        return heapq.heappop(committed)[2]
 
-    def awaits(self, local_ts: Timestamp) -> bool:
-        """Whether an uncommitted message holds this local timestamp."""
-        return local_ts in self._uncommitted
+    def holder(self, local_ts: Timestamp) -> T | None:
+        """The uncommitted message that holds this local timestamp, if one does."""
+        return self._uncommitted.get(local_ts)
 
     def __iter__(self) -> Iterator[T]:
         yield from self._uncommitted.values()
-        for _, item in self._committed:
+        for _, _, item in self._committed:
             yield item
 
     def uncommitted(self) -> Iterator[T]:

@@ -49,6 +49,8 @@ class Batch:
     records: list[Record]
     promises: list[Send]
     commit: Commit | None = None
+    reported: bool = True
+    """Whether the replica is told of the commit; not if a snapshot has taken the place of that state."""
 
 
 class Observer(Interface):
@@ -217,6 +219,8 @@ class Host:
             if replica.install(message.checkpoint, self.local(self._loop.now)):
                 self.log = list(message.log)
                 self.executed = message.checkpoint.executed
+                for batch in self._batches:
+                    batch.reported = False
                 self.places = {delivery.mid: delivery.global_ts for delivery in self.log}
                 for observer in self._observers:
                     observer.installed(self)
@@ -353,7 +357,8 @@ class Host:
         if batch.commit is not None:
             self.commit = batch.commit
             assert self.replica is not None
-            self.replica.executed(batch.commit.checkpoint.executed)
+            if batch.reported:
+                self.replica.executed(batch.commit.checkpoint.executed)
         for receivers, message in batch.promises:
             self._send(receivers, message)
 

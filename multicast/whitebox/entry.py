@@ -22,7 +22,7 @@ class Bal:
     """Bal, the ballots of a message's proposals, and who votes in them.
 
     While leaders stay the same, so does this object: one for all messages to the same destinations. So
-    it is compared by identity, and what there is to know of it is found out once.
+    what there is to know of it is found out once, and nearly always it is enough to compare by identity.
     """
 
     __slots__ = (
@@ -98,8 +98,8 @@ class Entry(process.Entry):
         """Bal of the proposals accepted last."""
         self.votes = 0
         """At a leader: who has acknowledged these proposals, as bits of `bal`."""
-        self.early: dict[Bal, int] | None = None
-        """At a leader: who has acknowledged proposals that have not all come here yet."""
+        self.early: dict[Vector, int] | None = None
+        """At a leader: who has acknowledged proposals that have not all come here yet, by their ballots."""
 
     def leave_ballot(self, group: GroupId) -> None:
         """The own group's proposal, and all that was counted for it, ended with its ballot."""

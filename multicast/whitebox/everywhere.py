@@ -2,7 +2,7 @@
 
 In the paper a follower delivers when its leader tells it to, one delay after the leader. Here every process
 counts acknowledgements, and a follower delivers by itself; there is no DELIVER. It costs messages: in groups
-of n, there are n times as many acknowledgements. docs/divergence.md (14) argues why this is safe.
+of n, there are n times as many acknowledgements. docs/divergence.md (15) argues why this is safe.
 
 A message may be delivered when no other can come before it. A leader knows what it has proposed; a follower
 must know that it has heard of all of it:
@@ -23,11 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from multicast.durable import Checkpoint
+from multicast.errors import PeerViolation
 from multicast.messages import Accept, AcceptAck, Decision, Deliveries, Heartbeat, NewState
 from multicast.protocol import Start
 from multicast.types import NO_TIMESTAMP, MessageId, Phase, Process, ReplicaId, Status, Timestamp, timestamp
-from multicast.whitebox.entry import Bal, Entry
-from multicast.whitebox.normal import WhiteBox
+from multicast.whitebox.entry import Bal, Entry, Table
+from multicast.whitebox.normal import CACHED_MAX, WhiteBox
 
 START = Phase.START
 ACCEPTED = Phase.ACCEPTED
@@ -48,6 +49,8 @@ class Everywhere(WhiteBox):
         """At a follower: once it has delivered this much, it knows all that is yet to be delivered."""
         self.promised_upto: Timestamp | None = None
         """At a follower: what the leader had delivered at the heartbeat before the last."""
+        self.overtaking: dict[MessageId, dict[ReplicaId, Table]] = {}
+        """At a follower: who has acknowledged, in these ballots, what nobody has proposed here yet."""
         super().__init__(start)
         self._follow()
 
@@ -77,6 +80,7 @@ class Everywhere(WhiteBox):
         """A ballot begins, or goes on after a restart: know nothing of what its leader proposes."""
         self.heard = self.missed = NO_TIMESTAMP
         self.sees_from = self.promised_upto = None
+        self.overtaking.clear()
         if self.status is FOLLOWER:
             self._requeue()
 
@@ -107,10 +111,26 @@ class Everywhere(WhiteBox):
     def _hear(self, after: Timestamp, upto: Timestamp) -> None:
         """The leader has proposed this much, and what follows `after` we know."""
         if self.heard < after:
-            self.missed = after
-            self.sees_from = None
+            self._miss(after)
         if self.heard < upto:
             self.heard = upto
+
+    def _miss(self, upto: Timestamp) -> None:
+        """Of what the leader has proposed up to here, something is unknown."""
+        self.missed = max(self.missed, upto)
+        self.sees_from = None
+
+    def _check_accept(self, sender: ReplicaId, message: Accept) -> list[Entry | None]:
+        """A local timestamp is given to one message only: the queue relies on it."""
+        found = super()._check_accept(sender, message)
+        if self._follows(message.ballot):
+            named = dict(zip(message.local_ts, message.mids, strict=True))
+            for mid, local_ts in zip(message.mids, message.local_ts, strict=True):
+                holder = self.queue.holder(local_ts)
+                if named[local_ts] != mid or (holder is not None and holder.mid != mid):
+                    what = f"ACCEPT of {mid} has the local timestamp of another message"
+                    raise PeerViolation(f"{what}; it came from {sender}")
+        return found
 
     def _gather(self, found: Sequence[Entry | None], message: Accept) -> None:
         own = message.group == self.group and self.status is FOLLOWER
@@ -121,22 +141,41 @@ class Everywhere(WhiteBox):
         finally:  # also if it has to be repeated, since a configuration is not known here
             if own:
                 self._await_all(message)
+        if self.overtaking and self.status is FOLLOWER:
+            self._count_overtaking(message.mids)
 
     def _await_all(self, message: Accept) -> None:
         for mid, local_ts in zip(message.mids, message.local_ts, strict=True):
             entry = self.entries.get(mid)
-            if entry is not None and entry.phase is not COMMITTED and not self.queue.awaits(local_ts):
+            if entry is None:
+                self._miss(local_ts)  # it counts as delivered here, or its number does
+            elif entry.phase is not COMMITTED and self.queue.holder(local_ts) is not entry:
                 self.queue.propose(local_ts, entry)
 
-    def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
+    def _count(self, sender: ReplicaId, message: AcceptAck, table: Table) -> None:
         """Lines 18-24, at every process."""
-        if self.status is FOLLOWER and sender == self.cballot.leader and self.cballot in message.ballots:
+        if self.status is FOLLOWER and sender == self.cballot.leader:
             self._hear(message.issued, message.issued)
-        super().on_accept_ack(sender, message)
+        super()._count(sender, message, table)
+        if self.status is FOLLOWER:
+            self._keep_overtaking(sender, message, table)
+
+    def _keep_overtaking(self, sender: ReplicaId, message: AcceptAck, table: Table) -> None:
+        """Proposals come from others than acknowledgements: nobody would repeat these to a follower."""
+        for mid in message.mids:
+            if mid not in self.entries and not self.delivered_ids.find(mid):
+                if len(self.overtaking) >= CACHED_MAX:
+                    self.overtaking.clear()
+                self.overtaking.setdefault(mid, {})[sender] = table
+
+    def _count_overtaking(self, mids: Sequence[MessageId]) -> None:
+        for mid in mids:
+            for sender, table in self.overtaking.pop(mid, {}).items():
+                super()._count(sender, AcceptAck((mid,), sender.group, ()), table)
 
     def on_heartbeat(self, sender: Process, message: Heartbeat) -> None:
         """See again, if what may be unknown is delivered at the leader."""
-        if self.status is FOLLOWER and message.ballot == self.cballot:
+        if self._follows(message.ballot) and sender == self.cballot.leader:
             self._hear(message.issued, message.issued)
             if self.sees_from is None and message.lowest > self.missed:
                 self.sees_from = message.last_delivered
@@ -149,8 +188,7 @@ class Everywhere(WhiteBox):
         if self.status is FOLLOWER:
             for entry in map(self.entries.get, mids):
                 if entry is not None and entry.phase is START and self._own_proposal(entry):
-                    self.missed = max(self.missed, self._own_proposal(entry))
-                    self.sees_from = None
+                    self._miss(self._own_proposal(entry))
         super()._forget(mids)
 
     def _is_late(self, upto: Timestamp) -> bool:

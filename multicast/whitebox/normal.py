@@ -41,7 +41,9 @@ FOLLOWER = Status.FOLLOWER
 RECOVERING = Status.RECOVERING
 
 CACHED_MAX = 4096
-"""How much is remembered of destinations, of ballots and of votes; beyond it, caches start over."""
+"""How much is remembered of destinations, of ballots and of votes; beyond it, caches start over.
+
+What was counted in some ballots counts on: a new object for them does not make them others."""
 
 
 class WhiteBox(Replica[Entry]):
@@ -49,7 +51,7 @@ class WhiteBox(Replica[Entry]):
 
     def __init__(self, start: Start) -> None:
         self.bals: dict[Vector, Bal] = {}
-        """Every Bal lately heard of: there is one object for each."""
+        """Every Bal lately heard of: there is one object for each, until the caches start over."""
         self.lately: dict[Destinations, Bal] = {}
         """Of these, by destinations, the one in which something was accepted last."""
         self.tables: dict[Vector, Table] = {}
@@ -227,7 +229,7 @@ class WhiteBox(Replica[Entry]):
                 last, bal, at = dest, lately.get(dest), dest.index(group)
             if bal is None or bal.ballots != entry.ballots:
                 bal = lately[dest] = self._bal(tuple(entry.ballots))
-            if entry.bal is bal:
+            if entry.bal is not None and entry.bal.vector == bal.vector:
                 again.setdefault(bal, []).append(entry.mid)
                 continue
             own = entry.proposals[at]
@@ -240,7 +242,7 @@ class WhiteBox(Replica[Entry]):
             if not bal.noted:
                 self._note(bal)
             entry.bal = bal
-            entry.votes = 0 if entry.early is None else entry.early.pop(bal, 0)
+            entry.votes = 0 if entry.early is None else entry.early.pop(bal.vector, 0)
             entry.local_ts = own
             global_ts = max(entry.proposals)
             if global_ts > highest:
@@ -335,14 +337,21 @@ class WhiteBox(Replica[Entry]):
 
     def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
         """Lines 18-24: a quorum of every destination, with us in it, accepted the same proposals."""
-        table = self.tables.get(message.ballots)
-        if sender.group != message.group or (table is not None and sender.group not in table.ballots):
-            what = f"ACCEPT_ACK of {_names(message.mids)} for group {message.group}"
-            raise PeerViolation(f"{what} came from {sender}")
-        if table is None:
-            table = self._table(message.ballots)
-        if not self._counts() or table.ballots.get(self.group) != self.cballot:
-            return
+        table = self._check_accept_ack(sender, message)
+        if self._counts() and table.ballots.get(self.group) == self.cballot:
+            self._count(sender, message, table)
+
+    def _check_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> Table:
+        """The ballots that it names. Raise, with nothing changed, if no process would say this."""
+        if sender.group == message.group:
+            table = self.tables.get(message.ballots) or self._table(message.ballots)
+            if sender.group in table.ballots:
+                return table
+        what = f"ACCEPT_ACK of {_names(message.mids)} for group {message.group}"
+        raise PeerViolation(f"{what} came from {sender}")
+
+    def _count(self, sender: ReplicaId, message: AcceptAck, table: Table) -> None:
+        """Commit what this acknowledgement completes, and deliver what may be delivered."""
         commit = self.queue.commit
         last: Destinations = ()
         bal: Bal | None = None
@@ -356,10 +365,11 @@ class WhiteBox(Replica[Entry]):
                 bit = 0 if bal is None else bal.bits.get(sender, 0)
             if bal is None:
                 continue
-            if entry.bal is not bal:
+            if entry.bal is not bal and (entry.bal is None or entry.bal.vector != bal.vector):
                 if entry.early is None:
                     entry.early = {}
-                entry.early[bal] = entry.early.get(bal, 0) | bit  # it has overtaken a proposal
+                vector = bal.vector
+                entry.early[vector] = entry.early.get(vector, 0) | bit  # it has overtaken a proposal
                 continue
             votes = entry.votes = entry.votes | bit
             agreed = bal.verdicts.get(votes)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from multicast.messages import Accept, Heartbeat
 from multicast.types import NO_TIMESTAMP, MessageId, Process, Timestamp
 from multicast.whitebox import Everywhere, WhiteBox
-from multicast.whitebox.entry import Bal
+from multicast.whitebox.entry import Bal, Entry
 
 
 class DeliversBlindly(Everywhere):
@@ -66,8 +66,10 @@ class ForgetsWhatWasProposed(Everywhere):
 class AwaitsOnlyTheAccepted(Everywhere):
     """A message that only the own leader has proposed holds nothing back."""
 
-    def _await_all(self, message: Accept) -> None:
-        bals = [entry is not None and entry.bal is not None for entry in map(self.entries.get, message.mids)]
-        kept = [at for at, accepted in enumerate(bals) if accepted]
-        run = tuple(message.mids[at] for at in kept), tuple(message.local_ts[at] for at in kept)
-        super()._await_all(Accept((), message.group, message.ballot, *run, (), ()))
+    def _own_proposal(self, entry: Entry) -> Timestamp:
+        return NO_TIMESTAMP
+
+    def _gather(self, found: Sequence[Entry | None], message: Accept) -> None:
+        super()._gather(found, message)
+        if self._follows(self.cballot):
+            self._requeue()

@@ -235,7 +235,7 @@ class _IgnoresAccepted(DeliveryQueue[Entry]):
         proposed = [entry.local_ts for entry in self.uncommitted() if entry.phase is Phase.PROPOSED]
         if not self._committed or (proposed and proposed[0] <= self._committed[0][0]):
             return None
-        return heapq.heappop(self._committed)[1]
+        return heapq.heappop(self._committed)[2]
 
 
 class DeliveryIgnoresAccepted(WhiteBox):

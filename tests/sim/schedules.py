@@ -25,6 +25,7 @@ from multicast.messages import (
 from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Checker, Violation
 from multicast.sim.clients import Workload
+from multicast.sim.faults import Stall
 from multicast.sim.host import Disk
 from multicast.sim.network import Delays
 from multicast.sim.run import Scenario, Simulation
@@ -392,6 +393,29 @@ def executed_less(protocol: type[Protocol]) -> None:
     story.wait(1.0)
     story.crash(away, 0.01)
     story.wait(0.2)
+    story.hosts[leader].late = story.hosts[away].late = None
+    story.finish()
+
+
+def executed_less_than_what_is_being_saved(protocol: type[Protocol]) -> None:
+    """A snapshot that has executed nothing arrives while a state that has executed more is being saved."""
+    story = Story(protocol, 1, 3, Timing(history=0))
+    leader, away, _ = story.topology.members(G0)
+    assert story.leader(G0) == leader
+    story.hosts[leader].late = Never()
+    story.inject(Stall(away, 0.4))
+    story.multicast(G0)
+    story.wait(0.1)
+    assert story.hosts[away].executed > story.hosts[away].commit.checkpoint.executed
+    story.hosts[away].late = Never()
+    story.isolate(away)
+    story.multicast(G0)
+    story.wait(0.02)
+    story.network.heal()
+    story.wait(0.2)
+    assert len(story.hosts[away].log) == 2
+    assert story.hosts[away].executed == NO_TIMESTAMP
+    story.wait(1.0)
     story.hosts[leader].late = story.hosts[away].late = None
     story.finish()
 

@@ -188,6 +188,11 @@ def test_members_come_and_go(schedule: Schedule, protocol: type[Protocol]) -> No
 
 
 @pytest.mark.parametrize("protocol", WHOLE, ids=name)
+def test_what_a_snapshot_has_replaced_is_not_reported(protocol: type[Protocol]) -> None:
+    assert schedules.play(schedules.executed_less_than_what_is_being_saved, protocol) is None
+
+
+@pytest.mark.parametrize("protocol", WHOLE, ids=name)
 def test_no_protocol_survives_a_replica_that_forgets_who_it_was(protocol: type[Protocol]) -> None:
     assert schedules.play(membership.back_under_its_old_identity, protocol) is not None
 

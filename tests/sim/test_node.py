@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,7 +16,7 @@ from multicast.messages import Delivery
 from multicast.protocol import Ready, Timing
 from multicast.sim import Outcome, Scenario, Workload
 from multicast.sim.host import Disk
-from multicast.types import GroupId, ReplicaId, Timestamp
+from multicast.types import NO_TIMESTAMP, GroupId, ReplicaId, Timestamp
 
 MANY = [name for name in PROTOCOLS if name != "skeen"]
 SLOW = Disk(0.001, 0.02, 0.25)
@@ -64,6 +64,29 @@ def test_comes_through_with_deliveries_of_the_state_and_snapshots(monkeypatch: p
         outcome = run(seed, state=Tells, timing=timing, disk=SLOW, workload=Workload(messages=120))
         assert outcome.violation is None
     assert min(Tells.told[True], Tells.told[False]) > 3, "both ways were gone"
+
+
+class ComparesReports(Node):
+    """Whoever takes a snapshot while another state is being committed reports no more for that commit."""
+
+    replaced: ClassVar[int] = 0
+
+    def committed(self, executed: Mapping[GroupId, Timestamp]) -> None:
+        replicas: list[Any] = [hosted.replica for hosted in self._hosted.values() if hosted.replaced]
+        before = [replica.executed_ts for replica in replicas]
+        super().committed(executed)
+        assert [replica.executed_ts for replica in replicas] == before
+        more = [executed.get(r.me.group, NO_TIMESTAMP) > r.executed_ts for r in replicas]
+        ComparesReports.replaced += sum(more)
+
+
+def test_a_state_that_a_snapshot_has_replaced_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ComparesReports, "replaced", 0)
+    for seed in (2, 3, 4):
+        timing = Timing(history=0, part_entries=2)
+        outcome = run(seed, ComparesReports, timing=timing, disk=SLOW, workload=Workload(messages=120))
+        assert outcome.violation is None
+    assert ComparesReports.replaced, "otherwise the runs show nothing"
 
 
 @pytest.mark.parametrize(("groups", "replicas"), [(1, 1), (4, 1), (1, 5), (6, 3)])

@@ -152,3 +152,15 @@ def test_what_is_proposed_above_the_global_timestamp_does_not_hold_it_back() -> 
     queue.propose(timestamp(8, HERE), "later")
     assert queue.pop() == "first"
     assert queue.pop() is None
+
+
+def test_two_messages_with_one_global_timestamp_go_in_the_order_in_which_they_were_committed() -> None:
+    """No correct leader gives one local timestamp to two messages; one that does stops nobody."""
+    queue: DeliveryQueue[object] = DeliveryQueue()
+    first, second, third = object(), object(), object()
+    queue.propose(timestamp(1, HERE), first)
+    queue.propose(timestamp(2, HERE), second)
+    queue.commit(timestamp(2, HERE), timestamp(7, GroupId(2)))
+    queue.commit(timestamp(1, HERE), timestamp(7, GroupId(2)))
+    queue.add_committed(timestamp(7, GroupId(2)), third)
+    assert [queue.pop() for _ in range(3)] == [second, first, third]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import random
 
+import pytest
+
 from multicast.client import Numbers
 from multicast.durable import Accepted
+from multicast.errors import PeerViolation
 from multicast.messages import Accept, AcceptAck, Multicast, NewState, Part
 from multicast.protocol import Ready, Start, Timing
 from multicast.topology import Topology
 from multicast.types import Ballot, ClientId, GroupId, Phase, ReplicaId, Timestamp, timestamp
-from multicast.whitebox import WhiteBox
+from multicast.whitebox import WhiteBox, normal
 
 G0, G1 = GroupId(0), GroupId(1)
 BOTH = (G0, G1)
@@ -253,3 +256,56 @@ def test_early_acknowledgements_of_other_ballots_do_not_count() -> None:
     for sender in (HERE[2], THERE[0], THERE[2]):
         replica.step(sender, AcceptAck((m.mid,), sender.group, (replica.cballot, NEW)), 0.0)
     assert [delivery.global_ts for delivery in replica.ready().deliver] == [place]
+
+
+def test_acknowledgements_count_although_the_caches_have_started_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is known of the ballots is forgotten between all steps: nobody has to ask again for that."""
+    monkeypatch.setattr(normal, "CACHED_MAX", 1)
+    replica, numbers = leader(), Numbers(CLIENT)
+    both = numbers.next(BOTH, b"a")
+    replica.step(CLIENT, both, 0.0)
+    vector = (replica.cballot, OLD)
+
+    def start_over() -> None:
+        replica.step(CLIENT, numbers.next((G0,), b"b"), 0.0)
+        for ack in acks(replica.ready()):
+            replica.step(replica.me, ack, 0.0)
+        assert vector not in replica.bals
+
+    replica.step(HERE[1], AcceptAck((both.mid,), G0, vector), 0.0)
+    start_over()
+    replica.step(THERE[1], proposal(OLD, [both], 9), 0.0)
+    for ack in acks(replica.ready()):
+        replica.step(replica.me, ack, 0.0)
+    for sender in THERE[:2]:
+        start_over()
+        assert replica.entries[both.mid].phase is Phase.ACCEPTED
+        replica.step(sender, AcceptAck((both.mid,), G1, vector), 0.0)
+    assert replica.entries[both.mid].phase is Phase.COMMITTED
+
+
+def test_what_was_accepted_before_the_caches_started_over_is_not_accepted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(normal, "CACHED_MAX", 1)
+    replica, numbers = follower(), Numbers(CLIENT)
+    own = Ballot(1, HERE[0], 0)
+    both, one = numbers.next(BOTH, b"a"), numbers.next((G0,), b"b")
+    replica.step(HERE[0], proposal(own, [both], 1), 0.0)
+    replica.step(THERE[1], proposal(OLD, [both], 5), 0.0)
+    replica.step(HERE[0], dataclasses.replace(proposal(own, [one], 2), dests=((G0,),)), 0.0)
+    replica.ready()
+    replica.step(THERE[1], proposal(OLD, [both], 5), 0.0)
+    ready = replica.ready()
+    assert not ready.persist
+    assert ready.promise == [((THERE[1],), AcceptAck((both.mid,), G0, (own, OLD)))]
+
+
+def test_an_acknowledgement_names_a_ballot_of_its_own_group_the_first_time_too() -> None:
+    replica, numbers = leader(), Numbers(CLIENT)
+    m = numbers.next((G0,), b"a")
+    for _ in range(2):
+        with pytest.raises(PeerViolation):
+            replica.step(THERE[1], AcceptAck((m.mid,), G1, (replica.cballot,)), 0.0)
