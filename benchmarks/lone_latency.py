@@ -16,111 +16,48 @@ import random
 import statistics
 import tempfile
 import time
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any
 
+from benchmarks.hosting import Host
 from benchmarks.store_throughput import keys_by_partition
-from kvstore import storage
 from kvstore.config import Config
-from kvstore.engine import EPOCH_S, create_disk
+from kvstore.engine import EPOCH_S
 from kvstore.layout import Durability
 from kvstore.machine.codec import TABLES
 from kvstore.machine.request import Get, Put, Transaction
-from kvstore.node import Node
-from kvstore.places import Directory
-from kvstore.ports import NodeId
+from kvstore.ports import Application, NodeId
 from kvstore.store.application import StoreApplication
 from kvstore.store.questions import Strict
-from kvstore.wire import Envelope, decode, encode
-from multicast.types import TICKS_PER_S, ClientId, ReplicaId
+from multicast.types import TICKS_PER_S, ClientId
 
 COLD_BYTES = 16 << 20
 """More than a core's own caches."""
 
 
-Inboxes: TypeAlias = dict[NodeId, deque[tuple[NodeId, bytes]]]
+class Serving(Host):
+    """A node of the store, in real time."""
 
+    store: StoreApplication
 
-class Host:
-    """A node and its disk, and in the place of a network the others' inboxes."""
+    def __init__(self, config: Config, me: NodeId, others: Mapping[NodeId, Host]) -> None:
+        self.wall_s = time.time() - EPOCH_S - self.now()
+        super().__init__(config, me, others, tables=TABLES, wall_s=self.wall_s)
 
-    def __init__(self, config: Config, me: NodeId, inboxes: Inboxes) -> None:
-        self.me = me
-        self.inboxes = inboxes
-        self.happened: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
-        self.frames = 0
-        create_disk(config, me)
-        self.disk = storage.open(
-            config.data(me), config.id, me, tables=TABLES,
-            on_durable=lambda number: self.happened.put((self.durable, number)),
-            on_committed=lambda executed: self.happened.put((self.committed, executed)),
-            on_failure=lambda error: self.happened.put((self.failed, error)),
-        )  # fmt: skip
-        wall_s = time.time() - EPOCH_S - self.now()
-        number = 1 + [*config.nodes].index(me)
+    def application(self, config: Config) -> Application:
+        """The store."""
+        number = 1 + [*config.nodes].index(self.me)
         self.store = StoreApplication(
             self.disk.state, config.topology, config.first_placement, me=ClientId(number),
-            limits=config.store.limits, now=self.now, ticks=lambda: int((self.now() + wall_s) * TICKS_PER_S),
-            rng=random.Random(number),
+            limits=config.store.limits, now=self.now,
+            ticks=lambda: int((self.now() + self.wall_s) * TICKS_PER_S), rng=random.Random(number),
         )  # fmt: skip
-        incarnation = self.disk.identity.incarnation
-        replicas = [
-            ReplicaId(group, nodes.index(me), incarnation)
-            for group, nodes in config.groups.items()
-            if me in nodes
-        ]
-        self.node = Node(
-            me, config.topology, replicas, config.protocol_type,
-            node_of=Directory(config.incarnations).node_of, clock=self, network=self, log=self.disk.log,
-            application=self.store, wall_s=wall_s, rng=random.Random(number), timing=config.timing,
-        )  # fmt: skip
+        return self.store
 
     def now(self) -> float:
         """`ports.Clock`."""
         return time.monotonic()
-
-    def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
-        """`ports.Network`."""
-        self.frames += 1
-        self.inboxes[node].append((self.me, encode(envelopes)))
-
-    def answer(self, envelopes: Iterable[Envelope]) -> None:
-        """`ports.Network`. There are no clients but gateways."""
-
-    def durable(self, number: int) -> None:
-        self.node.durable(number)
-        self.disk.state.log_durable(number)
-
-    def committed(self, executed: Any) -> None:
-        self.node.committed(executed)
-
-    def failed(self, error: Exception) -> None:
-        raise error
-
-    def ready(self) -> bool:
-        """Whether there is anything to do."""
-        return bool(self.inboxes[self.me]) or not self.happened.empty() or self.now() >= self.node.wake_at
-
-    def turn(self) -> None:
-        """What a server does in one round of its loop."""
-        while not self.happened.empty():
-            call, argument = self.happened.get()
-            call(argument)
-        inbox = self.inboxes[self.me]
-        while inbox:
-            node, data = inbox.popleft()
-            self.node.receive(decode(data), node)
-        if self.now() >= self.node.wake_at:
-            self.node.tick()
-        self.node.turn()
-        while self.disk.log.pump(may_wait=True):
-            self.durable(self.disk.log.durable)
-            self.node.turn()
-        while self.disk.state.pump():
-            pass
 
 
 class Cluster:
@@ -129,8 +66,10 @@ class Cluster:
     def __init__(self, directory: Path, durability: Durability, *, cold: bool) -> None:
         ports = range(1, 7)
         config = Config.local(3, 3, 3, directory, ports=ports[:3], api_ports=ports[3:], durability=durability)
-        inboxes: Inboxes = {node: deque() for node in config.nodes}
-        self.hosts = [Host(config, node, inboxes) for node in config.nodes]
+        named: dict[NodeId, Serving] = {}
+        for node in config.nodes:
+            named[node] = Serving(config, node, named)
+        self.hosts = list(named.values())
         self.keys = [keys for keys in keys_by_partition(config.first_placement).values() if keys]
         self.cpu_s = 0.0
         self._rest = bytearray(COLD_BYTES) if cold else bytearray()

@@ -18,18 +18,14 @@ import random
 import statistics
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
-from kvstore import storage
+from benchmarks.hosting import Host
 from kvstore.config import Config
-from kvstore.engine import create_disk
-from kvstore.node import Node
 from kvstore.places import Directory
-from kvstore.ports import NodeId
+from kvstore.ports import Application, NodeId
 from kvstore.sequencing import Sequencing
 from kvstore.wire import Envelope, decode, encode
 from multicast import PROTOCOLS, VARIANTS
@@ -41,73 +37,24 @@ PATIENT = Timing(retry_s=1000.0, election_s=10.0, heartbeat_s=0.1)
 """Nobody repeats anything: here messages wait for their turn, not for the network."""
 
 
-class Host:
-    """A node and its disk, and in the place of a network the others' inboxes."""
-
-    node: Node
+class Bare(Host):
+    """A node of bare multicast, in the machine's time."""
 
     def __init__(self, config: Config, me: NodeId, machine: Machine) -> None:
-        self.me = me
         self.machine = machine
-        self.happened: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
-        self.inbox: deque[tuple[NodeId | None, bytes]] = deque()
-        create_disk(config, me)
-        self.disk = storage.open(
-            config.data(me), config.id, me,
-            on_durable=lambda number: self.happened.put((self.durable, number)),
-            on_committed=lambda executed: self.happened.put((self.node.committed, executed)),
-            on_failure=lambda error: self.happened.put((self.failed, error)),
-        )  # fmt: skip
-        incarnation = self.disk.identity.incarnation
-        replicas = [
-            ReplicaId(group, nodes.index(me), incarnation)
-            for group, nodes in config.groups.items()
-            if me in nodes
-        ]
-        self.node = Node(
-            me, config.topology, replicas, config.protocol_type,
-            node_of=Directory(config.incarnations).node_of, clock=self, network=self, log=self.disk.log,
-            application=Sequencing(self.disk.state), rng=random.Random(me), timing=config.timing,
-        )  # fmt: skip
+        super().__init__(config, me, machine.hosts)
+
+    def application(self, config: Config) -> Application:
+        """Only the order counts."""
+        return Sequencing(self.disk.state)
 
     def now(self) -> float:
         """`ports.Clock`."""
         return self.machine.now
 
-    def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
-        """`ports.Network`."""
-        self.machine.frames += 1
-        data = encode(envelopes)
-        self.machine.bytes += len(data)
-        self.machine.hosts[node].inbox.append((self.me, data))
-
     def answer(self, envelopes: Iterable[Envelope]) -> None:
         """`ports.Network`."""
         self.machine.answers.append(encode(envelopes))
-
-    def durable(self, number: int) -> None:
-        self.node.durable(number)
-        self.disk.state.log_durable(number)
-
-    def failed(self, error: Exception) -> None:
-        raise error
-
-    def turn(self) -> None:
-        """What a server does in one round of its loop."""
-        while not self.happened.empty():
-            call, argument = self.happened.get()
-            call(argument)
-        while self.inbox:
-            node, data = self.inbox.popleft()
-            self.node.receive(decode(data), node)
-        if self.now() >= self.node.wake_at:
-            self.node.tick()
-        self.node.turn()
-        while self.disk.log.pump(may_wait=True):
-            self.durable(self.disk.log.durable)
-            self.node.turn()
-        while self.disk.state.pump():
-            pass
 
 
 class Machine:
@@ -115,15 +62,14 @@ class Machine:
 
     def __init__(self, folder: Path, protocol: str, groups: int) -> None:
         self.now = 0.0
-        self.frames = self.bytes = 0
         self.answers: list[bytes] = []
         config = Config.local(
             3, groups, 1 if protocol == "skeen" else 3, folder, ports=range(1, 4), protocol=protocol,
             durability="os", application="multicast", timing=PATIENT,
         )  # fmt: skip
-        self.hosts: dict[NodeId, Host] = {}
+        self.hosts: dict[NodeId, Bare] = {}
         for node in config.nodes:
-            self.hosts[node] = Host(config, node, self)
+            self.hosts[node] = Bare(config, node, self)
         self.node_of = Directory(config.incarnations).node_of
         self.client = Sender(ClientId(1), config.topology, retry_s=1000.0)
         self.cpu_s = 0.0
@@ -196,7 +142,9 @@ def main() -> None:
         machine.run(sets, arguments.in_flight, arguments.messages, rng)
         for _ in range(arguments.rounds):
             gc.collect()
-            machine.cpu_s, machine.frames, machine.bytes = 0.0, 0, 0
+            machine.cpu_s = 0.0
+            for host in machine.hosts.values():
+                host.frames = host.bytes = 0
             if arguments.profile:
                 with cProfile.Profile() as profile:
                     machine.run(sets, arguments.in_flight, arguments.messages, rng)
@@ -204,8 +152,8 @@ def main() -> None:
                 return
             machine.run(sets, arguments.in_flight, arguments.messages, rng)
             figures.append(machine.cpu_s / arguments.messages * 1e6)
-        bytes_each = machine.bytes / arguments.messages
-        frames_each = machine.frames / arguments.messages
+        bytes_each = sum(host.bytes for host in machine.hosts.values()) / arguments.messages
+        frames_each = sum(host.frames for host in machine.hosts.values()) / arguments.messages
     best, median = min(figures), statistics.median(figures)
     if arguments.json:
         print(
