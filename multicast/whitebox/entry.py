@@ -30,6 +30,7 @@ class Bal:
         "bits",
         "dest",
         "leaders",
+        "least",
         "noted",
         "own",
         "quorums",
@@ -50,6 +51,8 @@ class Bal:
         """The leader of the own group: who counts is that leader, or follows it."""
         self.quorums = [(sum(self.bits[m] for m in c.members), c.quorum) for c in voters]
         """Of each destination: its members, as bits, and how many make a quorum."""
+        self.least = sum(configuration.quorum for configuration in voters)
+        """No fewer acknowledgements than this can be enough."""
         self.noted = False
         """Whether we have taken note of its ballots, in which something was accepted here."""
         self.verdicts: dict[int, bool] = {}

@@ -18,7 +18,6 @@ from multicast.protocol import Start
 from multicast.types import (
     NO_BALLOT,
     NO_TIMESTAMP,
-    Ballot,
     Destinations,
     GroupId,
     MessageId,
@@ -60,6 +59,10 @@ class WhiteBox(Replica[Entry]):
         """Destinations that were found to be in order, by who else is among them."""
         self.proposed: list[Entry] = []
         """At a leader: what is to be proposed, or proposed again, with the next ACCEPTs."""
+        self.named: Vector = ()
+        """The ballots that acknowledgements named last, one of each group."""
+        self.together: set[Bal] = set()
+        """Every Bal that is among these."""
         self.issued = NO_TIMESTAMP
         """At a leader: the last local timestamp that it has proposed in its ballot."""
         self.acked: dict[Bal, list[MessageId]] = {}
@@ -289,6 +292,7 @@ class WhiteBox(Replica[Entry]):
                 self.bals.clear()
                 self.lately.clear()
                 self.tables.clear()
+                self.together.clear()
             voters = [self.topology.configuration(b.leader.group, b.configuration) for b in vector]
             bal = self.bals[vector] = Bal(vector, voters, self.group)
         return bal
@@ -302,15 +306,12 @@ class WhiteBox(Replica[Entry]):
         """Line 17, to the leader of every destination. One message names one ballot of each group."""
         promise = self._ready.promise
         while acked:
-            table: dict[GroupId, Ballot] = {}
+            later = {} if acked.keys() <= self.together else self._name(acked)
             every: list[MessageId] = []
             shares: dict[ReplicaId, list[MessageId]] = {}
-            later: dict[Bal, list[MessageId]] = {}
             for bal, mids in acked.items():
-                if any(table.get(g, b) != b for g, b in zip(bal.dest, bal.vector, strict=True)):
-                    later[bal] = mids
+                if later and bal in later:
                     continue
-                table.update(zip(bal.dest, bal.vector, strict=True))
                 every += mids
                 for receiver in self._counting(bal):
                     share = shares.get(receiver)
@@ -318,7 +319,7 @@ class WhiteBox(Replica[Entry]):
                         shares[receiver] = mids[:]
                     else:
                         share += mids
-            ballots = tuple([table[group] for group in sorted(table)])
+            ballots = self.named
             hear_all = tuple([receiver for receiver, share in shares.items() if len(share) == len(every)])
             if hear_all:
                 promise.append((hear_all, AcceptAck(tuple(every), self.group, ballots, self.issued)))
@@ -326,6 +327,23 @@ class WhiteBox(Replica[Entry]):
                 if len(share) < len(every):
                     promise.append(((receiver,), AcceptAck(tuple(share), self.group, ballots, self.issued)))
             acked = later
+
+    def _name(self, acked: dict[Bal, list[MessageId]]) -> dict[Bal, list[MessageId]]:
+        """Choose the ballots to name, those of last time if possible; the rest must be named apart."""
+        table = {ballot.leader.group: ballot for ballot in self.named}
+        if any(table.get(g, b) != b for bal in acked for g, b in zip(bal.dest, bal.vector, strict=True)):
+            table.clear()
+            self.together.clear()
+        later: dict[Bal, list[MessageId]] = {}
+        for bal, mids in acked.items():
+            pairs = list(zip(bal.dest, bal.vector, strict=True))
+            if any(table.get(group, ballot) != ballot for group, ballot in pairs):
+                later[bal] = mids
+            else:
+                table.update(pairs)
+                self.together.add(bal)
+        self.named = tuple([table[group] for group in sorted(table)])
+        return later
 
     def _counts(self) -> bool:
         """Whether this process counts acknowledgements."""
@@ -372,6 +390,8 @@ class WhiteBox(Replica[Entry]):
                 entry.early[vector] = entry.early.get(vector, 0) | bit  # it has overtaken a proposal
                 continue
             votes = entry.votes = entry.votes | bit
+            if votes.bit_count() < bal.least:
+                continue
             agreed = bal.verdicts.get(votes)
             if agreed is None:
                 agreed = self._is_agreed(bal, votes)
