@@ -1,7 +1,8 @@
 """The wire format between nodes: frames of protocol messages, to bytes and back.
 
 A frame carries what one node has for another in one turn of its loop, between any of their processes. It is
-MessagePack (`formats`): for each sender and receiver an array of messages, in order.
+MessagePack (`formats`): an array of messages; and for each sender and receiver, in order, which of these the
+one says to the other. A message to several replicas of a node is in it once.
 
 Whoever changes a message's class, or `KINDS`, changes the format, and `transport.PROTOCOL_VERSION` with it:
 nodes of different versions refuse each other.
@@ -12,7 +13,7 @@ Reading trusts nothing. Whatever the bytes are, they become what a node may have
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias, get_args
+from typing import Annotated, Any, Final, TypeAlias, get_args
 
 import msgspec
 
@@ -36,18 +37,24 @@ class WireError(ValueError):
 def encode(envelopes: Iterable[Envelope]) -> bytes:
     """One frame with all these messages. Raises `TypeError` for what has no place in one."""
     put = _MESSAGES.put
+    said: list[Any] = []
+    places: dict[
+        int, int
+    ] = {}  # where each message is, by identity: who says one thing to many says one object
+    frame = []
     try:
-        frame = [
-            (
-                put_process(sender),
-                put_process(receiver),
-                [put[type(message)](message) for message in messages],
-            )
-            for sender, receiver, messages in envelopes
-        ]
+        for sender, receiver, messages in envelopes:
+            run: dict[int, None] = {}
+            for message in messages:
+                place = places.get(id(message))
+                if place is None or place in run:
+                    place = places[id(message)] = len(said)
+                    said.append(put[type(message)](message))
+                run[place] = None
+            frame.append((put_process(sender), put_process(receiver), list(run)))
     except KeyError as error:
         raise TypeError(f"there is no wire format for {error.args[0].__name__}") from None
-    return _write(frame)
+    return _write((said, frame))
 
 
 def decode(data: bytes) -> list[Envelope]:
@@ -57,16 +64,19 @@ def decode(data: bytes) -> list[Envelope]:
     """
     take = _MESSAGES.take
     try:
+        raw, frame = _read(data)
+        told = [(sender, receiver, place) for sender, receiver, run in frame for place in run]
+        if len(set(told)) < len(told):  # else a small frame could be a lot of work
+            raise FormatError("it says the same thing twice")
+        said = [take[type(message)](message) for message in raw]
         return [
-            (
-                take_process(sender),
-                take_process(receiver),
-                [take[type(message)](message) for message in messages],
-            )
-            for sender, receiver, messages in _read(data)
+            (take_process(sender), take_process(receiver), [said[place] for place in run])
+            for sender, receiver, run in frame
         ]
     except ERRORS as error:
         raise WireError(f"not a frame: {error}") from None
+    except IndexError:
+        raise WireError("not a frame: it names a message that it does not have") from None
 
 
 def size_of(message: Sent) -> int:
@@ -122,6 +132,9 @@ _CHECKS: Final[Mapping[type, Check]] = {
 }
 _MESSAGES: Final = kinds_of(dict(enumerate(KINDS, 16)), STORE_MESSAGES, _CHECKS)
 _write: Final = msgspec.msgpack.Encoder().encode
-_read: Final[Callable[[bytes], list[tuple[RawProcess, RawProcess, list[Any]]]]] = msgspec.msgpack.Decoder(
-    list[tuple[RawProcess, RawProcess, list[_MESSAGES.raw]]]  # type: ignore[name-defined]  # made at run time
-).decode
+_Place: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_read: Final[Callable[[bytes], tuple[list[Any], list[tuple[RawProcess, RawProcess, list[int]]]]]] = (
+    msgspec.msgpack.Decoder(
+        tuple[list[_MESSAGES.raw], list[tuple[RawProcess, RawProcess, list[_Place]]]]  # type: ignore[name-defined]  # made at run time
+    ).decode
+)

@@ -301,6 +301,18 @@ def test_order_is_kept_within_and_across_kinds() -> None:
     ]
 
 
+def test_what_is_said_to_many_is_in_the_frame_once() -> None:
+    one = encode([(R0, R1, [ACCEPT])])
+    both = encode([(R0, R1, [ACCEPT]), (R0, R2, [ACCEPT])])
+    assert len(both) < len(one) + 32 < 2 * len(one)
+    [(_, _, [first]), (_, _, [second])] = decode(both)
+    assert first is second
+
+
+def test_who_says_one_thing_twice_is_heard_twice() -> None:
+    assert decode(encode([(R0, R1, [ACCEPT, ACK, ACCEPT])])) == [(R0, R1, [ACCEPT, ACK, ACCEPT])]
+
+
 def test_a_frame_may_carry_nothing() -> None:
     assert decode(encode([])) == []
     assert decode(encode([(R0, R1, [])])) == [(R0, R1, [])]
@@ -353,28 +365,32 @@ def test_what_has_no_wire_format_is_not_encoded() -> None:
 
 
 MID_RAW = [2**64 - 1, 1, 2**64 - 1]
-FIELDS = (0, 2, 0)
+FIELDS = (0, 0)
 """Where the first message of a frame is: its kind, and then its fields."""
 
 BAD: list[tuple[Any, Path_, object, str]] = [
     # The frame and its envelopes
-    (ACCEPT, (0,), [[0, 0, 0], [0, 1, 0]], "length 3"),
-    (ACCEPT, (0,), 7, "Expected `array`"),
-    (ACCEPT, (0, 0), [GROUPS_MAX, 0, 0], "no process"),
-    (ACCEPT, (0, 0), [0, -1, 0], "no process"),
-    (ACCEPT, (0, 1), [0, 0, -1], "no process"),
-    (ACCEPT, (0, 1), [0, NUMBER_MAX + 1, 0], "no process"),
-    (ACCEPT, (0, 1), [-2, 0, 0], "no process"),
-    (ACCEPT, (0, 1), [-1, 1, 0], "no process"),
-    (ACCEPT, (0, 1), [-1, 0, -1], "no process"),
-    (ACCEPT, (0, 1), 7, "Expected `array`"),
+    (ACCEPT, (1, 0), [[0, 0, 0], [0, 1, 0]], "length 3"),
+    (ACCEPT, (1, 0), 7, "Expected `array`"),
+    (ACCEPT, (1, 0, 0), [GROUPS_MAX, 0, 0], "no process"),
+    (ACCEPT, (1, 0, 0), [0, -1, 0], "no process"),
+    (ACCEPT, (1, 0, 1), [0, 0, -1], "no process"),
+    (ACCEPT, (1, 0, 1), [0, NUMBER_MAX + 1, 0], "no process"),
+    (ACCEPT, (1, 0, 1), [-2, 0, 0], "no process"),
+    (ACCEPT, (1, 0, 1), [-1, 1, 0], "no process"),
+    (ACCEPT, (1, 0, 1), [-1, 0, -1], "no process"),
+    (ACCEPT, (1, 0, 1), 7, "Expected `array`"),
+    (ACCEPT, (1, 0, 2, 0), 1, "names a message that it does not have"),
+    (ACCEPT, (1, 0, 2, 0), -1, ">= 0"),
+    (ACCEPT, (1, 0, 2), [0, 0], "says the same thing twice"),
+    (ACCEPT, (0,), [], "names a message that it does not have"),
     # Kinds
     (ACCEPT, (*FIELDS, 0), 0, "Invalid value 0"),
     (ACCEPT, (*FIELDS, 0), 99, "Invalid value 99"),
     (ACCEPT, (*FIELDS, 0), "accept", "Expected `int`"),
     (ACCEPT, FIELDS, [], "at least length"),
     (ACCEPT, FIELDS, [17], "at least length"),
-    (CATCH_UP, FIELDS, [*tree(CATCH_UP)[0][2][0], 1], "at most length"),
+    (CATCH_UP, FIELDS, [*tree(CATCH_UP)[0][0], 1], "at most length"),
     # Fields
     (ACCEPT, (*FIELDS, 1), [[GROUPS_MAX]], "<= 1023"),
     (ACCEPT, (*FIELDS, 1), [[-1]], ">= 0"),
