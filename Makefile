@@ -84,6 +84,7 @@ spark-cluster: java ## jobs on a Spark cluster whose executors have nothing of o
 
 figures: $(VENV)/installed ## the paper's experiments, for three quarters of an hour; goes on where it was
 	$(BIN)/python -m benchmarks.paper all || test $$? -eq 1 # some points failed: the tables say which
+	$(BIN)/python -m benchmarks.paper.beyond
 	$(BIN)/python -m benchmarks.paper tables
 	$(BIN)/python -m benchmarks.paper plots
 
