@@ -61,6 +61,8 @@ campaign: $(VENV)/installed ## many seeds of the simulator, for an hour or so
 	$(BIN)/wbkv sim --groups 2 --replicas 5 --seeds 0:1000 --faults all
 	$(BIN)/wbkv sim --groups 1 --replicas 3 --seeds 0:500 --faults all
 	$(BIN)/wbkv sim --groups 6 --replicas 3 --seeds 0:500 --faults all
+	$(BIN)/wbkv sim --protocol whitebox-everywhere --seeds 0:1000 --faults all
+	$(BIN)/wbkv sim --protocol whitebox-everywhere --store bank --seeds 0:100
 	$(BIN)/wbkv sim --protocol ftskeen --seeds 0:1000 --faults all
 	$(BIN)/wbkv sim --protocol fastcast --seeds 0:1000 --faults all
 	$(BIN)/wbkv sim --protocol fastcast --groups 2 --replicas 5 --seeds 0:500 --faults all

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kvstore.commands.demo import demonstrate
 from kvstore.simulation import WORKLOADS, scenario_of, simulate_store
-from multicast import PROTOCOLS
+from multicast import PROTOCOLS, VARIANTS
 from multicast.errors import InvalidArgument
 from multicast.messages import Multicast
 from multicast.sim import FAULTS, Outcome, Scenario, Simulation, Workload, simulate
@@ -31,6 +31,8 @@ MESSAGES, MESSAGES_SHOWN = 200, 3
 STORE_WINDOW, STORE_THINK_S = 2, 0.12
 REPLICAS, REPLICAS_ALONE = 3, {"skeen": 1}
 """Members of each group, unless said otherwise; some protocols need groups of one."""
+_PROTOCOLS = PROTOCOLS | VARIANTS
+
 JOBS_MAX = 64
 
 
@@ -88,7 +90,7 @@ class SimCommand:
             "to see a run of a campaign, give the campaign's --messages and --faults too."
         )
         add = parser.add_argument
-        add("--protocol", choices=sorted(PROTOCOLS), default="whitebox", help="what to run (whitebox)")
+        add("--protocol", choices=sorted(_PROTOCOLS), default="whitebox", help="what to run (whitebox)")
         add("--store", choices=sorted(WORKLOADS), help="run the whole store, with clients that do this")
         add("--groups", type=positive, default=3, help="number of groups (3)")
         add("--replicas", type=positive, help="members of each group, an odd number (3; skeen: 1)")
@@ -128,7 +130,7 @@ class SimCommand:
         if shown and arguments.faults is None:
             workload = dataclasses.replace(workload, repeats=0.0)
         replicas = arguments.replicas or REPLICAS_ALONE.get(arguments.protocol, REPLICAS)
-        scenario = Scenario(PROTOCOLS[arguments.protocol], arguments.groups, replicas, faults, workload)
+        scenario = Scenario(_PROTOCOLS[arguments.protocol], arguments.groups, replicas, faults, workload)
         if arguments.store is not None:
             clients = dataclasses.replace(workload, window=STORE_WINDOW, think_s=STORE_THINK_S)
             scenario = scenario_of(
