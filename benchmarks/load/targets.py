@@ -56,7 +56,8 @@ async def multicast(plan: Plan, config: Config, place: str | None) -> AsyncItera
         groups = {number: GroupId(number) for number in range(plan.groups)}
 
         def send(dest: tuple[int, ...]) -> asyncio.Future[dict[GroupId, int]]:
-            return client.multicast([groups[number] for number in dest], payload)  # type: ignore[return-value]
+            wanted = [groups[number] for number in dest]
+            return client.multicast(wanted, payload)  # type: ignore[return-value]  # timestamps are numbers
 
         yield send
 

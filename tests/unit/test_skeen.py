@@ -173,6 +173,7 @@ def test_what_a_leader_tells_another_in_a_turn_is_one_message(
     replica.receive(ClientId(7), messages, NOW)
     for _ in range(2):
         ready = replica.ready()
+        # Each goes to one leader, which the type of a send does not say.
         said += [(*to, what) for to, what in ready.send if isinstance(what, Propose)]  # type: ignore[misc]
         asked = [what for _, what in ready.send if isinstance(what, Phase2a)]
         for what in asked:

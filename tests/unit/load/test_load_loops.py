@@ -25,8 +25,8 @@ class Virtual(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         if not self._ready and self._scheduled:  # type: ignore[attr-defined]  # asyncio's own
-            self.virtual_s = max(self.virtual_s, self._scheduled[0].when())  # type: ignore[attr-defined]
-        super()._run_once()  # type: ignore[misc]
+            self.virtual_s = max(self.virtual_s, self._scheduled[0].when())  # type: ignore[attr-defined]  # private
+        super()._run_once()  # type: ignore[misc]  # private, too
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
