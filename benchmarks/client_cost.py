@@ -27,7 +27,7 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1 import kv_pb2_grpc
 from wbkv_proto.v1 import session_pb2 as session
 
-from kvstore.cluster import LocalCluster
+from kvstore.local.cluster import LocalCluster
 
 VALUE = b"v" * 20
 IN_FLIGHT = 300

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from benchmarks import convoy_command as convoy
 from benchmarks.load import command as load
 from kvstore.commands.sim import positive
-from kvstore.wire import size_of
+from kvstore.wire.frames import size_of
 from multicast import PROTOCOLS, VARIANTS, Protocol
 from multicast.sim.delays import Measured, cost, group_size, measure
 

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from wbkv_proto.v1 import kv_pb2 as kv
 
 from kvstore.api.methods import Unary
-from kvstore.embedded import Embedded, open_store
+from kvstore.embedded.store import Embedded, open_store
 
 CALLS, ROUNDS = 500, 7
 WAIT_S = 60.0

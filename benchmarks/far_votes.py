@@ -21,7 +21,7 @@ import uvloop
 from wbkv_proto.v1 import kv_pb2
 
 from benchmarks.store_throughput import Load, keys_by_partition
-from kvstore.cluster import LocalCluster
+from kvstore.local.cluster import LocalCluster
 
 APART = [("grpc.use_local_subchannel_pool", 1)]
 """A connection of its own."""

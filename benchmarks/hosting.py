@@ -14,12 +14,12 @@ from queue import SimpleQueue
 from typing import Any
 
 from kvstore import storage
-from kvstore.config import Config
-from kvstore.engine import create_disk
-from kvstore.node import Node
-from kvstore.places import Directory
-from kvstore.ports import Application, NodeId
-from kvstore.wire import Envelope, decode, encode
+from kvstore.config.addresses import Directory
+from kvstore.config.model import Config
+from kvstore.node.loop import Node
+from kvstore.node.ports import Application, NodeId
+from kvstore.server.engine import create_disk
+from kvstore.wire.frames import Envelope, decode, encode
 from multicast.types import ReplicaId
 
 

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hosting import Host
-from kvstore.config import Config
-from kvstore.places import Directory
-from kvstore.ports import Application, NodeId
-from kvstore.sequencing import Sequencing
-from kvstore.wire import Envelope, decode, encode
+from kvstore.bare.application import Sequencing
+from kvstore.config.addresses import Directory
+from kvstore.config.model import Config
+from kvstore.node.ports import Application, NodeId
+from kvstore.wire.frames import Envelope, decode, encode
 from multicast import PROTOCOLS, VARIANTS
 from multicast.client import Reply, Sender
 from multicast.protocol import Timing

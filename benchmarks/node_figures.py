@@ -25,10 +25,10 @@ from typing import Any, Final
 
 import uvloop
 
-from kvstore.client import MulticastClient
-from kvstore.cluster import LocalCluster
-from kvstore.ports import NodeId
-from kvstore.status import ask
+from kvstore.bare.client import MulticastClient
+from kvstore.local.cluster import LocalCluster
+from kvstore.local.status import ask
+from kvstore.node.ports import NodeId
 from multicast.types import GroupId
 
 NODES, PARTITIONS = 3, 3

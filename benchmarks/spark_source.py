@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 import pipeline
-from kvstore.cluster import LocalCluster, local_cluster
+from kvstore.local.cluster import LocalCluster, local_cluster
 
 
 def status_mb(pid: int, field: str) -> float:

@@ -23,14 +23,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvstore import layout, storage
-from kvstore.layout import Durability, Identity
+from kvstore import storage
 from kvstore.machine import TABLES
 from kvstore.machine.results import WRITTEN, Outcome
 from kvstore.machine.sessions import Stored
 from kvstore.machine.versions import Change, Version
-from kvstore.ports import NodeId
-from kvstore.storage import Image
+from kvstore.node.ports import NodeId
+from kvstore.storage import Image, layout
+from kvstore.storage.layout import Durability, Identity
 from kvstore.storage.rows import LmdbRows, chunks
 from multicast.durable import Accepted, Checkpoint, Dropped, Record
 from multicast.messages import Delivery

@@ -24,15 +24,15 @@ from queue import SimpleQueue
 from typing import Any
 
 from kvstore import storage
-from kvstore.layout import Durability, Identity
 from kvstore.machine import Limits, Placement, Request, Transaction, encode_request
 from kvstore.machine.codec import TABLES, decode_request
 from kvstore.machine.request import Put
-from kvstore.messages import Levels
-from kvstore.ports import NodeId
+from kvstore.node.ports import NodeId
+from kvstore.storage.layout import Durability, Identity
 from kvstore.store.application import StoreApplication
 from kvstore.store.gate import Announcement, Gate
-from kvstore.wire import size_of
+from kvstore.store.messages import Levels
+from kvstore.wire.frames import size_of
 from multicast.messages import Delivery
 from multicast.protocol import Start
 from multicast.topology import Topology

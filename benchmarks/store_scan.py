@@ -22,13 +22,13 @@ from wbkv_proto.v1 import kv_pb2, kv_pb2_grpc
 
 from benchmarks.load.nodes import cpu_s
 from benchmarks.store_cost import GATEWAY, HERE, Replica, Traffic
-from kvstore.cluster import LocalCluster
+from kvstore.local.cluster import LocalCluster
 from kvstore.machine.request import Range, Scan
 from kvstore.machine.versions import Version
-from kvstore.messages import Query
+from kvstore.store.messages import Query
 from kvstore.store.questions import Entries, Page
 from kvstore.store.service import PAGE_BYTES
-from kvstore.wire import size_of
+from kvstore.wire.frames import size_of
 from multicast.types import timestamp
 
 PUTS = 500

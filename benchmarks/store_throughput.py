@@ -25,7 +25,7 @@ import uvloop
 from wbkv_proto.v1 import kv_pb2, kv_pb2_grpc, session_pb2, session_pb2_grpc
 
 from benchmarks.load.nodes import cpu_s, serve_profiled
-from kvstore.cluster import SERVE, LocalCluster
+from kvstore.local.cluster import SERVE, LocalCluster
 from kvstore.machine.placement import Placement
 
 KEYS = 100_000

@@ -23,8 +23,8 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from kvstore.machine.codec import digest_of, encode_request
 from kvstore.machine.commands import Request
 from kvstore.machine.request import Put, Transaction
-from kvstore.ports import NodeId
-from kvstore.recorder import Recorder
+from kvstore.node.ports import NodeId
+from kvstore.node.recorder import Recorder
 from multicast.messages import Delivery
 from multicast.types import ClientId, GroupId, MessageId, Timestamp
 

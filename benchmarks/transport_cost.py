@@ -21,10 +21,10 @@ from typing import Any
 
 import uvloop
 
-from kvstore.places import Address
-from kvstore.ports import NodeId
-from kvstore.transport import Transport
-from kvstore.wire import Envelope
+from kvstore.config.addresses import Address
+from kvstore.node.ports import NodeId
+from kvstore.wire.frames import Envelope
+from kvstore.wire.transport import Transport
 from multicast.messages import Accept, AcceptAck, Message
 from multicast.types import Ballot, ClientId, GroupId, MessageId, Process, ReplicaId, timestamp
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kvstore.wire import Envelope, decode, encode, size_of
+from kvstore.wire.frames import Envelope, decode, encode, size_of
 from multicast.messages import Accept, AcceptAck, Deliver
 from multicast.types import Ballot, ClientId, GroupId, MessageId, ReplicaId, Timestamp, timestamp
 

@@ -11,8 +11,8 @@ from benchmarks.load.measuring import Measurement, measure
 from benchmarks.load.nodes import running, serve_profiled
 from benchmarks.load.plan import Plan, PlanError
 from benchmarks.load.processes import LoadError
-from kvstore.config import CLOCKS, DURABILITY
-from kvstore.supervise import ClusterError
+from kvstore.config.model import CLOCKS, DURABILITY
+from kvstore.local.supervise import ClusterError
 from multicast import PROTOCOLS, VARIANTS
 
 DESCRIPTION: Final = """\

@@ -17,8 +17,8 @@ from benchmarks.load.nodes import check_cluster, cpu_s, spent_s
 from benchmarks.load.plan import Plan
 from benchmarks.load.processes import Worker, begin, reports, workers
 from benchmarks.load.worker import Job, Report
-from kvstore.cluster import LocalCluster
-from kvstore.folder import CONFIG
+from kvstore.local.cluster import LocalCluster
+from kvstore.local.folder import CONFIG
 
 HEAD_START_S: Final = 0.2
 """From the order to begin to the beginning."""

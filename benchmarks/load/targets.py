@@ -13,10 +13,10 @@ import wbkv.aio
 
 from benchmarks.load.loops import Send
 from benchmarks.load.plan import Plan
-from kvstore.client import MulticastClient
-from kvstore.config import Config
-from kvstore.ports import NodeId
-from kvstore.transport import Limits
+from kvstore.bare.client import MulticastClient
+from kvstore.config.model import Config
+from kvstore.node.ports import NodeId
+from kvstore.wire.transport import Limits
 from multicast.types import GroupId
 
 KEYS: Final = 256

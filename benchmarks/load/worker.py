@@ -25,7 +25,7 @@ from benchmarks.load import targets
 from benchmarks.load.loops import SWEEP_S, ClosedLoop, Loop, OpenLoop, Send
 from benchmarks.load.plan import Plan, chooser
 from benchmarks.load.tally import Samples, Tally
-from kvstore.config import Config
+from kvstore.config.model import Config
 
 READY: Final = b'"ready"\n'
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from benchmarks.load import Plan, measure, running
 from benchmarks.paper.counters import Counters
-from kvstore.cluster import LocalCluster
+from kvstore.local.cluster import LocalCluster
 from multicast.protocol import Timing
 
 HOME_S: Final = 60.0

@@ -33,8 +33,8 @@ import uvloop
 from benchmarks.paper.clusters import GIVE_BACK_S, wait_home
 from benchmarks.paper.points import ROOT, Point
 from benchmarks.paper.runner import Measure
-from kvstore.client import MulticastClient
-from kvstore.cluster import LocalCluster
+from kvstore.bare.client import MulticastClient
+from kvstore.local.cluster import LocalCluster
 from multicast import PROTOCOLS, VARIANTS
 from multicast.protocol import Timing
 from multicast.types import GroupId

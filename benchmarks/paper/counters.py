@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvstore.cluster import LocalCluster
-from kvstore.status import ask
+from kvstore.local.cluster import LocalCluster
+from kvstore.local.status import ask
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvstore import engine
 from kvstore.commands.serve import main
-from kvstore.ports import NodeId
-from kvstore.recorder import Recorder
+from kvstore.node.ports import NodeId
+from kvstore.node.recorder import Recorder
+from kvstore.server import engine
 from multicast.messages import Delivery
 from multicast.types import GroupId
 

@@ -15,21 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-from kvstore.cluster import (
-    NODES,
-    PARTITIONS,
-    READY_S,
-    REPLICAS,
-    LocalCluster,
-    down,
-    usual_api_port,
-)
 from kvstore.commands import welcome
 from kvstore.commands.sim import positive
-from kvstore.config import API_PORT, DURABILITY, Config
-from kvstore.folder import CONFIG, check_cluster, pid_file
-from kvstore.status import ClusterStatus, ask_all
-from kvstore.supervise import LOOK_S, ClusterError, cut
+from kvstore.config.model import API_PORT, DURABILITY, Config
+from kvstore.local.cluster import NODES, PARTITIONS, READY_S, REPLICAS, LocalCluster, down, usual_api_port
+from kvstore.local.folder import CONFIG, check_cluster, pid_file
+from kvstore.local.status import ClusterStatus, ask_all
+from kvstore.local.supervise import LOOK_S, ClusterError, cut
 from multicast import PROTOCOLS, VARIANTS
 
 DATA = Path(".wbkv")

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvstore.config import Config
-from kvstore.ports import NodeId
+from kvstore.config.model import Config
+from kvstore.node.ports import NodeId
 from multicast.membership import Membership
 from multicast.types import GroupId, ReplicaId
 
@@ -59,7 +59,7 @@ class MemberCommand:
 
 
 async def _list(config: Config, *, as_json: bool) -> int:
-    from kvstore.client import MulticastClient  # loads what other subcommands do without
+    from kvstore.bare.client import MulticastClient  # loads what other subcommands do without
 
     async with MulticastClient.of(config) as client:
         found = await client.memberships()
@@ -86,7 +86,7 @@ def _row(config: Config, membership: Membership) -> dict[str, Any]:
 
 def _nodes(config: Config, membership: Membership) -> dict[ReplicaId, NodeId | None]:
     """On which node each member is: the first ones as the configuration has them, others as they said."""
-    from kvstore.places import Directory
+    from kvstore.config.addresses import Directory
 
     directory = Directory(config.incarnations)
     directory.learn(membership)
@@ -94,8 +94,8 @@ def _nodes(config: Config, membership: Membership) -> dict[ReplicaId, NodeId | N
 
 
 async def _replace(config: Config, old: NodeId, new: NodeId, timeout_s: float) -> int:
-    from kvstore.client import MulticastClient
-    from kvstore.status import ask
+    from kvstore.bare.client import MulticastClient
+    from kvstore.local.status import ask
 
     deadline = time.monotonic() + timeout_s
     async with MulticastClient.of(config) as client:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvstore.config import Config
+from kvstore.config.model import Config
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +53,12 @@ class ServeCommand:
         # Only here: a node needs packages that other subcommands do without.
         import uvloop
 
-        from kvstore.layout import StorageError
-        from kvstore.server import serve
+        from kvstore.server.process import serve
+        from kvstore.storage.layout import StorageError
 
         try:
             if arguments.create:
-                from kvstore.engine import create_disk
+                from kvstore.server.engine import create_disk
 
                 create_disk(config, node)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kvstore import wire
-from kvstore.node import COMMIT_S, Node
-from kvstore.ports import Application, NodeId
-from kvstore.sequencing import Sequencing
-from kvstore.wire import Envelope
+from kvstore.bare.application import Sequencing
+from kvstore.node.loop import COMMIT_S, Node
+from kvstore.node.ports import Application, NodeId
+from kvstore.wire import frames
+from kvstore.wire.frames import Envelope
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint, Dropped, Durable, Record
 from multicast.membership import Membership
@@ -236,7 +236,7 @@ class Machine:
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
         """To another node: through the wire format, and then on the links of the replicas concerned."""
-        for sender, receiver, messages in wire.decode(wire.encode(envelopes)):
+        for sender, receiver, messages in frames.decode(frames.encode(envelopes)):
             for message in messages:
                 self._simulation.network.send(sender, receiver, message)
 

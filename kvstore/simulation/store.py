@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kvstore.machine import Limits, Placement
-from kvstore.messages import Results
-from kvstore.ports import Application, NodeId, Said
+from kvstore.node.ports import Application, NodeId, Said
 from kvstore.simulation.checks import check_history
 from kvstore.simulation.clients import Done, StoreClient
 from kvstore.simulation.disk import Piece, SimStoreDisk
@@ -20,6 +19,7 @@ from kvstore.simulation.watching import Watcher
 from kvstore.simulation.workloads import WORKLOADS
 from kvstore.store import errors
 from kvstore.store.application import StoreApplication
+from kvstore.store.messages import Results
 from kvstore.store.partition import Partition
 from multicast.messages import Delivery, HeartbeatAck, Multicast
 from multicast.protocol import Timing

@@ -12,10 +12,10 @@ on it. The store says so once to `on_failure`, and then at every call. What was 
 start.
 """
 
-from kvstore.layout import BadSnapshot, Identity, LostDisk, StorageError
-from kvstore.ports import Image
+from kvstore.node.ports import Image
 from kvstore.storage.deliveries import LmdbState
 from kvstore.storage.disk import Disk, create, open  # noqa: A004 - read as `storage.open`
+from kvstore.storage.layout import BadSnapshot, Identity, LostDisk, StorageError
 from kvstore.storage.log import LmdbLog
 from kvstore.storage.store import StoreState
 

@@ -9,8 +9,9 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
-from kvstore import layout
-from kvstore.layout import (
+from kvstore.storage import layout
+from kvstore.storage.environment import OnFailure, Puts, Transaction
+from kvstore.storage.layout import (
     DELIVERIES_DATABASES,
     PIECE_BYTES,
     STATE_CLIENTS,
@@ -21,7 +22,6 @@ from kvstore.layout import (
     Identity,
     Ids,
 )
-from kvstore.storage.environment import OnFailure, Puts, Transaction
 from kvstore.storage.lazy import LazyState, OnCommitted
 from kvstore.storage.runs import Runs, check_chain, cut, pieces, row_of, rows_from
 from multicast.delivered import DeliveredIds
@@ -209,7 +209,7 @@ class _Group:
 
 
 class LmdbState(LazyState[_Change]):
-    """The state of a plain log, which keeps every delivery. See `kvstore.ports.State`.
+    """The state of a plain log, which keeps every delivery. See `kvstore.node.ports.State`.
 
     Delivered ids are kept as the places of deliveries and a low watermark for each client, so that a commit
     writes only what has changed. They follow from the deliveries, as those of a `Checkpoint` do.

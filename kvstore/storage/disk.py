@@ -10,8 +10,12 @@ from typing import Any, Generic, TypeVar, overload
 
 import lmdb
 
-from kvstore import layout
-from kvstore.layout import (
+from kvstore.machine.ordered import Table
+from kvstore.node.ports import NodeId
+from kvstore.storage import layout
+from kvstore.storage.deliveries import LmdbState
+from kvstore.storage.environment import OnFailure, open_environment
+from kvstore.storage.layout import (
     DELIVERIES_DATABASES,
     DISK,
     INCARNATION,
@@ -25,10 +29,6 @@ from kvstore.layout import (
     Left,
     StorageError,
 )
-from kvstore.machine.ordered import Table
-from kvstore.ports import NodeId
-from kvstore.storage.deliveries import LmdbState
-from kvstore.storage.environment import OnFailure, open_environment
 from kvstore.storage.lazy import OnCommitted
 from kvstore.storage.log import LmdbLog
 from kvstore.storage.store import StoreState

@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 import lmdb
 
-from kvstore import layout
-from kvstore.layout import INCARNATION, META, Durability, Identity, StorageError
+from kvstore.storage import layout
+from kvstore.storage.layout import INCARNATION, META, Durability, Identity, StorageError
 
 MAP_BYTES: Final = 64 << 20
 """What an environment may grow to before its map is doubled."""

@@ -12,9 +12,9 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from kvstore import layout
-from kvstore.layout import BadSnapshot, StorageError
-from kvstore.ports import Image
+from kvstore.node.ports import Image
+from kvstore.storage import layout
+from kvstore.storage.layout import BadSnapshot, StorageError
 from kvstore.storage.rows import CHUNK_BYTES, Pair
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint

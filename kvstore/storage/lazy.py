@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
-from kvstore.layout import Identity, StorageError
 from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
+from kvstore.storage.layout import Identity, StorageError
 from multicast.types import GroupId, Timestamp
 
 SLICE: Final = 200

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from kvstore import layout
-from kvstore.layout import LOG_BASES, LOG_DATABASES, LOG_ROWS, Durability, Identity, StorageError
-from kvstore.records import Fold, decode, encode
+from kvstore.storage import layout
 from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
+from kvstore.storage.layout import LOG_BASES, LOG_DATABASES, LOG_ROWS, Durability, Identity, StorageError
+from kvstore.storage.records import Fold, decode, encode
 from multicast.durable import Durable, Record
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId
@@ -46,7 +46,7 @@ class _Rows:
 
 
 class LmdbLog:
-    """The log of all groups of a node. See `kvstore.ports.Log`.
+    """The log of all groups of a node. See `kvstore.node.ports.Log`.
 
     All that one commit has for a group is one row. Now and then the rows of a group are folded into one that
     amounts to the same, its base, so that the log grows with what is in flight and not with what was ever

@@ -15,9 +15,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from sortedcontainers import SortedList
 
-from kvstore import layout
-from kvstore.layout import StorageError
 from kvstore.machine.ordered import Marks, Ordered, Table
+from kvstore.storage import layout
+from kvstore.storage.layout import StorageError
 from kvstore.storage.rows import Pair, Rows, chunks
 
 K = TypeVar("K", bound=Ordered)

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Final, Protocol, TypeAlias
 
-from kvstore import layout
-from kvstore.layout import STORE_NODES
 from kvstore.machine.ordered import Marks, marks_of
+from kvstore.storage import layout
 from kvstore.storage.environment import Environment, Transaction
+from kvstore.storage.layout import STORE_NODES
 from multicast.types import GroupId
 
 HEAD: Final = 480

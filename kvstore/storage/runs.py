@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
-from kvstore import layout
-from kvstore.layout import STATE_DELIVERIES, Row
+from kvstore.storage import layout
 from kvstore.storage.environment import Environment, Transaction
+from kvstore.storage.layout import STATE_DELIVERIES, Row
 from multicast.errors import InvariantBroken
 from multicast.messages import Delivery
 from multicast.types import GroupId, Timestamp

@@ -16,8 +16,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakSet
 
-from kvstore import layout
-from kvstore.layout import (
+from kvstore.machine.ordered import OrderedMap, Table
+from kvstore.node.ports import Image
+from kvstore.storage import layout, lazy
+from kvstore.storage.environment import OnFailure, Puts, Transaction
+from kvstore.storage.images import read_stream, seal_image, unseal_image
+from kvstore.storage.layout import (
     PIECE_BYTES,
     STATE_DELIVERIES,
     STORE_DATABASES,
@@ -27,11 +31,6 @@ from kvstore.layout import (
     Identity,
     StorageError,
 )
-from kvstore.machine.ordered import OrderedMap, Table
-from kvstore.ports import Image
-from kvstore.storage import lazy
-from kvstore.storage.environment import OnFailure, Puts, Transaction
-from kvstore.storage.images import read_stream, seal_image, unseal_image
 from kvstore.storage.lazy import LazyState, OnCommitted
 from kvstore.storage.maps import Layer, StoredMap, combine
 from kvstore.storage.rows import LmdbRows, MemoryRows

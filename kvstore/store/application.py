@@ -12,8 +12,8 @@ from typing import Any, Final
 from kvstore.machine import Limits, Machine, Picture, Placement, Store
 from kvstore.machine.codec import decode_picture, encode_picture
 from kvstore.machine.commands import Expire
-from kvstore.ports import Image as Image
-from kvstore.ports import Said, StoreDisk
+from kvstore.node.ports import Image as Image
+from kvstore.node.ports import Said, StoreDisk
 from kvstore.store.errors import Overloaded
 from kvstore.store.gateway import Gateway
 from kvstore.store.partition import Partition
@@ -30,7 +30,7 @@ EXPIRE_S: Final = 60.0
 
 
 class StoreApplication:
-    """See `kvstore.ports.Application`."""
+    """See `kvstore.node.ports.Application`."""
 
     def __init__(
         self,

@@ -32,9 +32,9 @@ from kvstore.machine.results import (
     WrongPartition,
 )
 from kvstore.machine.sessions import WINDOW
-from kvstore.messages import Answer, Query, Raise, Results
-from kvstore.ports import Said
+from kvstore.node.ports import Said
 from kvstore.store import errors
+from kvstore.store.messages import Answer, Query, Raise, Results
 from kvstore.store.questions import Busy, Feed, NotLeading, Question, Response
 from multicast.client import Refused as NotOrdered
 from multicast.client import Reply, Sender

@@ -20,9 +20,19 @@ from kvstore.machine.operations import Room, scan
 from kvstore.machine.request import Get, Range, Scan, footprint_of
 from kvstore.machine.results import OperationResult
 from kvstore.machine.versions import Row
-from kvstore.messages import Answer, Levels, Query, Raise, Results, StandsIn, StoreMessage, Votes, VotesWanted
-from kvstore.ports import Said
+from kvstore.node.ports import Said
 from kvstore.store.gate import Announcement, Gate
+from kvstore.store.messages import (
+    Answer,
+    Levels,
+    Query,
+    Raise,
+    Results,
+    StandsIn,
+    StoreMessage,
+    Votes,
+    VotesWanted,
+)
 from kvstore.store.questions import (
     At,
     Busy,

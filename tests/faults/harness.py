@@ -14,11 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kvstore import storage
-from kvstore.client import MulticastClient
-from kvstore.cluster import LocalCluster
-from kvstore.ports import NodeId
-from kvstore.server import CONTROL, TEST_HOOKS
-from kvstore.status import GroupStatus
+from kvstore.bare.client import MulticastClient
+from kvstore.local.cluster import LocalCluster
+from kvstore.local.status import GroupStatus
+from kvstore.node.ports import NodeId
+from kvstore.server.process import CONTROL, TEST_HOOKS
 from multicast.messages import Delivery
 from multicast.protocol import Timing
 from multicast.types import NO_TIMESTAMP, GroupId, Timestamp

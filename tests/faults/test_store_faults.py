@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from kvstore.cluster import LocalCluster
-from kvstore.ports import NodeId
-from kvstore.server import TEST_HOOKS
+from kvstore.local.cluster import LocalCluster
+from kvstore.node.ports import NodeId
+from kvstore.server.process import TEST_HOOKS
 from multicast.protocol import Timing
 from tests.faults.clients import EVERYTHING, Load, Nodes
 from tests.faults.harness import control, leader_of, settle, until, wait_for_members

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 import wbkv
 
-from kvstore.client import MulticastClient
-from kvstore.cluster import LocalCluster
-from kvstore.ports import NodeId
+from kvstore.bare.client import MulticastClient
+from kvstore.local.cluster import LocalCluster
+from kvstore.node.ports import NodeId
 from multicast.protocol import Timing
 from multicast.types import GroupId
 from tests.faults.harness import PATIENCE_S, until

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvstore.cluster import down
-from kvstore.supervise import ClusterError
+from kvstore.local.cluster import down
+from kvstore.local.supervise import ClusterError
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

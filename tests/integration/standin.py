@@ -19,9 +19,9 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from kvstore.config import Config
-from kvstore.ports import NodeId
-from kvstore.status import NodeAnswer, serve_status
+from kvstore.config.model import Config
+from kvstore.local.status import NodeAnswer, serve_status
+from kvstore.node.ports import NodeId
 
 NODE = (sys.executable, "-P", str(Path(__file__).resolve()))
 
@@ -91,8 +91,8 @@ def node(argv: list[str]) -> int:
 def wbkv(argv: list[str]) -> int:
     from wbkv import command
 
-    from kvstore.cluster import LocalCluster
     from kvstore.commands.cluster import UpCommand
+    from kvstore.local.cluster import LocalCluster
 
     cluster = functools.partial(LocalCluster, command=NODE, make_disk=make_disk)
     up = UpCommand(cluster, api_port=lambda *_: None, serves=lambda *_: True)

@@ -19,10 +19,10 @@ from benchmarks.command import main
 from benchmarks.load import LoadError, Plan, PlanError, measure, running, targets
 from benchmarks.load.processes import workers
 from benchmarks.load.worker import Job
-from kvstore.client import MulticastClient
-from kvstore.cluster import LocalCluster
-from kvstore.config import placed
-from kvstore.ports import NodeId
+from kvstore.bare.client import MulticastClient
+from kvstore.config.model import placed
+from kvstore.local.cluster import LocalCluster
+from kvstore.node.ports import NodeId
 from multicast.types import TICKS_PER_S, GroupId, time_of
 
 WAIT_S = 60.0

@@ -16,7 +16,7 @@ import pytest
 import wbkv
 from wbkv import aio
 
-from kvstore.cluster import LocalCluster
+from kvstore.local.cluster import LocalCluster
 
 PATIENCE_S = 60.0
 

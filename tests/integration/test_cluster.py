@@ -27,17 +27,17 @@ from typing import IO, Any
 
 import pytest
 
-from kvstore import cluster as module
-from kvstore import supervise
-from kvstore.cluster import LocalCluster, free_ports
 from kvstore.commands import cluster as commands
 from kvstore.commands.serve import main as serve_main
-from kvstore.config import Config, ConfigError
-from kvstore.folder import started_at, supervisor
-from kvstore.layout import StorageError, read_disk
-from kvstore.ports import NodeId
-from kvstore.status import ask, ask_all, merge, serve_status
-from kvstore.supervise import BACK_OFF_MAX_S, BACK_OFF_S, ClusterError, back_off
+from kvstore.config.model import Config, ConfigError
+from kvstore.local import cluster as module
+from kvstore.local import supervise
+from kvstore.local.cluster import LocalCluster, free_ports
+from kvstore.local.folder import started_at, supervisor
+from kvstore.local.status import ask, ask_all, merge, serve_status
+from kvstore.local.supervise import BACK_OFF_MAX_S, BACK_OFF_S, ClusterError, back_off
+from kvstore.node.ports import NodeId
+from kvstore.storage.layout import StorageError, read_disk
 from multicast.protocol import Timing
 from multicast.types import GroupId, timestamp
 from tests.integration import standin
@@ -888,9 +888,9 @@ def test_serve_runs_the_node(config_file: Path, monkeypatch: pytest.MonkeyPatch)
         ran.append((config, node))
         return 5
 
-    fake = types.ModuleType("kvstore.server")
+    fake = types.ModuleType("kvstore.server.process")
     monkeypatch.setattr(fake, "serve", serve, raising=False)
-    monkeypatch.setitem(sys.modules, "kvstore.server", fake)
+    monkeypatch.setitem(sys.modules, "kvstore.server.process", fake)
     assert serve_main(["--config", str(config_file), "--node", "n2"]) == 5
     assert ran == [(Config.load(config_file), N2)]
     serve_main(["--config", str(config_file), "--node", "n2", "--trace", "traces"])
@@ -916,9 +916,9 @@ def test_a_node_that_fails_says_why(
     async def serve(config: Config, node: NodeId) -> int:
         raise error
 
-    fake = types.ModuleType("kvstore.server")
+    fake = types.ModuleType("kvstore.server.process")
     monkeypatch.setattr(fake, "serve", serve, raising=False)
-    monkeypatch.setitem(sys.modules, "kvstore.server", fake)
+    monkeypatch.setitem(sys.modules, "kvstore.server.process", fake)
     assert serve_main(["--config", str(config_file), "--node", "n2"]) == 1
     # As the log has it: PySpark, once loaded, gives everybody's handlers a format of its own.
     text = "".join(logging.Formatter().format(record) for record in map(_unformatted, caplog.records))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import wbkv
 
-from kvstore.cluster import free_ports
+from kvstore.local.cluster import free_ports
 from tests.integration.pages import ROOT, USUAL, blocks, run, stop_clusters
 
 DOCS = ROOT / "docs"

@@ -25,10 +25,10 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1 import kv_pb2_grpc
 from wbkv_proto.v1.error_pb2 import Error
 
-from kvstore import embedded
-from kvstore.cluster import LocalCluster, free_ports
-from kvstore.config import Config
-from kvstore.embedded import Embedded, Failed, open_store
+from kvstore.config.model import Config
+from kvstore.embedded import store as embedded_store
+from kvstore.embedded.store import Embedded, Failed, open_store
+from kvstore.local.cluster import LocalCluster, free_ports
 from kvstore.storage import environment
 
 WAIT_S = 60.0
@@ -325,10 +325,10 @@ def test_a_store_whose_making_was_interrupted_is_made_anew(
             patched.setattr(where, name, die)
             with pytest.raises(KeyboardInterrupt):
                 open_store(tmp_path)
-    assert (tmp_path / embedded.UNFINISHED).exists()
+    assert (tmp_path / embedded_store.UNFINISHED).exists()
     with contextlib.closing(open_store(tmp_path)) as store:
         put(store, b"k", b"v")
-    assert not (tmp_path / embedded.UNFINISHED).exists()
+    assert not (tmp_path / embedded_store.UNFINISHED).exists()
 
 
 def test_a_cluster_can_serve_it_and_leave_it_again(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def run(script: str, *arguments: object) -> str:
 
 OPENER = """
 import sys
-from kvstore.embedded import Failed, open_store
+from kvstore.embedded.store import Failed, open_store
 try:
     open_store(sys.argv[1])
 except Failed as error:
@@ -436,7 +436,7 @@ except Failed as error:
 WRITER = """
 import sys, threading
 from wbkv_proto.v1 import kv_pb2 as kv
-from kvstore.embedded import open_store
+from kvstore.embedded.store import open_store
 store = open_store(sys.argv[1], durability=sys.argv[2])
 said = threading.Lock()
 def write(thread):
@@ -479,7 +479,7 @@ def test_a_process_that_just_ends_loses_nothing(tmp_path: Path, ending: str) -> 
     script = f"""
 import sys
 from wbkv_proto.v1 import kv_pb2 as kv
-from kvstore.embedded import open_store
+from kvstore.embedded.store import open_store
 store = open_store(sys.argv[1])
 watch = store.stream("Watch", kv.WatchRequest(ranges=[kv.Range(prefix=b"")]), None)
 waiting = watch.next()
@@ -500,7 +500,7 @@ def hook(event, arguments):
         raise RuntimeError(event)
 sys.addaudithook(hook)
 from wbkv_proto.v1 import kv_pb2 as kv
-from kvstore.embedded import open_store
+from kvstore.embedded.store import open_store
 store = open_store(sys.argv[1])
 store.call("Put", kv.PutRequest(key=b"k", value=b"v"), 60).result()
 sockets = [line for name in ("tcp", "tcp6", "udp", "udp6") for line in open("/proc/self/net/" + name)]
@@ -515,7 +515,7 @@ store.close()
 FORKER = """
 import gc, json, os, sys
 from wbkv_proto.v1 import kv_pb2 as kv
-from kvstore.embedded import open_store
+from kvstore.embedded.store import open_store
 
 def put():
     return store.call("Put", kv.PutRequest(key=b"k", value=b"v"), 60)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.client import MessageRefused, MulticastClient
-from kvstore.cluster import LocalCluster
+from kvstore.bare.client import MessageRefused, MulticastClient
+from kvstore.local.cluster import LocalCluster
 from multicast.types import ClientId, GroupId
 
 WAIT_S = 60.0

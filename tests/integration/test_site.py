@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import wbkv
 
-from kvstore.config import LIMITS_MAX, Config
+from kvstore.config.model import LIMITS_MAX, Config
 from kvstore.machine.request import Limits
 from multicast.protocol import Timing
 from tests.integration.pages import ROOT, blocks

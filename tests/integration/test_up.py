@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.cluster import LocalCluster, local_cluster
 from kvstore.commands import welcome
 from kvstore.commands.cluster import Signals, UpCommand
-from kvstore.config import Config
-from kvstore.probe import NotServing, wait_serving
-from kvstore.supervise import ClusterError
+from kvstore.config.model import Config
+from kvstore.local.cluster import LocalCluster, local_cluster
+from kvstore.local.probe import NotServing, wait_serving
+from kvstore.local.supervise import ClusterError
 from tests.integration import standin
 
 WAIT_S = 60.0

@@ -15,7 +15,7 @@ from kvstore.machine.machine import _Open
 from kvstore.machine.request import Range
 from kvstore.machine.results import Refused, Result
 from kvstore.machine.sessions import Repeated, Sessions
-from kvstore.ports import Image, Said
+from kvstore.node.ports import Image, Said
 from kvstore.simulation.disk import SimStoreDisk
 from kvstore.simulation.store import SimApplication
 from kvstore.store.feeds import MergedFeed

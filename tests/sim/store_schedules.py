@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from kvstore.machine.request import Compare, Get, Operation, Operator, Put, Subject, Transaction
-from kvstore.messages import Levels, Results, Votes
 from kvstore.simulation import StoreSimulation, scenario_of
 from kvstore.simulation.clients import _HANDLERS
 from kvstore.simulation.history import Asked, At, Call, Strict, Transact
 from kvstore.store.errors import RequestExpired
 from kvstore.store.gateway import Committed, Identity
+from kvstore.store.messages import Levels, Results, Votes
 from kvstore.store.questions import Values
 from multicast.messages import Hint, about
 from multicast.sim.checkers import Violation

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from kvstore.messages import SnapshotPiece
-from kvstore.node import Node, _Hosted
+from kvstore.node.loop import Node, _Hosted
 from kvstore.simulation import NodeSimulation, SimState
+from kvstore.store.messages import SnapshotPiece
 from multicast import PROTOCOLS
 from multicast.messages import Delivery
 from multicast.protocol import Ready, Timing
@@ -158,7 +158,7 @@ def often(seed: int, state: type[SimState]) -> Outcome:
 
 def test_a_state_ahead_of_its_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The contract's strictest clause: who restarts so takes for collected what other groups still need."""
-    monkeypatch.setattr("kvstore.node.COMMIT_S", 0.03)
+    monkeypatch.setattr("kvstore.node.loop.COMMIT_S", 0.03)
     outcomes = [often(seed, StateAheadOfTheLog) for seed in range(30)]
     assert any(outcome.violation is not None and outcome.error is None for outcome in outcomes)
     for seed in range(30):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kvstore.snapshots import decode_checkpoint, encode_checkpoint
-from kvstore.wire import WireError
+from kvstore.node.snapshots import decode_checkpoint, encode_checkpoint
+from kvstore.wire.frames import WireError
 from multicast import PROTOCOLS
 from multicast.durable import Checkpoint, Joined, Record
 from multicast.errors import InvalidArgument

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.config import (
+from kvstore.config.model import (
     CLOCKS,
     DELAY_MAX_MS,
     DURABILITY,
@@ -24,7 +24,7 @@ from kvstore.config import (
     NodeConfig,
     placed,
 )
-from kvstore.ports import NodeId
+from kvstore.node.ports import NodeId
 from multicast import PROTOCOLS, VARIANTS
 from multicast.errors import InvalidArgument
 from multicast.protocol import Timing

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from wbkv_proto.v1.kv_pb2 import GetRequest, GetResponse, PutRequest, ScanRequest, ScanResponse
 
 from kvstore.api.methods import Streaming, Unary
-from kvstore.crossing import Closed, Crossing, Forked, Stream
+from kvstore.embedded.loop_bridge import Closed, Crossing, Forked, Stream
 from kvstore.store.errors import DeadlinePassed
 
 WAIT_S = 60.0

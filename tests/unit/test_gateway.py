@@ -12,8 +12,8 @@ from kvstore.machine.commands import Tick, is_own
 from kvstore.machine.request import Put, Transaction
 from kvstore.machine.results import DONE
 from kvstore.machine.sessions import WINDOW
-from kvstore.messages import Raise, Results
 from kvstore.store.gateway import Gateway, Identity, Placed
+from kvstore.store.messages import Raise, Results
 from multicast.client import Refused
 from multicast.errors import PeerViolation
 from multicast.messages import Multicast

@@ -9,8 +9,8 @@ from kvstore.machine import Machine, Picture, Placement, Scheme, Store
 from kvstore.machine.codec import encode_request
 from kvstore.machine.commands import Command, Request
 from kvstore.machine.request import Compare, Get, Operator, Put, Subject, Transaction
-from kvstore.messages import Answer, Levels, Query, StandsIn, Votes, VotesWanted
 from kvstore.store.gate import Announcement
+from kvstore.store.messages import Answer, Levels, Query, StandsIn, Votes, VotesWanted
 from kvstore.store.partition import PULL_S, PULLED, Partition
 from kvstore.store.questions import At, NotYet, Strict, Values
 from multicast.messages import Delivery

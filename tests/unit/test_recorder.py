@@ -13,8 +13,8 @@ import pytest
 from kvstore.machine.codec import encode_request
 from kvstore.machine.commands import Command, Request, Tick, is_own, own_client
 from kvstore.machine.request import INT64_MAX, Put, Transaction
-from kvstore.ports import NodeId
-from kvstore.recorder import PIECE_BYTES, Recorder
+from kvstore.node.ports import NodeId
+from kvstore.node.recorder import PIECE_BYTES, Recorder
 from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery
 from multicast.types import ClientId, Destinations, GroupId, MessageId, Timestamp

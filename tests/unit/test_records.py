@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wbkv_proto.log_pb2 import Run, SnapshotHead
 
-from kvstore import layout, records
-from kvstore.formats import NUMBER_MAX
-from kvstore.layout import BadSnapshot, StorageError
-from kvstore.records import Fold, decode, encode
+from kvstore.storage import layout, records
+from kvstore.storage.layout import BadSnapshot, StorageError
+from kvstore.storage.records import Fold, decode, encode
+from kvstore.wire.schema import NUMBER_MAX
 from multicast.durable import Accepted, Configured, Dropped, Durable, Joined, Learned, Promised, Record, Voted
 from multicast.membership import Configuration, Membership
 from multicast.messages import Delivery, EntryState, LocalTimestamps

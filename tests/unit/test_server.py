@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kvstore import layout, storage
-from kvstore.cluster import free_ports
-from kvstore.config import Config
-from kvstore.engine import create_disk
-from kvstore.ports import NodeId
-from kvstore.server import Server
+from kvstore import storage
+from kvstore.config.model import Config
+from kvstore.local.cluster import free_ports
+from kvstore.node.ports import NodeId
+from kvstore.server.engine import create_disk
+from kvstore.server.process import Server
+from kvstore.storage import layout
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId, ReplicaId
 
@@ -26,7 +27,7 @@ def test_nodes_that_stop_all_at_once_do_not_wait_for_each_other_to_lead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each hands a group to another that stops as well. This is their only deadline."""
-    monkeypatch.setattr("kvstore.server.HAND_OVER_S", 10 * WAIT_S)
+    monkeypatch.setattr("kvstore.server.process.HAND_OVER_S", 10 * WAIT_S)
     config = Config.local(3, 3, 3, tmp_path, ports=free_ports(3), durability="os")
 
     async def main() -> None:

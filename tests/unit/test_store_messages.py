@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kvstore.machine import Vote
 from kvstore.machine.request import Get, Range, Scan, Shape
 from kvstore.machine.results import Entry, Got, Scanned
-from kvstore.messages import (
+from kvstore.store.gate import Announcement, Level
+from kvstore.store.messages import (
     STORE_MESSAGES,
     Answer,
     Levels,
@@ -22,7 +23,6 @@ from kvstore.messages import (
     Votes,
     VotesWanted,
 )
-from kvstore.store.gate import Announcement, Level
 from kvstore.store.questions import (
     At,
     Busy,
@@ -41,7 +41,7 @@ from kvstore.store.questions import (
     Strict,
     Values,
 )
-from kvstore.wire import decode, encode
+from kvstore.wire.frames import decode, encode
 from multicast.types import Ballot, ClientId, GroupId, MessageId, ReplicaId, Timestamp
 
 BALLOT = Ballot(3, ReplicaId(GroupId(1), 2, 2**63 - 1), 4)

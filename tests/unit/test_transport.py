@@ -24,12 +24,12 @@ import pytest
 import uvloop
 from wbkv_proto.link_pb2 import Answer, Hello, Reason, Welcome
 
-from kvstore.client import MulticastClient
-from kvstore.cluster import free_ports
-from kvstore.places import Address
-from kvstore.ports import Network, NodeId
-from kvstore.transport import HELLO_MAX, PROTOCOL_VERSION, SWEEPS, Limits, Link, Transport, _reach
-from kvstore.wire import Envelope, encode
+from kvstore.bare.client import MulticastClient
+from kvstore.config.addresses import Address
+from kvstore.local.cluster import free_ports
+from kvstore.node.ports import Network, NodeId
+from kvstore.wire.frames import Envelope, encode
+from kvstore.wire.transport import HELLO_MAX, PROTOCOL_VERSION, SWEEPS, Limits, Link, Transport, _reach
 from multicast.client import Reply
 from multicast.errors import InvalidArgument
 from multicast.messages import CatchUp, Deliver, Hint, Message, Multicast
@@ -449,7 +449,7 @@ def test_a_node_that_connects_is_dialled_at_once(run: Run, monkeypatch: pytest.M
     async def main() -> None:
         async with nodes(N1, absent=[N2]) as (a,):
             await until(lambda: "cannot connect" in a.count("problem", N2))
-            monkeypatch.setattr("kvstore.transport.random.uniform", lambda *_: 1e9)
+            monkeypatch.setattr("kvstore.wire.transport.random.uniform", lambda *_: 1e9)
             await asyncio.sleep(0.05)  # let it wait for what is longer than this test
             b = Node(N2, a.peers)
             await b.start()
@@ -474,7 +474,7 @@ def test_back_off_grows_to_its_limit_and_is_jittered(run: Run, monkeypatch: pyte
             pass
 
         monkeypatch.setattr(link, "_connect", refused)
-        monkeypatch.setattr("kvstore.transport.asyncio.timeout", noting)
+        monkeypatch.setattr("kvstore.wire.transport.asyncio.timeout", noting)
         link.start()
         await until(lambda: len(pauses) > 40)
         await link.close()
@@ -649,7 +649,7 @@ def test_a_port_connected_to_itself_is_given_back(run: Run, monkeypatch: pytest.
 
     async def main() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr("kvstore.transport.socket.socket", FromThatPort)
+            patched.setattr("kvstore.wire.transport.socket.socket", FromThatPort)
             with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{port}"):
                 await _reach("127.0.0.1", port)
         socket.create_server(("127.0.0.1", port)).close()
@@ -958,7 +958,7 @@ def test_a_connection_that_fails_at_once_is_no_trouble(
             reached[-1].settimeout(0)
             return reached[-1]
 
-        monkeypatch.setattr("kvstore.transport._reach", reach)
+        monkeypatch.setattr("kvstore.wire.transport._reach", reach)
         link = Link(N2, {N2: ("", 0)}, hello(N1), QUICK)
         link.start()
         await until(lambda: len(reached) > 5)

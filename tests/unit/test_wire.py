@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore import formats, wire
-from kvstore.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece, VotesWanted
-from kvstore.wire import Envelope, WireError, decode, encode, size_of
+from kvstore.store.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece, VotesWanted
+from kvstore.wire import frames, schema
+from kvstore.wire.frames import Envelope, WireError, decode, encode, size_of
 from multicast.client import Refused, Reply
 from multicast.membership import Configuration, Membership
 from multicast.messages import (
@@ -319,7 +319,7 @@ def test_a_frame_may_carry_nothing() -> None:
 
 
 def test_every_kind_of_message_has_a_wire_format() -> None:
-    assert set(wire._MESSAGES.put) == set(KINDS) | STORE_MESSAGES
+    assert set(frames._MESSAGES.put) == set(KINDS) | STORE_MESSAGES
     assert {type(message) for message in SOME} == set(KINDS)
 
 
@@ -338,14 +338,14 @@ def test_equal_ballots_and_destinations_are_one_object() -> None:
 
 
 def test_what_is_remembered_of_other_frames_is_bounded() -> None:
-    for n in range(2 * formats.KNOWN_MAX):
+    for n in range(2 * schema.KNOWN_MAX):
         replica, dest = ReplicaId(GroupId(0), n, 0), (GroupId(n // GROUPS_MAX), GroupId(n % GROUPS_MAX))
         messages = [PreVote(Ballot(1, replica, 0)), Multicast(MID, dest, b"", 1), PreVote(NO_BALLOT)]
         [(sender, _, decoded)] = decode(encode([(replica, R1, messages)]))
         assert (sender, decoded) == (replica, messages)
         assert decoded[-1].ballot is NO_BALLOT
-    known: list[Sized] = [formats._PROCESSES, formats._BALLOTS, formats._DESTINATIONS]
-    assert max(map(len, known)) <= formats.KNOWN_MAX
+    known: list[Sized] = [schema._PROCESSES, schema._BALLOTS, schema._DESTINATIONS]
+    assert max(map(len, known)) <= schema.KNOWN_MAX
 
 
 def test_the_size_of_a_message_is_that_of_a_frame_of_its_own() -> None:

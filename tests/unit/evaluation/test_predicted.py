@@ -13,7 +13,7 @@ from benchmarks.paper.clusters import led_by
 from benchmarks.paper.curves import MIDDLE
 from benchmarks.paper.predicted import Area
 from benchmarks.paper.tables import AREA, TOGETHER
-from kvstore.config import Config
+from kvstore.config.model import Config
 
 EVEN = Area(((1, 1, 1), (1, 1, 1), (1, 1, 1)))
 """All that is said takes δ, also within a region."""

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore import layout, storage
-from kvstore.layout import Identity
-from kvstore.storage import BadSnapshot, LmdbState, deliveries
+from kvstore import storage
+from kvstore.storage import BadSnapshot, LmdbState, deliveries, layout
+from kvstore.storage.layout import Identity
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.errors import InvariantBroken
 from multicast.messages import Delivery

@@ -12,10 +12,10 @@ from typing import Any
 import lmdb
 import pytest
 
-from kvstore import layout, storage
-from kvstore.layout import Durability, Identity, LostDisk, StorageError
-from kvstore.ports import NodeId
-from kvstore.storage import log
+from kvstore import storage
+from kvstore.node.ports import NodeId
+from kvstore.storage import layout, log
+from kvstore.storage.layout import Durability, Identity, LostDisk, StorageError
 from multicast.durable import Promised
 from multicast.types import (
     NO_TIMESTAMP,

@@ -21,10 +21,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore import layout, storage
-from kvstore.layout import Durability, Identity, StorageError
-from kvstore.ports import Log, State
-from kvstore.storage import environment, log
+from kvstore import storage
+from kvstore.node.ports import Log, State
+from kvstore.storage import environment, layout, log
+from kvstore.storage.layout import Durability, Identity, StorageError
 from multicast.durable import Accepted, Checkpoint, Dropped, Durable, Joined, Learned, Promised, Record
 from multicast.messages import Delivery, EntryState
 from multicast.protocol import Ready

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore import layout, storage
-from kvstore.layout import Identity, StorageError
+from kvstore import storage
 from kvstore.machine.ordered import MemoryMap, OrderedMap
-from kvstore.storage import environment, lazy, maps, rows
+from kvstore.storage import environment, layout, lazy, maps, rows
+from kvstore.storage.layout import Identity, StorageError
 from tests.unit.storage.disks import CLUSTER, G0, G1, NODE, Gate, StoreRig, rows_of_open
 
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=80)

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore import layout, storage
-from kvstore.layout import BadSnapshot, Identity, StorageError
-from kvstore.storage import Image, environment, images, lazy, rows, runs, views
+from kvstore import storage
+from kvstore.storage import Image, environment, images, layout, lazy, rows, runs, views
 from kvstore.storage import store as stores
+from kvstore.storage.layout import BadSnapshot, Identity, StorageError
 from multicast.durable import Checkpoint
 from multicast.errors import InvariantBroken
 from multicast.messages import Delivery

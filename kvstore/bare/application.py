@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from kvstore.ports import Said, State
+from kvstore.node.ports import Said, State
 from multicast.client import Reply
 from multicast.durable import Checkpoint
 from multicast.errors import PeerViolation
@@ -21,7 +21,7 @@ from multicast.types import ClientId, GroupId, MessageId, Process, Timestamp
 
 
 class Sequencing:
-    """See `kvstore.ports.Application`."""
+    """See `kvstore.node.ports.Application`."""
 
     processes: Sequence[ClientId] = ()
     wake_at = float("inf")

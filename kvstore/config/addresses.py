@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from kvstore.ports import NodeId
+from kvstore.node.ports import NodeId
 from multicast.membership import Membership
 from multicast.types import ReplicaId
 

@@ -29,19 +29,19 @@ from google.protobuf.message import Message
 from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1.error_pb2 import Error
 
-from kvstore import folder
 from kvstore.api.cluster import Cluster
 from kvstore.api.errors import tell
 from kvstore.api.kv import KV
 from kvstore.api.methods import Backing, Methods, Options, Streaming, Unary
-from kvstore.config import Config, ConfigError, Durability
-from kvstore.crossing import Closed, Crossing, Forked, Stream
-from kvstore.engine import Engine, create_disk
-from kvstore.folder import CONFIG
-from kvstore.layout import DISK, StorageError, sync_directory
-from kvstore.ports import NodeId
-from kvstore.supervise import ClusterError
-from kvstore.wire import Envelope
+from kvstore.config.model import Config, ConfigError, Durability
+from kvstore.embedded.loop_bridge import Closed, Crossing, Forked, Stream
+from kvstore.local import folder
+from kvstore.local.folder import CONFIG
+from kvstore.local.supervise import ClusterError
+from kvstore.node.ports import NodeId
+from kvstore.server.engine import Engine, create_disk
+from kvstore.storage.layout import DISK, StorageError, sync_directory
+from kvstore.wire.frames import Envelope
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from kvstore.machine.commands import is_own
-from kvstore.ports import NodeId
+from kvstore.node.ports import NodeId
 from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery
 from multicast.types import Destinations, GroupId, Timestamp

@@ -29,9 +29,9 @@ from typing import Any, Final, cast
 from google.protobuf.message import DecodeError
 from wbkv_proto.link_pb2 import Answer, Hello, Reason, Refusal, Welcome
 
-from kvstore.places import Address, join_address, read_place, split_address
-from kvstore.ports import NodeId
-from kvstore.wire import Envelope, WireError, decode, encode
+from kvstore.config.addresses import Address, join_address, read_place, split_address
+from kvstore.node.ports import NodeId
+from kvstore.wire.frames import Envelope, WireError, decode, encode
 from multicast.errors import InvalidArgument
 from multicast.messages import MembersWanted, Multicast
 from multicast.types import ClientId, Process

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvstore import wire
-from kvstore.messages import SnapshotPiece
-from kvstore.wire import WireError
+from kvstore.store.messages import SnapshotPiece
+from kvstore.wire import frames
+from kvstore.wire.frames import WireError
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
 from multicast.errors import InvalidArgument
@@ -76,7 +76,7 @@ def pieces_of(transfer: int, checkpoint: Checkpoint, state: Iterator[bytes]) -> 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """The checkpoint as bytes."""
     state = NewState(NO_BALLOT, 0, Part(0, 0, 1), checkpoint.entries)
-    entries = wire.encode([(_NOBODY, _NOBODY, [state])])
+    entries = frames.encode([(_NOBODY, _NOBODY, [state])])
     membership = b"" if checkpoint.membership is None else checkpoint.membership.encode()
     head = _HEAD.pack(checkpoint.position, checkpoint.executed, len(membership), len(entries))
     parts = [head, membership, entries]
@@ -98,7 +98,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         if at > len(data):
             raise WireError(f"a checkpoint of {len(data)} bytes announces {members} and {length} of them")
         membership = Membership.decode(data[_HEAD.size : begin]) if members else None
-        envelopes = wire.decode(data[begin:at])
+        envelopes = frames.decode(data[begin:at])
         if len(envelopes) != 1 or len(envelopes[0][2]) != 1 or not isinstance(envelopes[0][2][0], NewState):
             raise WireError("a checkpoint without entries")
         delivered = DeliveredIds()

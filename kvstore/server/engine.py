@@ -24,17 +24,17 @@ from typing import Any, Final
 from kvstore import storage
 from kvstore.api.facts import topology_of
 from kvstore.api.ports import Facts
-from kvstore.config import INCARNATION_MAX, Config
-from kvstore.layout import Identity, Keeps
+from kvstore.bare.application import Sequencing
+from kvstore.config.addresses import Address, Directory, place_of
+from kvstore.config.model import INCARNATION_MAX, Config
 from kvstore.machine.codec import TABLES
-from kvstore.node import Node
-from kvstore.places import Address, Directory, place_of
-from kvstore.ports import Application, Network, NodeId
-from kvstore.recorder import Recorder
-from kvstore.sequencing import Sequencing
+from kvstore.node.loop import Node
+from kvstore.node.ports import Application, Network, NodeId
+from kvstore.node.recorder import Recorder
+from kvstore.storage.layout import Identity, Keeps
 from kvstore.store.application import StoreApplication
 from kvstore.store.service import Service
-from kvstore.wire import Envelope
+from kvstore.wire.frames import Envelope
 from multicast.errors import InvalidArgument
 from multicast.membership import Membership
 from multicast.types import TICKS_PER_S, ClientId, GroupId, ReplicaId, Timestamp

@@ -29,7 +29,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from google.protobuf.message import DecodeError
 from wbkv_proto.log_pb2 import Run, SnapshotHead
 
-from kvstore.ports import NodeId
+from kvstore.node.ports import NodeId
 from multicast.messages import Delivery
 from multicast.types import (
     GROUPS_MAX,

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from kvstore.api.methods import Options
 from kvstore.api.server import Api
-from kvstore.config import Config
-from kvstore.engine import Engine, create_disk, new_incarnation
-from kvstore.places import Directory
-from kvstore.ports import NodeId
-from kvstore.status import serve_status
-from kvstore.transport import Transport
-from kvstore.wire import Envelope, WireError
+from kvstore.config.addresses import Directory
+from kvstore.config.model import Config
+from kvstore.local.status import serve_status
+from kvstore.node.ports import NodeId
+from kvstore.server.engine import Engine, create_disk, new_incarnation
+from kvstore.wire.frames import Envelope, WireError
+from kvstore.wire.transport import Transport
 from multicast.messages import Multicast
 from multicast.types import ClientId, GroupId, Process, ReplicaId
 

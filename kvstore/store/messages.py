@@ -1,6 +1,6 @@
 """What nodes say to each other beyond the protocol's own messages: of snapshots, and of the store.
 
-Those of the store are structs, so that they are on the wire what they are here (`kvstore.wire`).
+Those of the store are structs, so that they are on the wire what they are here (`kvstore.wire.frames`).
 """
 
 from __future__ import annotations

@@ -25,11 +25,11 @@ from itertools import groupby
 from typing import Any, Final, TypeAlias
 from typing import Protocol as Interface
 
-from kvstore.layout import BadSnapshot
-from kvstore.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece
-from kvstore.ports import Application, Clock, Log, Network, NodeId
-from kvstore.snapshots import Incoming, Outgoing, decode_checkpoint, pieces_of
-from kvstore.wire import Envelope, WireError
+from kvstore.node.ports import Application, Clock, Log, Network, NodeId
+from kvstore.node.snapshots import Incoming, Outgoing, decode_checkpoint, pieces_of
+from kvstore.storage.layout import BadSnapshot
+from kvstore.store.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece
+from kvstore.wire.frames import Envelope, WireError
 from multicast.client import Refused, Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
@@ -67,7 +67,7 @@ class Observer(Interface):
 
 
 class Recorder(Interface):
-    """Who keeps what a node delivers: see `kvstore.recorder`."""
+    """Who keeps what a node delivers: see `kvstore.node.recorder`."""
 
     def began(self, group: GroupId, position: Timestamp) -> None:
         """The group's replica has started, with everything up to this position."""

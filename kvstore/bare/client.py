@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from wbkv_proto.link_pb2 import Hello
 
-from kvstore.config import Config
-from kvstore.places import Address, read_place
-from kvstore.ports import NodeId
-from kvstore.transport import PROTOCOL_VERSION, SWEEPS, Limits, Link
-from kvstore.wire import Envelope, WireError
+from kvstore.config.addresses import Address, read_place
+from kvstore.config.model import Config
+from kvstore.node.ports import NodeId
+from kvstore.wire.frames import Envelope, WireError
+from kvstore.wire.transport import PROTOCOL_VERSION, SWEEPS, Limits, Link
 from multicast.client import Sender
 from multicast.errors import InvalidArgument, MulticastError
 from multicast.membership import Membership

@@ -25,13 +25,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from kvstore import folder
-from kvstore.config import API_PORT, Config, ConfigError, Durability, StoreConfig
-from kvstore.folder import CONFIG
-from kvstore.layout import StorageError
-from kvstore.ports import NodeId
-from kvstore.status import ClusterStatus, ask_all
-from kvstore.supervise import Child, ClusterError, has_ended, process_of
+from kvstore.config.model import API_PORT, Config, ConfigError, Durability, StoreConfig
+from kvstore.local import folder
+from kvstore.local.folder import CONFIG
+from kvstore.local.status import ClusterStatus, ask_all
+from kvstore.local.supervise import Child, ClusterError, has_ended, process_of
+from kvstore.node.ports import NodeId
+from kvstore.storage.layout import StorageError
 from multicast.protocol import Timing
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ GRACE_S: Final = 10.0
 
 
 def _create_disk(config: Config, node: NodeId) -> None:
-    from kvstore.engine import create_disk  # only who makes a cluster needs all that a node needs
+    from kvstore.server.engine import create_disk  # only who makes a cluster needs all that a node needs
 
     create_disk(config, node)
 
@@ -289,7 +289,7 @@ class LocalCluster:
 
     def wait_serving(self, timeout_s: float = READY_S, pause: Callable[[float], bool] | None = None) -> bool:
         """Wait until every node has answered a request to all partitions; see `wait_ready`."""
-        from kvstore.probe import NotServing, wait_serving  # after a fork, if there is one: see grpc
+        from kvstore.local.probe import NotServing, wait_serving  # after a fork, if there is one: see grpc
 
         deadline = time.monotonic() + timeout_s
         for name, node in self.config.nodes.items():

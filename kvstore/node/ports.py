@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NewType, Protocol, TypeAlias
 
-from kvstore.wire import Envelope
+from kvstore.wire.frames import Envelope
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.messages import Delivery, Multicast
 from multicast.protocol import Protocol as Replica

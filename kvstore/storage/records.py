@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from kvstore.formats import ERRORS, FormatError, kinds_of
-from kvstore.layout import StorageError
+from kvstore.storage.layout import StorageError
+from kvstore.wire.schema import ERRORS, FormatError, kinds_of
 from multicast.durable import (
     Accepted,
     Configured,

@@ -13,8 +13,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from kvstore.config import Config, ConfigError
-from kvstore.supervise import ClusterError
+from kvstore.config.model import Config, ConfigError
+from kvstore.local.supervise import ClusterError
 
 CONFIG, LOCK, PID = "cluster.toml", "cluster.lock", "cluster.pid"
 

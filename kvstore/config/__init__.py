@@ -1,0 +1,1 @@
+"""A cluster's configuration, and the names and addresses of its nodes."""

@@ -1,0 +1,1 @@
+"""A store inside another process, without a network."""

@@ -1,0 +1,1 @@
+"""Clusters of processes on this machine: folder, start, supervision, status."""
