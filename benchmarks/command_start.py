@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
-from kvstore.node.ports import NodeId
 
 WBKV = str(Path(sys.executable).with_name("wbkv"))
 COMMANDS = {

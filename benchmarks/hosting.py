@@ -14,10 +14,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from kvstore import storage
-from kvstore.config.addresses import Directory
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
+from kvstore.node.directory import Directory
 from kvstore.node.loop import Node
-from kvstore.node.ports import Application, NodeId
+from kvstore.node.ports import Application
 from kvstore.server.engine import create_disk
 from kvstore.wire.frames import Envelope, decode, encode
 from multicast.types import ReplicaId

@@ -24,9 +24,10 @@ from typing import Any
 
 from benchmarks.hosting import Host
 from kvstore.bare.application import Sequencing
-from kvstore.config.addresses import Directory
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
-from kvstore.node.ports import Application, NodeId
+from kvstore.node.directory import Directory
+from kvstore.node.ports import Application
 from kvstore.wire.frames import Envelope, decode, encode
 from multicast import PROTOCOLS, VARIANTS
 from multicast.client import Reply, Sender

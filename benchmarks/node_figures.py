@@ -26,9 +26,9 @@ from typing import Any, Final
 import uvloop
 
 from kvstore.bare.client import MulticastClient
+from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
 from kvstore.local.status import ask
-from kvstore.node.ports import NodeId
 from multicast.types import GroupId
 
 NODES, PARTITIONS = 3, 3

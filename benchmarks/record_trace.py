@@ -19,8 +19,8 @@ from pathlib import Path
 
 import wbkv
 
+from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
-from kvstore.node.ports import NodeId
 from multicast import PROTOCOLS, VARIANTS
 
 ACCOUNTS = 300

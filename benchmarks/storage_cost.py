@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from kvstore import storage
+from kvstore.config.addresses import NodeId
 from kvstore.machine import TABLES
 from kvstore.machine.results import WRITTEN, Outcome
 from kvstore.machine.sessions import Stored
 from kvstore.machine.versions import Change, Version
-from kvstore.node.ports import NodeId
-from kvstore.storage import Image, layout
-from kvstore.storage.layout import Durability, Identity
+from kvstore.storage import Image, keys
+from kvstore.storage.identity import Durability, Identity
 from kvstore.storage.rows import LmdbRows, chunks
 from multicast.durable import Accepted, Checkpoint, Dropped, Record
 from multicast.messages import Delivery
@@ -182,7 +182,7 @@ def scan_rate(path: Path, count: int) -> dict[str, Any]:
                 raise SystemExit("a scan has lost something")
             rates.append(count / (time.thread_time() - start))
         report[name] = round(max(rates))
-    rows = LmdbRows(loop.disk.state._env, layout.table_name("latest"), GROUP)  # noqa: SLF001 - without decoding
+    rows = LmdbRows(loop.disk.state._env, keys.table_name("latest"), GROUP)  # noqa: SLF001 - without decoding
     start = time.thread_time()
     if sum(map(len, chunks(rows, b"", None))) != count:
         raise SystemExit("a scan has lost something")

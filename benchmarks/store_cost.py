@@ -24,11 +24,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from kvstore import storage
+from kvstore.config.addresses import NodeId
 from kvstore.machine import Limits, Placement, Request, Transaction, encode_request
 from kvstore.machine.codec import TABLES, decode_request
 from kvstore.machine.request import Put
-from kvstore.node.ports import NodeId
-from kvstore.storage.layout import Durability, Identity
+from kvstore.storage.identity import Durability, Identity
 from kvstore.store.application import StoreApplication
 from kvstore.store.gate import Announcement, Gate
 from kvstore.store.messages import Levels

@@ -20,10 +20,10 @@ from wbkv.core.effects import GET, PUT, TXN, Method
 from wbkv.core.routing import Placement, Router
 from wbkv_proto.v1 import kv_pb2 as kv
 
+from kvstore.config.addresses import NodeId
 from kvstore.machine.codec import digest_of, encode_request
 from kvstore.machine.commands import Request
 from kvstore.machine.request import Put, Transaction
-from kvstore.node.ports import NodeId
 from kvstore.node.recorder import Recorder
 from multicast.messages import Delivery
 from multicast.types import ClientId, GroupId, MessageId, Timestamp

@@ -21,8 +21,7 @@ from typing import Any
 
 import uvloop
 
-from kvstore.config.addresses import Address
-from kvstore.node.ports import NodeId
+from kvstore.config.addresses import Address, NodeId
 from kvstore.wire.frames import Envelope
 from kvstore.wire.transport import Transport
 from multicast.messages import Accept, AcceptAck, Message

@@ -14,9 +14,9 @@ import wbkv.aio
 from benchmarks.load.loops import Send
 from benchmarks.load.plan import Plan
 from kvstore.bare.client import MulticastClient
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
-from kvstore.node.ports import NodeId
-from kvstore.wire.transport import Limits
+from kvstore.wire.connection import LinkLimits
 from multicast.types import GroupId
 
 KEYS: Final = 256
@@ -50,7 +50,7 @@ async def multicast(plan: Plan, config: Config, place: str | None) -> AsyncItera
     """Plain messages, from a client that is somewhere."""
     payload = bytes(plan.payload)
     retry_s = 2 * config.timing.retry_s
-    limits = Limits(buffer=256 << 20)
+    limits = LinkLimits(buffer=256 << 20)
     delays = delays_s(config, place)
     async with MulticastClient.of(config, retry_s=retry_s, limits=limits, delays_s=delays) as client:
         groups = {number: GroupId(number) for number in range(plan.groups)}

@@ -23,9 +23,9 @@ from benchmarks.paper.bins import SERIES, Sample, bins, figures, split
 from benchmarks.paper.clusters import GIVE_BACK_S, as_plan, from_plan, homes, wait_home
 from benchmarks.paper.points import Point
 from benchmarks.paper.runner import Measure
+from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
 from kvstore.local.status import ask
-from kvstore.node.ports import NodeId
 from multicast.protocol import Timing
 
 AFFECTED: Final = 3

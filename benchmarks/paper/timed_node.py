@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvstore.commands.serve import main
-from kvstore.node.ports import NodeId
+from kvstore.config.addresses import NodeId
 from kvstore.node.recorder import Recorder
 from kvstore.server import engine
 from multicast.messages import Delivery

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from kvstore.api.ports import PartitionFacts, Topology
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
-from kvstore.node.ports import NodeId
 from kvstore.store.application import StoreApplication
 from multicast.types import GroupId, ReplicaId
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from kvstore.node.ports import Said, State
+from kvstore.node.ports import Said
+from kvstore.storage.ports import State
 from multicast.client import Reply
 from multicast.durable import Checkpoint
 from multicast.errors import PeerViolation

@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from wbkv_proto.link_pb2 import Hello
 
-from kvstore.config.addresses import Address, read_place
+from kvstore.config.addresses import Address, NodeId, read_place
 from kvstore.config.model import Config
-from kvstore.node.ports import NodeId
+from kvstore.wire.connection import SWEEPS, LinkLimits
 from kvstore.wire.frames import Envelope, WireError
-from kvstore.wire.transport import PROTOCOL_VERSION, SWEEPS, Limits, Link
+from kvstore.wire.link import Link
+from kvstore.wire.transport import PROTOCOL_VERSION
 from multicast.client import Sender
 from multicast.errors import InvalidArgument, MulticastError
 from multicast.membership import Membership
@@ -51,7 +52,7 @@ class MulticastClient:
         *,
         client: ClientId | None = None,
         retry_s: float = 0.5,
-        limits: Limits | None = None,
+        limits: LinkLimits | None = None,
         delays_s: Mapping[NodeId, float] | None = None,
     ) -> None:
         """The client's id must be new: groups take its first message for a repetition, if it is not.
@@ -67,7 +68,7 @@ class MulticastClient:
                 raise InvalidArgument(f"delays_s: {delay_s} s to {node} is not a time")
         self._delays_s = dict(delays_s or {})
         self.client = ClientId(1 + secrets.randbelow(2**64 - 1)) if client is None else client
-        self.limits = limits or Limits()
+        self.limits = limits or LinkLimits()
         self.late = 0
         """Messages that were finished after their deadline."""
         self._sender = Sender(self.client, topology, retry_s)

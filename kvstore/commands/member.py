@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
-from kvstore.node.ports import NodeId
 from multicast.membership import Membership
 from multicast.types import GroupId, ReplicaId
 
@@ -86,7 +86,7 @@ def _row(config: Config, membership: Membership) -> dict[str, Any]:
 
 def _nodes(config: Config, membership: Membership) -> dict[ReplicaId, NodeId | None]:
     """On which node each member is: the first ones as the configuration has them, others as they said."""
-    from kvstore.config.addresses import Directory
+    from kvstore.node.directory import Directory
 
     directory = Directory(config.incarnations)
     directory.learn(membership)

@@ -54,7 +54,7 @@ class ServeCommand:
         import uvloop
 
         from kvstore.server.process import serve
-        from kvstore.storage.layout import StorageError
+        from kvstore.storage.errors import StorageError
 
         try:
             if arguments.create:

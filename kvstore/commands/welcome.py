@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import API_PORT
 from kvstore.local.cluster import LocalCluster
 from kvstore.local.folder import CONFIG
-from kvstore.node.ports import NodeId
 
 EXAMPLE: Final = """\
 import wbkv

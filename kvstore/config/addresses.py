@@ -6,12 +6,9 @@ A place is what the members of a group are told of a replica that they have not 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Final, NewType, TypeAlias
 
-from kvstore.node.ports import NodeId
-from multicast.membership import Membership
-from multicast.types import ReplicaId
+NodeId = NewType("NodeId", str)
 
 Address: TypeAlias = tuple[str, int]
 """Host and port."""
@@ -47,29 +44,3 @@ def read_place(place: str) -> tuple[NodeId, Address] | None:
     if address is None or not NAME.fullmatch(name):
         return None
     return NodeId(name), address
-
-
-class Directory:
-    """On which node each replica is. A node's replicas have the incarnation of its disk."""
-
-    def __init__(self, incarnations: Mapping[NodeId, int]) -> None:
-        self._nodes = {incarnation: node for node, incarnation in incarnations.items()}
-
-    def note(self, node: NodeId, incarnation: int) -> None:
-        """The node is on this disk."""
-        self._nodes[incarnation] = node
-
-    def node_of(self, replica: ReplicaId) -> NodeId | None:
-        """Where the replica is, or was."""
-        return self._nodes.get(replica.incarnation)
-
-    def learn(self, membership: Membership) -> dict[NodeId, Address]:
-        """Note where new members are. Nodes and addresses, as the membership has them."""
-        found: dict[NodeId, Address] = {}
-        current = membership.current
-        for member, place in zip(current.members, current.places, strict=True):
-            known = read_place(place)
-            if known is not None:
-                node, found[node] = known
-                self.note(node, member.incarnation)
-        return found

@@ -44,10 +44,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_type_hints
 
-from kvstore.config.addresses import NAME, split_address
+from kvstore.config.addresses import NAME, NodeId, split_address
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import Limits
-from kvstore.node.ports import NodeId
 from multicast import PROTOCOLS, VARIANTS
 from multicast.errors import InvalidArgument
 from multicast.membership import Configuration

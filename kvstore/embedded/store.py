@@ -33,14 +33,15 @@ from kvstore.api.cluster import Cluster
 from kvstore.api.errors import tell
 from kvstore.api.kv import KV
 from kvstore.api.methods import Backing, Methods, Options, Streaming, Unary
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config, ConfigError, Durability
 from kvstore.embedded.loop_bridge import Closed, Crossing, Forked, Stream
 from kvstore.local import folder
 from kvstore.local.folder import CONFIG
 from kvstore.local.supervise import ClusterError
-from kvstore.node.ports import NodeId
 from kvstore.server.engine import Engine, create_disk
-from kvstore.storage.layout import DISK, StorageError, sync_directory
+from kvstore.storage.errors import StorageError
+from kvstore.storage.identity import DISK, sync_directory
 from kvstore.wire.frames import Envelope
 
 logger = logging.getLogger(__name__)

@@ -25,13 +25,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import API_PORT, Config, ConfigError, Durability, StoreConfig
 from kvstore.local import folder
 from kvstore.local.folder import CONFIG
 from kvstore.local.status import ClusterStatus, ask_all
 from kvstore.local.supervise import Child, ClusterError, has_ended, process_of
-from kvstore.node.ports import NodeId
-from kvstore.storage.layout import StorageError
+from kvstore.storage.errors import StorageError
 from multicast.protocol import Timing
 
 logger = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NotRequired, TypeAlias, TypedDict, cast
 
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
-from kvstore.node.ports import NodeId
 from multicast.types import GROUP_BITS, GroupId
 
 ASK_S: Final = 2.0

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
-from kvstore.node.ports import NodeId
+from kvstore.config.addresses import NodeId
 
 BACK_OFF_S, BACK_OFF_MAX_S = 0.5, 10.0
 TAIL_LINES: Final = 10

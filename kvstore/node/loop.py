@@ -25,11 +25,13 @@ from itertools import groupby
 from typing import Any, Final, TypeAlias
 from typing import Protocol as Interface
 
-from kvstore.node.ports import Application, Clock, Log, Network, NodeId
+from kvstore.config.addresses import NodeId
+from kvstore.node.ports import Application, Clock, Log, Network
 from kvstore.node.snapshots import Incoming, Outgoing, decode_checkpoint, pieces_of
-from kvstore.storage.layout import BadSnapshot
-from kvstore.store.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece
+from kvstore.storage.errors import BadSnapshot
+from kvstore.store.messages import STORE_MESSAGES
 from kvstore.wire.frames import Envelope, WireError
+from kvstore.wire.messages import SnapshotAck, SnapshotPiece
 from multicast.client import Refused, Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation

@@ -1,6 +1,6 @@
 """What a node needs of its machine, as small interfaces.
 
-The node itself (`node.py`) does no I/O: it runs on these under asyncio, and under the simulator. None of
+The node itself (`loop`) does no I/O: it runs on these under asyncio, and under the simulator. None of
 the calls blocks. What they announce later (a batch is durable, a frame has come) reaches the node as a call
 in its own loop.
 """
@@ -8,15 +8,14 @@ in its own loop.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NewType, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from kvstore.config.addresses import NodeId
 from kvstore.wire.frames import Envelope
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.messages import Delivery, Multicast
 from multicast.protocol import Protocol as Replica
-from multicast.types import ClientId, GroupId, MessageId, Process, Timestamp
-
-NodeId = NewType("NodeId", str)
+from multicast.types import ClientId, GroupId, Process, Timestamp
 
 
 class Clock(Protocol):
@@ -105,85 +104,3 @@ class Application(Protocol):
 
     def status(self, group: GroupId) -> Mapping[str, Any]:
         """For people."""
-
-
-class Image(NamedTuple):
-    """What is to be durable of a group beside its maps."""
-
-    checkpoint: Checkpoint
-    """The ordering side, without entries."""
-    picture: bytes
-    """What the machine knows beside its maps."""
-
-
-class StoreDisk(Protocol):
-    """The store's disk: maps of each group, committed lazily, in one commit for all. See `Application`.
-
-    What is put into a map is seen at once by whoever reads it, and durable with the next commit.
-    """
-
-    def load(self, group: GroupId) -> Checkpoint:
-        """The ordering side, as last committed."""
-
-    def open(self, group: GroupId) -> tuple[Image | None, Mapping[str, Any]]:
-        """What was last committed or installed, and the maps by their names."""
-
-    def count(self, group: GroupId) -> int:
-        """How many messages the group has delivered."""
-
-    def remember(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """Keep the last deliveries, for replicas that fall behind."""
-
-    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
-        """Of these, those after a position. Empty if there are none, or if it is not known any more."""
-
-    def oldest(self, group: GroupId) -> Timestamp:
-        """The lowest position for which `deliveries` knows everything after it."""
-
-    def commit(self, images: Mapping[GroupId, Image], after: int) -> None:
-        """Commit everything put so far, and these, once the log's batch `after` is durable. When it is done,
-        the node's `committed` is called with what the images say is executed.
-        """
-
-    def snapshot(self, group: GroupId, image: Image) -> Iterator[bytes]:
-        """The group at the time of this call, in pieces of bounded size, while it goes on."""
-
-    def install(self, group: GroupId, snapshot: Iterable[bytes], position: Timestamp | None = None) -> Image:
-        """Replace all that there is of the group by a snapshot, which must be of this position, if one is
-        given. Raises `BadSnapshot`, and then changes nothing.
-        """
-
-
-class State(Protocol):
-    """The disk of an application that only keeps what was delivered. See `Application`, and `sequencing`."""
-
-    def load(self, group: GroupId) -> Checkpoint:
-        """Position and delivered ids, as last committed."""
-
-    def count(self, group: GroupId) -> int:
-        """How many messages the group has delivered, those included that were not committed yet."""
-
-    def apply(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """Deliveries, in order. Visible to reads at once, durable with the next commit."""
-
-    def place(self, group: GroupId, mid: MessageId) -> Timestamp:
-        """Where the group delivered the message: what a repeated request is answered with."""
-
-    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
-        """What follows the position, as far as it is still known: at most so many, and at most so many bytes
-        (but at least one). Empty if there is no more, or if it is not known any more.
-        """
-
-    def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
-        """Commit everything applied so far to these groups, which are at these positions, once the log's
-        batch `after` is durable. When it is done, the node's `committed(positions)` is called.
-        """
-
-    def snapshot(self, group: GroupId) -> Iterator[bytes]:
-        """The group's whole state, in pieces of bounded size, while the group goes on.
-
-        It is the state at the time of this call, not when the first piece is asked for.
-        """
-
-    def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
-        """Replace the group's state by a snapshot; durable with the next commit, as a whole."""

@@ -24,8 +24,8 @@ from typing import Final
 
 import msgspec
 
+from kvstore.config.addresses import NodeId
 from kvstore.machine.commands import is_own
-from kvstore.node.ports import NodeId
 from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery
 from multicast.types import Destinations, GroupId, Timestamp

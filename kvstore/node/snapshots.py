@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvstore.store.messages import SnapshotPiece
 from kvstore.wire import frames
 from kvstore.wire.frames import WireError
+from kvstore.wire.messages import SnapshotPiece
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
 from multicast.errors import InvalidArgument

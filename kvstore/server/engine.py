@@ -25,13 +25,14 @@ from kvstore import storage
 from kvstore.api.facts import topology_of
 from kvstore.api.ports import Facts
 from kvstore.bare.application import Sequencing
-from kvstore.config.addresses import Address, Directory, place_of
+from kvstore.config.addresses import Address, NodeId, place_of
 from kvstore.config.model import INCARNATION_MAX, Config
 from kvstore.machine.codec import TABLES
+from kvstore.node.directory import Directory
 from kvstore.node.loop import Node
-from kvstore.node.ports import Application, Network, NodeId
+from kvstore.node.ports import Application, Network
 from kvstore.node.recorder import Recorder
-from kvstore.storage.layout import Identity, Keeps
+from kvstore.storage.identity import Identity, Keeps
 from kvstore.store.application import StoreApplication
 from kvstore.store.service import Service
 from kvstore.wire.frames import Envelope

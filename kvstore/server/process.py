@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from kvstore.api.methods import Options
 from kvstore.api.server import Api
-from kvstore.config.addresses import Directory
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
 from kvstore.local.status import serve_status
-from kvstore.node.ports import NodeId
+from kvstore.node.directory import Directory
 from kvstore.server.engine import Engine, create_disk, new_incarnation
 from kvstore.wire.frames import Envelope, WireError
 from kvstore.wire.transport import Transport

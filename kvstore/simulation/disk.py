@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 from kvstore.machine.codec import TABLES
 from kvstore.machine.ordered import MemoryMap
-from kvstore.node.ports import Image
 from kvstore.simulation.nodes import Machine
-from kvstore.storage.layout import BadSnapshot
+from kvstore.storage.errors import BadSnapshot
+from kvstore.storage.ports import Image
 from multicast.durable import Checkpoint
 from multicast.messages import Delivery
 from multicast.sim.checkers import Violation
@@ -57,7 +57,7 @@ class Piece:
 
 
 class SimStoreDisk:
-    """See `kvstore.node.ports.StoreDisk`. Deliveries are all kept, for checkers; only the last are sent."""
+    """See `kvstore.storage.ports.StoreDisk`. Deliveries are all kept, only the last are sent."""
 
     ring = 8
     """How many deliveries it can tell those who missed some. The rest is only in snapshots."""

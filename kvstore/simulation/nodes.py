@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kvstore.bare.application import Sequencing
+from kvstore.config.addresses import NodeId
 from kvstore.node.loop import COMMIT_S, Node
-from kvstore.node.ports import Application, NodeId
+from kvstore.node.ports import Application
 from kvstore.wire import frames
 from kvstore.wire.frames import Envelope
 from multicast.delivered import DeliveredIds

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kvstore.config.addresses import NodeId
 from kvstore.machine import Limits, Placement
-from kvstore.node.ports import Application, NodeId, Said
+from kvstore.node.ports import Application, Said
 from kvstore.simulation.checks import check_history
 from kvstore.simulation.clients import Done, StoreClient
 from kvstore.simulation.disk import Piece, SimStoreDisk

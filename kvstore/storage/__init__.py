@@ -12,11 +12,12 @@ on it. The store says so once to `on_failure`, and then at every call. What was 
 start.
 """
 
-from kvstore.node.ports import Image
 from kvstore.storage.deliveries import LmdbState
 from kvstore.storage.disk import Disk, create, open  # noqa: A004 - read as `storage.open`
-from kvstore.storage.layout import BadSnapshot, Identity, LostDisk, StorageError
+from kvstore.storage.errors import BadSnapshot, LostDisk, StorageError
+from kvstore.storage.identity import Identity
 from kvstore.storage.log import LmdbLog
+from kvstore.storage.ports import Image
 from kvstore.storage.store import StoreState
 
 __all__ = [

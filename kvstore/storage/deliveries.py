@@ -9,18 +9,17 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
-from kvstore.storage import layout
+from kvstore.storage import checksum, delivery_snapshot, keys, run_format
+from kvstore.storage.delivery_snapshot import PIECE_BYTES, Ids
 from kvstore.storage.environment import OnFailure, Puts, Transaction
-from kvstore.storage.layout import (
+from kvstore.storage.errors import BadSnapshot
+from kvstore.storage.identity import Identity
+from kvstore.storage.keys import (
     DELIVERIES_DATABASES,
-    PIECE_BYTES,
     STATE_CLIENTS,
     STATE_DELIVERIES,
     STATE_PLACES,
     STATE_POSITIONS,
-    BadSnapshot,
-    Identity,
-    Ids,
 )
 from kvstore.storage.lazy import LazyState, OnCommitted
 from kvstore.storage.runs import Runs, check_chain, cut, pieces, row_of, rows_from
@@ -209,7 +208,7 @@ class _Group:
 
 
 class LmdbState(LazyState[_Change]):
-    """The state of a plain log, which keeps every delivery. See `kvstore.node.ports.State`.
+    """The state of a plain log, which keeps every delivery. See `kvstore.storage.ports.State`.
 
     Delivered ids are kept as the places of deliveries and a low watermark for each client, so that a commit
     writes only what has changed. They follow from the deliveries, as those of a `Checkpoint` do.
@@ -238,18 +237,18 @@ class LmdbState(LazyState[_Change]):
     def _load(self, group: GroupId) -> _Group:
         position, count = NO_TIMESTAMP, 0
         transaction = self._env.read()
-        value = transaction.get(layout.group_key(group), db=self._env[STATE_POSITIONS])
+        value = transaction.get(keys.group_key(group), db=self._env[STATE_POSITIONS])
         if value is not None:
-            position, count = layout.unseal_position(value, self._where(group, "position"))
+            position, count = checksum.unseal_position(value, self._where(group, "position"))
         where = self._where(group, "clients")
         clients: dict[ClientId, tuple[int, list[tuple[int, int, Timestamp]]]] = {}
-        for key, value in rows_from(self._env, transaction, STATE_CLIENTS, layout.group_key(group)):
-            client = ClientId(layout.number_of_key(key, where))
-            clients[client] = (layout.unseal_number(value, where), [])
+        for key, value in rows_from(self._env, transaction, STATE_CLIENTS, keys.group_key(group)):
+            client = ClientId(keys.number_of_key(key, where))
+            clients[client] = (checksum.unseal_number(value, where), [])
         where = self._where(group, "places")
-        for key, value in rows_from(self._env, transaction, STATE_PLACES, layout.group_key(group)):
-            client, sequence, digest = layout.mid_of_key(key, where)
-            place = Timestamp(layout.unseal_number(value, where))
+        for key, value in rows_from(self._env, transaction, STATE_PLACES, keys.group_key(group)):
+            client, sequence, digest = keys.mid_of_key(key, where)
+            place = Timestamp(checksum.unseal_number(value, where))
             clients.setdefault(client, (0, []))[1].append((sequence, digest, place))
         places = _Places([(client, low, above) for client, (low, above) in clients.items()])
         return _Group(position, count, places, position)
@@ -291,29 +290,29 @@ class LmdbState(LazyState[_Change]):
         if change.replace:
             yield from self._clear(group, transaction)
         for run in cut(change.deliveries):
-            key = layout.run_key(group, run[-1].global_ts)
-            transaction.put(key, layout.seal_run(run), db=self._env[STATE_DELIVERIES])
+            key = keys.run_key(group, run[-1].global_ts)
+            transaction.put(key, run_format.seal_run(run), db=self._env[STATE_DELIVERIES])
             yield len(run)
         for mid, place in change.places.items():
-            key = layout.place_key(group, mid)
+            key = keys.place_key(group, mid)
             if place is None:
                 transaction.delete(key, db=self._env[STATE_PLACES])
             else:
-                transaction.put(key, layout.seal_number(place), db=self._env[STATE_PLACES])
+                transaction.put(key, checksum.seal_number(place), db=self._env[STATE_PLACES])
             yield 1
         for client, low in change.lows.items():
-            key = layout.client_key(group, client)
-            transaction.put(key, layout.seal_number(low), db=self._env[STATE_CLIENTS])
+            key = keys.client_key(group, client)
+            transaction.put(key, checksum.seal_number(low), db=self._env[STATE_CLIENTS])
             yield 1
-        position = layout.seal_position(change.executed, change.count)
-        transaction.put(layout.group_key(group), position, db=self._env[STATE_POSITIONS])
+        position = checksum.seal_position(change.executed, change.count)
+        transaction.put(keys.group_key(group), position, db=self._env[STATE_POSITIONS])
         yield 1
 
     def _finish(self, group: GroupId, change: _Change) -> None:
         self._groups[group].done(change)
 
     def _clear(self, group: GroupId, transaction: Transaction) -> Puts:
-        prefix = layout.group_key(group)
+        prefix = keys.group_key(group)
         for database in (STATE_DELIVERIES, STATE_PLACES, STATE_CLIENTS):
             with transaction.cursor(self._env[database]) as cursor:
                 found = cursor.set_range(prefix)
@@ -330,7 +329,7 @@ class LmdbState(LazyState[_Change]):
         they are asked for, whatever is applied, committed or installed meanwhile.
         """
         known = self._group(group)
-        head = layout.snapshot_head(known.position, known.settled().ids())
+        head = delivery_snapshot.snapshot_head(known.position, known.settled().ids())
         parts = self._parts(group, head, known.committed, list(known.deliveries))
         return pieces(parts, PIECE_BYTES)
 
@@ -340,13 +339,13 @@ class LmdbState(LazyState[_Change]):
         yield head
         stored = Runs(self._env, group).rows(NO_TIMESTAMP, committed)
         for last, value in chain(stored, map(row_of, cut(deliveries))):
-            yield layout.snapshot_row(last, value)
+            yield delivery_snapshot.snapshot_row(last, value)
 
     def install(self, group: GroupId, snapshot: Iterable[bytes], checkpoint: Checkpoint) -> None:
         """Replace the group's state by a snapshot; durable with the next commit, as a whole."""
         self._env.check()
         where = f"the snapshot of group {group}"
-        position, ids, deliveries = layout.read_snapshot(snapshot, where)
+        position, ids, deliveries = delivery_snapshot.read_snapshot(snapshot, where)
         places = _Places(ids)
         if position != checkpoint.position:
             raise BadSnapshot(f"{where} is of {position}, but its checkpoint of {checkpoint.position}")

@@ -10,25 +10,27 @@ from typing import Any, Generic, TypeVar, overload
 
 import lmdb
 
+from kvstore.config.addresses import NodeId
 from kvstore.machine.ordered import Table
-from kvstore.node.ports import NodeId
-from kvstore.storage import layout
+from kvstore.storage import checksum
 from kvstore.storage.deliveries import LmdbState
 from kvstore.storage.environment import OnFailure, open_environment
-from kvstore.storage.layout import (
-    DELIVERIES_DATABASES,
+from kvstore.storage.errors import StorageError
+from kvstore.storage.identity import (
     DISK,
-    INCARNATION,
     LOCK,
     LOG,
-    LOG_DATABASES,
-    META,
     STATE,
-    STORE_DATABASES,
     Identity,
     Left,
-    StorageError,
+    boot_id,
+    check_lost,
+    check_owner,
+    read_disk,
+    sync_directory,
+    write_disk,
 )
+from kvstore.storage.keys import DELIVERIES_DATABASES, INCARNATION, LOG_DATABASES, META, STORE_DATABASES
 from kvstore.storage.lazy import OnCommitted
 from kvstore.storage.log import LmdbLog
 from kvstore.storage.store import StoreState
@@ -59,7 +61,7 @@ class Disk(Generic[S]):
                 self.state.log_durable(self.log.durable)
             whole = self.state.close() and whole
             if whole:
-                layout.write_disk(self.path, self.identity, Left(clean=True, boot=layout.boot_id()))
+                write_disk(self.path, self.identity, Left(clean=True, boot=boot_id()))
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that was forked from this one may have it too
             os.close(self._lock)
@@ -80,8 +82,8 @@ def create(path: Path, identity: Identity) -> None:
         state = STORE_DATABASES if identity.keeps == "store" else DELIVERIES_DATABASES
         for name, databases in ((LOG, LOG_DATABASES), (STATE, state)):
             _create_environment(path / name, databases, identity)
-        layout.write_disk(path, identity, Left())
-        layout.sync_directory(path.parent)
+        write_disk(path, identity, Left())
+        sync_directory(path.parent)
     finally:
         os.close(lock)
 
@@ -91,12 +93,12 @@ def _create_environment(path: Path, databases: Iterable[bytes], identity: Identi
     try:
         with env.begin(write=True) as transaction:  # one, since each waits for the disk
             made = {name: env.open_db(name, transaction) for name in databases}
-            transaction.put(INCARNATION, layout.seal_number(identity.incarnation), db=made[META])
+            transaction.put(INCARNATION, checksum.seal_number(identity.incarnation), db=made[META])
     except lmdb.Error as error:
         raise StorageError(f"{path} cannot be made: {error}") from error
     finally:
         env.close()
-    layout.sync_directory(path)
+    sync_directory(path)
 
 
 @overload
@@ -144,10 +146,10 @@ def open(  # noqa: A001 - read as `storage.open`
     lock = _lock(path)
     opened: list[LmdbLog | LmdbState | StoreState] = []
     try:
-        identity, left = layout.read_disk(path)
-        boot = layout.boot_id()
-        layout.check_owner(path, identity, cluster, node, "deliveries" if tables is None else "store")
-        layout.check_lost(path, identity, left, boot)
+        identity, left = read_disk(path)
+        boot = boot_id()
+        check_owner(path, identity, cluster, node, "deliveries" if tables is None else "store")
+        check_lost(path, identity, left, boot)
         opened.append(log := LmdbLog(path / LOG, identity, on_durable, on_failure))
         disk: Disk[LmdbState] | Disk[StoreState]
         if tables is None:
@@ -156,7 +158,7 @@ def open(  # noqa: A001 - read as `storage.open`
         else:
             opened.append(store := StoreState(path / STATE, identity, on_committed, on_failure, tables))
             disk = Disk(path, identity, log, store, lock)
-        layout.write_disk(path, identity, Left(clean=False, boot=boot))
+        write_disk(path, identity, Left(clean=False, boot=boot))
     except BaseException:
         for each in opened:
             each.close()

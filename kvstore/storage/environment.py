@@ -11,8 +11,9 @@ from typing import Final, TypeAlias
 
 import lmdb
 
-from kvstore.storage import layout
-from kvstore.storage.layout import INCARNATION, META, Durability, Identity, StorageError
+from kvstore.storage.errors import StorageError
+from kvstore.storage.identity import Durability, Identity, check_incarnation
+from kvstore.storage.keys import INCARNATION, META
 
 MAP_BYTES: Final = 64 << 20
 """What an environment may grow to before its map is doubled."""
@@ -72,7 +73,7 @@ class Environment:
             self._databases = {name: self._env.open_db(name, create=False) for name in databases}
             with self._env.begin() as transaction:
                 value = transaction.get(INCARNATION, b"", db=self._databases[META])
-            layout.check_incarnation(path, identity, value)
+            check_incarnation(path, identity, value)
             self._databases.update({name: self._env.open_db(name) for name in tables})
         except lmdb.Error as error:
             self._env.close()

@@ -12,9 +12,9 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from kvstore.node.ports import Image
-from kvstore.storage import layout
-from kvstore.storage.layout import BadSnapshot, StorageError
+from kvstore.storage import checksum
+from kvstore.storage.errors import BadSnapshot, StorageError
+from kvstore.storage.ports import Image
 from kvstore.storage.rows import CHUNK_BYTES, Pair
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
@@ -55,13 +55,13 @@ def seal_image(image: Image, count: int) -> bytes:
     checkpoint = image.checkpoint
     clients = list(checkpoint.delivered.rows())
     found = checkpoint.position, checkpoint.executed, count, clients, image.picture
-    return layout.seal(_encode(found))
+    return checksum.seal(_encode(found))
 
 
 def unseal_image(value: bytes, where: str) -> tuple[Image, int]:
     """The image and the count that were sealed."""
     try:
-        found = _decode_image(layout.unseal(value, where))
+        found = _decode_image(checksum.unseal(value, where))
     except msgspec.MsgspecError as error:
         raise StorageError(f"{where}: no image: {error}") from None
     delivered = DeliveredIds()
@@ -89,15 +89,15 @@ def row_frames(table: str, rows: Iterable[Pair]) -> Iterator[bytes]:
         values.append(value)
         size += len(key) + len(value)
         if size >= CHUNK_BYTES:
-            yield frame(layout.seal(_encode(_Rows(table, keys, values))))
+            yield frame(checksum.seal(_encode(_Rows(table, keys, values))))
             keys, values, size = [], [], 0
     if keys:
-        yield frame(layout.seal(_encode(_Rows(table, keys, values))))
+        yield frame(checksum.seal(_encode(_Rows(table, keys, values))))
 
 
 def end_frame(rows: int) -> bytes:
     """The end of a stream."""
-    return frame(layout.seal(_encode(_End(rows))))
+    return frame(checksum.seal(_encode(_End(rows))))
 
 
 Tables: TypeAlias = dict[str, tuple[list[bytes], list[bytes]]]
@@ -115,7 +115,7 @@ def read_stream(pieces: Iterable[bytes], names: Iterable[str], where: str) -> tu
 def _read(frames: Iterator[bytes], tables: Tables) -> tuple[Image, int, Tables]:
     image, count = unseal_image(next(frames, b""), "its image")
     for each in frames:
-        said = _decode_rows(layout.unseal(each, "a frame"))
+        said = _decode_rows(checksum.unseal(each, "a frame"))
         if isinstance(said, _Rows):
             _add(tables, said)
             continue

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
-from kvstore.storage.layout import Identity, StorageError
+from kvstore.storage.errors import StorageError
+from kvstore.storage.identity import Identity
 from multicast.types import GroupId, Timestamp
 
 SLICE: Final = 200

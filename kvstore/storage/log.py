@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from kvstore.storage import layout
+from kvstore.storage import checksum, keys
 from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
-from kvstore.storage.layout import LOG_BASES, LOG_DATABASES, LOG_ROWS, Durability, Identity, StorageError
+from kvstore.storage.errors import StorageError
+from kvstore.storage.identity import Durability, Identity
+from kvstore.storage.keys import LOG_BASES, LOG_DATABASES, LOG_ROWS
 from kvstore.storage.records import Fold, decode, encode
 from multicast.durable import Durable, Record
 from multicast.errors import InvariantBroken
@@ -80,17 +82,17 @@ class LmdbLog:
         highest = 0
         transaction = self._env.read()
         for key, value in transaction.cursor(self._env[LOG_BASES]):
-            group = layout.group_of_key(key, f"{self._env.path}, bases")
-            number, _ = layout.unseal_base(value, self._where(group, "base"))
+            group = keys.group_of_key(key, f"{self._env.path}, bases")
+            number, _ = checksum.unseal_base(value, self._where(group, "base"))
             highest = max(highest, number)
             self._folded[group] = number
         cursor = transaction.cursor(self._env[LOG_ROWS])
         found = cursor.first()
         while found:
-            group = layout.group_of_key(cursor.key(), f"{self._env.path}, rows")
-            found = cursor.set_range(layout.row_key(GroupId(group + 1), 0))
+            group = keys.group_of_key(cursor.key(), f"{self._env.path}, rows")
+            found = cursor.set_range(keys.row_key(GroupId(group + 1), 0))
             if cursor.prev() if found else cursor.last():
-                highest = max(highest, layout.number_of_key(cursor.key(), self._where(group, "rows")))
+                highest = max(highest, keys.number_of_key(cursor.key(), self._where(group, "rows")))
             found = found and cursor.next()
         return highest
 
@@ -112,19 +114,19 @@ class LmdbLog:
         where = self._where(group, "base")
         try:
             transaction = self._env.read()
-            value = transaction.get(layout.group_key(group), db=self._env[LOG_BASES])
+            value = transaction.get(keys.group_key(group), db=self._env[LOG_BASES])
             if value is not None:
                 rows.base_bytes = len(value)
-                base, data = layout.unseal_base(value, where)
+                base, data = checksum.unseal_base(value, where)
                 decode(data, fold, where)
             cursor = transaction.cursor(self._env[LOG_ROWS])
-            prefix = layout.group_key(group)
-            found = cursor.set_range(layout.row_key(group, base + 1))
+            prefix = keys.group_key(group)
+            found = cursor.set_range(keys.row_key(group, base + 1))
             while found and cursor.key().startswith(prefix):
                 where = self._where(group, "rows")
-                where = self._where(group, f"row {layout.number_of_key(cursor.key(), where)}")
+                where = self._where(group, f"row {keys.number_of_key(cursor.key(), where)}")
                 value = cursor.value()
-                decode(layout.unseal(value, where), fold, where)
+                decode(checksum.unseal(value, where), fold, where)
                 rows.row_bytes += max(len(value), ROW_BYTES)
                 found = cursor.next()
         except InvariantBroken as error:
@@ -182,14 +184,14 @@ class LmdbLog:
         rows = self._groups.get(group)
         if rows is None:
             rows = self._groups[group] = self._load(group)
-        value = layout.seal(encode(records, rows.fold))
+        value = checksum.seal(encode(records, rows.fold))
         rows.row_bytes += max(len(value), ROW_BYTES)
         if rows.row_bytes <= max(FOLD_BYTES, 4 * rows.base_bytes):
-            return LOG_ROWS, layout.row_key(group, number), value
-        base = layout.seal_base(number, encode(rows.fold.records(), Fold()))
+            return LOG_ROWS, keys.row_key(group, number), value
+        base = checksum.seal_base(number, encode(rows.fold.records(), Fold()))
         rows.base_bytes, rows.row_bytes = len(base), 0
         self._folded[group] = number
-        return LOG_BASES, layout.group_key(group), base
+        return LOG_BASES, keys.group_key(group), base
 
     def _puts(self, rows: Sequence[tuple[bytes, bytes, bytes]], transaction: Transaction) -> Puts:
         for database, key, value in rows:
@@ -197,9 +199,9 @@ class LmdbLog:
         yield len(rows)
         left = SLICE
         for group, number in list(self._folded.items()):
-            last = layout.row_key(group, number)
+            last = keys.row_key(group, number)
             with transaction.cursor(self._env[LOG_ROWS]) as cursor:
-                found = cursor.set_range(layout.group_key(group))
+                found = cursor.set_range(keys.group_key(group))
                 while found and left and cursor.key() <= last:
                     cursor.delete()
                     found = bool(cursor.key())

@@ -16,8 +16,8 @@ from typing import Any, Final, Generic, TypeVar
 from sortedcontainers import SortedList
 
 from kvstore.machine.ordered import Marks, Ordered, Table
-from kvstore.storage import layout
-from kvstore.storage.layout import StorageError
+from kvstore.storage import checksum
+from kvstore.storage.errors import StorageError
 from kvstore.storage.rows import Pair, Rows, chunks
 
 K = TypeVar("K", bound=Ordered)
@@ -117,7 +117,7 @@ class StoredMap(Generic[K, V]):
     def _decode(self, key: bytes, stored: bytes) -> V:
         data = stored[4:]
         if zlib.crc32(data) != int.from_bytes(stored[:4], "big"):
-            layout.unseal(stored, f"{self._where}, {key.hex()}")
+            checksum.unseal(stored, f"{self._where}, {key.hex()}")
         try:
             return self._table.decode(data)
         except Exception as error:
@@ -260,7 +260,7 @@ class StoredMap(Generic[K, V]):
 
     def encode(self, layer: Layer[K, V], keys: Iterable[K]) -> tuple[list[Pair], list[bytes]]:
         """What a layer puts and deletes, of these keys."""
-        encode_key, encode, seal = self._table.encode_key, self._table.encode, layout.seal
+        encode_key, encode, seal = self._table.encode_key, self._table.encode, checksum.seal
         pairs = [(key, layer.rows[key]) for key in keys]
         puts = [(encode_key(key), seal(encode(value))) for key, value in pairs if value is not None]
         absent = layer.absent

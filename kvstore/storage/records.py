@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from kvstore.storage.layout import StorageError
+from kvstore.storage.errors import StorageError
 from kvstore.wire.schema import ERRORS, FormatError, kinds_of
 from multicast.durable import (
     Accepted,

@@ -14,9 +14,9 @@ from itertools import islice, takewhile
 from typing import Final, Protocol, TypeAlias
 
 from kvstore.machine.ordered import Marks, marks_of
-from kvstore.storage import layout
+from kvstore.storage import checksum, keys
 from kvstore.storage.environment import Environment, Transaction
-from kvstore.storage.layout import STORE_NODES
+from kvstore.storage.keys import STORE_NODES
 from multicast.types import GroupId
 
 HEAD: Final = 480
@@ -70,7 +70,7 @@ class LmdbRows:
         self._env = env
         self._database = database
         self._handle = env[database]
-        self._prefix = layout.group_key(group)
+        self._prefix = keys.group_key(group)
         self._where = f"{env.path}, group {group}, {database.decode()}"
 
     def get(self, key: bytes) -> bytes | None:
@@ -97,19 +97,19 @@ class LmdbRows:
                 if not make:
                     return path
                 made = max(made + 1, self._new_node(transaction))
-                node = layout.seal_number(made)
+                node = checksum.seal_number(made)
                 transaction.put(row, node, db=self._env[database])
             database, prefix, key = STORE_NODES, self._node(node), key[HEAD:]
         path.append((database, prefix + key))
         return path
 
     def _node(self, value: bytes) -> bytes:
-        return layout.unseal_node(value, self._where)
+        return checksum.unseal_node(value, self._where)
 
     def _new_node(self, transaction: Transaction) -> int:
         """Nodes have rows, but for those that are being made: a number above that of the last row is free."""
         with transaction.cursor(self._env[STORE_NODES]) as cursor:
-            return layout.number_of_node(cursor.key()) + 1 if cursor.last() else 1
+            return keys.number_of_node(cursor.key()) + 1 if cursor.last() else 1
 
     def put(self, transaction: Transaction, pairs: Sequence[Pair]) -> None:
         """Put rows."""
@@ -129,7 +129,7 @@ class LmdbRows:
         database, row = path.pop()
         transaction.delete(row, db=self._env[database])
         while path:
-            node = row[: layout.NODE_BYTES]
+            node = row[: keys.NODE_BYTES]
             with transaction.cursor(self._env[STORE_NODES]) as cursor:
                 if cursor.set_range(node) and cursor.key().startswith(node):
                     return

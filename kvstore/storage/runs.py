@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
-from kvstore.storage import layout
+from kvstore.storage import keys, run_format
 from kvstore.storage.environment import Environment, Transaction
-from kvstore.storage.layout import STATE_DELIVERIES, Row
+from kvstore.storage.keys import STATE_DELIVERIES
+from kvstore.storage.run_format import Row
 from multicast.errors import InvariantBroken
 from multicast.messages import Delivery
 from multicast.types import GroupId, Timestamp
@@ -45,7 +46,7 @@ def cut(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
 
 def row_of(run: Sequence[Delivery]) -> Row:
     """A run as it is stored."""
-    return run[-1].global_ts, layout.seal_run(run)
+    return run[-1].global_ts, run_format.seal_run(run)
 
 
 def rows_from(
@@ -76,14 +77,14 @@ class Runs:
         Runs are read one at a time; if a snapshot was installed meanwhile, they are not cut as they were.
         """
         while after < upto:
-            start = layout.run_key(self._group, Timestamp(after + 1))
+            start = keys.run_key(self._group, Timestamp(after + 1))
             key, value = next(rows_from(self._env, self._env.read(), STATE_DELIVERIES, start), (None, b""))
             if key is None:
                 return
-            last = Timestamp(layout.number_of_key(key, self._where))
+            last = Timestamp(keys.number_of_key(key, self._where))
             where = f"{self._where} up to {last}"
-            if last > upto or layout.run_follows(value, where) < after:
-                run = layout.unseal_run(value, last, where)
+            if last > upto or run_format.run_follows(value, where) < after:
+                run = run_format.unseal_run(value, last, where)
                 last, value = row_of([delivery for delivery in run if after < delivery.global_ts <= upto])
             yield last, value
             after = last
@@ -106,7 +107,7 @@ class Runs:
 
     def _all(self, after: Timestamp, upto: Timestamp, later: Sequence[Delivery]) -> Iterator[Delivery]:
         for last, value in self.rows(after, upto):
-            yield from layout.unseal_run(value, last, f"{self._where} up to {last}")
+            yield from run_format.unseal_run(value, last, f"{self._where} up to {last}")
         yield from later
 
 

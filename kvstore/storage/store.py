@@ -17,22 +17,25 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakSet
 
 from kvstore.machine.ordered import OrderedMap, Table
-from kvstore.node.ports import Image
-from kvstore.storage import layout, lazy
+from kvstore.storage import checksum, lazy
+from kvstore.storage.delivery_snapshot import PIECE_BYTES
 from kvstore.storage.environment import OnFailure, Puts, Transaction
+from kvstore.storage.errors import BadSnapshot, StorageError
+from kvstore.storage.identity import Identity
 from kvstore.storage.images import read_stream, seal_image, unseal_image
-from kvstore.storage.layout import (
-    PIECE_BYTES,
+from kvstore.storage.keys import (
     STATE_DELIVERIES,
     STORE_DATABASES,
     STORE_IMAGES,
     STORE_RINGS,
-    BadSnapshot,
-    Identity,
-    StorageError,
+    group_key,
+    number_of_key,
+    run_key,
+    table_name,
 )
 from kvstore.storage.lazy import LazyState, OnCommitted
 from kvstore.storage.maps import Layer, StoredMap, combine
+from kvstore.storage.ports import Image
 from kvstore.storage.rows import LmdbRows, MemoryRows
 from kvstore.storage.runs import Runs, check_chain, cut, pieces, row_of
 from kvstore.storage.views import View
@@ -172,7 +175,7 @@ class StoreState(LazyState[_Change]):
         on_failure: OnFailure,
         tables: Mapping[str, Table[Any, Any]],
     ) -> None:
-        names = [layout.table_name(name) for name in tables]
+        names = [table_name(name) for name in tables]
         super().__init__(path, STORE_DATABASES, identity, on_committed, on_failure, names)
         self._tables = tables
         self._groups: dict[GroupId, _Group] = {}
@@ -190,7 +193,7 @@ class StoreState(LazyState[_Change]):
         return Checkpoint() if image is None else image.checkpoint
 
     def _image(self, group: GroupId) -> tuple[Image | None, int]:
-        value = self._env.read().get(layout.group_key(group), db=self._env[STORE_IMAGES])
+        value = self._env.read().get(group_key(group), db=self._env[STORE_IMAGES])
         return (None, 0) if value is None else unseal_image(value, self._where(group, "image"))
 
     def _group(self, group: GroupId) -> _Group:
@@ -202,11 +205,11 @@ class StoreState(LazyState[_Change]):
     def _load(self, group: GroupId) -> _Group:
         image, count = self._image(group)
         position = NO_TIMESTAMP if image is None else image.checkpoint.position
-        value = self._env.read().get(layout.group_key(group), db=self._env[STORE_RINGS])
+        value = self._env.read().get(group_key(group), db=self._env[STORE_RINGS])
         ring = _Ring()
         if value is not None:
-            ring = _Ring(*layout.unseal_position(value, self._where(group, "ring")))
-        rows = {name: LmdbRows(self._env, layout.table_name(name), group) for name in self._tables}
+            ring = _Ring(*checksum.unseal_position(value, self._where(group, "ring")))
+        rows = {name: LmdbRows(self._env, table_name(name), group) for name in self._tables}
         maps = {
             name: StoredMap(table, rows[name], self._where(group, name))
             for name, table in self._tables.items()
@@ -258,7 +261,7 @@ class StoreState(LazyState[_Change]):
             if layers:
                 yield from self._put_table(known, name, combine(layers), transaction)
         yield from self._put_ring(group, change, transaction)
-        transaction.put(layout.group_key(group), change.image, db=self._env[STORE_IMAGES])
+        transaction.put(group_key(group), change.image, db=self._env[STORE_IMAGES])
         yield 1
 
     def _put_table(self, known: _Group, name: str, layer: Layer[Any, Any], transaction: Transaction) -> Puts:
@@ -285,20 +288,18 @@ class StoreState(LazyState[_Change]):
             oldest, size = change.installed.position, 0
         for run in cut(change.deliveries):
             last, value = row_of(run)
-            transaction.put(layout.run_key(group, last), value, db=self._env[STATE_DELIVERIES])
+            transaction.put(run_key(group, last), value, db=self._env[STATE_DELIVERIES])
             size += max(len(value), ROW_BYTES)
             yield len(run)
         where = self._where(group, "deliveries")
         with transaction.cursor(self._env[STATE_DELIVERIES]) as cursor:
-            while size > RING_BYTES and cursor.set_range(layout.group_key(group)):
+            while size > RING_BYTES and cursor.set_range(group_key(group)):
                 size -= max(len(cursor.value()), ROW_BYTES)
-                oldest = Timestamp(layout.number_of_key(cursor.key(), where))
+                oldest = Timestamp(number_of_key(cursor.key(), where))
                 cursor.delete()
                 yield 1
         change.ring = _Ring(oldest, size)
-        transaction.put(
-            layout.group_key(group), layout.seal_position(oldest, size), db=self._env[STORE_RINGS]
-        )
+        transaction.put(group_key(group), checksum.seal_position(oldest, size), db=self._env[STORE_RINGS])
 
     def _replace(self, group: GroupId, installed: _Installed, transaction: Transaction) -> Puts:
         """Remove all that there is, and put what was installed."""
@@ -312,7 +313,7 @@ class StoreState(LazyState[_Change]):
                 part = slice(start, start + lazy.SLICE)
                 rows.put(transaction, list(zip(new.keys[part], new.values[part], strict=True)))
                 yield lazy.SLICE
-        prefix = layout.group_key(group)
+        prefix = group_key(group)
         with transaction.cursor(self._env[STATE_DELIVERIES]) as cursor:
             found_run = cursor.set_range(prefix)
             while found_run and cursor.key().startswith(prefix):

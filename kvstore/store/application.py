@@ -12,8 +12,9 @@ from typing import Any, Final
 from kvstore.machine import Limits, Machine, Picture, Placement, Store
 from kvstore.machine.codec import decode_picture, encode_picture
 from kvstore.machine.commands import Expire
-from kvstore.node.ports import Image as Image
-from kvstore.node.ports import Said, StoreDisk
+from kvstore.node.ports import Said
+from kvstore.storage.ports import Image as Image
+from kvstore.storage.ports import StoreDisk
 from kvstore.store.errors import Overloaded
 from kvstore.store.gateway import Gateway
 from kvstore.store.partition import Partition

@@ -1,11 +1,7 @@
-"""What nodes say to each other beyond the protocol's own messages: of snapshots, and of the store.
-
-Those of the store are structs, so that they are on the wire what they are here (`kvstore.wire.frames`).
-"""
+"""What the store's processes send each other: structs, so that they are on the wire what they are here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
@@ -18,26 +14,6 @@ from multicast.types import Ballot, GroupId, MessageId, Timestamp
 
 Place: TypeAlias = Annotated[Timestamp, msgspec.Meta(ge=0, le=INT64_MAX)]
 """In the order of messages. What no disk has a row for is no place."""
-
-
-@dataclass(slots=True)
-class SnapshotPiece:
-    """One piece of a snapshot."""
-
-    transfer: int
-    index: int
-    ordering: bool
-    """Whether it is of the checkpoint, or of the application's state."""
-    last: bool
-    data: bytes
-
-
-@dataclass(slots=True)
-class SnapshotAck:
-    """The piece has come: send the next."""
-
-    transfer: int
-    index: int
 
 
 class Results(msgspec.Struct, frozen=True, array_like=True, tag=1):

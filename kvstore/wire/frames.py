@@ -17,7 +17,8 @@ from typing import Annotated, Any, Final, TypeAlias, get_args
 
 import msgspec
 
-from kvstore.store.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece, StoreMessage
+from kvstore.store.messages import STORE_MESSAGES, StoreMessage
+from kvstore.wire.messages import SnapshotAck, SnapshotPiece
 from kvstore.wire.schema import ERRORS, Check, FormatError, RawProcess, kinds_of, put_process, take_process
 from multicast.client import Refused, Reply
 from multicast.messages import Accept, Message, Phase2a, Phase2b, Propose

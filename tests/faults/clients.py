@@ -16,9 +16,9 @@ from wbkv_proto.v1 import kv_pb2_grpc
 from wbkv_proto.v1.error_pb2 import Error
 
 from kvstore.api.errors import METADATA
+from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
 from kvstore.local.status import ask
-from kvstore.node.ports import NodeId
 from kvstore.server.engine import EPOCH_S
 from multicast.types import TICKS_PER_S, GroupId, timestamp
 from tests.faults.harness import PATIENCE_S

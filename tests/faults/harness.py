@@ -15,9 +15,9 @@ from types import MappingProxyType
 
 from kvstore import storage
 from kvstore.bare.client import MulticastClient
+from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
 from kvstore.local.status import GroupStatus
-from kvstore.node.ports import NodeId
 from kvstore.server.process import CONTROL, TEST_HOOKS
 from multicast.messages import Delivery
 from multicast.protocol import Timing

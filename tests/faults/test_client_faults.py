@@ -13,8 +13,8 @@ import pytest
 import wbkv
 from wbkv import aio
 
+from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
-from kvstore.node.ports import NodeId
 from tests.faults.harness import leader_of, until
 
 PATIENCE_S = 60.0

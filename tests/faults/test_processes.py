@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
-from kvstore.node.ports import NodeId
 from multicast.protocol import Timing
 from tests.faults.harness import Load, control, leader_of, under_load, until, wait_for_members
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 from wbkv_proto.v1 import kv_pb2 as kv
 
+from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
-from kvstore.node.ports import NodeId
 from kvstore.server.process import TEST_HOOKS
 from multicast.protocol import Timing
 from tests.faults.clients import EVERYTHING, Load, Nodes

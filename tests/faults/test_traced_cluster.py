@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import wbkv
 
 from kvstore.bare.client import MulticastClient
+from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
-from kvstore.node.ports import NodeId
 from multicast.protocol import Timing
 from multicast.types import GroupId
 from tests.faults.harness import PATIENCE_S, until

@@ -19,9 +19,9 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
 from kvstore.local.status import NodeAnswer, serve_status
-from kvstore.node.ports import NodeId
 
 NODE = (sys.executable, "-P", str(Path(__file__).resolve()))
 

@@ -18,8 +18,8 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1 import session_pb2 as session
 from wbkv_proto.v1.error_pb2 import Error
 
+from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
-from kvstore.node.ports import NodeId
 from tests.unit.api import scenarios
 from tests.unit.api.harness import Client, every, told
 

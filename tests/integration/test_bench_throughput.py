@@ -20,9 +20,9 @@ from benchmarks.load import LoadError, Plan, PlanError, measure, running, target
 from benchmarks.load.processes import workers
 from benchmarks.load.worker import Job
 from kvstore.bare.client import MulticastClient
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import placed
 from kvstore.local.cluster import LocalCluster
-from kvstore.node.ports import NodeId
 from multicast.types import TICKS_PER_S, GroupId, time_of
 
 WAIT_S = 60.0

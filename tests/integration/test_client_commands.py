@@ -20,8 +20,8 @@ import pytest
 from wbkv import command
 from wbkv.commands.txn import EXAMPLES
 
+from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster, free_ports
-from kvstore.node.ports import NodeId
 from tests.unit.cli.client_only import client_only
 
 WAIT_S = 60

@@ -29,6 +29,7 @@ import pytest
 
 from kvstore.commands import cluster as commands
 from kvstore.commands.serve import main as serve_main
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config, ConfigError
 from kvstore.local import cluster as module
 from kvstore.local import supervise
@@ -36,8 +37,8 @@ from kvstore.local.cluster import LocalCluster, free_ports
 from kvstore.local.folder import started_at, supervisor
 from kvstore.local.status import ask, ask_all, merge, serve_status
 from kvstore.local.supervise import BACK_OFF_MAX_S, BACK_OFF_S, ClusterError, back_off
-from kvstore.node.ports import NodeId
-from kvstore.storage.layout import StorageError, read_disk
+from kvstore.storage.errors import StorageError
+from kvstore.storage.identity import read_disk
 from multicast.protocol import Timing
 from multicast.types import GroupId, timestamp
 from tests.integration import standin

@@ -15,9 +15,10 @@ from kvstore.machine.machine import _Open
 from kvstore.machine.request import Range
 from kvstore.machine.results import Refused, Result
 from kvstore.machine.sessions import Repeated, Sessions
-from kvstore.node.ports import Image, Said
+from kvstore.node.ports import Said
 from kvstore.simulation.disk import SimStoreDisk
 from kvstore.simulation.store import SimApplication
+from kvstore.storage.ports import Image
 from kvstore.store.feeds import MergedFeed
 from kvstore.store.gate import Announcement, Gate, Level
 from kvstore.store.gateway import RETRY_S, Committed, Gateway, OnDone, Placed

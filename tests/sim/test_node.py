@@ -10,7 +10,7 @@ import pytest
 
 from kvstore.node.loop import Node, _Hosted
 from kvstore.simulation import NodeSimulation, SimState
-from kvstore.store.messages import SnapshotPiece
+from kvstore.wire.messages import SnapshotPiece
 from multicast import PROTOCOLS
 from multicast.messages import Delivery
 from multicast.protocol import Ready, Timing

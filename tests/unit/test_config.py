@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import (
     CLOCKS,
     DELAY_MAX_MS,
@@ -24,7 +25,6 @@ from kvstore.config.model import (
     NodeConfig,
     placed,
 )
-from kvstore.node.ports import NodeId
 from multicast import PROTOCOLS, VARIANTS
 from multicast.errors import InvalidArgument
 from multicast.protocol import Timing

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.config.addresses import Directory, join_address, place_of, read_place, split_address
-from kvstore.node.ports import NodeId
+from kvstore.config.addresses import NodeId, join_address, place_of, read_place, split_address
+from kvstore.node.directory import Directory
 from multicast.membership import Configuration, Membership
 from multicast.types import GroupId, ReplicaId
 

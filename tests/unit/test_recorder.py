@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from kvstore.config.addresses import NodeId
 from kvstore.machine.codec import encode_request
 from kvstore.machine.commands import Command, Request, Tick, is_own, own_client
 from kvstore.machine.request import INT64_MAX, Put, Transaction
-from kvstore.node.ports import NodeId
 from kvstore.node.recorder import PIECE_BYTES, Recorder
 from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wbkv_proto.log_pb2 import Run, SnapshotHead
 
-from kvstore.storage import layout, records
-from kvstore.storage.layout import BadSnapshot, StorageError
+from kvstore.storage import checksum, delivery_snapshot, keys, records, run_format
+from kvstore.storage.errors import BadSnapshot, StorageError
 from kvstore.storage.records import Fold, decode, encode
 from kvstore.wire.schema import NUMBER_MAX
 from multicast.durable import Accepted, Configured, Dropped, Durable, Joined, Learned, Promised, Record, Voted
@@ -435,18 +435,18 @@ ANY_TS = NUMBERS_64.map(Timestamp)
 @EXAMPLES
 @given(st.lists(st.tuples(GROUPS, LEAVES[MessageId]), max_size=20))
 def test_keys_are_in_the_order_of_what_they_stand_for(rows: list[tuple[GroupId, MessageId]]) -> None:
-    by_key = sorted(rows, key=lambda row: layout.place_key(*row))
+    by_key = sorted(rows, key=lambda row: keys.place_key(*row))
     assert by_key == sorted(rows)
     for group, mid in rows:
-        assert layout.group_of_key(layout.place_key(group, mid), "here") == group
-        assert layout.mid_of_key(layout.place_key(group, mid), "here") == mid
+        assert keys.group_of_key(keys.place_key(group, mid), "here") == group
+        assert keys.mid_of_key(keys.place_key(group, mid), "here") == mid
         number = mid.client
         for key in (
-            layout.row_key(group, number),
-            layout.run_key(group, Timestamp(number)),
-            layout.client_key(group, number),
+            keys.row_key(group, number),
+            keys.run_key(group, Timestamp(number)),
+            keys.client_key(group, number),
         ):
-            assert layout.number_of_key(key, "here") == number
+            assert keys.number_of_key(key, "here") == number
 
 
 @st.composite
@@ -464,22 +464,22 @@ def chains(draw: st.DrawFn) -> list[Delivery]:
 @EXAMPLES
 @given(chains())
 def test_a_run_of_deliveries_comes_back_from_its_value(deliveries: list[Delivery]) -> None:
-    value = layout.seal_run(deliveries)
-    found = layout.unseal_run(value, deliveries[-1].global_ts, "here")
+    value = run_format.seal_run(deliveries)
+    found = run_format.unseal_run(value, deliveries[-1].global_ts, "here")
     assert len(found) == len(deliveries)
     assert all(map(same, found, deliveries))
-    assert layout.run_follows(value, "here") == deliveries[0].previous_ts
+    assert run_format.run_follows(value, "here") == deliveries[0].previous_ts
 
 
 @FUZZ
 @given(chains(), st.data())
 def test_any_damage_to_a_value_is_found(deliveries: list[Delivery], data: st.DataObject) -> None:
-    value = layout.seal_run(deliveries)
+    value = run_format.seal_run(deliveries)
     at = data.draw(st.integers(0, len(value) - 1))
     flipped = bytes([value[at] ^ data.draw(st.integers(1, 255))])
     for damaged in (value[:at], value[:at] + flipped + value[at + 1 :]):
         with pytest.raises(StorageError, match=f"^there: the checksum of {len(damaged)} bytes is wrong"):
-            layout.unseal_run(damaged, deliveries[-1].global_ts, "there")
+            run_format.unseal_run(damaged, deliveries[-1].global_ts, "there")
 
 
 @pytest.mark.parametrize(
@@ -498,12 +498,12 @@ def test_any_damage_to_a_value_is_found(deliveries: list[Delivery], data: st.Dat
 def test_a_run_that_is_none_is_refused(change: dict[str, Any], message: str) -> None:
     first = DELIVERY._replace(global_ts=Timestamp(1024), previous_ts=NO_TIMESTAMP)
     second = DELIVERY._replace(global_ts=Timestamp(2048), previous_ts=Timestamp(1024))
-    whole = Run.FromString(layout.unseal(layout.seal_run([first, second]), "here"))
+    whole = Run.FromString(checksum.unseal(run_format.seal_run([first, second]), "here"))
     for name, value in change.items():
         whole.ClearField(name)
         whole.MergeFrom(Run(**{name: value}))
     with pytest.raises(StorageError, match=f"^there: .*{message}"):
-        layout.unseal_run(layout.seal(whole.SerializeToString()), Timestamp(2048), "there")
+        run_format.unseal_run(checksum.seal(whole.SerializeToString()), Timestamp(2048), "there")
 
 
 @FUZZ
@@ -511,18 +511,18 @@ def test_a_run_that_is_none_is_refused(change: dict[str, Any], message: str) -> 
 def test_a_sealed_value_of_the_wrong_shape_is_refused(data: bytes) -> None:
     """As a value under another key's database would be."""
     try:
-        layout.unseal_run(layout.seal(data), TS, "there")
+        run_format.unseal_run(checksum.seal(data), TS, "there")
     except StorageError as error:
         assert str(error).startswith("there: ")  # noqa: PT017 - the point is that nothing else is raised
     if len(data) != 16:
         with pytest.raises(StorageError, match=r"^there: "):
-            layout.unseal_position(layout.seal(data), "there")
+            checksum.unseal_position(checksum.seal(data), "there")
     if len(data) != 8:
         with pytest.raises(StorageError, match=r"^there: "):
-            layout.unseal_number(layout.seal(data), "there")
+            checksum.unseal_number(checksum.seal(data), "there")
     if len(data) < 8:
         with pytest.raises(StorageError, match=r"^there: "):
-            layout.unseal_base(layout.seal(data), "there")
+            checksum.unseal_base(checksum.seal(data), "there")
 
 
 def run(count: int) -> list[list[Delivery]]:
@@ -536,15 +536,17 @@ def run(count: int) -> list[list[Delivery]]:
     return [found[start : start + 2] for start in range(0, len(found), 2)]
 
 
-IDS: layout.Ids = [
+IDS: delivery_snapshot.Ids = [
     (ClientId(1), 0, [(1, 2, Timestamp(1 << 10)), (1, 3, Timestamp(2 << 10))]),
     (ClientId(2**64 - 1), 7, []),
 ]
 
 
 def snapshot(runs: Sequence[Sequence[Delivery]], position: Timestamp) -> bytes:
-    head = layout.snapshot_head(position, IDS)
-    return head + b"".join(layout.snapshot_row(run[-1].global_ts, layout.seal_run(run)) for run in runs)
+    head = delivery_snapshot.snapshot_head(position, IDS)
+    return head + b"".join(
+        delivery_snapshot.snapshot_row(run[-1].global_ts, run_format.seal_run(run)) for run in runs
+    )
 
 
 @EXAMPLES
@@ -555,7 +557,7 @@ def test_a_snapshot_comes_back_however_it_is_cut(count: int, cuts: list[int]) ->
     data = snapshot(runs, position)
     borders = [0, *sorted(cuts), len(data)]
     pieces = [data[a:b] for a, b in pairwise(borders)]
-    assert layout.read_snapshot(pieces, "here") == (position, IDS, [*chain(*runs)])
+    assert delivery_snapshot.read_snapshot(pieces, "here") == (position, IDS, [*chain(*runs)])
 
 
 @FUZZ
@@ -567,7 +569,7 @@ def test_a_damaged_snapshot_is_refused(data: st.DataObject) -> None:
     flipped = bytes([whole[at] ^ data.draw(st.integers(1, 255))])
     for damaged in (whole[:at], whole[:at] + flipped + whole[at + 1 :], whole + b"x"):
         with pytest.raises(BadSnapshot, match="there"):
-            layout.read_snapshot([damaged], "there")
+            delivery_snapshot.read_snapshot([damaged], "there")
 
 
 def test_a_snapshot_lacks_no_delivery_and_repeats_none() -> None:
@@ -575,10 +577,10 @@ def test_a_snapshot_lacks_no_delivery_and_repeats_none() -> None:
     position = runs[-1][-1].global_ts
     for wrong in (runs[1:], runs[:-1], [runs[0], runs[2]], [*runs, runs[-1]], runs[::-1], []):
         with pytest.raises(BadSnapshot, match="there"):
-            layout.read_snapshot([snapshot(wrong, position)], "there")
+            delivery_snapshot.read_snapshot([snapshot(wrong, position)], "there")
     back = DELIVERY._replace(global_ts=Timestamp(1), previous_ts=position)
     with pytest.raises(BadSnapshot, match=f"there.*: 1 comes after {position}"):
-        layout.read_snapshot([snapshot([*runs, [back]], Timestamp(1))], "there")
+        delivery_snapshot.read_snapshot([snapshot([*runs, [back]], Timestamp(1))], "there")
 
 
 @FUZZ
@@ -587,11 +589,11 @@ def test_a_head_of_any_numbers_is_read_or_refused(
     clients: list[int], places: list[int], digests: list[int]
 ) -> None:
     head = SnapshotHead(clients=clients, places=places, digests=digests).SerializeToString()
-    sealed = layout.seal(head)
+    sealed = checksum.seal(head)
     data = len(sealed).to_bytes(4, "big") + sealed
     try:
-        _, ids, _ = layout.read_snapshot([data], "there")
+        _, ids, _ = delivery_snapshot.read_snapshot([data], "there")
     except BadSnapshot as error:
         assert "there" in str(error)  # noqa: PT017 - the point is that nothing else is raised
     else:
-        assert layout.snapshot_head(NO_TIMESTAMP, ids) == data
+        assert delivery_snapshot.snapshot_head(NO_TIMESTAMP, ids) == data

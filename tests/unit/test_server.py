@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from kvstore import storage
+from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
 from kvstore.local.cluster import free_ports
-from kvstore.node.ports import NodeId
 from kvstore.server.engine import create_disk
 from kvstore.server.process import Server
-from kvstore.storage import layout
+from kvstore.storage import identity
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId, ReplicaId
 
@@ -98,12 +98,12 @@ def test_a_disk_that_may_lack_promises_is_kept_but_not_used(
     asyncio.run(crash())
     shutil.rmtree(path)
     path.with_name("copy").rename(path)
-    monkeypatch.setattr(layout, "boot_id", lambda: "after a reboot")
+    monkeypatch.setattr("kvstore.storage.disk.boot_id", lambda: "after a reboot")
     found = replicas_of(config)
     assert found.isdisjoint(first(config))
     assert "may lack promises (kept as n1.lost-" in caplog.text
     (kept,) = path.parent.glob("n1.lost-*")
-    assert layout.read_disk(kept)[0].incarnation == config.incarnations[N1]
+    assert identity.read_disk(kept)[0].incarnation == config.incarnations[N1]
     assert replicas_of(config) == found
 
 

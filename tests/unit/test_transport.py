@@ -25,11 +25,13 @@ import uvloop
 from wbkv_proto.link_pb2 import Answer, Hello, Reason, Welcome
 
 from kvstore.bare.client import MulticastClient
-from kvstore.config.addresses import Address
+from kvstore.config.addresses import Address, NodeId
 from kvstore.local.cluster import free_ports
-from kvstore.node.ports import Network, NodeId
+from kvstore.node.ports import Network
+from kvstore.wire.connection import HELLO_MAX, SWEEPS, LinkLimits
 from kvstore.wire.frames import Envelope, encode
-from kvstore.wire.transport import HELLO_MAX, PROTOCOL_VERSION, SWEEPS, Limits, Link, Transport, _reach
+from kvstore.wire.link import Link, _reach
+from kvstore.wire.transport import PROTOCOL_VERSION, Transport
 from multicast.client import Reply
 from multicast.errors import InvalidArgument
 from multicast.messages import CatchUp, Deliver, Hint, Message, Multicast
@@ -42,8 +44,8 @@ CLUSTER, HASH = "the cluster", b"the topology"
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
 G0, G1 = GroupId(0), GroupId(1)
 CLIENT = ClientId(2**64 - 7)
-QUICK = Limits(handshake_s=20.0, idle_s=60.0, backoff_min_s=0.002, backoff_max_s=0.02)
-SMALL = Limits(
+QUICK = LinkLimits(handshake_s=20.0, idle_s=60.0, backoff_min_s=0.002, backoff_max_s=0.02)
+SMALL = LinkLimits(
     frame=64 << 10, buffer=1 << 20, handshake_s=20.0, idle_s=60.0, backoff_min_s=0.002, backoff_max_s=0.02
 )
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -94,7 +96,7 @@ class Node:
         self,
         me: NodeId,
         peers: dict[NodeId, Address],
-        limits: Limits = QUICK,
+        limits: LinkLimits = QUICK,
         *,
         cluster: str = CLUSTER,
         topology: bytes = HASH,
@@ -167,7 +169,9 @@ def large(value: int, size: int, client: ClientId = CLIENT) -> Multicast:
 
 
 @asynccontextmanager
-async def nodes(*names: NodeId, limits: Limits = QUICK, absent: Sequence[NodeId] = (), **options: Any) -> Any:
+async def nodes(
+    *names: NodeId, limits: LinkLimits = QUICK, absent: Sequence[NodeId] = (), **options: Any
+) -> Any:
     """Nodes that are connected to each other; those that are absent are known, but nowhere."""
     peers: dict[NodeId, Address] = dict.fromkeys((*names, *absent), ("127.0.0.1", 9))
     made = [Node(name, peers, limits, **options) for name in names]
@@ -320,7 +324,7 @@ def test_a_turns_messages_to_a_node_are_one_frame(run: Run) -> None:
 
 def test_large_frames_go_through_and_larger_ones_are_split(run: Run) -> None:
     async def main() -> None:
-        async with nodes(N1, N2, limits=Limits(frame=4 << 20, buffer=64 << 20)) as (a, b):
+        async with nodes(N1, N2, limits=LinkLimits(frame=4 << 20, buffer=64 << 20)) as (a, b):
             one = large(1, (4 << 20) - 200)
             a.send(N2, one)
             many = [large(n, 600_000) for n in range(30)]
@@ -415,7 +419,7 @@ def test_statistics_are_plain(run: Run) -> None:
 )
 def test_limits_must_make_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
-        Limits(**wrong)
+        LinkLimits(**wrong)
 
 
 # Losing connections
@@ -449,7 +453,7 @@ def test_a_node_that_connects_is_dialled_at_once(run: Run, monkeypatch: pytest.M
     async def main() -> None:
         async with nodes(N1, absent=[N2]) as (a,):
             await until(lambda: "cannot connect" in a.count("problem", N2))
-            monkeypatch.setattr("kvstore.wire.transport.random.uniform", lambda *_: 1e9)
+            monkeypatch.setattr("kvstore.wire.link.random.uniform", lambda *_: 1e9)
             await asyncio.sleep(0.05)  # let it wait for what is longer than this test
             b = Node(N2, a.peers)
             await b.start()
@@ -468,13 +472,13 @@ def test_back_off_grows_to_its_limit_and_is_jittered(run: Run, monkeypatch: pyte
             pauses.append(delay)
             return timeout(0)
 
-        link = Link(N2, {N2: ("127.0.0.1", 9)}, hello(N1), Limits(backoff_min_s=0.001, backoff_max_s=8.0))
+        link = Link(N2, {N2: ("127.0.0.1", 9)}, hello(N1), LinkLimits(backoff_min_s=0.001, backoff_max_s=8.0))
 
         async def refused() -> None:
             pass
 
         monkeypatch.setattr(link, "_connect", refused)
-        monkeypatch.setattr("kvstore.wire.transport.asyncio.timeout", noting)
+        monkeypatch.setattr("kvstore.wire.link.asyncio.timeout", noting)
         link.start()
         await until(lambda: len(pauses) > 40)
         await link.close()
@@ -604,7 +608,7 @@ def test_a_reader_that_stays_away_is_given_up_before_the_buffer_is_full(run: Run
             wire.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typeshed has it wrong
             await stay.wait()
 
-        limits = Limits(idle_s=0.4, backoff_min_s=0.002, backoff_max_s=0.02)
+        limits = LinkLimits(idle_s=0.4, backoff_min_s=0.002, backoff_max_s=0.02)
         async with nodes(N1, absent=[N2], limits=limits) as (a,), listener(never_reads) as address:
             a.peers[N2] = address
             await until(lambda: a.count("sends", N2))
@@ -649,7 +653,7 @@ def test_a_port_connected_to_itself_is_given_back(run: Run, monkeypatch: pytest.
 
     async def main() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr("kvstore.wire.transport.socket.socket", FromThatPort)
+            patched.setattr("kvstore.wire.link.socket.socket", FromThatPort)
             with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{port}"):
                 await _reach("127.0.0.1", port)
         socket.create_server(("127.0.0.1", port)).close()
@@ -662,7 +666,7 @@ def test_a_port_connected_to_itself_is_given_back(run: Run, monkeypatch: pytest.
 
 def test_a_silent_peer_is_closed(run: Run) -> None:
     async def main() -> None:
-        limits = Limits(idle_s=0.1)
+        limits = LinkLimits(idle_s=0.1)
         async with nodes(N1, absent=[N2], limits=limits) as (a,):
             for who in (hello(N2), hello(client=CLIENT)):
                 wire = await Wire.dial(a.address, who)
@@ -958,7 +962,7 @@ def test_a_connection_that_fails_at_once_is_no_trouble(
             reached[-1].settimeout(0)
             return reached[-1]
 
-        monkeypatch.setattr("kvstore.wire.transport._reach", reach)
+        monkeypatch.setattr("kvstore.wire.link._reach", reach)
         link = Link(N2, {N2: ("", 0)}, hello(N1), QUICK)
         link.start()
         await until(lambda: len(reached) > 5)
@@ -992,7 +996,7 @@ def test_who_says_nothing_is_closed(run: Run) -> None:
         async def mute(wire: Wire) -> None:
             await wire.reader.read()
 
-        limits = Limits(handshake_s=0.05, backoff_min_s=0.002, backoff_max_s=0.02)
+        limits = LinkLimits(handshake_s=0.05, backoff_min_s=0.002, backoff_max_s=0.02)
         async with nodes(N1, absent=[N2], limits=limits) as (a,), listener(mute) as address:
             for start in (b"", b"\0", framed(hello(N2).SerializeToString())[:-1]):
                 wire = await Wire.dial(a.address)
@@ -1007,7 +1011,7 @@ def test_who_says_nothing_is_closed(run: Run) -> None:
 
 def test_the_number_of_connections_is_limited(run: Run) -> None:
     async def main() -> None:
-        limits = Limits(strangers=3, clients=2, handshake_s=60.0, backoff_min_s=0.002, backoff_max_s=0.02)
+        limits = LinkLimits(strangers=3, clients=2, handshake_s=60.0, backoff_min_s=0.002, backoff_max_s=0.02)
         async with nodes(N1, absent=[N2], limits=limits) as (a,):
             strangers = [await Wire.dial(a.address) for _ in range(3)]
             await until(lambda: a.count("connected") == 3)
@@ -1385,7 +1389,7 @@ class Groups:
 
 
 @asynccontextmanager
-async def groups(limits: Limits = QUICK) -> Any:
+async def groups(limits: LinkLimits = QUICK) -> Any:
     async with nodes(N1, N2, N3, limits=limits) as members:
         yield Groups(members)
 

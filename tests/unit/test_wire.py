@@ -18,9 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.store.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece, VotesWanted
+from kvstore.store.messages import STORE_MESSAGES, VotesWanted
 from kvstore.wire import frames, schema
 from kvstore.wire.frames import Envelope, WireError, decode, encode, size_of
+from kvstore.wire.messages import SnapshotAck, SnapshotPiece
 from multicast.client import Refused, Reply
 from multicast.membership import Configuration, Membership
 from multicast.messages import (

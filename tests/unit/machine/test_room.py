@@ -8,7 +8,7 @@ from kvstore.machine.merge import merge
 from kvstore.machine.operations import ENTRY_BYTES, RESULTS_BYTES
 from kvstore.machine.request import Get, Limits, Operation, Put, Range, Scan, Shape, Transaction
 from kvstore.machine.results import Failed, Fault, Got, OperationResult, Outcome, Scanned
-from kvstore.wire.transport import Limits as LinkLimits
+from kvstore.wire.connection import LinkLimits
 from tests.unit.machine.test_machine import PLACEMENT, A, B, message
 
 TOO_LARGE = Failed(Fault.VALUE_TOO_LARGE)

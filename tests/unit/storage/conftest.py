@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvstore import storage
-from kvstore.storage.layout import Identity
+from kvstore.storage.identity import Identity
 from tests.unit.storage.disks import CLUSTER, NODE, Rig, StoreRig
 
 

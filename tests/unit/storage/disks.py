@@ -13,10 +13,10 @@ import lmdb
 import pytest
 
 from kvstore import storage
+from kvstore.config.addresses import NodeId
 from kvstore.machine.ordered import OrderedMap, Table
-from kvstore.node.ports import NodeId
 from kvstore.storage import Image, LmdbLog, LmdbState, StoreState, environment, lazy, runs
-from kvstore.storage.layout import StorageError
+from kvstore.storage.errors import StorageError
 from multicast.delivered import DeliveredIds
 from multicast.durable import Accepted, Checkpoint, Durable, Record
 from multicast.messages import Delivery

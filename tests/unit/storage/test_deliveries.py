@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore import storage
-from kvstore.storage import BadSnapshot, LmdbState, deliveries, layout
-from kvstore.storage.layout import Identity
+from kvstore.storage import BadSnapshot, LmdbState, deliveries, delivery_snapshot, keys, run_format
+from kvstore.storage.identity import Identity
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.errors import InvariantBroken
 from multicast.messages import Delivery
@@ -202,7 +202,7 @@ def test_a_commit_writes_only_what_has_changed(rig: Rig, monkeypatch: pytest.Mon
         puts += 1
     rig.settle()
     assert puts == 1 + 49 + 4 + 2 + 1, "starting, deliveries, places put and deleted, watermarks, position"
-    assert len(rows_of_open(rig.state, layout.STATE_PLACES)) == 300, "one for each client"
+    assert len(rows_of_open(rig.state, keys.STATE_PLACES)) == 300, "one for each client"
     assert rig.state.place(G0, MessageId(ClientId(6), 48, 7)) == NO_TIMESTAMP
     assert rig.state.place(G0, MessageId(ClientId(6), 49, 7)) == previous
     assert rig.state.place(G0, MessageId(ClientId(6), 49, 8)) == NO_TIMESTAMP
@@ -345,8 +345,10 @@ def snapshot_of(delivered: Sequence[Delivery]) -> tuple[list[bytes], Checkpoint]
     places = deliveries._Places()
     places.add(delivered)
     position = delivered[-1].global_ts
-    rows = [layout.snapshot_row(d.global_ts, layout.seal_run([d])) for d in delivered]
-    return [layout.snapshot_head(position, places.ids()), *rows], Checkpoint(position, table(delivered))
+    rows = [delivery_snapshot.snapshot_row(d.global_ts, run_format.seal_run([d])) for d in delivered]
+    return [delivery_snapshot.snapshot_head(position, places.ids()), *rows], Checkpoint(
+        position, table(delivered)
+    )
 
 
 def test_a_snapshot_is_of_the_time_it_was_taken(rig: Rig, tmp_path: Path) -> None:
@@ -394,7 +396,7 @@ def test_a_snapshot_goes_on_while_a_commit_runs(rig: Rig, monkeypatch: pytest.Mo
     found.append(next(pieces))
     rig.settle()
     found += pieces
-    assert layout.read_snapshot(found, "snapshot")[2] == delivered
+    assert delivery_snapshot.read_snapshot(found, "snapshot")[2] == delivered
     assert not gate.waited_in_vain
 
 
@@ -412,14 +414,14 @@ def test_a_snapshot_goes_on_while_another_one_is_installed(rig: Rig, monkeypatch
     places = deliveries._Places()
     places.add(delivered)
     runs = [delivered[:4], *(delivered[start : start + 12] for start in range(4, 40, 12))]
-    rows = [layout.snapshot_row(run[-1].global_ts, layout.seal_run(run)) for run in runs]
+    rows = [delivery_snapshot.snapshot_row(run[-1].global_ts, run_format.seal_run(run)) for run in runs]
     slices(monkeypatch, 7)
-    head = layout.snapshot_head(position, places.ids())
+    head = delivery_snapshot.snapshot_head(position, places.ids())
     rig.state.install(G0, [head, *rows], Checkpoint(position, table(delivered)))
     rig.commit()
     rig.settle()
     found += pieces
-    assert layout.read_snapshot(found, "snapshot")[2] == delivered[:30]
+    assert delivery_snapshot.read_snapshot(found, "snapshot")[2] == delivered[:30]
     assert rig.state.deliveries(G0, delivered[17].global_ts, 100) == delivered[18:]
 
 
@@ -429,7 +431,7 @@ def test_a_delivery_larger_than_a_piece_is_cut(rig: Rig) -> None:
         rig.state.apply(G0, [delivery])
     found = list(rig.state.snapshot(G0))
     assert [len(piece) for piece in found[:-1]] == [1 << 20] * 7
-    assert len(layout.read_snapshot(found, "snapshot")[2]) == 3
+    assert len(delivery_snapshot.read_snapshot(found, "snapshot")[2]) == 3
 
 
 def test_an_installed_snapshot_replaces_all_or_nothing(

@@ -13,9 +13,10 @@ import lmdb
 import pytest
 
 from kvstore import storage
-from kvstore.node.ports import NodeId
-from kvstore.storage import layout, log
-from kvstore.storage.layout import Durability, Identity, LostDisk, StorageError
+from kvstore.config.addresses import NodeId
+from kvstore.storage import identity, keys, log
+from kvstore.storage.errors import LostDisk, StorageError
+from kvstore.storage.identity import Durability, Identity
 from multicast.durable import Promised
 from multicast.types import (
     NO_TIMESTAMP,
@@ -126,16 +127,16 @@ def test_environments_of_two_disks_are_not_mixed(path: Path, tmp_path: Path) -> 
 
 
 def test_how_a_disk_was_left_is_known(rig: Rig, tmp_path: Path) -> None:
-    assert layout.read_disk(rig.path)[1] == layout.Left(clean=False, boot=layout.boot_id())
+    assert identity.read_disk(rig.path)[1] == identity.Left(clean=False, boot=identity.boot_id())
     rig.disk.close()
-    assert layout.read_disk(rig.path)[1].clean
+    assert identity.read_disk(rig.path)[1].clean
 
 
 @pytest.mark.parametrize(
     ("durability", "left", "boot", "lost"),
     [
         ("os", "in use", "another", True),
-        ("os", "in use", layout.boot_id(), False),
+        ("os", "in use", identity.boot_id(), False),
         ("os", "closed", "another", False),
         ("fsync", "in use", "another", False),
     ],
@@ -158,7 +159,7 @@ def test_a_disk_without_fsync_is_lost_when_its_machine_stops(
     rig.disk.close()
     if left == "closed":
         shutil.copytree(path, copy)
-    monkeypatch.setattr(layout, "boot_id", lambda: boot)
+    monkeypatch.setattr("kvstore.storage.disk.boot_id", lambda: boot)
     if lost:
         for _ in range(2):
             with pytest.raises(LostDisk, match="when its machine stopped"):
@@ -205,20 +206,20 @@ def filled(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("store", "database", "key", "where"),
     [
-        ("log", layout.LOG_ROWS, None, "log, group 0, row 1: the checksum of"),
-        ("log", layout.LOG_BASES, None, "log, group 1, base: the checksum of"),
-        ("log", layout.LOG_BASES, b"x", "log, bases: 78 has 1 bytes, not 2"),
-        ("log", layout.LOG_BASES, b"\xff\xff", "log, bases: the key ffff has the group 65535"),
-        ("log", layout.LOG_ROWS, b"\0\0\0", "log, group 0, rows: 000000 has 3 bytes, not 10"),
-        ("log", layout.META, None, "log, incarnation: the checksum of"),
-        ("log", layout.META, b"x", "log, incarnation: the checksum of 0 bytes"),
-        ("state", layout.STATE_POSITIONS, None, "state, group 0, position: the checksum of"),
-        ("state", layout.STATE_CLIENTS, None, "state, group 0, clients: the checksum of"),
-        ("state", layout.STATE_CLIENTS, b"\0\0x", "state, group 0, clients: 000078 has 3 bytes"),
-        ("state", layout.STATE_PLACES, None, "state, group 0, places: the checksum of"),
-        ("state", layout.STATE_PLACES, b"\0\0x", "state, group 0, places: 000078 has 3 bytes"),
-        ("state", layout.STATE_DELIVERIES, None, "state, group 0, deliveries up to 20480: the checksum"),
-        ("state", layout.STATE_DELIVERIES, b"\0\0\xff", "state, group 0, deliveries: 0000ff has 3 bytes"),
+        ("log", keys.LOG_ROWS, None, "log, group 0, row 1: the checksum of"),
+        ("log", keys.LOG_BASES, None, "log, group 1, base: the checksum of"),
+        ("log", keys.LOG_BASES, b"x", "log, bases: 78 has 1 bytes, not 2"),
+        ("log", keys.LOG_BASES, b"\xff\xff", "log, bases: the key ffff has the group 65535"),
+        ("log", keys.LOG_ROWS, b"\0\0\0", "log, group 0, rows: 000000 has 3 bytes, not 10"),
+        ("log", keys.META, None, "log, incarnation: the checksum of"),
+        ("log", keys.META, b"x", "log, incarnation: the checksum of 0 bytes"),
+        ("state", keys.STATE_POSITIONS, None, "state, group 0, position: the checksum of"),
+        ("state", keys.STATE_CLIENTS, None, "state, group 0, clients: the checksum of"),
+        ("state", keys.STATE_CLIENTS, b"\0\0x", "state, group 0, clients: 000078 has 3 bytes"),
+        ("state", keys.STATE_PLACES, None, "state, group 0, places: the checksum of"),
+        ("state", keys.STATE_PLACES, b"\0\0x", "state, group 0, places: 000078 has 3 bytes"),
+        ("state", keys.STATE_DELIVERIES, None, "state, group 0, deliveries up to 20480: the checksum"),
+        ("state", keys.STATE_DELIVERIES, b"\0\0\xff", "state, group 0, deliveries: 0000ff has 3 bytes"),
     ],
 )  # fmt: skip
 def test_damage_is_found_and_named(
@@ -247,9 +248,9 @@ def test_a_row_whose_records_do_not_fit_is_refused(filled: Path) -> None:
     rig.write([*delivered])
     rig.disk.close()
     with lmdb.open(str(filled / "log"), max_dbs=8, lock=False, create=False) as env:
-        db = env.open_db(layout.LOG_ROWS, create=False)
+        db = env.open_db(keys.LOG_ROWS, create=False)
         with env.begin(db, write=True) as transaction:
-            assert transaction.delete(layout.row_key(G0, 1))
+            assert transaction.delete(keys.row_key(G0, 1))
     rig = Rig(filled)
     with pytest.raises(
         StorageError, match="group 0, row 3: not a batch of records: no acceptance is known of the message"

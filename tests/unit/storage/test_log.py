@@ -22,9 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore import storage
-from kvstore.node.ports import Log, State
-from kvstore.storage import environment, layout, log
-from kvstore.storage.layout import Durability, Identity, StorageError
+from kvstore.node.ports import Log
+from kvstore.storage import environment, identity, keys, log
+from kvstore.storage.errors import StorageError
+from kvstore.storage.identity import Durability, Identity
+from kvstore.storage.ports import State
 from multicast.durable import Accepted, Checkpoint, Dropped, Durable, Joined, Learned, Promised, Record
 from multicast.messages import Delivery, EntryState
 from multicast.protocol import Ready
@@ -256,7 +258,7 @@ def test_the_log_does_not_grow_with_what_was_delivered(path: Path, monkeypatch: 
         rig.write(records)
         sizes.append((path / "log" / "data.mdb").stat().st_size)
     rig.disk.close()
-    assert len(rows_of(path / "log", layout.LOG_ROWS)) < 200
+    assert len(rows_of(path / "log", keys.LOG_ROWS)) < 200
     assert sizes[-1] == sizes[400], "the file has its size after half of the messages"
     assert same(loaded(path), fold(*history))
 
@@ -269,13 +271,13 @@ def test_rows_that_were_folded_go_even_if_folding_was_the_last_thing(
     rig.write(*[[Promised(ballot(n))] for n in range(1, 11)])
     monkeypatch.setattr(log, "FOLD_BYTES", 1)
     rig.write([Promised(ballot(11))])
-    assert len(rows_of_open(rig.log, layout.LOG_ROWS)) == 7
+    assert len(rows_of_open(rig.log, keys.LOG_ROWS)) == 7
     rig.disk.close()
     monkeypatch.setattr(log, "FOLD_BYTES", 1 << 20)
     again = Rig(path)
     assert again.log.load(G0).ballot == ballot(11)
     again.write([Promised(ballot(12))], [Promised(ballot(13))], [Promised(ballot(14))])
-    assert len(rows_of_open(again.log, layout.LOG_ROWS)) == 3
+    assert len(rows_of_open(again.log, keys.LOG_ROWS)) == 3
     again.disk.close()
     assert loaded(path).ballot == ballot(14)
 
@@ -407,7 +409,7 @@ def test_a_log_that_fails_says_so_and_stays_at_what_was_durable(
     assert gate.commits == 1, "it is not tried again"
     assert rig.durable == [1]
     rig.disk.close()
-    assert not layout.read_disk(rig.path)[1].clean
+    assert not identity.read_disk(rig.path)[1].clean
     assert rig.events.empty()
     assert loaded(rig.path).ballot == ballot(1)
 
@@ -615,7 +617,7 @@ def test_a_killed_process_leaves_what_was_durable(tmp_path: Path, durability: Du
             Rig(path)
         process.send_signal(signal.SIGKILL)
         told = int([str(told), *process.stdout.read().split()][-1])
-    assert not layout.read_disk(path)[1].clean
+    assert not identity.read_disk(path)[1].clean
     check_prefix(path, told)
 
 

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from kvstore import storage
 from kvstore.machine.ordered import MemoryMap, OrderedMap
-from kvstore.storage import environment, layout, lazy, maps, rows
-from kvstore.storage.layout import Identity, StorageError
+from kvstore.storage import checksum, environment, lazy, maps, rows
+from kvstore.storage.errors import StorageError
+from kvstore.storage.identity import Identity
+from kvstore.storage.keys import STORE_NODES, table_name
 from tests.unit.storage.disks import CLUSTER, G0, G1, NODE, Gate, StoreRig, rows_of_open
 
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=80)
@@ -86,7 +88,7 @@ def test_a_map_is_a_plain_map(steps: list[Step], head: int) -> None:
         rig.commit()
         rig.settle()
         check_items(rig.map(), expected, b"", None)
-        nodes = len(rows_of_open(rig.state, layout.STORE_NODES))
+        nodes = len(rows_of_open(rig.state, STORE_NODES))
         assert bool(nodes) == any(len(key) > head for key, _ in expected.items(b"", None)), "no node is left"
         rig.disk.close()
 
@@ -123,8 +125,8 @@ def test_long_keys_are_in_order(store: StoreRig) -> None:
         found.delete(key)
     store.commit()
     store.settle()
-    assert rows_of_open(store.state, layout.STORE_NODES) == []
-    assert rows_of_open(store.state, layout.table_name("names")) == []
+    assert rows_of_open(store.state, STORE_NODES) == []
+    assert rows_of_open(store.state, table_name("names")) == []
 
 
 def test_groups_and_tables_are_apart(store: StoreRig) -> None:
@@ -226,7 +228,7 @@ def test_a_put_during_a_commit_is_for_the_next(store: StoreRig, monkeypatch: pyt
     gate.tickets.release()
     store.settle()
     assert dict(found.items(b"", None)) == {b"k": "two", b"l": "two"}
-    assert rows_of_open(store.state, layout.table_name("names")) == [(b"\0\0k", layout.seal(b"one"))]
+    assert rows_of_open(store.state, table_name("names")) == [(b"\0\0k", checksum.seal(b"one"))]
     assert not gate.waited_in_vain
 
 

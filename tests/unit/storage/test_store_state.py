@@ -19,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore import storage
-from kvstore.storage import Image, environment, images, layout, lazy, rows, runs, views
+from kvstore.storage import Image, checksum, environment, images, keys, lazy, rows, runs, views
 from kvstore.storage import store as stores
-from kvstore.storage.layout import BadSnapshot, Identity, StorageError
+from kvstore.storage.errors import BadSnapshot, StorageError
+from kvstore.storage.identity import Identity
 from multicast.durable import Checkpoint
 from multicast.errors import InvariantBroken
 from multicast.messages import Delivery
@@ -184,7 +185,7 @@ def test_old_deliveries_go_and_it_is_known_which(store: StoreRig, monkeypatch: p
     assert store.state.deliveries(G0, oldest, 1000) == DELIVERED[at:400]
     assert store.state.deliveries(G0, DELIVERED[at - 2].global_ts, 1000) == []
     assert store.state.count(G0) == 400
-    size = sum(max(512, len(value)) for _, value in rows_of_open(store.state, layout.STATE_DELIVERIES))
+    size = sum(max(512, len(value)) for _, value in rows_of_open(store.state, keys.STATE_DELIVERIES))
     assert size <= 10_000
     assert store.state._group(G0).ring == (oldest, size)
     store.disk.close()
@@ -498,7 +499,7 @@ def test_an_installed_snapshot_replaces_all_or_nothing(
         assert rig.state.deliveries(G0, DELIVERED[9].global_ts, 9) == DELIVERED[10:13]
         assert rig.state.oldest(G0) == DELIVERED[9].global_ts
         assert rig.state.open(G0)[0] == rig.image(b"after")
-        assert rows_of_open(rig.state, layout.STORE_NODES) == []
+        assert rows_of_open(rig.state, keys.STORE_NODES) == []
     found.disk.close()
 
 
@@ -614,11 +615,11 @@ def test_a_commit_under_way_does_not_mix_with_a_snapshot(
 
 
 def frames_of(*frames: object) -> list[bytes]:
-    return [images.frame(layout.seal(msgspec.msgpack.encode(frame))) for frame in frames]
+    return [images.frame(checksum.seal(msgspec.msgpack.encode(frame))) for frame in frames]
 
 
 HEAD: Final[tuple[Any, ...]] = (0, 0, 0, [], b"picture")
-ROW: Final = layout.seal(b"value")
+ROW: Final = checksum.seal(b"value")
 
 
 @pytest.mark.parametrize(
@@ -635,7 +636,7 @@ ROW: Final = layout.seal(b"value")
         (frames_of(HEAD, [0, "names", [b"b", b"a"], [ROW, ROW]], [1, 2]), "names has 61 after 62"),
         (frames_of(HEAD, *[[0, "names", [b"b"], [ROW]]] * 2, [1, 2]), "names has 62 after 62"),
         (frames_of(HEAD, [0, "names", [b"a"], [b"xxxxx"]], [1, 1]), "names, 61: the checksum of 5 bytes"),
-        (frames_of(HEAD, [0, "names", [b"a"], [layout.seal(b"\xff")]], [1, 1]), "names, 61: 'utf-8' codec"),
+        (frames_of(HEAD, [0, "names", [b"a"], [checksum.seal(b"\xff")]], [1, 1]), "names, 61: 'utf-8' codec"),
         (frames_of(HEAD, [2]), "Invalid value"),
         (frames_of(HEAD, 7), "Expected `array`"),
         (frames_of((-1, 0, 0, [], b"")), "no image: Expected `int` >= 0"),
@@ -676,7 +677,7 @@ def test_a_snapshot_may_be_cut_anywhere(store: StoreRig, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("database", "what"),
-    [(layout.STORE_IMAGES, "image"), (layout.STORE_RINGS, "ring"), (layout.table_name("names"), "names, 6b")],
+    [(keys.STORE_IMAGES, "image"), (keys.STORE_RINGS, "ring"), (keys.table_name("names"), "names, 6b")],
 )
 def test_damage_is_found_and_named(store: StoreRig, database: bytes, what: str) -> None:
     store.map().put(b"k", "v")

@@ -1,0 +1,75 @@
+"""Values with a checksum in front.
+
+LMDB has none of its own, and a disk that flips a bit must not change a promise.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+from kvstore.storage.errors import StorageError
+from kvstore.storage.keys import NUMBER, unpack
+from multicast.types import (
+    Timestamp,
+)
+
+# Values
+
+
+def seal(data: bytes) -> bytes:
+    """The value that keeps these bytes."""
+    return zlib.crc32(data).to_bytes(4, "big") + data
+
+
+def unseal(value: bytes, where: str) -> bytes:
+    """The bytes that were sealed."""
+    data = value[4:]
+    if len(value) < 4 or zlib.crc32(data) != int.from_bytes(value[:4], "big"):
+        raise StorageError(f"{where}: the checksum of {len(value)} bytes is wrong")
+    return data
+
+
+def seal_number(number: int) -> bytes:
+    """The value that keeps a number."""
+    return seal(NUMBER.pack(number))
+
+
+def unseal_number(value: bytes, where: str) -> int:
+    """The number that was sealed."""
+    number: int
+    (number,) = unpack(NUMBER, unseal(value, where), where)
+    return number
+
+
+def unseal_node(value: bytes, where: str) -> bytes:
+    """What the rows of a node begin with, whose number was sealed."""
+    return NUMBER.pack(unseal_number(value, where))
+
+
+def seal_base(number: int, batch: bytes) -> bytes:
+    """The value that keeps records that amount to all rows up to a number."""
+    return seal(NUMBER.pack(number) + batch)
+
+
+def unseal_base(value: bytes, where: str) -> tuple[int, bytes]:
+    """The number and the records that were sealed."""
+    data = unseal(value, where)
+    number: int
+    (number,) = unpack(NUMBER, data[: NUMBER.size], where)
+    return number, data[NUMBER.size :]
+
+
+_POSITION: Final = struct.Struct(">QQ")
+
+
+def seal_position(position: Timestamp, count: int) -> bytes:
+    """The value that keeps a group's position, and how many deliveries that is."""
+    return seal(_POSITION.pack(position, count))
+
+
+def unseal_position(value: bytes, where: str) -> tuple[Timestamp, int]:
+    """The position and the count that were sealed."""
+    position, count = unpack(_POSITION, unseal(value, where), where)
+    return Timestamp(position), count

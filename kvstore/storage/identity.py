@@ -1,0 +1,165 @@
+"""Whose disk this is, and how it was left.
+
+    disk.json   the disk's identity, and how it was left
+    lock        locked by the process that uses the disk
+    log/        LMDB: what acknowledgements promise
+    state/      LMDB: what deliveries did
+
+`disk.json` is not in LMDB because it must be readable when nothing else is: without fsync, a power cut may
+leave an environment that cannot even be opened safely.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from kvstore.config.addresses import NodeId
+from kvstore.storage.checksum import unseal_number
+from kvstore.storage.errors import LostDisk, StorageError
+
+FORMAT: Final = 6
+"""Of everything on the disk. Whoever changes any of it counts this up."""
+
+Durability: TypeAlias = Literal["fsync", "os"]
+"""Whether a commit waits for the disk, or leaves that to the operating system."""
+
+Keeps: TypeAlias = Literal["deliveries", "store"]
+"""What the state is: all deliveries, for bare multicast; or a store's tables."""
+
+
+# Directories
+
+DISK: Final = "disk.json"
+LOCK: Final = "lock"
+LOG: Final = "log"
+STATE: Final = "state"
+
+
+# Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose disk this is. None of it ever changes."""
+
+    cluster: str
+    node: NodeId
+    incarnation: int
+    """Random, in 1..2^63-1: a node that comes back with another disk is not the same replica."""
+    durability: Durability = "fsync"
+    keeps: Keeps = "deliveries"
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        for name in ("cluster", "node"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ValueError(f"{name} must be a name, not {getattr(self, name)!r}")
+        if self.durability not in get_args(Durability):
+            raise ValueError(f'durability must be "fsync" or "os", not {self.durability!r}')
+        if self.keeps not in get_args(Keeps):
+            raise ValueError(f'keeps must be "deliveries" or "store", not {self.keeps!r}')
+        if type(self.incarnation) is not int or not 0 < self.incarnation < 2**63:
+            raise ValueError(f"incarnation must be in 1..2^63-1, not {self.incarnation!r}")
+
+    @classmethod
+    def new(
+        cls, cluster: str, node: NodeId, durability: Durability = "fsync", keeps: Keeps = "deliveries"
+    ) -> Identity:
+        """A disk that never was."""
+        return cls(cluster, node, secrets.randbelow(2**63 - 1) + 1, durability, keeps)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """How a disk was left."""
+
+    clean: bool = True
+    boot: str = ""
+    """Of the operating system, when the disk was last in use."""
+
+    def __post_init__(self) -> None:
+        if type(self.clean) is not bool or not isinstance(self.boot, str):
+            raise ValueError(f"clean and boot cannot be {self.clean!r} and {self.boot!r}")
+
+
+def read_disk(path: Path) -> tuple[Identity, Left]:
+    """What `disk.json` says. Refuses a format that this program does not know."""
+    file = path / DISK
+    try:
+        said: Any = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise StorageError(f"{path} has no disk: there is no {DISK}") from None
+    except OSError as error:
+        raise StorageError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise StorageError(f"{file} is not JSON: {error}") from error
+    if not isinstance(said, dict) or "format" not in said:
+        raise StorageError(f"{file} does not say which format the disk has")
+    if said["format"] != FORMAT:
+        raise StorageError(f"{path} has format {said['format']}, but this program knows only format {FORMAT}")
+    try:
+        left = Left(said.pop("clean"), said.pop("boot"))
+        identity = Identity(**said)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StorageError(f"{file} is no disk's identity: {error}") from error
+    return identity, left
+
+
+def write_disk(path: Path, identity: Identity, left: Left) -> None:
+    """Replace `disk.json`, durably: after a crash it is either the old one or this."""
+    said = dataclasses.asdict(identity) | dataclasses.asdict(left)
+    replacement = path / f"{DISK}.new"
+    try:
+        with replacement.open("w") as file:
+            json.dump(said, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        replacement.replace(path / DISK)
+        sync_directory(path)
+    except OSError as error:
+        raise StorageError(f"{path / DISK} cannot be written: {error.strerror}") from error
+
+
+def check_owner(path: Path, identity: Identity, cluster: str, node: NodeId, keeps: Keeps) -> None:
+    """Refuse a disk of another cluster or node, or for something else."""
+    if identity.cluster != cluster:
+        raise StorageError(f"{path} is a disk of cluster {identity.cluster!r}, not of {cluster!r}")
+    if identity.node != node:
+        raise StorageError(f"{path} is the disk of node {identity.node!r}, not of {node!r}")
+    if identity.keeps != keeps:
+        raise StorageError(f"{path} is a disk for {identity.keeps!r}, not for {keeps!r}")
+
+
+def check_incarnation(path: Path, identity: Identity, value: bytes) -> None:
+    """Refuse an environment that came from another disk. The value is what it has as `INCARNATION`."""
+    found = unseal_number(value, f"{path}, incarnation")
+    if found != identity.incarnation:
+        raise StorageError(f"{path} is of incarnation {found:x}, but its disk of {identity.incarnation:x}")
+
+
+def check_lost(path: Path, identity: Identity, left: Left, boot: str) -> None:
+    """Refuse a disk that nobody synced, if the machine has stopped since."""
+    if identity.durability == "os" and not left.clean and left.boot != boot:
+        raise LostDisk(
+            f"{path} was in use, with durability 'os', when its machine stopped: it may lack promises"
+        )
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def boot_id() -> str:
+    """Which run of the operating system this is."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,0 +1,128 @@
+"""Names of sub-databases, and the keys of their rows.
+
+Keys are big-endian, so that LMDB's order is that of the numbers.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from kvstore.storage.errors import StorageError
+from multicast.types import (
+    GROUPS_MAX,
+    ClientId,
+    GroupId,
+    MessageId,
+    Timestamp,
+)
+
+# Sub-databases
+
+META: Final = b"meta"
+"""In both environments: `INCARNATION`, so that they cannot be mixed with another disk's."""
+
+LOG_ROWS: Final = b"rows"
+"""(group, number of the last batch in it): records that became durable together."""
+
+LOG_BASES: Final = b"bases"
+"""group: a number, and records that amount to all rows up to it. Such rows are only waiting to be deleted."""
+
+STATE_POSITIONS: Final = b"positions"
+"""group: the global timestamp of its last delivery, and how many there are."""
+
+STATE_DELIVERIES: Final = b"deliveries"
+"""(group, global timestamp of the last of them): a run of deliveries."""
+
+STATE_CLIENTS: Final = b"clients"
+"""(group, client): the low watermark of the delivered ids, if it is above 0."""
+
+STATE_PLACES: Final = b"places"
+"""(group, client, sequence, digest): global timestamp of a delivery at or above the client's watermark."""
+
+STORE_IMAGES: Final = b"images"
+"""group: everything of a store that is in no table."""
+
+STORE_RINGS: Final = b"rings"
+"""group: which of the last deliveries `STATE_DELIVERIES` still has, and how many bytes they are."""
+
+STORE_NODES: Final = b"nodes"
+"""(node, the rest of a long key, or its next part): as in a table. See `kvstore.storage.rows`."""
+
+LOG_DATABASES: Final = (META, LOG_ROWS, LOG_BASES)
+DELIVERIES_DATABASES: Final = (META, STATE_POSITIONS, STATE_DELIVERIES, STATE_CLIENTS, STATE_PLACES)
+STORE_DATABASES: Final = (META, STORE_IMAGES, STORE_RINGS, STATE_DELIVERIES, STORE_NODES)
+
+INCARNATION: Final = b"incarnation"
+
+
+# Keys. A row of a group has its group's key as prefix.
+
+_GROUP: Final = struct.Struct(">H")
+_PAIR: Final = struct.Struct(">HQ")
+_PLACE: Final = struct.Struct(">HQQQ")
+NUMBER: Final = struct.Struct(">Q")
+
+group_key = _GROUP.pack
+
+
+def row_key(group: GroupId, number: int) -> bytes:
+    """Of a row of the log."""
+    return _PAIR.pack(group, number)
+
+
+def run_key(group: GroupId, last: Timestamp) -> bytes:
+    """Of a run of deliveries, which ends with this one."""
+    return _PAIR.pack(group, last)
+
+
+def client_key(group: GroupId, client: ClientId) -> bytes:
+    """Of a client's low watermark."""
+    return _PAIR.pack(group, client)
+
+
+def place_key(group: GroupId, mid: MessageId) -> bytes:
+    """Of a delivery's place in the order."""
+    return _PLACE.pack(group, *mid)
+
+
+NODE_BYTES: Final = NUMBER.size
+
+
+def table_name(name: str) -> bytes:
+    """The sub-database of a store's table: (group, key), or what leads to the rest of a long key."""
+    return b"table " + name.encode()
+
+
+def number_of_node(key: bytes) -> int:
+    """Whose row this is."""
+    return int.from_bytes(key[:NODE_BYTES], "big")
+
+
+def group_of_key(key: bytes, where: str) -> GroupId:
+    """Whose row this is."""
+    group: int
+    (group,) = unpack(_GROUP, key[: _GROUP.size], where)
+    if group >= GROUPS_MAX:
+        raise StorageError(f"{where}: the key {key.hex()} has the group {group}")
+    return GroupId(group)
+
+
+def number_of_key(key: bytes, where: str) -> int:
+    """What follows the group: a row's number, a run's last global timestamp, a client."""
+    number: int
+    _, number = unpack(_PAIR, key, where)
+    return number
+
+
+def mid_of_key(key: bytes, where: str) -> MessageId:
+    """Whose place this is."""
+    _, client, sequence, digest = unpack(_PLACE, key, where)
+    return MessageId(client, sequence, digest)
+
+
+def unpack(form: struct.Struct, data: bytes, where: str) -> tuple[Any, ...]:
+    """Unpack a key or value of exactly this form. Raises `StorageError`."""
+    if len(data) != form.size:
+        raise StorageError(f"{where}: {data.hex()} has {len(data)} bytes, not {form.size}")
+    return form.unpack(data)

@@ -1,0 +1,326 @@
+"""One TCP connection, cut into frames: what both sides share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from kvstore.wire.frames import Envelope, encode
+from multicast.errors import InvalidArgument
+
+logger = logging.getLogger(__name__)
+
+HELLO_MAX: Final = 4096
+"""Bytes of a Hello or of its answer: what a stranger can make us keep."""
+
+SWEEPS: Final = 4
+"""An idle time-out is so many looks at a connection, not a time: if this process was stopped meanwhile, what
+has come for it counts as heard."""
+
+HEADER_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLimits:
+    """What connections may cost, in bytes, connections and seconds."""
+
+    frame: int = 16 << 20
+    """The largest frame, in and out."""
+    buffer: int = 32 << 20
+    """Unsent on one connection; beyond it, the connection is reset."""
+    clients: int = 256
+    """Connections of clients."""
+    peers: int = 256
+    """Other nodes, those included that nobody told us of but themselves."""
+    strangers: int = 64
+    """Connections that have not said Hello yet."""
+    handshake_s: float = 5.0
+    idle_s: float = 10.0
+    """How long a connection that was accepted may be silent. Whoever dialled breaks the silence in time."""
+    backoff_min_s: float = 0.05
+    backoff_max_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:  # NaN is refused too
+                raise InvalidArgument(f"{name} must be positive, not {getattr(self, name)}")
+        if self.frame >= 1 << 8 * HEADER_BYTES:
+            raise InvalidArgument(f"frame ({self.frame}) does not fit a length of {HEADER_BYTES} bytes")
+        if self.buffer < self.frame + HEADER_BYTES:
+            raise InvalidArgument(f"buffer ({self.buffer}) must have room for a frame ({self.frame})")
+
+
+@dataclass(slots=True)
+class LinkCounts:
+    """What happened on the connections with one node, with all clients, or with strangers."""
+
+    connections: int = 0
+    """That were welcomed, in either direction."""
+    frames_in: int = 0
+    bytes_in: int = 0
+    frames_out: int = 0
+    bytes_out: int = 0
+    dropped: int = 0
+    """Frames not sent, for want of a connection, of room or by a cut; or cut off when they came."""
+    resets: int = 0
+    """Connections dropped because the other side did not read fast enough, or a message fits no frame."""
+    timeouts: int = 0
+    """Connections dropped because the other side was silent."""
+    bad_frames: int = 0
+    """Bytes that no correct node or client sends."""
+    refusals: int = 0
+    """Hellos refused."""
+    refused: int = 0
+    """Our own Hellos that were refused."""
+
+
+class WarnOnce:
+    """Says everything once: whoever keeps coming back with the same mistake does not fill the log."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[str, str]] = set()
+
+    def warn(self, who: str, what: str, text: str) -> None:
+        """Log a warning, unless this peer got the same one before."""
+        if (who, what) not in self._said:
+            self._said.add((who, what))
+            logger.warning("%s: %s (said once)", who, text)
+
+
+class Delay:
+    """Hands on what it is given after a while, in order: the emulated way of a frame."""
+
+    def __init__(self, delay_s: float, hand_on: Callable[[bytes], None]) -> None:
+        self.delay_s = delay_s
+        self.bytes = 0
+        """On their way."""
+        self._hand_on = hand_on
+        self._loop = asyncio.get_running_loop()
+        self._frames: deque[tuple[float, bytes]] = deque()
+
+    def put(self, data: bytes) -> None:
+        """Pass the bytes on once the delay is over."""
+        self._frames.append((self._loop.time() + self.delay_s, data))
+        self.bytes += len(data)
+        if len(self._frames) == 1:
+            self._loop.call_later(self.delay_s, self._arrive)
+
+    def _arrive(self) -> None:
+        """All have the same delay, so the first is always the first that is due."""
+        now = self._loop.time()
+        while self._frames:
+            due, data = self._frames[0]
+            if due > now:
+                self._loop.call_at(due, self._arrive)
+                return
+            self._frames.popleft()
+            self.bytes -= len(data)
+            self._hand_on(data)
+
+    def clear(self) -> None:
+        """What is under way is lost."""
+        self._frames.clear()
+        self.bytes = 0
+
+
+class Connection(asyncio.Protocol):
+    """One TCP connection, cut into frames. Subclasses say what to do with one."""
+
+    transport: asyncio.Transport
+
+    def __init__(
+        self, name: str, limits: LinkLimits, counts: LinkCounts, once: WarnOnce, delay_s: float = 0.0
+    ) -> None:
+        self.name = name
+        """Of the other side."""
+        self.limits = limits
+        self.counts = counts
+        self.once = once
+        self.frame_max = HELLO_MAX
+        self.over = False
+        """Nothing that still comes is looked at."""
+        self.held = False
+        """What comes is kept: the node has enough to do."""
+        self.silent = 0
+        """Sweeps since anything came."""
+        self.spoken = False
+        """Something was sent since the last sweep."""
+        self._loop = asyncio.get_running_loop()
+        self.lost = self._loop.create_future()
+        self._rest = bytearray()
+        """What has come of the next frame; or, while held, of any number of frames."""
+        self._wanted = 0
+        """Length of the rest from which on it is worth a look."""
+        self._delayed = Delay(delay_s, self._write)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start: the connection is open."""
+        self.transport = cast(asyncio.Transport, transport)
+        tune(self.transport, self.limits.idle_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End: the connection is closed, by either side."""
+        self.over = True
+        self._delayed.clear()
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    # What comes
+
+    def data_received(self, data: bytes) -> None:
+        """Cut what arrives into frames."""
+        self.silent = 0
+        if self._rest:
+            self._rest += data  # grows with what has come, whatever length was announced
+            if self.held or len(self._rest) < self._wanted:
+                return
+            data = bytes(self._rest)
+            self._rest.clear()
+        self._cut(data)
+
+    def _cut(self, data: bytes) -> None:
+        start = 0
+        self._wanted = 0
+        while not (self.over or self.held):
+            body = start + HEADER_BYTES
+            if len(data) < body:
+                break
+            size = int.from_bytes(data[start:body], "big")
+            if size > self.frame_max:
+                self.bad(f"a frame of {size} bytes was announced; {self.frame_max} are allowed")
+                return
+            if len(data) < body + size:
+                self._wanted = HEADER_BYTES + size
+                break
+            start = body + size
+            self.frame(data[body:start])
+        if not self.over:
+            self._rest += data[start:]
+
+    def eof_received(self) -> None:
+        """Close: the peer sends nothing more."""
+        if self._rest and not self.over:
+            self.bad("the connection ended within a frame")
+
+    def frame(self, data: bytes) -> None:
+        """A whole frame has come."""
+        raise NotImplementedError
+
+    def bad(self, why: str) -> None:
+        """No correct node sends this: the connection is not worth keeping."""
+        self.counts.bad_frames += 1
+        self.once.warn(self.name, "bad frame", f"connection closed: {why:.200}")
+        self.abort()
+
+    def hold(self) -> None:
+        """Read no more for now."""
+        self.held = True
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def release(self) -> None:
+        """Go on with what has been kept, then read on."""
+        self.held = False
+        self.silent = 0
+        data = bytes(self._rest)
+        self._rest.clear()
+        self._cut(data)
+        if not (self.held or self.over or self.transport.is_closing()):
+            self.transport.resume_reading()
+
+    # What goes
+
+    def say(self, envelopes: Sequence[Envelope]) -> None:
+        """All of this, as one frame if it fits into one."""
+        data = encode(envelopes)
+        if len(data) <= self.limits.frame:
+            self.put(data)
+        elif halves := split_in_two(envelopes):
+            for half in halves:
+                self.say(half)
+        else:  # It is lost, so the connection ends: nothing may be missing within one.
+            self.counts.dropped += 1
+            self.counts.resets += 1
+            self.once.warn(self.name, "too large", f"reset: a message of {len(data)} bytes fits no frame")
+            self.abort()
+
+    def put(self, data: bytes) -> None:
+        """Send a frame, unless the other side is too far behind: that ends the connection."""
+        if self.over or self.transport.is_closing():
+            self.counts.dropped += 1
+            return
+        unsent = self.transport.get_write_buffer_size() + self._delayed.bytes
+        if unsent + HEADER_BYTES + len(data) > self.limits.buffer:
+            self.counts.dropped += 1
+            self.counts.resets += 1
+            logger.warning("%s: connection reset, %d bytes are unsent", self.name, unsent)
+            self.abort()
+        elif self._delayed.delay_s:
+            self._delayed.put(data)
+        else:
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        if self.over or self.transport.is_closing():
+            return
+        self.spoken = True
+        self.counts.frames_out += 1
+        self.counts.bytes_out += len(data)
+        self.write(data)
+
+    def write(self, data: bytes) -> None:
+        """The bytes of a frame."""
+        self.transport.write(len(data).to_bytes(HEADER_BYTES, "big") + data)
+
+    def ping(self) -> None:
+        """Break the silence, if there was any."""
+        if not (self.spoken or self.over or self.transport.is_closing()):
+            self.transport.write(bytes(HEADER_BYTES))
+        self.spoken = False
+
+    def finish(self) -> None:
+        """End it when everything is sent."""
+        self.over = True
+        self.transport.close()
+
+    def abort(self) -> None:
+        """End it now."""
+        self.over = True
+        self._delayed.clear()
+        self._rest.clear()
+        self.transport.abort()
+
+
+def tune(transport: asyncio.Transport, idle_s: float) -> None:
+    """Send at once; and notice a machine that is gone, or that leaves what we send unread."""
+    sock: socket.socket = transport.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    seconds = max(1, round(idle_s / 2))
+    options = {
+        "TCP_NODELAY": 1,
+        "TCP_KEEPIDLE": seconds,
+        "TCP_KEEPINTVL": max(1, seconds // 3),
+        "TCP_KEEPCNT": 3,
+        "TCP_USER_TIMEOUT": round(idle_s * 1000),
+    }
+    for name, value in options.items():
+        option = getattr(socket, name, None)  # some are Linux's only
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def split_in_two(envelopes: Sequence[Envelope]) -> list[Sequence[Envelope]]:
+    """Two parts of what is too much for one frame, in order; none, if it is a single message."""
+    if len(envelopes) > 1:
+        middle = len(envelopes) // 2
+        return [envelopes[:middle], envelopes[middle:]]
+    [(sender, receiver, messages)] = envelopes
+    middle = len(messages) // 2
+    if not middle:
+        return []
+    return [[(sender, receiver, messages[:middle])], [(sender, receiver, messages[middle:])]]

@@ -1,0 +1,263 @@
+"""The side that dials: a connection to one node, kept open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+
+from google.protobuf.message import DecodeError
+from wbkv_proto.link_pb2 import Answer, Hello, Reason
+
+from kvstore.config.addresses import Address, NodeId
+from kvstore.wire.connection import Connection, Delay, LinkCounts, LinkLimits, WarnOnce
+from kvstore.wire.frames import Envelope, WireError, decode
+
+logger = logging.getLogger(__name__)
+
+
+# The side that dials
+
+
+class Link:
+    """Keeps a connection to one node open, and sends on it.
+
+    A new connection is made only when the old one is given up. Frames follow the answer to Hello, so none is
+    on its way by an old connection once the other side has seen a new one.
+    """
+
+    def __init__(
+        self,
+        node: NodeId,
+        addresses: Mapping[NodeId, Address],
+        hello: Hello,
+        limits: LinkLimits,
+        *,
+        on_frame: Callable[[list[Envelope]], None] | None = None,
+        delay_s: float = 0.0,
+    ) -> None:
+        """`addresses` is looked at each time. `on_frame` takes what comes back, and may raise `WireError`;
+        without it, nothing may. `delay_s` is how long frames take, there and back: to emulate a long way.
+        """
+        self.node = node
+        self.hello = Hello()
+        self.hello.CopyFrom(hello)
+        self.hello.to = node
+        self.limits = limits
+        self.on_frame = on_frame
+        self.delay_s = delay_s
+        self.counts = LinkCounts()
+        self.once = WarnOnce()
+        self.problem = "not dialled yet"
+        """Why there is no connection, if there is none."""
+        self.tried = asyncio.Event()
+        """The first attempt has succeeded or failed."""
+        self.cut = False
+        self._lossy = False
+        """A cut has dropped something of what the connection should have carried."""
+        self._addresses = addresses
+        self._connection: Outbound | None = None
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether what is sent now has a chance."""
+        return self._connection is not None and not self._connection.over
+
+    def start(self) -> None:
+        """Dial, again and again."""
+        self._task = asyncio.get_running_loop().create_task(self._dial(), name=f"link to {self.node}")
+
+    def send(self, envelopes: Sequence[Envelope]) -> None:
+        """One frame, if there is a connection."""
+        if self._connection is None or self.cut:
+            self.counts.dropped += 1
+            self._lossy = True
+        else:
+            self._connection.say(envelopes)
+
+    def heal(self) -> None:
+        """End a cut. What it dropped must not be missing within a connection, so a new one is made."""
+        if self.cut and self._lossy and self._connection is not None:
+            self._connection.abort()
+        self.cut = False
+
+    def wake(self) -> None:
+        """The node is there: do not wait until the end of the back-off."""
+        self._woken.set()
+
+    def sweep(self) -> None:
+        """Called several times in an idle time-out."""
+        if self._connection is not None:
+            self._connection.ping()
+
+    async def close(self, flush_s: float = 0.0) -> None:
+        """Hang up, when everything is sent or the time is over."""
+        if self._task is None:
+            return
+        if self._connection is not None:
+            self._connection.finish()
+            await asyncio.wait([self._connection.lost], timeout=flush_s)
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _dial(self) -> None:
+        loop = asyncio.get_running_loop()
+        low, high = self.limits.backoff_min_s, self.limits.backoff_max_s
+        attempts, said = 0, ""
+        while True:
+            started = loop.time()
+            self._woken.clear()
+            await self._connect()
+            self.tried.set()
+            if self.problem != said:
+                said = self.problem
+                logger.info("no connection to %s: %s", self.node, said)
+            attempts = 0 if loop.time() - started > high else attempts + 1
+            pause = min(high, low * 2 ** min(attempts, 30)) * random.uniform(0.5, 1)
+            await asyncio.sleep(min(pause, low))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause - low):
+                    await self._woken.wait()
+
+    async def _connect(self) -> None:
+        """One connection, from beginning to end."""
+        host, port = self._addresses[self.node]
+        sock: socket.socket | None = None
+        connection: Outbound | None = None
+        try:
+            async with asyncio.timeout(self.limits.handshake_s):
+                sock = await _reach(host, port)
+                connection = await self._adopt(sock)
+                self.problem = await connection.answered
+            if not self.problem:
+                self._connection = connection
+                self._lossy = False
+                self.counts.connections += 1
+                self.tried.set()
+                logger.info("connected to %s at %s:%s", self.node, host, port)
+                await connection.lost
+                self.problem = "the connection was lost"
+        except TimeoutError:
+            self.problem = f"no answer from {host}:{port} within {self.limits.handshake_s} s"
+        except (OSError, ValueError, OverflowError) as error:  # no address at all gives the last two
+            self.problem = f"cannot connect to {host}:{port}: {error}"
+        finally:
+            self._connection = None
+            if connection is not None:
+                connection.abort()
+                await connection.lost
+            if sock is not None:
+                # The loop has closed it. If the other side was quick to reset it, uvloop has not told it so,
+                # and it would close whatever gets its number next.
+                sock.detach()
+
+    async def _adopt(self, sock: socket.socket) -> Outbound:
+        """The loop takes the socket over, and is not disturbed: uvloop would neither use nor close it."""
+        loop = asyncio.get_running_loop()
+        adopting = loop.create_task(loop.create_connection(lambda: Outbound(self), sock=sock))
+        try:
+            _, connection = await asyncio.shield(adopting)
+        except asyncio.CancelledError:
+            _, connection = await adopting
+            connection.abort()
+            await connection.lost
+            raise
+        return connection
+
+
+async def _reach(host: str, port: int) -> socket.socket:
+    """A socket that is connected to the first of the host's addresses where somebody listens."""
+    loop = asyncio.get_running_loop()
+    problem = OSError(f"{host} has no address")
+    for family, kind, proto, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.settimeout(0)
+            await loop.sock_connect(sock, address)
+            if sock.getsockname() != sock.getpeername():
+                return sock
+            # Nobody listens, and TCP has connected the port to itself. Its owner will want it back: at once.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            problem = ConnectionRefusedError(f"nobody listens on {host}:{port}")
+        except OSError as error:
+            problem = error
+        except BaseException:
+            sock.close()
+            raise
+        sock.close()
+    raise problem
+
+
+class Outbound(Connection):
+    """A connection that was dialled."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(f"node {link.node}", link.limits, link.counts, link.once, link.delay_s)
+        self.answered: asyncio.Future[str] = self._loop.create_future()
+        """What is wrong; empty if we are welcome."""
+        self._link = link
+        self._coming = Delay(link.delay_s, self._take)
+        self._number = secrets.randbits(64)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start: the connection is open."""
+        super().connection_made(transport)
+        hello = Hello()
+        hello.CopyFrom(self._link.hello)
+        hello.connection = self._number
+        self.write(hello.SerializeToString())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End: the connection is closed, by either side."""
+        super().connection_lost(exc)
+        self._coming.clear()
+        if not self.answered.done():
+            self.answered.set_result("it hung up on our Hello")
+
+    def frame(self, data: bytes) -> None:
+        """Handle one whole frame."""
+        if not self.answered.done():
+            self._answer(data)
+        elif data and self._link.on_frame is not None:
+            self.counts.frames_in += 1
+            self.counts.bytes_in += len(data)
+            if self._coming.delay_s:
+                self._coming.put(data)
+            else:
+                self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        if self.over or self._link.on_frame is None:
+            return
+        try:
+            self._link.on_frame(decode(data))
+        except WireError as error:
+            self.bad(str(error))
+
+    def _answer(self, data: bytes) -> None:
+        """Welcome, or the reason why not."""
+        try:
+            answer = Answer.FromString(data)
+        except DecodeError as error:
+            self.bad(f"not an answer: {error}")
+            return
+        refusal = answer.refusal
+        if answer.HasField("refusal"):
+            reason = Reason.Name(refusal.reason) if refusal.reason in Reason.values() else "refused"
+            problem = f"we are refused: {refusal.text!r:.300}"
+            self.counts.refused += 1
+            self.once.warn(self.name, reason, problem)
+            self.answered.set_result(problem)
+            self.abort()
+        elif answer.welcome.connection != self._number:
+            self.bad("this does not answer our Hello")
+        else:
+            self.frame_max = 0 if self._link.on_frame is None else self.limits.frame
+            self.answered.set_result("")
