@@ -30,7 +30,7 @@ from kvstore.node.ports import Application
 from kvstore.server.engine import EPOCH_S
 from kvstore.storage.identity import Durability
 from kvstore.store.application import StoreApplication
-from kvstore.store.questions import Strict
+from kvstore.store.questions import StrictRead
 from multicast.types import TICKS_PER_S, ClientId
 
 COLD_BYTES = 16 << 20
@@ -114,7 +114,7 @@ class Cluster:
         gateway = random.choice(self.hosts).store.gateway
         outcomes: list[Any] = []
         key = random.choice(random.choice(self.keys))
-        question = Strict((Get(key),))
+        question = StrictRead((Get(key),))
         gateway.ask(gateway.placement.group_of(key), question, outcomes.append, of_leader=True)
         self._kick(gateway)
         self.wait_for(outcomes, 1)

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 from kvstore.machine import (
     Delivered,
     Machine,
-    Picture,
+    MachineState,
     Placement,
     Request,
     Store,
     Transaction,
     decode_request,
-    encode_picture,
+    encode_machine_state,
     encode_request,
     encode_result,
 )
@@ -50,7 +50,7 @@ def requests(count: int, keys: int, *, condition: bool = False) -> list[bytes]:
 
 def execute(groups: tuple[GroupId, ...], payloads: list[bytes]) -> tuple[float, Machine]:
     """Microseconds of CPU per message."""
-    machine = Machine(groups[0], Store(), Picture(Placement.evenly(groups)))
+    machine = Machine(groups[0], Store(), MachineState(Placement.evenly(groups)))
     mids = [MessageId(ClientId(99), i, 7) for i in range(len(payloads))]
     begin = time.process_time()
     for start in range(0, len(payloads), BATCH):
@@ -59,7 +59,7 @@ def execute(groups: tuple[GroupId, ...], payloads: list[bytes]) -> tuple[float, 
             machine.deliver(Delivered(gts, mids[i], groups, decode_request(payloads[i])))
         for executed in machine.drain().results:
             encode_result(executed.result)
-        encode_picture(machine.picture())
+        encode_machine_state(machine.picture())
     return (time.process_time() - begin) / len(payloads) * 1e6, machine
 
 

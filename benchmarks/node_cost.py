@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hosting import Host
-from kvstore.bare.application import Sequencing
+from kvstore.bare.application import BareMulticast
 from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
 from kvstore.node.directory import Directory
@@ -47,7 +47,7 @@ class Bare(Host):
 
     def application(self, config: Config) -> Application:
         """Only the order counts."""
-        return Sequencing(self.disk.state)
+        return BareMulticast(self.disk.state)
 
     def now(self) -> float:
         """`ports.Clock`."""

@@ -28,8 +28,8 @@ from kvstore.config.addresses import NodeId
 from kvstore.machine import TABLES
 from kvstore.machine.results import WRITTEN, Outcome
 from kvstore.machine.sessions import Stored
-from kvstore.machine.versions import Change, Version
-from kvstore.storage import Image, keys
+from kvstore.machine.versions import KeyChange, Version
+from kvstore.storage import GroupCheckpoint, keys
 from kvstore.storage.identity import Durability, Identity
 from kvstore.storage.rows import LmdbRows, chunks
 from multicast.durable import Accepted, Checkpoint, Dropped, Record
@@ -101,7 +101,7 @@ class StoreLoop:
     def commit(self) -> None:
         """Commit, and wait for the disk."""
         state = self.disk.state
-        state.commit({GROUP: Image(Checkpoint(), b"")}, 0)
+        state.commit({GROUP: GroupCheckpoint(Checkpoint(), b"")}, 0)
         while self.pump():
             pass
         event = self.events.get(timeout=60)
@@ -130,7 +130,7 @@ class StoreLoop:
                 if reads:
                     latest.get(key)
                 latest.put(key, Version(value, revision, revision, 1))
-                changes.append(Change(key, value, revision, 1, 0))
+                changes.append(KeyChange(key, value, revision, 1, 0))
             history.put(revision, tuple(changes))
             results.put((client, DEST, sequence), Stored(7, revision, RESULT))
             if sequence >= 8:

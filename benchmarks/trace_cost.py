@@ -24,7 +24,7 @@ from kvstore.config.addresses import NodeId
 from kvstore.machine.codec import digest_of, encode_request
 from kvstore.machine.commands import Request
 from kvstore.machine.request import Put, Transaction
-from kvstore.node.recorder import Recorder
+from kvstore.node.recorder import DeliveryRecorder
 from multicast.messages import Delivery
 from multicast.types import ClientId, GroupId, MessageId, Timestamp
 
@@ -60,10 +60,10 @@ def at_a_node(folder: Path) -> Iterator[tuple[str, float]]:
     """A delivery, by how many come together."""
     found = deliveries()
     for together in (1, 4, 64):
-        recorder = Recorder(folder, NodeId("n1"), requests=True)
+        recorder = DeliveryRecorder(folder, NodeId("n1"), requests=True)
         recorder.began(GROUPS[0], Timestamp(0))
 
-        def work(recorder: Recorder = recorder, together: int = together) -> None:
+        def work(recorder: DeliveryRecorder = recorder, together: int = together) -> None:
             for first in range(0, COUNT, together):
                 recorder.delivered(GROUPS[0], found[first : first + together])
             recorder.write()

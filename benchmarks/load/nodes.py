@@ -50,7 +50,7 @@ def running(
     """The cluster of a plan, started and ready. Without a folder, its data is temporary.
 
     It serves any plan that differs in the load only. `trace` is where nodes record what they deliver. `nodes`
-    and `groups` place replicas in another way than `kvstore.config.model.placed` does.
+    and `groups` place replicas in another way than `kvstore.config.model.default_members` does.
     """
     count = plan.nodes if nodes is None else nodes
     regions = {f"n{n + 1}": REGIONS[n % len(REGIONS)] for n in range(count)} if plan.regions else None

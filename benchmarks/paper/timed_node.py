@@ -14,13 +14,13 @@ from pathlib import Path
 
 from kvstore.commands.serve import main
 from kvstore.config.addresses import NodeId
-from kvstore.node.recorder import Recorder
+from kvstore.node.recorder import DeliveryRecorder
 from kvstore.server import engine
 from multicast.messages import Delivery
 from multicast.types import GroupId
 
 
-class TimedRecorder(Recorder):
+class TimedRecorder(DeliveryRecorder):
     """Deliveries with their times."""
 
     def __init__(self, folder: Path, node: NodeId, *, requests: bool) -> None:
@@ -44,5 +44,5 @@ class TimedRecorder(Recorder):
 
 
 if __name__ == "__main__":
-    setattr(engine, "Recorder", TimedRecorder)  # noqa: B010 - it is what nodes make, not what `engine` offers
+    setattr(engine, "DeliveryRecorder", TimedRecorder)  # noqa: B010 - it is what nodes make, not what `engine` offers
     sys.exit(main())

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from kvstore.api.errors import METADATA, STATUS, ResponseTooLarge, tell
-from kvstore.api.methods import Backing, Methods, Streaming, Unary
+from kvstore.api.errors import METADATA, STATUS, ResponseTooLarge, to_error
+from kvstore.api.methods import ApiContext, Methods, Streaming, Unary
 from kvstore.store.errors import DeadlinePassed, InvalidRequest, Unavailable
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -24,7 +24,7 @@ M = TypeVar("M", bound=Message)
 class Calls:
     """Makes gRPC's handlers of methods."""
 
-    def __init__(self, backing: Backing) -> None:
+    def __init__(self, backing: ApiContext) -> None:
         self._facts = backing.facts
         self._options = backing.options
         self.stopping = False
@@ -71,7 +71,7 @@ class Calls:
 
     async def fail(self, context: Context, error: Exception) -> None:
         """End the call with an error."""
-        told = tell(error, self._facts.topology)
+        told = to_error(error, self._facts.topology)
         trailing = ((METADATA, told.SerializeToString()),)
         try:
             await context.abort(STATUS[told.code], told.message, trailing)

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from wbkv_proto.v1 import cluster_pb2 as cluster
 
 from kvstore.api.health import serves
-from kvstore.api.methods import Backing, Methods, Unary
+from kvstore.api.methods import ApiContext, Methods, Unary
 from kvstore.machine.placement import Scheme
 
 SERVICE: Final = "wbkv.v1.Cluster"
@@ -19,7 +19,7 @@ _SCHEME: Final = {Scheme.HASHED: cluster.Placement.HASHED, Scheme.ORDERED: clust
 class Cluster:
     """The servicer."""
 
-    def __init__(self, backing: Backing) -> None:
+    def __init__(self, backing: ApiContext) -> None:
         self._backing = backing
         self.methods: Methods = {
             "Topology": Unary(cluster.TopologyRequest, self._topology),

@@ -9,10 +9,10 @@ from itertools import accumulate
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from kvstore.machine.results import Entry
+from kvstore.machine.results import KeyValue
 
 
-def columns_of(entries: Sequence[Entry], *, values: bool) -> kv.Columns:
+def columns_of(entries: Sequence[KeyValue], *, values: bool) -> kv.Columns:
     """With their values, or without."""
     keys = [entry.key for entry in entries]
     found = kv.Columns(

@@ -37,10 +37,10 @@ from kvstore.machine.request import (
 )
 from kvstore.machine.results import (
     Deleted,
-    Entry,
     Failed,
     Fault,
     Got,
+    KeyValue,
     Number,
     OperationResult,
     Scanned,
@@ -292,7 +292,7 @@ def identity_of(message: kv.TxnRequest | kv.PutRequest | kv.DeleteRequest) -> Id
 # Results
 
 
-def entry_fields(entry: Entry) -> dict[str, Any]:
+def entry_fields(entry: KeyValue) -> dict[str, Any]:
     """An entry, as the arguments of its message."""
     return {
         "key": entry.key,

@@ -63,42 +63,44 @@ class UnknownService(InvalidRequest):
     """The health of something that there is not was asked for."""
 
 
-class _Told(NamedTuple):
+class ApiError(NamedTuple):
+    """How an exception is reported: its kind, its gRPC status, and whether a retry can help."""
+
     kind: Error.Kind
     status: grpc.StatusCode
     retryable: bool = False
     same_id: bool = False
 
 
-_TOLD: Final[Mapping[type[BaseException], _Told]] = {
-    InvalidRequest: _Told(Error.INVALID_REQUEST, grpc.StatusCode.INVALID_ARGUMENT),
-    LimitExceeded: _Told(Error.LIMIT_EXCEEDED, grpc.StatusCode.INVALID_ARGUMENT),
-    UnknownService: _Told(Error.INVALID_REQUEST, grpc.StatusCode.NOT_FOUND),
-    Unavailable: _Told(Error.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE, retryable=True, same_id=True),
-    WrongPartition: _Told(Error.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE, retryable=True, same_id=True),
-    Overloaded: _Told(Error.OVERLOADED, grpc.StatusCode.RESOURCE_EXHAUSTED, retryable=True),
-    OutcomeUnknown: _Told(Error.OUTCOME_UNKNOWN, grpc.StatusCode.UNKNOWN, retryable=True, same_id=True),
-    DeadlinePassed: _Told(
+ERROR_MAP: Final[Mapping[type[BaseException], ApiError]] = {
+    InvalidRequest: ApiError(Error.INVALID_REQUEST, grpc.StatusCode.INVALID_ARGUMENT),
+    LimitExceeded: ApiError(Error.LIMIT_EXCEEDED, grpc.StatusCode.INVALID_ARGUMENT),
+    UnknownService: ApiError(Error.INVALID_REQUEST, grpc.StatusCode.NOT_FOUND),
+    Unavailable: ApiError(Error.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE, retryable=True, same_id=True),
+    WrongPartition: ApiError(Error.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE, retryable=True, same_id=True),
+    Overloaded: ApiError(Error.OVERLOADED, grpc.StatusCode.RESOURCE_EXHAUSTED, retryable=True),
+    OutcomeUnknown: ApiError(Error.OUTCOME_UNKNOWN, grpc.StatusCode.UNKNOWN, retryable=True, same_id=True),
+    DeadlinePassed: ApiError(
         Error.DEADLINE_PASSED, grpc.StatusCode.DEADLINE_EXCEEDED, retryable=True, same_id=True
     ),
-    Compacted: _Told(Error.COMPACTED, grpc.StatusCode.OUT_OF_RANGE),
-    FutureRevision: _Told(Error.FUTURE_REVISION, grpc.StatusCode.OUT_OF_RANGE),
-    Pinned: _Told(Error.PINNED, grpc.StatusCode.FAILED_PRECONDITION),
-    RequestMismatch: _Told(Error.REQUEST_MISMATCH, grpc.StatusCode.ALREADY_EXISTS),
-    RequestExpired: _Told(Error.REQUEST_EXPIRED, grpc.StatusCode.FAILED_PRECONDITION),
-    RequestForgotten: _Told(Error.REQUEST_FORGOTTEN, grpc.StatusCode.FAILED_PRECONDITION),
-    WindowFull: _Told(Error.WINDOW_FULL, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    ResponseTooLarge: _Told(Error.RESPONSE_TOO_LARGE, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    Compacted: ApiError(Error.COMPACTED, grpc.StatusCode.OUT_OF_RANGE),
+    FutureRevision: ApiError(Error.FUTURE_REVISION, grpc.StatusCode.OUT_OF_RANGE),
+    Pinned: ApiError(Error.PINNED, grpc.StatusCode.FAILED_PRECONDITION),
+    RequestMismatch: ApiError(Error.REQUEST_MISMATCH, grpc.StatusCode.ALREADY_EXISTS),
+    RequestExpired: ApiError(Error.REQUEST_EXPIRED, grpc.StatusCode.FAILED_PRECONDITION),
+    RequestForgotten: ApiError(Error.REQUEST_FORGOTTEN, grpc.StatusCode.FAILED_PRECONDITION),
+    WindowFull: ApiError(Error.WINDOW_FULL, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ResponseTooLarge: ApiError(Error.RESPONSE_TOO_LARGE, grpc.StatusCode.RESOURCE_EXHAUSTED),
 }
-_INTERNAL: Final = _Told(Error.INTERNAL, grpc.StatusCode.INTERNAL)
+_INTERNAL: Final = ApiError(Error.INTERNAL, grpc.StatusCode.INTERNAL)
 STATUS: Final[Mapping[int, grpc.StatusCode]] = {status.value[0]: status for status in grpc.StatusCode}
 
 
-def tell(error: BaseException, topology: Callable[[], Topology]) -> Error:
+def to_error(error: BaseException, topology: Callable[[], Topology]) -> Error:
     """The error, as a client may know it. What nobody expected is logged."""
     for kind in type(error).__mro__:
-        if kind in _TOLD:
-            told, message = _TOLD[kind], str(error)
+        if kind in ERROR_MAP:
+            told, message = ERROR_MAP[kind], str(error)
             break
     else:
         logger.error("a request failed", exc_info=error)

@@ -13,7 +13,7 @@ from typing import Final
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from kvstore.api.errors import UnknownService
-from kvstore.api.methods import Backing, Methods, Streaming, Unary
+from kvstore.api.methods import ApiContext, Methods, Streaming, Unary
 from kvstore.api.ports import PartitionFacts
 
 SERVICE: Final = "grpc.health.v1.Health"
@@ -29,7 +29,7 @@ def serves(facts: PartitionFacts) -> bool:
 class Health:
     """The servicer."""
 
-    def __init__(self, backing: Backing) -> None:
+    def __init__(self, backing: ApiContext) -> None:
         self._facts = backing.facts
         self.stopping = False
         """Nothing is served from here on."""

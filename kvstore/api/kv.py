@@ -26,7 +26,7 @@ from kvstore.api.convert import (
     txn_fields,
 )
 from kvstore.api.errors import ResponseTooLarge
-from kvstore.api.methods import Backing, Methods, Streaming, Unary
+from kvstore.api.methods import ApiContext, Methods, Streaming, Unary
 from kvstore.api.ports import Service
 from kvstore.machine.request import (
     INT64_MAX,
@@ -37,7 +37,7 @@ from kvstore.machine.request import (
     Shape,
     Transaction,
 )
-from kvstore.machine.results import Deleted, Entry, Got
+from kvstore.machine.results import Deleted, Got, KeyValue
 from kvstore.store.errors import InvalidRequest, StoreError
 from kvstore.store.questions import Event
 from kvstore.store.service import Batch, Committed, Consistency, Snapshot
@@ -173,7 +173,7 @@ def check_size(committed: Committed, limit: int) -> None:
 class KV:
     """The servicer."""
 
-    def __init__(self, backing: Backing) -> None:
+    def __init__(self, backing: ApiContext) -> None:
         self._backing = backing
         self._service = backing.service
         self._requests = Requests(backing.service)
@@ -226,7 +226,7 @@ class KV:
         most = min(message.page_bytes or PAGE_BYTES, self._backing.options.response_bytes // 4)
         room = _Room(message.limit, message.limit_bytes)
         revision = 0
-        page: list[Entry] = []
+        page: list[KeyValue] = []
         make = partial(_page, shape=shape, columns=message.columns)
         async with aclosing(parts):  # type: ignore[type-var]  # a generator
             async for part in parts:
@@ -364,7 +364,7 @@ class KV:
         yield response
 
 
-def _page(header: kv.Header, entries: Sequence[Entry], *, shape: Shape, columns: bool) -> kv.ScanResponse:
+def _page(header: kv.Header, entries: Sequence[KeyValue], *, shape: Shape, columns: bool) -> kv.ScanResponse:
     page = kv.ScanResponse(header=header)
     if columns:
         page.columns.CopyFrom(columns_of(entries, values=shape is Shape.ENTRIES))
@@ -392,7 +392,7 @@ class _Room:
         self.count = 0
         self.more = False
 
-    def take(self, entries: Sequence[Entry], page_bytes: int) -> Iterator[tuple[Sequence[Entry], bool]]:
+    def take(self, entries: Sequence[KeyValue], page_bytes: int) -> Iterator[tuple[Sequence[KeyValue], bool]]:
         """As many of these as there is room for, and whether a page ends there: up to its end each time."""
         size, limit_bytes = self._size, self._limit_bytes
         page_end = self._sent + page_bytes

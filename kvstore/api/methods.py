@@ -35,7 +35,7 @@ class Options(NamedTuple):
     """Calls and streams that may be open at once; gRPC refuses more."""
 
 
-class Backing:
+class ApiContext:
     """What all services are made of."""
 
     def __init__(self, service: Service, facts: Facts, options: Options) -> None:

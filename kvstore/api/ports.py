@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kvstore.machine.placement import Placement
 from kvstore.machine.request import Get, Limits, Range, Scan, Transaction
-from kvstore.store.service import Batch, Committed, Consistency, Identity, Part, Snapshot, Split
+from kvstore.store.service import Batch, Committed, Consistency, Identity, Snapshot, SnapshotPart, Split
 
 
 class PartitionFacts(NamedTuple):
@@ -83,7 +83,7 @@ class Service(Protocol):
         keys_only: bool = False,
         partitions: Sequence[int] = (),
         timeout_s: float,
-    ) -> AsyncIterator[Part]:
+    ) -> AsyncIterator[SnapshotPart]:
         """All of a range, or what some partitions have of it, at one revision, in the order of keys. The
         time-out is for each part.
         """

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
 from kvstore.api import cluster, health, kv, session
 from kvstore.api.calls import Calls, Context, parse, send
-from kvstore.api.methods import Backing, Options
+from kvstore.api.methods import ApiContext, Options
 from kvstore.api.ports import Facts, Service
 
 LISTEN: Final = "127.0.0.1:0"
@@ -31,7 +31,7 @@ class Api:
     """A node's API. It belongs to the event loop in which it is made."""
 
     def __init__(self, service: Service, facts: Facts, options: Options) -> None:
-        backing = Backing(service, facts, options)
+        backing = ApiContext(service, facts, options)
         self._calls = Calls(backing)
         self._health = health.Health(backing)
         self._server = grpc.aio.server(
@@ -48,7 +48,7 @@ class Api:
         )
         services = {
             kv.SERVICE: self._calls.handlers(kv.KV(backing).methods),
-            session.SERVICE: session.Session(backing, self._calls).handlers(),
+            session.SERVICE: session.SessionService(backing, self._calls).handlers(),
             cluster.SERVICE: self._calls.handlers(cluster.Cluster(backing).methods),
             health.SERVICE: self._calls.handlers(self._health.methods),
         }

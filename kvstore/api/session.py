@@ -1,4 +1,4 @@
-"""The service `Session`: many calls on one stream, without a task for each.
+"""The service `SessionService`: many calls on one stream, without a task for each.
 
 A stream has two loops. One reads messages and begins their calls; each call's future then puts its reply, as
 bytes, into a queue. The other sends what is in the queue: so all that became ready in one round of the event
@@ -16,9 +16,9 @@ import grpc
 from wbkv_proto.v1 import session_pb2 as session
 
 from kvstore.api.calls import Calls, Context, Handler, parse, receive, send
-from kvstore.api.errors import LimitExceeded, tell
+from kvstore.api.errors import LimitExceeded, to_error
 from kvstore.api.kv import Fields, Requests, check_size
-from kvstore.api.methods import Backing
+from kvstore.api.methods import ApiContext
 from kvstore.store.errors import InvalidRequest, Unavailable
 from kvstore.store.service import Committed
 
@@ -31,10 +31,10 @@ _REPLIES: Final = bytes((session.SessionResponse.REPLIES_FIELD_NUMBER << 3 | 2,)
 """How a reply begins inside its message, before its length."""
 
 
-class Session:
+class SessionService:
     """The servicer."""
 
-    def __init__(self, backing: Backing, calls: Calls) -> None:
+    def __init__(self, backing: ApiContext, calls: Calls) -> None:
         self._backing = backing
         self._calls = calls
         self._requests = Requests(backing.service)
@@ -46,15 +46,15 @@ class Session:
     async def _open(self, _: object, context: Context) -> None:
         try:
             self._calls.begin(context)
-            await _Stream(self._backing, self._requests, context).run()
+            await _SessionStream(self._backing, self._requests, context).run()
         except Exception as error:  # noqa: BLE001 - all of them are told
             await self._calls.fail(context, error)
 
 
-class _Stream:
+class _SessionStream:
     """One client's stream."""
 
-    def __init__(self, backing: Backing, requests: Requests, context: Context) -> None:
+    def __init__(self, backing: ApiContext, requests: Requests, context: Context) -> None:
         self._backing = backing
         self._options = backing.options
         self._requests = requests
@@ -165,7 +165,7 @@ class _Stream:
         self._reply(size, reply)
 
     def _error(self, number: int, error: Exception) -> session.Reply:
-        return session.Reply(number=number, error=tell(error, self._backing.facts.topology))
+        return session.Reply(number=number, error=to_error(error, self._backing.facts.topology))
 
     def _reply(self, size: int, reply: session.Reply) -> None:
         raw = reply.SerializeToString()

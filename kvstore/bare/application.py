@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from kvstore.node.ports import Said
-from kvstore.storage.ports import State
+from kvstore.node.ports import Outgoing
+from kvstore.storage.ports import DeliveryDisk
 from multicast.client import Reply
 from multicast.durable import Checkpoint
 from multicast.errors import PeerViolation
@@ -21,16 +21,16 @@ from multicast.protocol import Protocol
 from multicast.types import ClientId, GroupId, MessageId, Process, Timestamp
 
 
-class Sequencing:
+class BareMulticast:
     """See `kvstore.node.ports.Application`."""
 
     processes: Sequence[ClientId] = ()
     wake_at = float("inf")
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: DeliveryDisk) -> None:
         self._state = state
         self._replicas: dict[GroupId, Protocol] = {}
-        self._said: list[Said] = []
+        self._said: list[Outgoing] = []
 
     def load(self, group: GroupId) -> Checkpoint:
         """Position and delivered ids. What is delivered is executed."""
@@ -61,7 +61,7 @@ class Sequencing:
         """There is nothing that anybody could say to it."""
         raise PeerViolation(f"{sender} sent {type(messages[0]).__name__} to {receiver}, which has no store")
 
-    def turn(self, now: float) -> list[Said]:
+    def turn(self, now: float) -> list[Outgoing]:
         """The answers."""
         said, self._said = self._said, []
         return said

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from wbkv_proto.link_pb2 import Hello
 
-from kvstore.config.addresses import Address, NodeId, read_place
+from kvstore.config.addresses import Address, NodeId, parse_node_address
 from kvstore.config.model import Config
 from kvstore.wire.connection import SWEEPS, LinkLimits
 from kvstore.wire.frames import Envelope, WireError
@@ -214,7 +214,7 @@ class MulticastClient:
         for membership in self._sender.learned:
             current = membership.current
             for member, place in zip(current.members, current.places, strict=True):
-                if (found := read_place(place)) is not None:
+                if (found := parse_node_address(place)) is not None:
                     self._add(member, *found)
         self._sender.learned.clear()
 

@@ -32,12 +32,12 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def place_of(node: NodeId, address: Address) -> str:
+def node_address(node: NodeId, address: Address) -> str:
     """What to tell those who do not know where the node is."""
     return f"{node}@{join_address(*address)}"
 
 
-def read_place(place: str) -> tuple[NodeId, Address] | None:
+def parse_node_address(place: str) -> tuple[NodeId, Address] | None:
     """Node and address, if it is a place."""
     name, _, text = place.partition("@")
     address = split_address(text)

@@ -209,15 +209,15 @@ class Config:
     ) -> Config:
         """A new cluster on this machine: nodes n1, n2, ..., groups 0, 1, ..., with fresh incarnations.
 
-        `groups` says which nodes are members of which, else it is as `placed` has it. `regions` says where
-        nodes are, for `delays_ms`.
+        `groups` has the members of each group; `default_members` if left out. `regions` says where nodes are, for
+        `delays_ms`.
         """
         for name, number in (("nodes", nodes), ("partitions", partitions), ("replicas", replicas)):
             if number < 1:
                 raise ConfigError(f"{name} must be at least 1, not {number}")
         if replicas > nodes and groups is None:
             raise ConfigError(f"{replicas} replicas of a group need as many nodes, not {nodes}")
-        members = placed(nodes, partitions, replicas) if groups is None else groups
+        members = default_members(nodes, partitions, replicas) if groups is None else groups
         if len(members) != partitions:
             raise ConfigError(f"groups has members of {len(members)} groups, and there are {partitions}")
         names = [NodeId(f"n{number}") for number in range(1, nodes + 1)]
@@ -374,7 +374,7 @@ class Config:
         return [name for name in (node, self.nodes[node].region) if name is not None]
 
 
-def placed(nodes: int, partitions: int, replicas: int) -> list[list[str]]:
+def default_members(nodes: int, partitions: int, replicas: int) -> list[list[str]]:
     """Which nodes are members of which groups, unless somebody says otherwise.
 
     Group g's preferred leader is node g + 1, counted around, and its other members are the nodes that follow.

@@ -37,7 +37,7 @@ class Forked(Closed):
     """The loop is in the process that this one was forked from."""
 
 
-class Crossing:
+class LoopBridge:
     """A loop, as other threads reach it. Made in the loop."""
 
     def __init__(self, fail: Fail) -> None:
@@ -101,12 +101,12 @@ class Crossing:
         try:
             self.post(partial(self._begin, method, request, time.monotonic() + timeout_s, future))
         except Closed as closed:
-            settle(future, self.fail(closed, method.kind))
+            resolve(future, self.fail(closed, method.kind))
         return future
 
     def _begin(self, method: Unary, request: Message, deadline: float, future: Future[Message]) -> None:
         work = _in_time(method, request, deadline)
-        task = self.start(work, self.calls, method.kind, partial(settle, future))
+        task = self.start(work, self.calls, method.kind, partial(resolve, future))
         future.add_done_callback(partial(self._end_with, task))
 
     def _end_with(self, task: asyncio.Task[Message], future: Future[Message]) -> None:
@@ -115,13 +115,13 @@ class Crossing:
             with suppress(Closed):
                 self.post(task.cancel)
 
-    def stream(self, method: Streaming, request: Message, timeout_s: float | None) -> Stream:
+    def stream(self, method: Streaming, request: Message, timeout_s: float | None) -> BridgedStream:
         """Begin a stream, from any thread."""
-        feed = _Feed(self, method)
+        feed = _StreamPump(self, method)
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         with suppress(Closed):  # whoever reads is told
             self.post(partial(feed.start, request, deadline))
-        return Stream(self, feed)
+        return BridgedStream(self, feed)
 
 
 async def _in_time(method: Unary, request: Message, deadline: float) -> Message:
@@ -136,7 +136,7 @@ def _left(deadline: float) -> float:
     return left_s
 
 
-def settle(future: Future[Any], outcome: object) -> bool:
+def resolve(future: Future[Any], outcome: object) -> bool:
     """Give a future its result or error, unless it was cancelled. Whether it took it."""
     if not future.set_running_or_notify_cancel():
         return False
@@ -147,10 +147,10 @@ def settle(future: Future[Any], outcome: object) -> bool:
     return True
 
 
-class Stream:
+class BridgedStream:
     """A stream as its reader has it. One that is forgotten is cancelled."""
 
-    def __init__(self, crossing: Crossing, feed: _Feed) -> None:
+    def __init__(self, crossing: LoopBridge, feed: _StreamPump) -> None:
         self._crossing = crossing
         self._feed = feed
 
@@ -160,7 +160,7 @@ class Stream:
         try:
             self._crossing.post(partial(self._feed.ask, future))
         except Closed as closed:
-            settle(future, self._crossing.fail(closed, self._feed.method.kind))
+            resolve(future, self._crossing.fail(closed, self._feed.method.kind))
         return future
 
     def cancel(self) -> None:
@@ -172,10 +172,10 @@ class Stream:
         self.cancel()
 
 
-class _Feed:
+class _StreamPump:
     """A stream in the loop: one response ahead of its reader, and no more."""
 
-    def __init__(self, crossing: Crossing, method: Streaming) -> None:
+    def __init__(self, crossing: LoopBridge, method: Streaming) -> None:
         self.method = method
         self._crossing = crossing
         self._askers: deque[Future[Message | None]] = deque()
@@ -219,7 +219,7 @@ class _Feed:
         """To the next who asks, and has not thought better of it."""
         while True:
             while self._askers:
-                if settle(self._askers.popleft(), response):
+                if resolve(self._askers.popleft(), response):
                     return
             self._asked.clear()
             await self._asked.wait()
@@ -232,4 +232,4 @@ class _Feed:
             if self._cancelled:
                 future.cancel()
             else:
-                settle(future, end)
+                resolve(future, end)

@@ -30,12 +30,12 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1.error_pb2 import Error
 
 from kvstore.api.cluster import Cluster
-from kvstore.api.errors import tell
+from kvstore.api.errors import to_error
 from kvstore.api.kv import KV
-from kvstore.api.methods import Backing, Methods, Options, Streaming, Unary
+from kvstore.api.methods import ApiContext, Methods, Options, Streaming, Unary
 from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config, ConfigError, Durability
-from kvstore.embedded.loop_bridge import Closed, Crossing, Forked, Stream
+from kvstore.embedded.loop_bridge import BridgedStream, Closed, Forked, LoopBridge
 from kvstore.local import folder
 from kvstore.local.folder import CONFIG
 from kvstore.local.supervise import ClusterError
@@ -64,7 +64,7 @@ _WRITES: Final = (kv.TxnRequest, kv.PutRequest, kv.DeleteRequest, kv.CompactRequ
 M = TypeVar("M", Unary, Streaming)
 
 
-class Failed(Exception):
+class EmbeddedError(Exception):
     """A store cannot be opened, or a call has failed: what a client over a network would be told."""
 
     def __init__(self, error: Error) -> None:
@@ -82,7 +82,7 @@ def open_store(
 
     What is None is as the folder has it; a new store has three partitions and waits for the disk ("fsync").
     Without a path it is a temporary one, which is gone when it is closed, and waits for nothing ("os").
-    Raises `Failed`, and then has changed nothing.
+    Raises `EmbeddedError`, and then has changed nothing.
     """
     try:
         if path is not None:
@@ -94,9 +94,9 @@ def open_store(
             undo.pop_all()
             return store
     except (ValueError, OSError) as error:  # a `ConfigError` is a ValueError
-        raise Failed(_refusal(Error.INVALID_REQUEST, str(error))) from error
+        raise EmbeddedError(_refusal(Error.INVALID_REQUEST, str(error))) from error
     except (ClusterError, StorageError) as error:
-        raise Failed(_refusal(Error.UNAVAILABLE, str(error))) from error
+        raise EmbeddedError(_refusal(Error.UNAVAILABLE, str(error))) from error
 
 
 def _claim(
@@ -163,10 +163,10 @@ class Embedded:
         weakref.finalize(self, self._inside.close)
 
     def call(self, method: str, request: Message, timeout_s: float) -> Future[Message]:
-        """Call a method of `wbkv.v1.KV` or `wbkv.v1.Cluster`. A future that fails has a `Failed`."""
+        """Call a method of `wbkv.v1.KV` or `wbkv.v1.Cluster`. A future that fails has a `EmbeddedError`."""
         return self._crossing.call(self._method(method, Unary, request), request, timeout_s)
 
-    def stream(self, method: str, request: Message, timeout_s: float | None) -> Stream:
+    def stream(self, method: str, request: Message, timeout_s: float | None) -> BridgedStream:
         """Begin a scan or a watch. The time is for all of it."""
         return self._crossing.stream(self._method(method, Streaming, request), request, timeout_s)
 
@@ -196,12 +196,12 @@ class _Inside:
         self._lock = lock
         self._temporary = temporary
         self._process = os.getpid()
-        self._opened: Future[tuple[Crossing, Methods]] = Future()
+        self._opened: Future[tuple[LoopBridge, Methods]] = Future()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"wbkv {config.directory}", daemon=True)
         self._thread.start()
 
-    def opened(self) -> tuple[Crossing, Methods]:
+    def opened(self) -> tuple[LoopBridge, Methods]:
         """Wait until the store serves. Raises if it cannot."""
         try:
             return self._opened.result()
@@ -244,10 +244,10 @@ class _Inside:
         try:
             assert engine.service is not None
             facts = engine.facts(engine.status)
-            backing = Backing(engine.service, facts, Options(self._config.id, self._me))
+            backing = ApiContext(engine.service, facts, Options(self._config.id, self._me))
             self._stop = engine.stopped.set
             self._topology = facts.topology
-            crossing = Crossing(self._fail)
+            crossing = LoopBridge(self._fail)
             engine.turn_soon()
             await _first(elected, engine.stopped)
             if engine.failure is not None:
@@ -271,7 +271,7 @@ class _Inside:
             engine.rest()
             engine.close()  # the loop has nothing else to do any more
 
-    def _fail(self, error: BaseException, kind: type[Message]) -> Failed:
+    def _fail(self, error: BaseException, kind: type[Message]) -> EmbeddedError:
         """What a caller is told."""
         where = self._config.directory
         if isinstance(error, Forked):
@@ -281,9 +281,9 @@ class _Inside:
             if self._failure is not None:
                 why = f"the store in {where} has failed: {self._failure}"
         else:
-            return Failed(tell(error, self._topology))
+            return EmbeddedError(to_error(error, self._topology))
         cut_off = isinstance(error, asyncio.CancelledError) and issubclass(kind, _WRITES)
-        return Failed(_refusal(Error.OUTCOME_UNKNOWN if cut_off else Error.UNAVAILABLE, why))
+        return EmbeddedError(_refusal(Error.OUTCOME_UNKNOWN if cut_off else Error.UNAVAILABLE, why))
 
 
 class _Nobody:

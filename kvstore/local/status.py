@@ -104,7 +104,7 @@ class ClusterStatus(TypedDict):
     groups: list[GroupStatus]
 
 
-class _Answer(asyncio.Protocol):
+class _StatusConnection(asyncio.Protocol):
     """One connection: it asks, is told, and closed."""
 
     _transport: asyncio.Transport
@@ -161,7 +161,7 @@ async def serve_status(path: Path, status: Status, act: Act = _nothing) -> async
             listening.bind(address)
             path.chmod(0o600)
             loop = asyncio.get_running_loop()
-            return await loop.create_unix_server(lambda: _Answer(status, act), sock=listening)
+            return await loop.create_unix_server(lambda: _StatusConnection(status, act), sock=listening)
     except BaseException:
         listening.close()
         raise

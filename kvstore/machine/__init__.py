@@ -1,7 +1,7 @@
 """The store's state machine: what ordered messages do to one group's keys, as a function of their order.
 
 Nothing here knows time, chance, files or the wire. `Machine` takes deliveries and votes and gives effects;
-`Store` and `Picture` are all that it remembers.
+`Store` and `MachineState` are all that it remembers.
 
 - `request`, `results`, `commands`: what a message may ask, and what becomes of it;
 - `placement`: which group has which key;
@@ -17,15 +17,15 @@ Nothing here knows time, chance, files or the wire. `Machine` takes deliveries a
 from kvstore.machine.codec import (
     TABLES,
     Unreadable,
-    decode_picture,
+    decode_machine_state,
     decode_request,
     decode_result,
-    encode_picture,
+    encode_machine_state,
     encode_request,
     encode_result,
 )
 from kvstore.machine.commands import Command, Delivered, Request
-from kvstore.machine.machine import Effects, Executed, Machine, Picture, Store, Vote
+from kvstore.machine.machine import Effects, Executed, Machine, MachineState, Store, Vote
 from kvstore.machine.merge import Merged, merge
 from kvstore.machine.ordered import MemoryMap, OrderedMap, Table
 from kvstore.machine.placement import Placement, Scheme
@@ -44,12 +44,12 @@ __all__ = [
     "InvalidRequest",
     "Limits",
     "Machine",
+    "MachineState",
     "MemoryMap",
     "Merged",
     "NotYet",
     "OrderedMap",
     "Outcome",
-    "Picture",
     "Placement",
     "Request",
     "Result",
@@ -59,10 +59,10 @@ __all__ = [
     "Transaction",
     "Unreadable",
     "Vote",
-    "decode_picture",
+    "decode_machine_state",
     "decode_request",
     "decode_result",
-    "encode_picture",
+    "encode_machine_state",
     "encode_request",
     "encode_result",
     "merge",

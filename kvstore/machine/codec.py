@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from kvstore.machine.commands import Command, Malformed, Request
-from kvstore.machine.machine import Picture
+from kvstore.machine.machine import MachineState
 from kvstore.machine.ordered import Table
 from kvstore.machine.request import INT64_MAX
 from kvstore.machine.results import Result
@@ -56,7 +56,7 @@ def encode_result(result: Result) -> bytes:
     return _encode(result)
 
 
-def encode_picture(picture: Picture) -> bytes:
+def encode_machine_state(picture: MachineState) -> bytes:
     """All of a machine that is not in its store."""
     return _encode(picture)
 
@@ -74,7 +74,7 @@ def _decode(what: str, kind: Any) -> Callable[[bytes], Any]:
 
 
 decode_result: Final[Callable[[bytes], Result]] = _decode("a result", Result)
-decode_picture: Final[Callable[[bytes], Picture]] = _decode("a picture", Picture)
+decode_machine_state: Final[Callable[[bytes], MachineState]] = _decode("a picture", MachineState)
 
 
 # Keys: big-endian, so that bytes are ordered as numbers are.

@@ -5,9 +5,9 @@ evaluated; if other groups have conditions too, it waits for their votes, and on
 executed, and others get its locks. Delivery never waits, so what is executed runs ahead of a transaction that
 waits for a far vote; everything up to the *watermark* is executed.
 
-All data is in the maps of a `Store`. The rest is in a `Picture`, whose size is that of what is in flight.
-Both must become durable in one batch, at any moment between two calls. A machine that starts from them goes
-on with the deliveries after the picture's. Votes and outcomes are facts that others know: it asks for them.
+All data is in the maps of a `Store`. The rest is in a `MachineState`, as large as what is in flight. Both must
+become durable in one batch, at any moment between two calls. A machine that starts from them goes on with the
+deliveries after that state's. Votes and outcomes are facts that others know: it asks for them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kvstore.machine.data import Data
 from kvstore.machine.locks import LockTable
 from kvstore.machine.operations import Room, evaluate, perform
 from kvstore.machine.ordered import MemoryMap, OrderedMap
-from kvstore.machine.placement import Part, Placement, part_of
+from kvstore.machine.placement import GroupShare, Placement, share_of
 from kvstore.machine.request import INT64_MAX, NOTHING, Footprint, Limits, Transaction
 from kvstore.machine.results import DONE, Outcome, Refusal, Refused, Result, Unmet, WrongPartition
 from kvstore.machine.sessions import (
@@ -108,7 +108,7 @@ Chore: TypeAlias = Compact | Expire
 """What has happened at its place in the order, and leaves rows to remove."""
 
 
-class Picture(Data, frozen=True):
+class MachineState(Data, frozen=True):
     """All of a machine that is not in its store."""
 
     placement: Placement
@@ -162,7 +162,12 @@ class _Open:
     __slots__ = ("delivered", "facts", "floor", "others", "part", "placement", "repeats", "unmet")
 
     def __init__(
-        self, delivered: Delivered, part: Part, placement: Placement, floor: int, others: frozenset[GroupId]
+        self,
+        delivered: Delivered,
+        part: GroupShare,
+        placement: Placement,
+        floor: int,
+        others: frozenset[GroupId],
     ) -> None:
         self.delivered = delivered
         self.part = part
@@ -222,7 +227,7 @@ class Machine:
         self,
         group: GroupId,
         store: Store,
-        picture: Picture,
+        picture: MachineState,
         limits: Limits | None = None,
         window: int = WINDOW,
     ) -> None:
@@ -281,11 +286,11 @@ class Machine:
         """What holds compaction, by name. Some may have ended."""
         return MappingProxyType(self._pins)
 
-    def picture(self) -> Picture:
+    def picture(self) -> MachineState:
         """What to make durable, together with the store."""
         older = {o.placement.version: o.placement for o in self._open.values()}
         older.pop(self._placement.version, None)
-        return Picture(
+        return MachineState(
             placement=self._placement,
             delivered=self._delivered,
             watermark=self._watermark,
@@ -333,7 +338,7 @@ class Machine:
             else:
                 self._repeat(delivered, known)
             return Footprint(read_ranges=command.ranges) if isinstance(command, Tick) else NOTHING
-        part = part_of(command, self._placement, self._group, destinations)
+        part = share_of(command, self._placement, self._group, destinations)
         if known is not None:
             self._repeat(delivered, known)
             return NOTHING if part is None else part.footprint
@@ -570,7 +575,7 @@ class Machine:
         command = request.command
         part = None
         if isinstance(command, Transaction):
-            part = part_of(command, placement, self._group, destinations)
+            part = share_of(command, placement, self._group, destinations)
         if part is None:
             raise InvariantBroken(f"{delivered.mid} waits in group {self._group}, where it has no part")
         self._sessions.open(request, destinations, delivered.gts)
@@ -621,7 +626,7 @@ class Machine:
                 self._effects.results += [Executed(again, gts, result) for again in found.repeats]
                 granted += self._locks.release(gts)
 
-    def _evaluate(self, delivered: Delivered, part: Part, floor: int) -> tuple[Unmet, ...]:
+    def _evaluate(self, delivered: Delivered, part: GroupShare, floor: int) -> tuple[Unmet, ...]:
         """Evaluate this group's conditions, and tell the others."""
         if not part.conditions:
             return ()
@@ -635,7 +640,7 @@ class Machine:
         return Vote(delivered.gts, delivered.mid, self._group, not unmet)
 
     def _execute(
-        self, delivered: Delivered, part: Part, floor: int, unmet: tuple[Unmet, ...], *, succeeded: bool
+        self, delivered: Delivered, part: GroupShare, floor: int, unmet: tuple[Unmet, ...], *, succeeded: bool
     ) -> None:
         versions, limits, gts = self.versions, self._limits, delivered.gts
         writer, room = Writer(versions, gts, floor), Room()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kvstore.machine.operations import scan
 from kvstore.machine.placement import Placement, owners_of
 from kvstore.machine.request import RANGE_OPERATIONS, Operation, Scan, Shape, Transaction
-from kvstore.machine.results import Deleted, Entry, Failed, Fault, OperationResult, Outcome, Scanned, Unmet
+from kvstore.machine.results import Deleted, Failed, Fault, KeyValue, OperationResult, Outcome, Scanned, Unmet
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId
 
@@ -71,7 +71,7 @@ def _merge(operation: Operation, found: list[OperationResult]) -> OperationResul
 def _merge_scans(asked: Scan, parts: list[Scanned]) -> Scanned:
     """In the order of keys, up to the limits, and only as far as every group has gone."""
 
-    def key_of(entry: Entry) -> bytes:
+    def key_of(entry: KeyValue) -> bytes:
         return entry.key
 
     ends = [part.entries[-1].key for part in parts if part.more]

@@ -31,10 +31,10 @@ from kvstore.machine.request import (
 from kvstore.machine.results import (
     WRITTEN,
     Deleted,
-    Entry,
     Failed,
     Fault,
     Got,
+    KeyValue,
     Number,
     OperationResult,
     Scanned,
@@ -75,7 +75,7 @@ class Room:
             return Failed(Fault.VALUE_TOO_LARGE)
         return Got(entry_of(key, found.value, found))
 
-    def scan(self, asked: Scan, entries: Iterable[Entry]) -> Scanned | Failed:
+    def scan(self, asked: Scan, entries: Iterable[KeyValue]) -> Scanned | Failed:
         """A range that was read, or as much of it as there is room for."""
         found = scan(asked, entries, self._left)
         sizes = [len(entry.key) + len(entry.value) + ENTRY_BYTES for entry in found.entries]
@@ -174,11 +174,11 @@ def _append(operation: Append, versions: Versions, writer: Writer, limits: Limit
     return Number(len(value))
 
 
-def scan(asked: Scan, entries: Iterable[Entry], room: int = INT64_MAX) -> Scanned:
+def scan(asked: Scan, entries: Iterable[KeyValue], room: int = INT64_MAX) -> Scanned:
     """What of these entries a scan returns: at least one, if there is one, but else no more than fits."""
     if asked.shape is Shape.COUNT:
         return Scanned((), sum(1 for _ in entries), more=False)
-    found: list[Entry] = []
+    found: list[KeyValue] = []
     size = 0
     keys_only = asked.shape is Shape.KEYS
     for entry in entries:

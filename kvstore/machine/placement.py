@@ -130,7 +130,7 @@ def _common_prefix(one: bytes, other: bytes) -> bytes:
     return min(one, other, key=len)
 
 
-class Part(Data, frozen=True):
+class GroupShare(Data, frozen=True):
     """What of a transaction belongs to one group, each with its place in the request."""
 
     conditions: tuple[tuple[int, Condition], ...]
@@ -141,9 +141,9 @@ class Part(Data, frozen=True):
     """All groups that have conditions."""
 
 
-def part_of(
+def share_of(
     transaction: Transaction, placement: Placement, group: GroupId, destinations: Destinations
-) -> Part | None:
+) -> GroupShare | None:
     """The group's part; None if the transaction touches a group that it was not sent to."""
     voters = _NOBODY
     conditions: tuple[tuple[int, Condition], ...] = ()
@@ -159,7 +159,7 @@ def part_of(
     if then is None or otherwise is None:
         return None
     footprint = footprint_of(conditions, then + otherwise if otherwise else then)
-    return Part(conditions, then, otherwise, footprint, voters)
+    return GroupShare(conditions, then, otherwise, footprint, voters)
 
 
 def owners_of(item: Condition | Operation, placement: Placement) -> Iterable[GroupId]:

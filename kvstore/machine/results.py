@@ -9,7 +9,7 @@ from kvstore.machine.data import Data
 from kvstore.machine.placement import Placement
 
 
-class Entry(Data, frozen=True):
+class KeyValue(Data, frozen=True):
     """A key with its value, and the transactions that made it what it is."""
 
     key: bytes
@@ -22,7 +22,7 @@ class Entry(Data, frozen=True):
 class Got(Data, frozen=True, tag=1):
     """Of a get: the entry, if there is one."""
 
-    entry: Entry | None
+    entry: KeyValue | None
 
 
 class Written(Data, frozen=True, tag=2):
@@ -41,7 +41,7 @@ class Deleted(Data, frozen=True, tag=3):
 class Scanned(Data, frozen=True, tag=4):
     """Of a scan: this group's part, as far as the limits went. Keys only have empty values."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[KeyValue, ...]
     count: int
     more: bool
 

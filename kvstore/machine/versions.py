@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from kvstore.machine.data import Data
 from kvstore.machine.ordered import Marks, OrderedMap
 from kvstore.machine.request import Range
-from kvstore.machine.results import Entry
+from kvstore.machine.results import KeyValue
 from multicast.errors import InvariantBroken
 
 _SLICE: Final = 64
@@ -54,7 +54,7 @@ class Version(Data, frozen=True):
     version: int
 
 
-class Change(Data, frozen=True):
+class KeyChange(Data, frozen=True):
     """What a transaction made of a key."""
 
     key: bytes
@@ -67,13 +67,13 @@ class Change(Data, frozen=True):
     """The version before, if it was at or below the floor."""
 
 
-Row: TypeAlias = tuple[Change, ...]
+Row: TypeAlias = tuple[KeyChange, ...]
 """A transaction's changes, in the order of their keys."""
 
 
-def entry_of(key: bytes, value: bytes, found: Version) -> Entry:
+def entry_of(key: bytes, value: bytes, found: Version) -> KeyValue:
     """The key with a version of it, whose value this is."""
-    return Entry(key, value, found.create_revision, found.mod_revision, found.version)
+    return KeyValue(key, value, found.create_revision, found.mod_revision, found.version)
 
 
 class Versions:
@@ -94,7 +94,7 @@ class Versions:
         found = self._latest.get(key)
         return None if found is None or found.value is None else found
 
-    def scan(self, asked: Range, *, reverse: bool = False) -> Iterator[Entry]:
+    def scan(self, asked: Range, *, reverse: bool = False) -> Iterator[KeyValue]:
         """The range as of now."""
         for key, found in self._latest.items(*asked, reverse=reverse):
             if found.value is not None:
@@ -110,13 +110,13 @@ class Versions:
         found = self._latest.get(key)
         return None if found is None else self._as_of(key, found, revision)
 
-    def scan_at(self, asked: Range, revision: int, *, reverse: bool = False) -> Iterator[Entry]:
+    def scan_at(self, asked: Range, revision: int, *, reverse: bool = False) -> Iterator[KeyValue]:
         """The range as of a revision."""
         self._check(revision)
         for key, found in self._latest.items(*asked, reverse=reverse):
             old = found if found.mod_revision <= revision else self._as_of(key, found, revision)
             if old is not None and (value := old.value) is not None:
-                yield Entry(key, value, old.create_revision, old.mod_revision, old.version)
+                yield KeyValue(key, value, old.create_revision, old.mod_revision, old.version)
 
     def marks(self, asked: Range, every: int, most: int) -> Marks[bytes]:
         """Roughly where the keys of a range are, removed ones included."""
@@ -146,7 +146,7 @@ class Versions:
                 return None
         return None if found.value is None else found
 
-    def _change(self, revision: int, key: bytes) -> Change:
+    def _change(self, revision: int, key: bytes) -> KeyChange:
         row = self._history.get(revision) or ()
         at = bisect_left(row, key, key=_key_of)
         if at == len(row) or row[at].key != key:
@@ -255,7 +255,7 @@ class Writer:
                     previous = before.mod_revision
                 elif before.value is not None:
                     base, previous = before, before.mod_revision
-            changes.append(Change(key, now.value, now.create_revision, now.version, previous, base))
+            changes.append(KeyChange(key, now.value, now.create_revision, now.version, previous, base))
         row = tuple(changes)
         if row:
             self._history.put(self._revision, row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvstore.config.addresses import Address, NodeId, read_place
+from kvstore.config.addresses import Address, NodeId, parse_node_address
 from multicast.membership import Membership
 from multicast.types import ReplicaId
 
@@ -28,7 +28,7 @@ class Directory:
         found: dict[NodeId, Address] = {}
         current = membership.current
         for member, place in zip(current.members, current.places, strict=True):
-            known = read_place(place)
+            known = parse_node_address(place)
             if known is not None:
                 node, found[node] = known
                 self.note(node, member.incarnation)

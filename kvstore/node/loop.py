@@ -27,7 +27,7 @@ from typing import Protocol as Interface
 
 from kvstore.config.addresses import NodeId
 from kvstore.node.ports import Application, Clock, Log, Network
-from kvstore.node.snapshots import Incoming, Outgoing, decode_checkpoint, pieces_of
+from kvstore.node.snapshots import SnapshotReceiver, SnapshotSender, decode_checkpoint, pieces_of
 from kvstore.storage.errors import BadSnapshot
 from kvstore.store.messages import STORE_MESSAGES
 from kvstore.wire.frames import Envelope, WireError
@@ -68,7 +68,7 @@ class Observer(Interface):
         """A replica knows who is in a group."""
 
 
-class Recorder(Interface):
+class DeliveryObserver(Interface):
     """Who keeps what a node delivers: see `kvstore.node.recorder`."""
 
     def began(self, group: GroupId, position: Timestamp) -> None:
@@ -138,7 +138,7 @@ class Node:
         timing: Timing,
         wall_s: float | None = None,
         observer: Observer | None = None,
-        recorder: Recorder | None = None,
+        recorder: DeliveryObserver | None = None,
         on_learned: Callable[[Membership], None] = lambda _: None,
     ) -> None:
         """`replicas` are those of this node's disk. `node_of` says where others are, as far as known; `place`
@@ -183,8 +183,8 @@ class Node:
         self._dirty: dict[ReplicaId, None] = {}
         self._committing = False
         self._rng = rng
-        self._outgoing: dict[tuple[ReplicaId, ReplicaId], Outgoing] = {}
-        self._incoming: dict[ReplicaId, Incoming] = {}
+        self._outgoing: dict[tuple[ReplicaId, ReplicaId], SnapshotSender] = {}
+        self._incoming: dict[ReplicaId, SnapshotReceiver] = {}
         self._pieces: list[tuple[ReplicaId, ReplicaId, SnapshotPiece | SnapshotAck]] = []
         """Of snapshots, to be sent with this turn."""
         now = clock.now()
@@ -329,7 +329,7 @@ class Node:
             return
         transfer = self._rng.getrandbits(62)
         pieces = pieces_of(transfer, hosted.replica.checkpoint(), self._application.snapshot(me.group))
-        outgoing = Outgoing(transfer, pieces, next(pieces), now + TRANSFER_S)
+        outgoing = SnapshotSender(transfer, pieces, next(pieces), now + TRANSFER_S)
         self._outgoing[me, target] = outgoing
         self._pieces.append((me, target, outgoing.sent))
 
@@ -347,7 +347,7 @@ class Node:
         me = hosted.replica.me
         incoming = self._incoming.get(me)
         if piece.index == 0:
-            incoming = self._incoming[me] = Incoming(source, piece.transfer)
+            incoming = self._incoming[me] = SnapshotReceiver(source, piece.transfer)
         if incoming is None or incoming.transfer != piece.transfer or not incoming.add(piece):
             return
         self._pieces.append((me, source, SnapshotAck(piece.transfer, piece.index)))
@@ -359,7 +359,7 @@ class Node:
             except (WireError, BadSnapshot) as error:
                 self._refuse(source, str(error))
 
-    def _install(self, hosted: _Hosted, incoming: Incoming, now: float) -> None:
+    def _install(self, hosted: _Hosted, incoming: SnapshotReceiver, now: float) -> None:
         """Take the snapshot's place, if it is ahead of ours. A bad one changes nothing."""
         replica = hosted.replica
         checkpoint = decode_checkpoint(b"".join(incoming.ordering))

@@ -45,7 +45,7 @@ class Log(Protocol):
         """Hand over a batch. It gets a number; when it is durable, the node's `durable(number)` is called."""
 
 
-Said: TypeAlias = tuple[Process, Sequence[Process], Any]
+Outgoing: TypeAlias = tuple[Process, Sequence[Process], Any]
 """Who says what to whom."""
 
 
@@ -80,7 +80,7 @@ class Application(Protocol):
     def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
         """Messages that are not the ordering protocol's, or are for a process of its own."""
 
-    def turn(self, now: float) -> list[Said]:
+    def turn(self, now: float) -> list[Outgoing]:
         """What is to be sent, at once."""
 
     def unsaved(self, group: GroupId) -> bool:

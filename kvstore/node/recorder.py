@@ -58,7 +58,7 @@ class _Lines:
         self.position = 0
 
 
-class Recorder:
+class DeliveryRecorder:
     """The file of one run."""
 
     def __init__(self, folder: Path, node: NodeId, *, requests: bool) -> None:

@@ -30,7 +30,7 @@ _NOBODY: Final = ReplicaId(GroupId(0), 0, 0)
 
 
 @dataclass(slots=True)
-class Outgoing:
+class SnapshotSender:
     """A snapshot on its way to a replica."""
 
     transfer: int
@@ -40,7 +40,7 @@ class Outgoing:
 
 
 @dataclass(slots=True)
-class Incoming:
+class SnapshotReceiver:
     """A snapshot that is coming."""
 
     source: ReplicaId

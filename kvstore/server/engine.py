@@ -24,14 +24,14 @@ from typing import Any, Final
 from kvstore import storage
 from kvstore.api.facts import topology_of
 from kvstore.api.ports import Facts
-from kvstore.bare.application import Sequencing
-from kvstore.config.addresses import Address, NodeId, place_of
+from kvstore.bare.application import BareMulticast
+from kvstore.config.addresses import Address, NodeId, node_address
 from kvstore.config.model import INCARNATION_MAX, Config
 from kvstore.machine.codec import TABLES
 from kvstore.node.directory import Directory
 from kvstore.node.loop import Node
 from kvstore.node.ports import Application, Network
-from kvstore.node.recorder import Recorder
+from kvstore.node.recorder import DeliveryRecorder
 from kvstore.storage.identity import Identity, Keeps
 from kvstore.store.application import StoreApplication
 from kvstore.store.service import Service
@@ -101,16 +101,16 @@ class Engine:
         self._wall_s = time.time() - EPOCH_S - self.now()
         self.store: StoreApplication | None = None
         self.service: Service | None = None
-        self._recorder: Recorder | None = None
+        self._recorder: DeliveryRecorder | None = None
         try:
             if config.trace_folder is not None:
                 requests = config.application == "store"
-                self._recorder = Recorder(config.trace_folder, me, requests=requests)
+                self._recorder = DeliveryRecorder(config.trace_folder, me, requests=requests)
                 logger.info("deliveries are recorded in %s", self._recorder.path)
             links = network(self)
             self.node = Node(
                 me, config.topology, self._replicas(), config.protocol_type,
-                node_of=self.directory.node_of, place=place_of(me, config.addresses[me]),
+                node_of=self.directory.node_of, place=node_address(me, config.addresses[me]),
                 clock=self, network=links, log=self.disk.log, application=self._application(),
                 wall_s=self._wall_s if config.clock == "hybrid" else None,
                 rng=random.Random(secrets.randbits(128)), timing=config.timing, on_learned=self._learned,
@@ -124,7 +124,7 @@ class Engine:
         """What the cluster is for."""
         config, state = self._config, self.disk.state
         if isinstance(state, storage.LmdbState):
-            return Sequencing(state)
+            return BareMulticast(state)
         self.store = StoreApplication(
             state, config.topology, config.first_placement, me=ClientId(1 + secrets.randbelow(2**63 - 1)),
             limits=config.store.limits, now=self.now, ticks=self._ticks,

@@ -32,8 +32,8 @@ from kvstore.machine.request import (
 )
 from kvstore.machine.results import (
     Deleted,
-    Entry,
     Got,
+    KeyValue,
     OperationResult,
     Outcome,
     Refusal,
@@ -43,9 +43,9 @@ from kvstore.machine.results import (
     Unmet,
 )
 from kvstore.machine.sessions import WINDOW
-from kvstore.simulation.history import At, Call, Cut, History, Strict, Transact
+from kvstore.simulation.history import Call, Cut, History, ReadAtCall, StrictCall, Transact
 from kvstore.simulation.model import Model, ordered
-from kvstore.store.gateway import Committed, Placed
+from kvstore.store.gateway import Committed, Ordered
 from kvstore.store.partition import Partition
 from kvstore.store.questions import Values
 from multicast.membership import MEMBERSHIP
@@ -54,7 +54,7 @@ from multicast.sim.checkers import Violation
 from multicast.types import GroupId, MessageId, Timestamp
 
 if TYPE_CHECKING:
-    from kvstore.simulation.store import Recorder
+    from kvstore.simulation.store import DeliveryChecker
 
 EVERYTHING = Range(b"", None)
 
@@ -124,7 +124,7 @@ def replay(deliveries: Mapping[Timestamp, Delivery], placement: Placement, limit
 
 def check_history(
     history: History,
-    recorder: Recorder,
+    recorder: DeliveryChecker,
     placement: Placement,
     limits: Limits,
     partitions: Iterable[Partition],
@@ -239,11 +239,13 @@ def _seen(results: Sequence[OperationResult]) -> dict[bytes, int]:
     return seen
 
 
-def _state(found: Replay, group: GroupId, revision: int) -> dict[bytes, Entry]:
+def _state(found: Replay, group: GroupId, revision: int) -> dict[bytes, KeyValue]:
     return found.model.groups[group].at(revision)
 
 
-def _results_at(state: Mapping[bytes, Entry], operations: Sequence[Get | Scan]) -> Iterator[OperationResult]:
+def _results_at(
+    state: Mapping[bytes, KeyValue], operations: Sequence[Get | Scan]
+) -> Iterator[OperationResult]:
     for operation in operations:
         if isinstance(operation, Get):
             yield Got(state.get(operation.key))
@@ -255,26 +257,26 @@ def _results_at(state: Mapping[bytes, Entry], operations: Sequence[Get | Scan]) 
 def _check_values(found: Replay, call: Call) -> None:
     """A read at a revision is the model's; a strict one has at least what it says to be complete."""
     asked, outcome = call.asked, call.outcome
-    if isinstance(asked, At):
+    if isinstance(asked, ReadAtCall):
         if asked.revision and outcome.revision != asked.revision:
             raise Violation("Replay", f"{call} is of another revision")
         expected = tuple(_results_at(_state(found, asked.group, outcome.revision), asked.operations))
         if outcome.results != expected:
             raise Violation("Replay", f"{call} is not {expected}")
     else:
-        assert isinstance(asked, Strict)
+        assert isinstance(asked, StrictCall)
         for key, (_, until) in _saw(found, asked, outcome).items():
             if until <= outcome.revision:
                 raise Violation("Complete", f"{call} misses {until} of {key!r}")
 
 
-def _saw(found: Replay, asked: Strict, outcome: Values) -> dict[bytes, tuple[int, int]]:
+def _saw(found: Replay, asked: StrictCall, outcome: Values) -> dict[bytes, tuple[int, int]]:
     """For each key that was read, the change that was seen, and the one after it."""
     spans: dict[bytes, tuple[int, int]] = {}
     group_of = found.model.placement.group_of
     for operation, result in zip(asked.operations, outcome.results, strict=True):
         keys: set[bytes] = set()
-        entries: dict[bytes, Entry] = {}
+        entries: dict[bytes, KeyValue] = {}
         if isinstance(operation, Get) and isinstance(result, Got):
             keys = {operation.key}
             entries = {} if result.entry is None else {operation.key: result.entry}
@@ -288,7 +290,7 @@ def _saw(found: Replay, asked: Strict, outcome: Values) -> dict[bytes, tuple[int
     return spans
 
 
-def _span(found: Replay, group: GroupId, key: bytes, entry: Entry | None) -> tuple[int, int]:
+def _span(found: Replay, group: GroupId, key: bytes, entry: KeyValue | None) -> tuple[int, int]:
     changes = found.changes.get(key, [])
     if entry is None:
         return _absent(found, group, key, changes)
@@ -370,12 +372,14 @@ def check_strict(found: Replay, history: History, placed: Mapping[int, Execution
             if execution is not None:
                 node = _transaction_node(found, call, execution)
         elif (
-            call.returned is not None and isinstance(call.asked, Strict) and isinstance(call.outcome, Values)
+            call.returned is not None
+            and isinstance(call.asked, StrictCall)
+            and isinstance(call.outcome, Values)
         ):
             spans = _saw(found, call.asked, call.outcome)
             reads = {key: span[0] for key, span in spans.items() if span[0] >= 0}
             node = _Node(str(call), call.invoked, call.returned, reads)
-        elif isinstance(call.asked, Cut) and isinstance(call.outcome, Placed):
+        elif isinstance(call.asked, Cut) and isinstance(call.outcome, Ordered):
             place = call.outcome.revision
             keys = [key for key in found.changes if any(asked.covers(key) for asked in call.asked.ranges)]
             reads = dict.fromkeys(keys, place)

@@ -12,13 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kvstore.machine.commands import Tick
-from kvstore.simulation.history import Asked, At, Call, Cut, Order, Strict, Think, Transact
+from kvstore.simulation.history import Asked, Call, Cut, OrderCall, ReadAtCall, StrictCall, Think, Transact
 from kvstore.store import errors
 from kvstore.store.application import StoreApplication
-from kvstore.store.gateway import Committed, Identity, Placed
-from kvstore.store.questions import At as AtQuestion
-from kvstore.store.questions import NotYet, Values
-from kvstore.store.questions import Strict as StrictQuestion
+from kvstore.store.gateway import Committed, Identity, Ordered
+from kvstore.store.questions import NotYetReply, Values
+from kvstore.store.questions import ReadAt as AtQuestion
+from kvstore.store.questions import StrictRead as StrictQuestion
 from multicast.sim.run import WALL_S
 from multicast.types import TICKS_PER_S, GroupId, timestamp
 
@@ -139,7 +139,7 @@ class Lane:
     def _answer(self, call: Call, attempt: int, outcome: Any) -> None:
         if call is not self.call:
             call.more.append(outcome)
-        elif not isinstance(outcome, AGAIN) or isinstance(call.asked, Order):
+        elif not isinstance(outcome, AGAIN) or isinstance(call.asked, OrderCall):
             self._finish(call, outcome)
         elif attempt == self._attempt:
             self._attempt = 0
@@ -179,7 +179,7 @@ def _transact(_: StoreSimulation, call: Call, __: float, node: StoreApplication,
 def _strict(
     simulation: StoreSimulation, call: Call, timeout_s: float, node: StoreApplication, done: Done
 ) -> None:
-    assert isinstance(call.asked, Strict)
+    assert isinstance(call.asked, StrictCall)
     question = StrictQuestion(call.asked.operations)
     number = node.gateway.ask(call.asked.group, question, done, of_leader=True)
     simulation.loop.at(simulation.loop.now + timeout_s, node.gateway.forget, number)
@@ -190,7 +190,7 @@ def _at(
 ) -> None:
     """A replica that has not come so far is asked again, when its group has been made to move."""
     asked, loop, gateway = call.asked, simulation.loop, node.gateway
-    assert isinstance(asked, At)
+    assert isinstance(asked, ReadAtCall)
     until = loop.now + timeout_s
 
     def ask(_: object = None) -> None:
@@ -200,12 +200,12 @@ def _at(
             loop.at(until, gateway.forget, number)
 
     def answered(response: Any) -> None:
-        if isinstance(response, NotYet):
+        if isinstance(response, NotYetReply):
             gateway.command(asked.group, Tick(), moved, at_least=asked.revision)
         else:
             done(response)
 
-    def moved(_: Placed | errors.StoreError) -> None:
+    def moved(_: Ordered | errors.StoreError) -> None:
         loop.at(loop.now + 0.02, ask)
 
     ask()
@@ -218,14 +218,14 @@ def _cut(_: StoreSimulation, call: Call, __: float, node: StoreApplication, done
 
 def _order(_: StoreSimulation, call: Call, __: float, node: StoreApplication, done: Done) -> None:
     asked = call.asked
-    assert isinstance(asked, Order)
+    assert isinstance(asked, OrderCall)
     node.gateway.command(asked.group, asked.command, done, at_least=asked.at_least)
 
 
 _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     Transact: _transact,
-    Strict: _strict,
-    At: _at,
+    StrictCall: _strict,
+    ReadAtCall: _at,
     Cut: _cut,
-    Order: _order,
+    OrderCall: _order,
 }

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 from kvstore.machine.codec import TABLES
 from kvstore.machine.ordered import MemoryMap
-from kvstore.simulation.nodes import Machine
+from kvstore.simulation.nodes import SimMachine
 from kvstore.storage.errors import BadSnapshot
-from kvstore.storage.ports import Image
+from kvstore.storage.ports import GroupCheckpoint
 from multicast.durable import Checkpoint
 from multicast.messages import Delivery
 from multicast.sim.checkers import Violation
@@ -40,19 +40,19 @@ def _copy(maps: Mapping[str, MemoryMap[Any, Any]]) -> Maps:
 class StoreCommit(Commit):
     """A group as last committed."""
 
-    image: Image | None = None
+    image: GroupCheckpoint | None = None
     maps: Maps = field(default_factory=lambda: {name: MemoryMap() for name in TABLES})
     ring: int = 0
     """The first of the deliveries that it can tell."""
 
 
 @dataclass(slots=True)
-class Piece:
+class SimSnapshot:
     """What is in a piece of a snapshot: a table, or what goes with the tables."""
 
     table: str = ""
     rows: MemoryMap[Any, Any] | None = None
-    image: Image | None = None
+    image: GroupCheckpoint | None = None
     log: tuple[Delivery, ...] = ()
 
 
@@ -62,7 +62,7 @@ class SimStoreDisk:
     ring = 8
     """How many deliveries it can tell those who missed some. The rest is only in snapshots."""
 
-    def __init__(self, machine: Machine, pieces: dict[bytes, Piece]) -> None:
+    def __init__(self, machine: SimMachine, pieces: dict[bytes, SimSnapshot]) -> None:
         self._machine = machine
         self._pieces = pieces
         """What is in the pieces of all snapshots of this run."""
@@ -89,7 +89,7 @@ class SimStoreDisk:
         found = self.commit_of(group).checkpoint
         return replace(found, delivered=found.delivered.copy())
 
-    def open(self, group: GroupId) -> tuple[Image | None, Mapping[str, Any]]:
+    def open(self, group: GroupId) -> tuple[GroupCheckpoint | None, Mapping[str, Any]]:
         """As last committed, with maps that have all that was put since."""
         maps = self.maps.get(group)
         if maps is None:
@@ -132,7 +132,7 @@ class SimStoreDisk:
                 raise Violation("Contract", f"{self._machine.me} is told {after.mid} after a later delivery")
         log.extend(deliveries)
 
-    def commit(self, images: Mapping[GroupId, Image], after: int) -> None:
+    def commit(self, images: Mapping[GroupId, GroupCheckpoint], after: int) -> None:
         """All that was put, and these images, once the log has what they are about."""
         commits = {}
         for group, image in images.items():
@@ -182,18 +182,20 @@ class SimStoreDisk:
 
     # Snapshots
 
-    def snapshot(self, group: GroupId, image: Image) -> Iterator[bytes]:
+    def snapshot(self, group: GroupId, image: GroupCheckpoint) -> Iterator[bytes]:
         """Everything as of now; its pieces are what `install` finds it by."""
         self.snapshots += 1
-        parts = [Piece(name, each) for name, each in _copy(self.open(group)[1]).items()]
-        parts.append(Piece(image=image, log=tuple(self.logs.get(group, ()))))
+        parts = [SimSnapshot(name, each) for name, each in _copy(self.open(group)[1]).items()]
+        parts.append(SimSnapshot(image=image, log=tuple(self.logs.get(group, ()))))
         tokens = []
         for part in parts:
             tokens.append(f"{self._machine.me} {len(self._pieces)}".encode())
             self._pieces[tokens[-1]] = part
         return iter(tokens)
 
-    def install(self, group: GroupId, snapshot: Iterable[bytes], position: Timestamp | None = None) -> Image:
+    def install(
+        self, group: GroupId, snapshot: Iterable[bytes], position: Timestamp | None = None
+    ) -> GroupCheckpoint:
         """Replace everything."""
         parts = [self._pieces[token] for token in snapshot]
         if not parts or parts[-1].image is None:

@@ -26,7 +26,7 @@ class Transact:
 
 
 @dataclass(frozen=True, slots=True)
-class Strict:
+class StrictCall:
     """Read keys of one group, as of now."""
 
     group: GroupId
@@ -34,7 +34,7 @@ class Strict:
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class ReadAtCall:
     """Read keys of one group at a revision; without one, at some recent revision of any replica's."""
 
     group: GroupId
@@ -50,7 +50,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class OrderCall:
     """Housekeeping of one group, at a place above a revision."""
 
     group: GroupId
@@ -67,7 +67,7 @@ class Watch:
     for_s: float
 
 
-Asked: TypeAlias = Transact | Strict | At | Cut | Order | Watch
+Asked: TypeAlias = Transact | StrictCall | ReadAtCall | Cut | OrderCall | Watch
 
 
 @dataclass(slots=True)

@@ -47,10 +47,10 @@ from kvstore.machine.results import (
     DONE,
     WRITTEN,
     Deleted,
-    Entry,
     Failed,
     Fault,
     Got,
+    KeyValue,
     Number,
     OperationResult,
     Outcome,
@@ -62,7 +62,7 @@ from kvstore.machine.results import (
 )
 from multicast.types import GroupId
 
-Values = dict[bytes, Entry]
+Values = dict[bytes, KeyValue]
 
 
 @dataclass
@@ -251,14 +251,14 @@ class Model:
                 return Failed(number)
             value, result = str(number).encode(), Number(number)
         if old is None:
-            now[key] = Entry(key, value, gts, gts, 1)
+            now[key] = KeyValue(key, value, gts, gts, 1)
         else:
             again = old.mod_revision == gts
-            now[key] = Entry(key, value, old.create_revision, gts, old.version + (not again))
+            now[key] = KeyValue(key, value, old.create_revision, gts, old.version + (not again))
         return result
 
 
-def calculate(operation: Calculate, old: Entry | None) -> int | Fault:
+def calculate(operation: Calculate, old: KeyValue | None) -> int | Fault:
     """The number that is stored now."""
     number = operation.operand
     if old is not None:
@@ -277,7 +277,7 @@ def calculate(operation: Calculate, old: Entry | None) -> int | Fault:
     return number if -(2**63) <= number < 2**63 else Fault.OVERFLOW
 
 
-def holds(condition: Compare, entry: Entry | None) -> bool:
+def holds(condition: Compare, entry: KeyValue | None) -> bool:
     """Whether a key is as the condition wants it."""
     subject, how, operand = condition.subject, condition.operator, condition.operand
     if subject is Subject.VALUE and entry is None:
@@ -303,7 +303,7 @@ def holds(condition: Compare, entry: Entry | None) -> bool:
     return sorted([low, high]) == [low, high] and low != high
 
 
-def ordered(values: Values, within: Range, *, reverse: bool) -> Iterator[Entry]:
+def ordered(values: Values, within: Range, *, reverse: bool) -> Iterator[KeyValue]:
     """What is in a range."""
     for key in sorted(values, reverse=reverse):
         if within.covers(key):

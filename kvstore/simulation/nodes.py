@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kvstore.bare.application import Sequencing
+from kvstore.bare.application import BareMulticast
 from kvstore.config.addresses import NodeId
 from kvstore.node.loop import COMMIT_S, Node
 from kvstore.node.ports import Application
@@ -33,7 +33,7 @@ from multicast.types import NO_TIMESTAMP, GroupId, MessageId, Process, ReplicaId
 class SimLog:
     """A log whose batches become durable in order, each after a delay; a crash loses the others."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: SimMachine) -> None:
         self._machine = machine
         self.groups: dict[GroupId, Durable] = {}
         self._pending: deque[tuple[int, Mapping[GroupId, Sequence[Record]]]] = deque()
@@ -82,7 +82,7 @@ class SimState:
     kept = 0
     """How many of the last deliveries it can tell. The rest is only in snapshots."""
 
-    def __init__(self, machine: Machine, pieces: dict[bytes, tuple[Delivery, ...]]) -> None:
+    def __init__(self, machine: SimMachine, pieces: dict[bytes, tuple[Delivery, ...]]) -> None:
         self._machine = machine
         self.pieces = pieces
         """What is in the pieces of all snapshots of this run."""
@@ -199,7 +199,7 @@ class SimState:
         self._places.update({(group, delivery.mid): delivery.global_ts for delivery in log})
 
 
-class LateSequencing(Sequencing):
+class LateSequencing(BareMulticast):
     """Bare multicast whose state executes late what it was given."""
 
     def load(self, group: GroupId) -> Checkpoint:
@@ -207,7 +207,7 @@ class LateSequencing(Sequencing):
         return self._state.load(group)
 
 
-class Machine:
+class SimMachine:
     """One node, its disks and its clock."""
 
     def __init__(self, simulation: NodeSimulation, me: NodeId) -> None:
@@ -344,10 +344,10 @@ class Machine:
         self.turn_soon()
 
 
-class View(Host):
+class NodeView(Host):
     """One replica of a node, as checkers and faults see it."""
 
-    def __init__(self, me: ReplicaId, machine: Machine, observers: Sequence[Observer]) -> None:
+    def __init__(self, me: ReplicaId, machine: SimMachine, observers: Sequence[Observer]) -> None:
         self.me = me
         self.machine = machine
         self._observers = observers
@@ -414,8 +414,8 @@ class NodeSimulation(Simulation):
     node_type: type[Node] = Node
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._machines: dict[int, Machine] = {}
-        self.views: dict[ReplicaId, View] = {}
+        self._machines: dict[int, SimMachine] = {}
+        self.views: dict[ReplicaId, NodeView] = {}
         self.pieces: dict[bytes, tuple[Delivery, ...]] = {}
         super().__init__(*arguments, **options)
         self.observed = self._observe(self.scenario.protocol)
@@ -424,11 +424,11 @@ class NodeSimulation(Simulation):
         """Replica number i of every group is on node i."""
         return NodeId(f"n{replica.number}")
 
-    def new_state(self, machine: Machine) -> Any:
+    def new_state(self, machine: SimMachine) -> Any:
         """The disk of a machine's application."""
         return SimState(machine, self.pieces)
 
-    def application(self, machine: Machine) -> Application:
+    def application(self, machine: SimMachine) -> Application:
         """What a machine's node does with deliveries, in one life."""
         return LateSequencing(machine.state)
 
@@ -439,9 +439,9 @@ class NodeSimulation(Simulation):
     def _host(self, member: ReplicaId) -> Host:
         machine = self._machines.get(member.number)
         if machine is None:
-            machine = self._machines[member.number] = Machine(self, self.node_of(member))
+            machine = self._machines[member.number] = SimMachine(self, self.node_of(member))
         machine.replicas.append(member)
-        view = self.views[member] = View(member, machine, self._observers)
+        view = self.views[member] = NodeView(member, machine, self._observers)
         return view
 
     def wipe(self, replica: ReplicaId, down_s: float) -> None:

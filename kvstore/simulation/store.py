@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from kvstore.config.addresses import NodeId
 from kvstore.machine import Limits, Placement
-from kvstore.node.ports import Application, Said
+from kvstore.node.ports import Application, Outgoing
 from kvstore.simulation.checks import check_history
 from kvstore.simulation.clients import Done, StoreClient
-from kvstore.simulation.disk import Piece, SimStoreDisk
+from kvstore.simulation.disk import SimSnapshot, SimStoreDisk
 from kvstore.simulation.history import History
-from kvstore.simulation.nodes import Machine, NodeSimulation
+from kvstore.simulation.nodes import NodeSimulation, SimMachine
 from kvstore.simulation.watching import Watcher
 from kvstore.simulation.workloads import WORKLOADS
 from kvstore.store import errors
@@ -42,7 +42,7 @@ LOST: Final = 0.02
 class SimGateway:
     """A gateway as a process of the ordering simulation: it multicasts, and dies with its node."""
 
-    machine: Machine
+    machine: SimMachine
     number: int
     application: StoreApplication
     multicast: list[MessageId] = field(default_factory=list)
@@ -58,7 +58,7 @@ class SimGateway:
         return not self.alive or not self.application.gateway.in_flight
 
 
-class Recorder(Checker):
+class DeliveryChecker(Checker):
     """What was delivered where in the order, and what leaders have answered.
 
     What a replica reports as executed is of no more interest to the gate: all destinations have delivered it.
@@ -105,7 +105,7 @@ class SimApplication(StoreApplication):
 
     simulation: StoreSimulation
 
-    def turn(self, now: float) -> list[Said]:
+    def turn(self, now: float) -> list[Outgoing]:
         """All that is to be said."""
         said = super().turn(now)
         for me, receivers, message in said:
@@ -128,10 +128,10 @@ class StoreSimulation(NodeSimulation):
     def __init__(
         self, scenario: Scenario, seed: int, workload: str = "bank", observers: Sequence[Checker] = ()
     ) -> None:
-        self.recorder = Recorder()
+        self.recorder = DeliveryChecker()
         self.history = History()
         self.limits = Limits()
-        self.store_pieces: dict[bytes, Piece] = {}
+        self.store_pieces: dict[bytes, SimSnapshot] = {}
         self.healed = False
         self._gateways = GATEWAYS
         self.placement = Placement.evenly(tuple(GroupId(group) for group in range(scenario.groups)))
@@ -151,11 +151,11 @@ class StoreSimulation(NodeSimulation):
 
     # Nodes
 
-    def new_state(self, machine: Machine) -> SimStoreDisk:
+    def new_state(self, machine: SimMachine) -> SimStoreDisk:
         """A store's disk."""
         return self.disk_type(machine, self.store_pieces)
 
-    def application(self, machine: Machine) -> Application:
+    def application(self, machine: SimMachine) -> Application:
         """The store, with a gateway that is new in each life."""
         self._gateways += 1
         me = ClientId(self._gateways)

@@ -11,7 +11,7 @@ from kvstore.machine.request import Range
 from kvstore.simulation.checks import Replay
 from kvstore.store.feeds import MergedFeed, Transactions
 from kvstore.store.gateway import Gateway
-from kvstore.store.questions import Changes, Event, Feed, Gone
+from kvstore.store.questions import Changes, CompactedReply, Event, Feed
 from multicast.sim.checkers import Violation
 from multicast.sim.network import Loop
 from multicast.types import GroupId
@@ -57,7 +57,7 @@ class NodeWatch:
     def _answered(self, group: GroupId, response: Any) -> None:
         if self.closed:
             return
-        if isinstance(response, Gone):
+        if isinstance(response, CompactedReply):
             self.close()
             self._push(response)
             return
@@ -132,7 +132,7 @@ class Watcher:
     def _heard(self, connection: int, what: Any) -> None:
         if connection != self.connections or self.over:
             return
-        if isinstance(what, Gone):
+        if isinstance(what, CompactedReply):
             self.gaps += 1
             self.told = max(self.told, what.floor)
             self._connect()

@@ -27,9 +27,9 @@ from kvstore.machine.request import (
 )
 from kvstore.machine.results import Got, Number, Scanned
 from kvstore.simulation.clients import Script, StoreClient
-from kvstore.simulation.history import At, Cut, History, Order, Strict, Think, Transact
-from kvstore.store.gateway import Committed, Placed
-from kvstore.store.questions import Gone, Values
+from kvstore.simulation.history import Cut, History, OrderCall, ReadAtCall, StrictCall, Think, Transact
+from kvstore.store.gateway import Committed, Ordered
+from kvstore.store.questions import CompactedReply, Values
 from multicast.sim.checkers import Violation
 from multicast.types import GroupId
 
@@ -92,7 +92,7 @@ class Workload:
         """Of one group, without a transaction. Then what was read may be relied on."""
         rng = client.rng
         group = self._group(rng)
-        found = yield Strict(group, self._some(rng, group))
+        found = yield StrictCall(group, self._some(rng, group))
         if isinstance(found, Values) and rng.random() < 0.5:
             keys = [r.entry.key for r in found.results if isinstance(r, Got) and r.entry]
             if keys:
@@ -105,36 +105,36 @@ class Workload:
     def _read_somewhere(self, client: StoreClient) -> Script:
         rng = client.rng
         group = self._group(rng)
-        yield At(group, self._some(rng, group))
+        yield ReadAtCall(group, self._some(rng, group))
 
     def _read_snapshot(self, client: StoreClient) -> Script:
         """A revision of all groups, read from anywhere, some of it some time later."""
         rng = client.rng
         placed = yield Cut((EVERYTHING,))
-        if not isinstance(placed, Placed):
+        if not isinstance(placed, Ordered):
             return
         revision, until = placed.revision, client.revision_in(3.0)
         name = f"{client.id:x} {revision}"
         pinned = rng.random() < 0.5
         for group in self.placement.groups if pinned else ():
-            kept = yield Order(group, Pin(name, revision, until), revision)
-            pinned = pinned and isinstance(kept, Placed)
+            kept = yield OrderCall(group, Pin(name, revision, until), revision)
+            pinned = pinned and isinstance(kept, Ordered)
         for group in self.placement.groups:
             if rng.random() < 0.3:
                 yield Think(rng.expovariate(1 / self.think_s))
-            found = yield At(group, (Scan(EVERYTHING),), revision)
-            if isinstance(found, Gone) and pinned and client.revision_in(1.0) < until:
+            found = yield ReadAtCall(group, (Scan(EVERYTHING),), revision)
+            if isinstance(found, CompactedReply) and pinned and client.revision_in(1.0) < until:
                 raise Violation("Pins", f"revision {revision} was pinned, and is compacted to {found}")
         if pinned and rng.random() < 0.7:
             for group in self.placement.groups:
-                yield Order(group, Unpin((name,)))
+                yield OrderCall(group, Unpin((name,)))
 
     def _compact(self, client: StoreClient) -> Script:
         """To something that was seen not long ago, in all groups."""
         if client.seen:
             floor = client.seen - client.rng.choice((0, 1 << 16, 1 << 22))
             for group in self.placement.groups:
-                yield Order(group, Compact(max(1, floor)), max(1, floor))
+                yield OrderCall(group, Compact(max(1, floor)), max(1, floor))
 
 
 class Bank(Workload):
@@ -191,7 +191,11 @@ class Bank(Workload):
     def _check_snapshots(self, history: History, total: int) -> None:
         snapshots: dict[tuple[int, int], dict[GroupId, Scanned]] = {}
         for call in history.calls:
-            if isinstance(call.asked, At) and call.asked.revision and isinstance(call.outcome, Values):
+            if (
+                isinstance(call.asked, ReadAtCall)
+                and call.asked.revision
+                and isinstance(call.outcome, Values)
+            ):
                 scanned = call.outcome.results[0]
                 assert isinstance(scanned, Scanned)
                 snapshots.setdefault((call.client, call.asked.revision), {})[call.asked.group] = scanned

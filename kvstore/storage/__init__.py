@@ -17,14 +17,14 @@ from kvstore.storage.disk import Disk, create, open  # noqa: A004 - read as `sto
 from kvstore.storage.errors import BadSnapshot, LostDisk, StorageError
 from kvstore.storage.identity import Identity
 from kvstore.storage.log import LmdbLog
-from kvstore.storage.ports import Image
+from kvstore.storage.ports import GroupCheckpoint
 from kvstore.storage.store import StoreState
 
 __all__ = [
     "BadSnapshot",
     "Disk",
+    "GroupCheckpoint",
     "Identity",
-    "Image",
     "LmdbLog",
     "LmdbState",
     "LostDisk",

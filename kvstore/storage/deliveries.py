@@ -18,7 +18,7 @@ from kvstore.storage.keys import (
     DELIVERIES_DATABASES,
     STATE_CLIENTS,
     STATE_DELIVERIES,
-    STATE_PLACES,
+    STATE_ORDER,
     STATE_POSITIONS,
 )
 from kvstore.storage.lazy import LazyState, OnCommitted
@@ -130,7 +130,7 @@ class _Places:
 
 
 @dataclass(slots=True)
-class _Change:
+class _PendingDeliveries:
     """What a commit does to a group."""
 
     executed: Timestamp
@@ -143,17 +143,19 @@ class _Change:
     replace: bool
     """Whether everything that was there goes first."""
 
-    def add(self, later: _Change) -> _Change:
+    def add(self, later: _PendingDeliveries) -> _PendingDeliveries:
         """Both in one commit."""
         if later.replace:
             return later
         deliveries, places = self.deliveries + later.deliveries, self.places | later.places
         lows = self.lows | later.lows
-        return _Change(later.executed, later.count, deliveries, places, lows, later.installed, self.replace)
+        return _PendingDeliveries(
+            later.executed, later.count, deliveries, places, lows, later.installed, self.replace
+        )
 
 
 @dataclass(slots=True)
-class _Group:
+class _GroupDeliveries:
     """What the state has of a group."""
 
     position: Timestamp
@@ -189,15 +191,17 @@ class _Group:
         if len(self.deliveries) - self.placed >= PLACED_SLICE:
             self.settled()
 
-    def take(self) -> _Change:
+    def take(self) -> _PendingDeliveries:
         """What the next commit has to do."""
         changed = self.settled().take()
         deliveries = self.deliveries[self.requested :]
-        change = _Change(self.position, self.count, deliveries, *changed, self.installed, self.replace)
+        change = _PendingDeliveries(
+            self.position, self.count, deliveries, *changed, self.installed, self.replace
+        )
         self.requested, self.replace = len(self.deliveries), False
         return change
 
-    def done(self, change: _Change) -> None:
+    def done(self, change: _PendingDeliveries) -> None:
         """It is durable."""
         if change.installed == self.installed:
             written = len(change.deliveries)
@@ -207,8 +211,8 @@ class _Group:
             self.requested -= written
 
 
-class LmdbState(LazyState[_Change]):
-    """The state of a plain log, which keeps every delivery. See `kvstore.storage.ports.State`.
+class LmdbState(LazyState[_PendingDeliveries]):
+    """The state of a plain log, which keeps every delivery. See `kvstore.storage.ports.DeliveryDisk`.
 
     Delivered ids are kept as the places of deliveries and a low watermark for each client, so that a commit
     writes only what has changed. They follow from the deliveries, as those of a `Checkpoint` do.
@@ -218,7 +222,7 @@ class LmdbState(LazyState[_Change]):
         self, path: Path, identity: Identity, on_committed: OnCommitted, on_failure: OnFailure
     ) -> None:
         super().__init__(path, DELIVERIES_DATABASES, identity, on_committed, on_failure)
-        self._groups: dict[GroupId, _Group] = {}
+        self._groups: dict[GroupId, _GroupDeliveries] = {}
 
     # Reading
 
@@ -228,13 +232,13 @@ class LmdbState(LazyState[_Change]):
         self._groups.setdefault(group, found)
         return Checkpoint(found.position, found.places.delivered())
 
-    def _group(self, group: GroupId) -> _Group:
+    def _group(self, group: GroupId) -> _GroupDeliveries:
         found = self._groups.get(group)
         if found is None:
             found = self._groups[group] = self._load(group)
         return found
 
-    def _load(self, group: GroupId) -> _Group:
+    def _load(self, group: GroupId) -> _GroupDeliveries:
         position, count = NO_TIMESTAMP, 0
         transaction = self._env.read()
         value = transaction.get(keys.group_key(group), db=self._env[STATE_POSITIONS])
@@ -246,12 +250,12 @@ class LmdbState(LazyState[_Change]):
             client = ClientId(keys.number_of_key(key, where))
             clients[client] = (checksum.unseal_number(value, where), [])
         where = self._where(group, "places")
-        for key, value in rows_from(self._env, transaction, STATE_PLACES, keys.group_key(group)):
+        for key, value in rows_from(self._env, transaction, STATE_ORDER, keys.group_key(group)):
             client, sequence, digest = keys.mid_of_key(key, where)
             place = Timestamp(checksum.unseal_number(value, where))
             clients.setdefault(client, (0, []))[1].append((sequence, digest, place))
         places = _Places([(client, low, above) for client, (low, above) in clients.items()])
-        return _Group(position, count, places, position)
+        return _GroupDeliveries(position, count, places, position)
 
     def place(self, group: GroupId, mid: MessageId) -> Timestamp:
         """Where the group delivered the message; bottom once the client has acknowledged that it knows."""
@@ -286,7 +290,7 @@ class LmdbState(LazyState[_Change]):
                 raise InvariantBroken(f"group {group} is to be committed at {wanted}, but is at {position}")
         self._request(after, {group: self._group(group).take() for group in positions})
 
-    def _puts(self, group: GroupId, change: _Change, transaction: Transaction) -> Puts:
+    def _puts(self, group: GroupId, change: _PendingDeliveries, transaction: Transaction) -> Puts:
         if change.replace:
             yield from self._clear(group, transaction)
         for run in cut(change.deliveries):
@@ -294,11 +298,11 @@ class LmdbState(LazyState[_Change]):
             transaction.put(key, run_format.seal_run(run), db=self._env[STATE_DELIVERIES])
             yield len(run)
         for mid, place in change.places.items():
-            key = keys.place_key(group, mid)
+            key = keys.delivery_key(group, mid)
             if place is None:
-                transaction.delete(key, db=self._env[STATE_PLACES])
+                transaction.delete(key, db=self._env[STATE_ORDER])
             else:
-                transaction.put(key, checksum.seal_number(place), db=self._env[STATE_PLACES])
+                transaction.put(key, checksum.seal_number(place), db=self._env[STATE_ORDER])
             yield 1
         for client, low in change.lows.items():
             key = keys.client_key(group, client)
@@ -308,12 +312,12 @@ class LmdbState(LazyState[_Change]):
         transaction.put(keys.group_key(group), position, db=self._env[STATE_POSITIONS])
         yield 1
 
-    def _finish(self, group: GroupId, change: _Change) -> None:
+    def _finish(self, group: GroupId, change: _PendingDeliveries) -> None:
         self._groups[group].done(change)
 
     def _clear(self, group: GroupId, transaction: Transaction) -> Puts:
         prefix = keys.group_key(group)
-        for database in (STATE_DELIVERIES, STATE_PLACES, STATE_CLIENTS):
+        for database in (STATE_DELIVERIES, STATE_ORDER, STATE_CLIENTS):
             with transaction.cursor(self._env[database]) as cursor:
                 found = cursor.set_range(prefix)
                 while found and cursor.key().startswith(prefix):
@@ -357,6 +361,6 @@ class LmdbState(LazyState[_Change]):
                 places.changed_places[MessageId(client, sequence, digest)] = place
         count = len(deliveries)
         installed = self._group(group).installed + 1
-        self._groups[group] = _Group(
+        self._groups[group] = _GroupDeliveries(
             position, count, places, NO_TIMESTAMP, deliveries, count, 0, installed, replace=True
         )

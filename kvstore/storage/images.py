@@ -14,7 +14,7 @@ import msgspec
 
 from kvstore.storage import checksum
 from kvstore.storage.errors import BadSnapshot, StorageError
-from kvstore.storage.ports import Image
+from kvstore.storage.ports import GroupCheckpoint
 from kvstore.storage.rows import CHUNK_BYTES, Pair
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
@@ -27,7 +27,7 @@ _Wide: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 """Of 64 bits: msgpack has no more."""
 
 
-class _Image(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class _StoredCheckpoint(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     position: _Number
     executed: _Number
     count: _Number
@@ -46,11 +46,11 @@ class _End(msgspec.Struct, array_like=True, tag=1, forbid_unknown_fields=True):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode_image: Final = msgspec.msgpack.Decoder(_Image).decode
+_decode_image: Final = msgspec.msgpack.Decoder(_StoredCheckpoint).decode
 _decode_rows: Final = msgspec.msgpack.Decoder(_Rows | _End).decode
 
 
-def seal_image(image: Image, count: int) -> bytes:
+def seal_checkpoint(image: GroupCheckpoint, count: int) -> bytes:
     """The value that keeps an image, and how many deliveries made it."""
     checkpoint = image.checkpoint
     clients = list(checkpoint.delivered.rows())
@@ -58,7 +58,7 @@ def seal_image(image: Image, count: int) -> bytes:
     return checksum.seal(_encode(found))
 
 
-def unseal_image(value: bytes, where: str) -> tuple[Image, int]:
+def unseal_checkpoint(value: bytes, where: str) -> tuple[GroupCheckpoint, int]:
     """The image and the count that were sealed."""
     try:
         found = _decode_image(checksum.unseal(value, where))
@@ -71,7 +71,7 @@ def unseal_image(value: bytes, where: str) -> tuple[Image, int]:
                 delivered.add(MessageId(ClientId(client), sequence, digest), 0)
         delivered.pass_below(ClientId(client), low)
     checkpoint = Checkpoint(Timestamp(found.position), delivered, executed=Timestamp(found.executed))
-    return Image(checkpoint, found.picture), found.count
+    return GroupCheckpoint(checkpoint, found.picture), found.count
 
 
 def frame(sealed: bytes) -> bytes:
@@ -104,7 +104,9 @@ Tables: TypeAlias = dict[str, tuple[list[bytes], list[bytes]]]
 """Of each table the keys, in order, and the values as they are stored."""
 
 
-def read_stream(pieces: Iterable[bytes], names: Iterable[str], where: str) -> tuple[Image, int, Tables]:
+def read_stream(
+    pieces: Iterable[bytes], names: Iterable[str], where: str
+) -> tuple[GroupCheckpoint, int, Tables]:
     """What a stream has: the image, the count and the tables. All of it, or `BadSnapshot`."""
     try:
         return _read(_frames(pieces), {name: ([], []) for name in names})
@@ -112,8 +114,8 @@ def read_stream(pieces: Iterable[bytes], names: Iterable[str], where: str) -> tu
         raise BadSnapshot(f"{where}: {error}") from None
 
 
-def _read(frames: Iterator[bytes], tables: Tables) -> tuple[Image, int, Tables]:
-    image, count = unseal_image(next(frames, b""), "its image")
+def _read(frames: Iterator[bytes], tables: Tables) -> tuple[GroupCheckpoint, int, Tables]:
+    image, count = unseal_checkpoint(next(frames, b""), "its image")
     for each in frames:
         said = _decode_rows(checksum.unseal(each, "a frame"))
         if isinstance(said, _Rows):

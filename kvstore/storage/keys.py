@@ -37,10 +37,10 @@ STATE_DELIVERIES: Final = b"deliveries"
 STATE_CLIENTS: Final = b"clients"
 """(group, client): the low watermark of the delivered ids, if it is above 0."""
 
-STATE_PLACES: Final = b"places"
+STATE_ORDER: Final = b"places"
 """(group, client, sequence, digest): global timestamp of a delivery at or above the client's watermark."""
 
-STORE_IMAGES: Final = b"images"
+STORE_CHECKPOINTS: Final = b"images"
 """group: everything of a store that is in no table."""
 
 STORE_RINGS: Final = b"rings"
@@ -50,8 +50,8 @@ STORE_NODES: Final = b"nodes"
 """(node, the rest of a long key, or its next part): as in a table. See `kvstore.storage.rows`."""
 
 LOG_DATABASES: Final = (META, LOG_ROWS, LOG_BASES)
-DELIVERIES_DATABASES: Final = (META, STATE_POSITIONS, STATE_DELIVERIES, STATE_CLIENTS, STATE_PLACES)
-STORE_DATABASES: Final = (META, STORE_IMAGES, STORE_RINGS, STATE_DELIVERIES, STORE_NODES)
+DELIVERIES_DATABASES: Final = (META, STATE_POSITIONS, STATE_DELIVERIES, STATE_CLIENTS, STATE_ORDER)
+STORE_DATABASES: Final = (META, STORE_CHECKPOINTS, STORE_RINGS, STATE_DELIVERIES, STORE_NODES)
 
 INCARNATION: Final = b"incarnation"
 
@@ -60,7 +60,7 @@ INCARNATION: Final = b"incarnation"
 
 _GROUP: Final = struct.Struct(">H")
 _PAIR: Final = struct.Struct(">HQ")
-_PLACE: Final = struct.Struct(">HQQQ")
+_DELIVERY: Final = struct.Struct(">HQQQ")
 NUMBER: Final = struct.Struct(">Q")
 
 group_key = _GROUP.pack
@@ -81,9 +81,9 @@ def client_key(group: GroupId, client: ClientId) -> bytes:
     return _PAIR.pack(group, client)
 
 
-def place_key(group: GroupId, mid: MessageId) -> bytes:
+def delivery_key(group: GroupId, mid: MessageId) -> bytes:
     """Of a delivery's place in the order."""
-    return _PLACE.pack(group, *mid)
+    return _DELIVERY.pack(group, *mid)
 
 
 NODE_BYTES: Final = NUMBER.size
@@ -117,7 +117,7 @@ def number_of_key(key: bytes, where: str) -> int:
 
 def mid_of_key(key: bytes, where: str) -> MessageId:
     """Whose place this is."""
-    _, client, sequence, digest = unpack(_PLACE, key, where)
+    _, client, sequence, digest = unpack(_DELIVERY, key, where)
     return MessageId(client, sequence, digest)
 
 

@@ -20,7 +20,7 @@ SLICE: Final = 200
 OnCommitted: TypeAlias = Callable[[Mapping[GroupId, Timestamp]], None]
 
 
-class Change(Protocol):
+class PendingCommit(Protocol):
     """What a commit does to a group."""
 
     executed: Timestamp
@@ -30,7 +30,7 @@ class Change(Protocol):
         """Both in one commit."""
 
 
-C = TypeVar("C", bound=Change)
+C = TypeVar("C", bound=PendingCommit)
 
 
 class LazyState(Generic[C]):

@@ -10,7 +10,7 @@ from multicast.messages import Delivery
 from multicast.types import GroupId, MessageId, Timestamp
 
 
-class Image(NamedTuple):
+class GroupCheckpoint(NamedTuple):
     """What is to be durable of a group beside its maps."""
 
     checkpoint: Checkpoint
@@ -28,7 +28,7 @@ class StoreDisk(Protocol):
     def load(self, group: GroupId) -> Checkpoint:
         """The ordering side, as last committed."""
 
-    def open(self, group: GroupId) -> tuple[Image | None, Mapping[str, Any]]:
+    def open(self, group: GroupId) -> tuple[GroupCheckpoint | None, Mapping[str, Any]]:
         """What was last committed or installed, and the maps by their names."""
 
     def count(self, group: GroupId) -> int:
@@ -43,21 +43,23 @@ class StoreDisk(Protocol):
     def oldest(self, group: GroupId) -> Timestamp:
         """The lowest position for which `deliveries` knows everything after it."""
 
-    def commit(self, images: Mapping[GroupId, Image], after: int) -> None:
+    def commit(self, images: Mapping[GroupId, GroupCheckpoint], after: int) -> None:
         """Commit everything put so far, and these, once the log's batch `after` is durable. When it is done,
         the node's `committed` is called with what the images say is executed.
         """
 
-    def snapshot(self, group: GroupId, image: Image) -> Iterator[bytes]:
+    def snapshot(self, group: GroupId, image: GroupCheckpoint) -> Iterator[bytes]:
         """The group at the time of this call, in pieces of bounded size, while it goes on."""
 
-    def install(self, group: GroupId, snapshot: Iterable[bytes], position: Timestamp | None = None) -> Image:
+    def install(
+        self, group: GroupId, snapshot: Iterable[bytes], position: Timestamp | None = None
+    ) -> GroupCheckpoint:
         """Replace all that there is of the group by a snapshot, which must be of this position, if one is
         given. Raises `BadSnapshot`, and then changes nothing.
         """
 
 
-class State(Protocol):
+class DeliveryDisk(Protocol):
     """The disk of an application that only keeps what was delivered. See `Application`, and `sequencing`."""
 
     def load(self, group: GroupId) -> Checkpoint:

@@ -22,11 +22,11 @@ from kvstore.storage.delivery_snapshot import PIECE_BYTES
 from kvstore.storage.environment import OnFailure, Puts, Transaction
 from kvstore.storage.errors import BadSnapshot, StorageError
 from kvstore.storage.identity import Identity
-from kvstore.storage.images import read_stream, seal_image, unseal_image
+from kvstore.storage.images import read_stream, seal_checkpoint, unseal_checkpoint
 from kvstore.storage.keys import (
     STATE_DELIVERIES,
+    STORE_CHECKPOINTS,
     STORE_DATABASES,
-    STORE_IMAGES,
     STORE_RINGS,
     group_key,
     number_of_key,
@@ -35,10 +35,10 @@ from kvstore.storage.keys import (
 )
 from kvstore.storage.lazy import LazyState, OnCommitted
 from kvstore.storage.maps import Layer, StoredMap, combine
-from kvstore.storage.ports import Image
+from kvstore.storage.ports import GroupCheckpoint
 from kvstore.storage.rows import LmdbRows, MemoryRows
 from kvstore.storage.runs import Runs, check_chain, cut, pieces, row_of
-from kvstore.storage.views import View
+from kvstore.storage.views import TablesView
 from multicast.durable import Checkpoint
 from multicast.errors import InvariantBroken
 from multicast.messages import Delivery
@@ -74,7 +74,7 @@ class _Installed(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Change:
+class _PendingRows:
     """What a commit does to a group."""
 
     executed: Timestamp
@@ -86,12 +86,12 @@ class _Change:
     ring: _Ring = field(default_factory=_Ring)
     """What it leaves of the ring, once it is done."""
 
-    def add(self, later: _Change) -> _Change:
+    def add(self, later: _PendingRows) -> _PendingRows:
         """Both in one commit."""
         if later.installed is not None:
             return later
         layers = {name: self.layers.get(name, []) + later.layers.get(name, []) for name in self.layers}
-        return _Change(
+        return _PendingRows(
             later.executed,
             later.position,
             later.image,
@@ -102,7 +102,7 @@ class _Change:
 
 
 @dataclass(slots=True)
-class _Group:
+class _GroupTables:
     """What the state has of a group."""
 
     maps: dict[str, _Map]
@@ -124,7 +124,7 @@ class _Group:
     """The last snapshot that was installed, until it is on the disk."""
     fresh: bool = False
     """Whether it is not yet part of a commit that was asked for."""
-    views: WeakSet[View] = field(default_factory=WeakSet)
+    views: WeakSet[TablesView] = field(default_factory=WeakSet)
 
     def freeze(self) -> None:
         """What was put until now never changes again."""
@@ -133,13 +133,13 @@ class _Group:
             if layer is not None:
                 self.layers.setdefault(name, []).append(layer)
 
-    def take(self, image: Image) -> _Change:
+    def take(self, image: GroupCheckpoint) -> _PendingRows:
         """What the next commit has to do."""
         self.freeze()
-        change = _Change(
+        change = _PendingRows(
             image.checkpoint.executed,
             self.position,
-            seal_image(image, self.count),
+            seal_checkpoint(image, self.count),
             {name: self.layers.get(name, []) for name in self.maps},
             self.deliveries[self.requested :],
             self.installed if self.fresh else None,
@@ -148,7 +148,7 @@ class _Group:
         self.requested, self.fresh = len(self.deliveries), False
         return change
 
-    def done(self, change: _Change) -> None:
+    def done(self, change: _PendingRows) -> None:
         """It is on the disk."""
         self.ring = change.ring
         for name, layers in change.layers.items():
@@ -164,7 +164,7 @@ class _Group:
             self.requested -= written
 
 
-class StoreState(LazyState[_Change]):
+class StoreState(LazyState[_PendingRows]):
     """The state of all groups of a node's store."""
 
     def __init__(
@@ -178,11 +178,11 @@ class StoreState(LazyState[_Change]):
         names = [table_name(name) for name in tables]
         super().__init__(path, STORE_DATABASES, identity, on_committed, on_failure, names)
         self._tables = tables
-        self._groups: dict[GroupId, _Group] = {}
+        self._groups: dict[GroupId, _GroupTables] = {}
 
     # Reading
 
-    def open(self, group: GroupId) -> tuple[Image | None, Mapping[str, OrderedMap[Any, Any]]]:
+    def open(self, group: GroupId) -> tuple[GroupCheckpoint | None, Mapping[str, OrderedMap[Any, Any]]]:
         """The image as last committed, if there is one; and the maps, by their tables' names."""
         image, _ = self._image(group)
         return image, self._group(group).maps
@@ -192,17 +192,17 @@ class StoreState(LazyState[_Change]):
         image, _ = self._image(group)
         return Checkpoint() if image is None else image.checkpoint
 
-    def _image(self, group: GroupId) -> tuple[Image | None, int]:
-        value = self._env.read().get(group_key(group), db=self._env[STORE_IMAGES])
-        return (None, 0) if value is None else unseal_image(value, self._where(group, "image"))
+    def _image(self, group: GroupId) -> tuple[GroupCheckpoint | None, int]:
+        value = self._env.read().get(group_key(group), db=self._env[STORE_CHECKPOINTS])
+        return (None, 0) if value is None else unseal_checkpoint(value, self._where(group, "image"))
 
-    def _group(self, group: GroupId) -> _Group:
+    def _group(self, group: GroupId) -> _GroupTables:
         found = self._groups.get(group)
         if found is None:
             found = self._groups[group] = self._load(group)
         return found
 
-    def _load(self, group: GroupId) -> _Group:
+    def _load(self, group: GroupId) -> _GroupTables:
         image, count = self._image(group)
         position = NO_TIMESTAMP if image is None else image.checkpoint.position
         value = self._env.read().get(group_key(group), db=self._env[STORE_RINGS])
@@ -214,7 +214,7 @@ class StoreState(LazyState[_Change]):
             name: StoredMap(table, rows[name], self._where(group, name))
             for name, table in self._tables.items()
         }
-        return _Group(maps, rows, position, count, position, ring)
+        return _GroupTables(maps, rows, position, count, position, ring)
 
     def count(self, group: GroupId) -> int:
         """How many messages the group has delivered."""
@@ -244,7 +244,7 @@ class StoreState(LazyState[_Change]):
         known.deliveries += deliveries
         known.count += len(deliveries)
 
-    def commit(self, images: Mapping[GroupId, Image], after: int) -> None:
+    def commit(self, images: Mapping[GroupId, GroupCheckpoint], after: int) -> None:
         """Commit what was put and remembered of these groups, once the log's batch `after` is durable."""
         self._env.check()
         for group, image in images.items():
@@ -253,7 +253,7 @@ class StoreState(LazyState[_Change]):
                 raise InvariantBroken(f"group {group} is to be committed at {wanted}, but is at {position}")
         self._request(after, {group: self._group(group).take(image) for group, image in images.items()})
 
-    def _puts(self, group: GroupId, change: _Change, transaction: Transaction) -> Puts:
+    def _puts(self, group: GroupId, change: _PendingRows, transaction: Transaction) -> Puts:
         known = self._groups[group]
         if change.installed is not None:
             yield from self._replace(group, change.installed, transaction)
@@ -261,10 +261,12 @@ class StoreState(LazyState[_Change]):
             if layers:
                 yield from self._put_table(known, name, combine(layers), transaction)
         yield from self._put_ring(group, change, transaction)
-        transaction.put(group_key(group), change.image, db=self._env[STORE_IMAGES])
+        transaction.put(group_key(group), change.image, db=self._env[STORE_CHECKPOINTS])
         yield 1
 
-    def _put_table(self, known: _Group, name: str, layer: Layer[Any, Any], transaction: Transaction) -> Puts:
+    def _put_table(
+        self, known: _GroupTables, name: str, layer: Layer[Any, Any], transaction: Transaction
+    ) -> Puts:
         each, rows = known.maps[name], known.rows[name]
         rest = iter(layer.rows)
         while keys := sorted(islice(rest, SORTED)):
@@ -281,7 +283,7 @@ class StoreState(LazyState[_Change]):
                     rows.delete(transaction, key)
                 yield len(part)
 
-    def _put_ring(self, group: GroupId, change: _Change, transaction: Transaction) -> Puts:
+    def _put_ring(self, group: GroupId, change: _PendingRows, transaction: Transaction) -> Puts:
         """More deliveries, and the oldest go."""
         oldest, size = self._groups[group].ring
         if change.installed is not None:
@@ -320,20 +322,22 @@ class StoreState(LazyState[_Change]):
                 found_run = cursor.delete()
                 yield 1
 
-    def _finish(self, group: GroupId, change: _Change) -> None:
+    def _finish(self, group: GroupId, change: _PendingRows) -> None:
         self._groups[group].done(change)
 
     # Snapshots
 
-    def snapshot(self, group: GroupId, image: Image) -> Iterator[bytes]:
+    def snapshot(self, group: GroupId, image: GroupCheckpoint) -> Iterator[bytes]:
         """The group's state at the time of this call, with this image, in pieces, while the group goes on."""
         known = self._group(group)
         known.freeze()
-        view = View(seal_image(image, known.count), known.maps)
+        view = TablesView(seal_checkpoint(image, known.count), known.maps)
         known.views.add(view)
         return pieces(view.frames(), PIECE_BYTES)
 
-    def install(self, group: GroupId, snapshot: Iterable[bytes], position: Timestamp | None = None) -> Image:
+    def install(
+        self, group: GroupId, snapshot: Iterable[bytes], position: Timestamp | None = None
+    ) -> GroupCheckpoint:
         """Replace the group's state by a snapshot; durable with the next commit, as a whole.
 
         The maps stay the same objects. Snapshots of what was there before are given up.

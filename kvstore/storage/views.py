@@ -24,7 +24,7 @@ _OVERHEAD: Final = 200
 """Bytes that a saved row takes beside its key and value."""
 
 
-class View:
+class TablesView:
     """Tables as they were. Whoever has the iterator of its frames has the view; nobody else holds it."""
 
     __slots__ = ("__weakref__", "_at", "_given_up", "_head", "_passed", "_saved", "_size", "_tables")

@@ -9,11 +9,11 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kvstore.machine import Limits, Machine, Picture, Placement, Store
-from kvstore.machine.codec import decode_picture, encode_picture
+from kvstore.machine import Limits, Machine, MachineState, Placement, Store
+from kvstore.machine.codec import decode_machine_state, encode_machine_state
 from kvstore.machine.commands import Expire
-from kvstore.node.ports import Said
-from kvstore.storage.ports import Image as Image
+from kvstore.node.ports import Outgoing
+from kvstore.storage.ports import GroupCheckpoint as Image
 from kvstore.storage.ports import StoreDisk
 from kvstore.store.errors import Overloaded
 from kvstore.store.gateway import Gateway
@@ -90,7 +90,7 @@ class StoreApplication:
         if found is None:
             image, maps = self._disk.open(group)
             image = self._installed.pop(group, image)
-            picture = Picture(self._placement) if image is None else decode_picture(image.picture)
+            picture = MachineState(self._placement) if image is None else decode_machine_state(image.picture)
             machine = Machine(group, Store(**maps), picture, self._limits)
             closed = NO_TIMESTAMP if image is None else image.checkpoint.executed
             found = self._partitions[group] = Partition(self._replicas[group], machine, closed)
@@ -102,7 +102,7 @@ class StoreApplication:
         partition, replica = self.partition(group), self._replicas[group]
         machine = partition.machine
         checkpoint = Checkpoint(machine.delivered, replica.delivered_ids.copy(), executed=partition.executed)
-        return Image(checkpoint, encode_picture(machine.picture()))
+        return Image(checkpoint, encode_machine_state(machine.picture()))
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
         """The group's maps and picture."""
@@ -159,9 +159,9 @@ class StoreApplication:
         else:
             raise PeerViolation(f"{sender} speaks to {receiver}, who is not here")
 
-    def turn(self, now: float) -> list[Said]:
+    def turn(self, now: float) -> list[Outgoing]:
         """All that is to be said."""
-        said: list[Said] = []
+        said: list[Outgoing] = []
         wake_at = float("inf")
         woken, self._woken = self._woken, set()
         for group in self._replicas:

@@ -32,9 +32,9 @@ from kvstore.machine.results import (
     WrongPartition,
 )
 from kvstore.machine.sessions import WINDOW
-from kvstore.node.ports import Said
+from kvstore.node.ports import Outgoing
 from kvstore.store import errors
-from kvstore.store.messages import Answer, Query, Raise, Results
+from kvstore.store.messages import Answer, Query, RaiseClock, Results
 from kvstore.store.questions import Busy, Feed, NotLeading, Question, Response
 from multicast.client import Refused as NotOrdered
 from multicast.client import Reply, Sender
@@ -99,7 +99,7 @@ class Committed(NamedTuple):
     results: tuple[OperationResult, ...]
 
 
-class Placed(NamedTuple):
+class Ordered(NamedTuple):
     """Housekeeping was executed, there."""
 
     revision: int
@@ -116,7 +116,7 @@ class _Call:
     size: int
     own: int
     """The number that the gateway gave the request, if its client gave none."""
-    session: _Session
+    session: _ClientNumbers
     at_least: int
     routed: int
     complete: int = 0
@@ -135,7 +135,7 @@ class _Question:
     tries: int = 0
 
 
-class _Session:
+class _ClientNumbers:
     """Numbers for requests whose clients give none."""
 
     __slots__ = ("_finished", "ack_below", "client", "next")
@@ -190,7 +190,7 @@ class Gateway:
         self._under_way: Counter[GroupId] = Counter()
         self._numbers = itertools.count(1)
         self._questions: dict[int, _Question] = {}
-        self._said: list[Said] = []
+        self._said: list[Outgoing] = []
         self._clocks: dict[GroupId, Timestamp] = {}
         """The highest places that groups have told us."""
         self._newest = NO_TIMESTAMP
@@ -274,8 +274,8 @@ class Gateway:
             command, dest, identity, done, len(payload), own, session, at_least, routed
         )
 
-    def _next_session(self) -> _Session:
-        return _Session(own_client(self.me, next(self._sessions)))
+    def _next_session(self) -> _ClientNumbers:
+        return _ClientNumbers(own_client(self.me, next(self._sessions)))
 
     def _deadline(self) -> int:
         return timestamp(self.newest() + LIFE_TICKS, GroupId(0))
@@ -304,7 +304,7 @@ class Gateway:
             if isinstance(result, Outcome):
                 outcomes[group] = result
         if not isinstance(call.command, Transaction):
-            return Placed(revision)
+            return Ordered(revision)
         succeeded, unmet, merged = merge(call.command, self.placement, outcomes)
         # What it has read is as of its own place, however much was executed before the answer left.
         return Committed(revision, min(call.complete, revision), succeeded, unmet, merged)
@@ -415,7 +415,7 @@ class Gateway:
         for mid, places in finished.items():
             self._finish(mid, places)
 
-    def turn(self, now: float) -> list[Said]:
+    def turn(self, now: float) -> list[Outgoing]:
         """All that is to be said now."""
         self._now = now
         if now >= self.wake_at:
@@ -427,7 +427,7 @@ class Gateway:
         said, self._said = self._said, []
         for receivers, message in self._sender.drain():
             if self._above and isinstance(message, Multicast) and message.mid in self._above:
-                said.append((self.me, receivers, Raise(self._above[message.mid])))
+                said.append((self.me, receivers, RaiseClock(self._above[message.mid])))
             said.append((self.me, receivers, message))
         busy = self._calls or self._questions
         self.wake_at = min(self.wake_at, now + RETRY_S / 8) if busy else float("inf")

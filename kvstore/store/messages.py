@@ -12,7 +12,7 @@ from kvstore.store.gate import Announcement
 from kvstore.store.questions import Question, Response
 from multicast.types import Ballot, GroupId, MessageId, Timestamp
 
-Place: TypeAlias = Annotated[Timestamp, msgspec.Meta(ge=0, le=INT64_MAX)]
+Position: TypeAlias = Annotated[Timestamp, msgspec.Meta(ge=0, le=INT64_MAX)]
 """In the order of messages. What no disk has a row for is no place."""
 
 
@@ -31,13 +31,13 @@ class Votes(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """What is known of transactions with conditions in several groups. All of it stays true for ever."""
 
     votes: tuple[Vote, ...] = ()
-    outcomes: tuple[tuple[Place, bool], ...] = ()
+    outcomes: tuple[tuple[Position, bool], ...] = ()
 
 
 class VotesWanted(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Somebody waits for what is known of the transactions at these places."""
 
-    places: tuple[Place, ...]
+    places: tuple[Position, ...]
 
 
 class Levels(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -46,7 +46,7 @@ class Levels(msgspec.Struct, frozen=True, array_like=True, tag=4):
     announcement: Announcement
 
 
-class StandsIn(msgspec.Struct, frozen=True, array_like=True, tag=5):
+class BallotCheck(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """A leader asks whether its ballot is still the one; and a member says that it is."""
 
     ballot: Ballot
@@ -54,7 +54,7 @@ class StandsIn(msgspec.Struct, frozen=True, array_like=True, tag=5):
     asked: bool
 
 
-class Raise(msgspec.Struct, frozen=True, array_like=True, tag=6):
+class RaiseClock(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """What is multicast next should have a place above this time."""
 
     time: int
@@ -74,5 +74,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag=8):
     response: Response
 
 
-StoreMessage: TypeAlias = Results | Votes | VotesWanted | Levels | StandsIn | Raise | Query | Answer
-STORE_MESSAGES: Final = frozenset((Results, Votes, VotesWanted, Levels, StandsIn, Raise, Query, Answer))
+StoreMessage: TypeAlias = Results | Votes | VotesWanted | Levels | BallotCheck | RaiseClock | Query | Answer
+STORE_MESSAGES: Final = frozenset(
+    (Results, Votes, VotesWanted, Levels, BallotCheck, RaiseClock, Query, Answer)
+)

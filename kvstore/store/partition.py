@@ -20,36 +20,36 @@ from kvstore.machine.operations import Room, scan
 from kvstore.machine.request import Get, Range, Scan, footprint_of
 from kvstore.machine.results import OperationResult
 from kvstore.machine.versions import Row
-from kvstore.node.ports import Said
+from kvstore.node.ports import Outgoing
 from kvstore.store.gate import Announcement, Gate
 from kvstore.store.messages import (
     Answer,
+    BallotCheck,
     Levels,
     Query,
-    Raise,
+    RaiseClock,
     Results,
-    StandsIn,
     StoreMessage,
     Votes,
     VotesWanted,
 )
 from kvstore.store.questions import (
-    At,
     Busy,
     Changes,
+    CompactedReply,
     Entries,
     Event,
     Feed,
-    Gone,
     NotLeading,
     Page,
+    ReadAt,
     Response,
     Sample,
     Sampled,
-    Strict,
+    StrictRead,
     Values,
 )
-from kvstore.store.questions import NotYet as NotYetHere
+from kvstore.store.questions import NotYetReply as NotYetHere
 from multicast.errors import PeerViolation
 from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery, Hint, Multicast
@@ -97,7 +97,7 @@ class _Read:
 
     client: ClientId
     number: int
-    question: Strict
+    question: StrictRead
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ class Partition:
         """What our followers were last told to be closed."""
         self._askers: dict[GroupId, ReplicaId] = {}
         """Who wants to hear what we have closed: their groups' leaders, though we may not know that yet."""
-        self._said: list[Said] = []
+        self._said: list[Outgoing] = []
         self._pull_at = 0.0
         self._idle = False
         self._more_work = False
@@ -210,7 +210,7 @@ class Partition:
         """Handle a message."""
         if isinstance(message, Query):
             self._ask(sender, message, now)
-        elif isinstance(message, Raise):
+        elif isinstance(message, RaiseClock):
             self._raise_clock(message.time)
         elif not isinstance(sender, ReplicaId):
             raise PeerViolation(f"client {sender} sent {type(message).__name__}")
@@ -220,7 +220,7 @@ class Partition:
             self._tell_votes(sender, message.places)
         elif isinstance(message, Levels):
             self._hear_levels(sender, message.announcement)
-        elif isinstance(message, StandsIn):
+        elif isinstance(message, BallotCheck):
             self._stand(sender, message)
         else:
             raise PeerViolation(f"{sender} sent {type(message).__name__} to a replica")
@@ -260,13 +260,13 @@ class Partition:
         if announcement.wanted and self._ballot is None:
             self._said.append((self.me, (sender,), Hint(self.group, self.replica.ballot)))
 
-    def _stand(self, sender: ReplicaId, message: StandsIn) -> None:
+    def _stand(self, sender: ReplicaId, message: BallotCheck) -> None:
         if sender.group != self.group:
             raise PeerViolation(f"{sender} is not of group {self.group}, whose ballot it speaks of")
         ballot, number = message.ballot, message.number
         if message.asked:
             if self.replica.stands_in(ballot):
-                self._said.append((self.me, (sender,), StandsIn(ballot, number, asked=False)))
+                self._said.append((self.me, (sender,), BallotCheck(ballot, number, asked=False)))
         elif self._round is not None and (ballot, number) == (self._round.ballot, self._round.number):
             self._round.standing.add(sender)
             self._pass_round()
@@ -277,7 +277,7 @@ class Partition:
         if isinstance(asker, ReplicaId):
             raise PeerViolation(f"{asker} asks what only clients do")
         question = query.question
-        if isinstance(question, Strict):
+        if isinstance(question, StrictRead):
             self._see_ballot()
             if self._ballot is None:
                 self._answer(asker, query.number, NotLeading(self.replica.ballot))
@@ -301,7 +301,7 @@ class Partition:
     def _answer(self, client: ClientId, number: int, response: Response) -> None:
         self._said.append((self.me, (client,), Answer(number, response)))
 
-    def _read_at(self, question: At | Page) -> Response:
+    def _read_at(self, question: ReadAt | Page) -> Response:
         versions = self.machine.versions
         revision = question.revision or versions.watermark
         if not (revision or self.serving):
@@ -316,7 +316,7 @@ class Partition:
         except NotYet as error:
             return NotYetHere(error.watermark)
         except Compacted as error:
-            return Gone(error.floor)
+            return CompactedReply(error.floor)
 
     def _results_at(self, operations: Sequence[Get | Scan], revision: int) -> Iterator[OperationResult]:
         versions, room = self.machine.versions, Room()
@@ -347,7 +347,7 @@ class Partition:
         members, _ = self.replica.readers
         others = tuple(member for member in members if member not in current.standing)
         if others:
-            self._said.append((self.me, others, StandsIn(current.ballot, current.number, asked=True)))
+            self._said.append((self.me, others, BallotCheck(current.ballot, current.number, asked=True)))
 
     def _pass_round(self) -> None:
         current = self._round
@@ -381,7 +381,7 @@ class Partition:
 
     # Turns
 
-    def turn(self, now: float) -> list[Said]:
+    def turn(self, now: float) -> list[Outgoing]:
         """All that is to be said now."""
         self._see_ballot()
         if self._ballot is not None:
@@ -571,7 +571,7 @@ class Partition:
                     found.append((revision, events))
                     size -= sum(len(event.key) + len(event.value or b"") for event in events)
         except Compacted as error:
-            return Gone(error.floor)
+            return CompactedReply(error.floor)
         return Changes(upto, tuple(found))
 
 

@@ -7,17 +7,17 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from kvstore.machine.request import Get, Range, Scan
-from kvstore.machine.results import Entry, OperationResult
+from kvstore.machine.results import KeyValue, OperationResult
 from multicast.types import Ballot
 
 
-class Strict(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class StrictRead(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Read as of now. Only a leader knows that."""
 
     operations: tuple[Get | Scan, ...]
 
 
-class At(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class ReadAt(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Read as of a revision, or as of the last that is complete here."""
 
     operations: tuple[Get | Scan, ...]
@@ -48,7 +48,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag=6):
     most: int
 
 
-Question: TypeAlias = Strict | At | Page | Feed | Sample
+Question: TypeAlias = StrictRead | ReadAt | Page | Feed | Sample
 
 
 class Values(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -63,7 +63,7 @@ class Entries(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """A page. The next begins behind its last key."""
 
     revision: int
-    entries: tuple[Entry, ...]
+    entries: tuple[KeyValue, ...]
     more: bool
 
 
@@ -103,16 +103,16 @@ class NotLeading(msgspec.Struct, frozen=True, array_like=True, tag=5):
     ballot: Ballot
 
 
-class NotYet(msgspec.Struct, frozen=True, array_like=True, tag=6):
+class NotYetReply(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """The revision is above what is complete here."""
 
     watermark: int
 
 
-class Gone(msgspec.Struct, frozen=True, array_like=True, tag=7):
+class CompactedReply(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """The revision is compacted; the oldest one is this."""
 
     floor: int
 
 
-Response: TypeAlias = Values | Entries | Busy | Changes | Sampled | NotLeading | NotYet | Gone
+Response: TypeAlias = Values | Entries | Busy | Changes | Sampled | NotLeading | NotYetReply | CompactedReply

@@ -14,25 +14,25 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
 from kvstore.machine.merge import merge
-from kvstore.machine.placement import Placement, groups_of, part_of
+from kvstore.machine.placement import Placement, groups_of, share_of
 from kvstore.machine.request import Get, Limits, Range, Scan, Shape, Transaction, validate
-from kvstore.machine.results import Entry, Outcome
+from kvstore.machine.results import KeyValue, Outcome
 from kvstore.store import errors
 from kvstore.store.feeds import MergedFeed, Transactions
-from kvstore.store.gateway import Committed, Gateway, Identity, Placed
+from kvstore.store.gateway import Committed, Gateway, Identity, Ordered
 from kvstore.store.questions import (
-    At,
     Changes,
+    CompactedReply,
     Entries,
     Event,
     Feed,
-    Gone,
-    NotYet,
+    NotYetReply,
     Page,
     Question,
+    ReadAt,
     Sample,
     Sampled,
-    Strict,
+    StrictRead,
     Values,
 )
 from kvstore.store.splits import LOOKED_AT, Split, Spread, divide
@@ -42,12 +42,12 @@ __all__ = [
     "Batch",
     "Committed",
     "Consistency",
-    "Entry",
     "Event",
     "Identity",
-    "Part",
+    "KeyValue",
     "Service",
     "Snapshot",
+    "SnapshotPart",
     "Split",
 ]
 
@@ -73,11 +73,11 @@ class Consistency(enum.Enum):
     SERIALIZABLE = "serializable"
 
 
-class Part(NamedTuple):
+class SnapshotPart(NamedTuple):
     """Some of a scan's entries, in order, as of a revision."""
 
     revision: int
-    entries: tuple[Entry, ...]
+    entries: tuple[KeyValue, ...]
 
 
 class Snapshot(NamedTuple):
@@ -183,7 +183,7 @@ class Service:
         """Of one group, as its leader has it. Like transactions, these reads need no task."""
         future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
         done = partial(_resolve_values, future)
-        number = self._gateway.ask(group, Strict(operations), done, of_leader=True)
+        number = self._gateway.ask(group, StrictRead(operations), done, of_leader=True)
         self._turn_soon()
         _limit(future, timeout_s, errors.DeadlinePassed)
         future.add_done_callback(lambda _: self._gateway.forget(number))
@@ -210,7 +210,7 @@ class Service:
         """Of several groups, at a revision: each reads its own part, and they are put together."""
         outcomes = {}
         for group in groups:
-            part = part_of(transaction, self.placement, group, tuple(groups))
+            part = share_of(transaction, self.placement, group, tuple(groups))
             mine = () if part is None else part.then
             operations = tuple(operation for _, operation in mine if isinstance(operation, Get | Scan))
             values = await self._values(group, operations, revision, 0)
@@ -222,7 +222,7 @@ class Service:
     async def _values(
         self, group: GroupId, operations: tuple[Get | Scan, ...], revision: int, min_revision: int
     ) -> Values:
-        question, asked = At(operations, revision), _Asked()
+        question, asked = ReadAt(operations, revision), _Asked()
         while True:
             values = await self._ask(group, question, Values, revision or min_revision, asked=asked)
             if values.revision >= min_revision:
@@ -257,10 +257,10 @@ class Service:
                 self._gateway.forget(number)
             if isinstance(response, wanted):
                 return response
-            if isinstance(response, Gone):
+            if isinstance(response, CompactedReply):
                 floor = response.floor
                 raise errors.Compacted(f"revision {revision} is compacted; the oldest one is {floor}", floor)
-            if isinstance(response, NotYet):
+            if isinstance(response, NotYetReply):
                 await self._not_yet(group, revision, asked)
 
     async def _not_yet(self, group: GroupId, revision: int, asked: _Asked) -> None:
@@ -311,7 +311,7 @@ class Service:
         partitions: Sequence[int] = (),
         page_bytes: int = PAGE_BYTES,
         timeout_s: float,
-    ) -> AsyncIterator[Part]:
+    ) -> AsyncIterator[SnapshotPart]:
         """All of a range at one revision, in the order of the keys, in parts that come as they are wanted;
         or only of some partitions.
 
@@ -327,8 +327,8 @@ class Service:
                 revision = await self._cut((asked,))
             elif not revision:
                 revision = await self._complete(groups or self._gateway.groups, min_revision)
-        yield Part(revision, ())
-        streams = [_Stream(self, group, whole, revision, timeout_s) for group in groups]
+        yield SnapshotPart(revision, ())
+        streams = [_PageStream(self, group, whole, revision, timeout_s) for group in groups]
         left = limit or float("inf")
         try:
             while left > 0:
@@ -337,7 +337,7 @@ class Service:
                     return
                 part = entries if len(entries) <= left else entries[: int(left)]
                 left -= len(part)
-                yield Part(revision, tuple(part))
+                yield SnapshotPart(revision, tuple(part))
         finally:
             for stream in streams:
                 stream.close()
@@ -373,7 +373,7 @@ class Service:
     # Snapshots and compaction
 
     async def _cut(self, ranges: tuple[Range, ...]) -> int:
-        future: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Ordered] = asyncio.get_running_loop().create_future()
         self._gateway.cut(ranges, partial(_resolve, future))
         self._turn_soon()
         return (await future).revision
@@ -409,7 +409,7 @@ class Service:
             await self._everywhere(Compact(revision), revision)
 
     async def _everywhere(self, command: Command, at_least: int) -> None:
-        futures: list[asyncio.Future[Placed]] = []
+        futures: list[asyncio.Future[Ordered]] = []
         for group in self._gateway.groups:
             futures.append(asyncio.get_running_loop().create_future())
             self._gateway.command(group, command, partial(_resolve, futures[-1]), at_least=at_least)
@@ -440,7 +440,7 @@ class Service:
         if not groups:
             groups = list(map(GroupId, partitions))  # they have none of it, and say how far they are
         merged = MergedFeed(groups, after)
-        feeds = [_Feed(self, group, ranges, merged) for group in groups]
+        feeds = [_FeedReader(self, group, ranges, merged) for group in groups]
         loop = asyncio.get_running_loop()
         told, told_at = after, loop.time()
         try:
@@ -476,7 +476,7 @@ class Service:
                 feed.close()
 
 
-class _Stream:
+class _PageStream:
     """One group's part of a long scan: a page at hand, and the next on its way."""
 
     def __init__(self, service: Service, group: GroupId, scan: Scan, revision: int, timeout_s: float) -> None:
@@ -485,7 +485,7 @@ class _Stream:
         self._scan = scan
         self._revision = revision
         self._timeout_s = timeout_s
-        self.entries: Sequence[Entry] = ()
+        self.entries: Sequence[KeyValue] = ()
         self.at = 0
         self.more = True
         self._next: asyncio.Task[Entries] | None = None
@@ -518,7 +518,7 @@ def _limits(scan: Scan) -> tuple[int, int, bool, Shape]:
     return scan.limit, scan.limit_bytes, scan.reverse, scan.shape
 
 
-async def _merge_step(streams: Sequence[_Stream], *, reverse: bool) -> list[Entry]:
+async def _merge_step(streams: Sequence[_PageStream], *, reverse: bool) -> list[KeyValue]:
     """The next entries in order, as far as the pages at hand go."""
     for stream in streams:
         await stream.fill()
@@ -529,7 +529,7 @@ async def _merge_step(streams: Sequence[_Stream], *, reverse: bool) -> list[Entr
         bound = max(stream.entries[-1].key for stream in live)
     else:
         bound = min(stream.entries[-1].key for stream in live)
-    found: list[Entry] = []
+    found: list[KeyValue] = []
     for stream in live:
         entries, at = stream.entries, stream.at
         if entries[-1].key == bound:
@@ -542,14 +542,14 @@ async def _merge_step(streams: Sequence[_Stream], *, reverse: bool) -> list[Entr
     return found
 
 
-def _end(entries: Sequence[Entry], bound: bytes, at: int, *, reverse: bool) -> int:
+def _end(entries: Sequence[KeyValue], bound: bytes, at: int, *, reverse: bool) -> int:
     """Where the entries up to a key end."""
     if reverse:
         return bisect_left(entries, True, at, key=lambda entry: entry.key < bound)  # noqa: FBT003 - what is sought
     return bisect_right(entries, bound, at, key=_key_of)
 
 
-class _Feed:
+class _FeedReader:
     """What one group has for a watch."""
 
     def __init__(

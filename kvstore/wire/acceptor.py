@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 from wbkv_proto.link_pb2 import Answer, Hello, Reason, Refusal, Welcome
 
-from kvstore.config.addresses import NodeId, read_place
+from kvstore.config.addresses import NodeId, parse_node_address
 from kvstore.wire.connection import SWEEPS, Connection, LinkCounts, LinkLimits, WarnOnce
 from kvstore.wire.frames import Envelope, WireError, decode
 from multicast.messages import MembersWanted, Multicast
@@ -124,7 +124,7 @@ class Acceptor:
         elif node == ours.node:
             return Reason.OWN_ID, f"you cannot be {ours.node!r:.80}: I am"
         elif node not in self.counts:
-            if read_place(f"{node}@{hello.address}") is None:
+            if parse_node_address(f"{node}@{hello.address}") is None:
                 return Reason.UNKNOWN_NODE, f"node {node!r:.80} does not say where it is"
             if len(self.counts) >= self.limits.peers:
                 return Reason.TOO_MANY_CONNECTIONS, f"there are {len(self.counts)} nodes"

@@ -21,7 +21,7 @@ from benchmarks.load.processes import workers
 from benchmarks.load.worker import Job
 from kvstore.bare.client import MulticastClient
 from kvstore.config.addresses import NodeId
-from kvstore.config.model import placed
+from kvstore.config.model import default_members
 from kvstore.local.cluster import LocalCluster
 from multicast.types import TICKS_PER_S, GroupId, time_of
 
@@ -85,7 +85,7 @@ FAR = Plan(groups=2, dest=2, clients=6, regions=True, warm_up_s=0.2, seconds=1.0
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     """With a node that has one replica only, which leads its group."""
-    groups = placed(3, 2, 3)
+    groups = default_members(3, 2, 3)
     groups[1][1] = "n4"
     with running(FAR, nodes=4, groups=groups) as found:
         yield found

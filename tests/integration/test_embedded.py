@@ -27,7 +27,7 @@ from wbkv_proto.v1.error_pb2 import Error
 
 from kvstore.config.model import Config
 from kvstore.embedded import store as embedded_store
-from kvstore.embedded.store import Embedded, Failed, open_store
+from kvstore.embedded.store import Embedded, EmbeddedError, open_store
 from kvstore.local.cluster import LocalCluster, free_ports
 from kvstore.storage import environment
 
@@ -66,7 +66,7 @@ def partitions(store: Embedded) -> int:
 
 
 def error_of(future: Future[Any]) -> Error:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(EmbeddedError) as caught:
         future.result(WAIT_S)
     return caught.value.error
 
@@ -233,7 +233,7 @@ def test_without_a_path_it_is_gone_when_it_is_closed() -> None:
     assert Config.load(folder / "cluster.toml").durability == "os"
     store.close()
     assert not folder.exists()
-    with pytest.raises(Failed, match="partitions must be at least 1, not 0"):
+    with pytest.raises(EmbeddedError, match="partitions must be at least 1, not 0"):
         open_store(partitions=0)
 
 
@@ -250,7 +250,7 @@ def test_a_forgotten_store_is_closed(tmp_path: Path) -> None:
 
 def refused(tmp_path: Path, match: str, kind: Error.Kind = Error.INVALID_REQUEST, **asked: Any) -> None:
     before = listing(tmp_path)
-    with pytest.raises(Failed, match=match) as caught:
+    with pytest.raises(EmbeddedError, match=match) as caught:
         open_store(tmp_path, **asked)
     assert caught.value.error.kind == kind
     assert listing(tmp_path) == before
@@ -272,7 +272,7 @@ def test_what_is_there_is_not_opened_as_something_else(tmp_path: Path) -> None:
     ],
 )
 def test_bad_arguments_make_nothing(tmp_path: Path, asked: dict[str, Any], match: str) -> None:
-    with pytest.raises(Failed, match=match):
+    with pytest.raises(EmbeddedError, match=match):
         open_store(tmp_path / "new", **asked)
     assert not list(tmp_path.iterdir())
 
@@ -281,9 +281,9 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     refused(tmp_path, "not empty, and not a cluster: it has thesis.tex")
     assert os.listdir(tmp_path) == ["thesis.tex"]
-    with pytest.raises(Failed, match=r"thesis.tex is not a folder"):
+    with pytest.raises(EmbeddedError, match=r"thesis.tex is not a folder"):
         open_store(tmp_path / "thesis.tex")
-    with pytest.raises(Failed, match="the path is empty"):
+    with pytest.raises(EmbeddedError, match="the path is empty"):
         open_store("")
 
 
@@ -300,7 +300,7 @@ def test_it_is_open_once(tmp_path: Path) -> None:
     in_use = f"{tmp_path} is in use already, by process {os.getpid()}"
     with contextlib.closing(open_store(tmp_path)):
         before = sorted(os.listdir(tmp_path))
-        with pytest.raises(Failed, match=in_use) as caught:
+        with pytest.raises(EmbeddedError, match=in_use) as caught:
             open_store(tmp_path)
         assert caught.value.error.kind == Error.UNAVAILABLE
         assert sorted(os.listdir(tmp_path)) == before
@@ -340,7 +340,7 @@ def test_a_cluster_can_serve_it_and_leave_it_again(tmp_path: Path) -> None:
         stub: Any = kv_pb2_grpc.KVStub(channel)  # type: ignore[no-untyped-call]  # generated
         assert stub.Get(kv.GetRequest(key=b"from"), timeout=WAIT_S).entry.value == b"inside"
         stub.Put(kv.PutRequest(key=b"to", value=b"outside"), timeout=WAIT_S)
-        with pytest.raises(Failed, match="is in use already"):
+        with pytest.raises(EmbeddedError, match="is in use already"):
             open_store(tmp_path)
     with contextlib.closing(open_store(tmp_path)) as store:
         assert scan(store) == {b"from": b"inside", b"to": b"outside"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kvstore.machine import Delivered, Footprint, Machine, Picture
+from kvstore.machine import Delivered, Footprint, Machine, MachineState
 from kvstore.machine.codec import decode_request
 from kvstore.machine.commands import Compact, Pin, Request
 from kvstore.machine.locks import LockTable
@@ -15,15 +15,15 @@ from kvstore.machine.machine import _Open
 from kvstore.machine.request import Range
 from kvstore.machine.results import Refused, Result
 from kvstore.machine.sessions import Repeated, Sessions
-from kvstore.node.ports import Said
+from kvstore.node.ports import Outgoing
 from kvstore.simulation.disk import SimStoreDisk
 from kvstore.simulation.store import SimApplication
-from kvstore.storage.ports import Image
+from kvstore.storage.ports import GroupCheckpoint
 from kvstore.store.feeds import MergedFeed
 from kvstore.store.gate import Announcement, Gate, Level
-from kvstore.store.gateway import RETRY_S, Committed, Gateway, OnDone, Placed
+from kvstore.store.gateway import RETRY_S, Committed, Gateway, OnDone, Ordered
 from kvstore.store.partition import Partition
-from kvstore.store.questions import At, Page, Response, Values
+from kvstore.store.questions import Page, ReadAt, Response, Values
 from multicast.messages import Multicast
 from multicast.process.replica import Replica
 from multicast.types import NO_TIMESTAMP, ClientId, Destinations, GroupId, ReplicaId, Timestamp, timestamp
@@ -42,7 +42,7 @@ class EvaluatesAtDelivery(Machine):
 class OneAppliedPosition(Machine):
     """What is delivered counts as executed after a restart."""
 
-    def picture(self) -> Picture:
+    def picture(self) -> MachineState:
         return replace(super().picture(), watermark=self.delivered, executed=(), waiting=())
 
 
@@ -168,8 +168,8 @@ class NoBallotCheck(Partition):
 class ReadsTheLatest(Partition):
     """A read without a revision sees what is executed above the watermark, too."""
 
-    def _read_at(self, question: At | Page) -> Response:
-        if isinstance(question, At) and not question.revision:
+    def _read_at(self, question: ReadAt | Page) -> Response:
+        if isinstance(question, ReadAt) and not question.revision:
             return Values(self.machine.watermark, tuple(self._results_now(question.operations)))
         return super()._read_at(question)
 
@@ -221,7 +221,7 @@ class CutsByTheClock(Gateway):
     """A snapshot's revision is where the clocks are: no group has promised to be past it."""
 
     def cut(self, ranges: tuple[Range, ...], done: OnDone) -> None:
-        done(Placed(timestamp(self.newest(), GroupId(0))))
+        done(Ordered(timestamp(self.newest(), GroupId(0))))
 
 
 class CompleteWhenItLeaves(Gateway):
@@ -235,7 +235,7 @@ class CompleteWhenItLeaves(Gateway):
 class TooBusyToRepeat(Gateway):
     """Every turn puts off the time for repeating."""
 
-    def turn(self, now: float) -> list[Said]:
+    def turn(self, now: float) -> list[Outgoing]:
         said = super().turn(now)
         if self.in_flight:
             self.wake_at = now + RETRY_S / 8
@@ -245,7 +245,7 @@ class TooBusyToRepeat(Gateway):
 class SessionsCommitLater(SimStoreDisk):
     """What clients were answered is committed one commit after its effects."""
 
-    def commit(self, images: Mapping[GroupId, Image], after: int) -> None:
+    def commit(self, images: Mapping[GroupId, GroupCheckpoint], after: int) -> None:
         super().commit(images, after)
         commits = self.asked
         for group, commit in commits.items():

@@ -9,7 +9,7 @@ from typing import Any
 from kvstore.machine.request import Compare, Get, Operation, Operator, Put, Subject, Transaction
 from kvstore.simulation import StoreSimulation, scenario_of
 from kvstore.simulation.clients import _HANDLERS
-from kvstore.simulation.history import Asked, At, Call, Strict, Transact
+from kvstore.simulation.history import Asked, Call, ReadAtCall, StrictCall, Transact
 from kvstore.store.errors import RequestExpired
 from kvstore.store.gateway import Committed, Identity
 from kvstore.store.messages import Levels, Results, Votes
@@ -162,10 +162,10 @@ def waits_for_a_vote() -> tuple[Stage, Call]:
 def strict_reads_wait() -> None:
     """Who has read at C what a transaction wrote reads it at A, too."""
     stage, call = waits_for_a_vote()
-    seen = stage.ask(1, Strict(C, (Get(stage.key(C)),)))
+    seen = stage.ask(1, StrictCall(C, (Get(stage.key(C)),)))
     assert stage.answered(seen, 0.3)
     assert isinstance(seen.outcome, Values)
-    read = stage.ask(0, Strict(A, (Get(stage.key(A)),)))
+    read = stage.ask(0, StrictCall(A, (Get(stage.key(A)),)))
     stage.answered(read, 0.3)
     stage.finish()
     assert isinstance(call.outcome, Committed)
@@ -179,8 +179,8 @@ def reads_at_any_replica_are_of_one_revision() -> None:
     assert isinstance(ahead.outcome, Committed)
     assert ahead.outcome.complete < ahead.outcome.revision
     both = (Get(stage.key(A)), Get(stage.key(A, 1)))
-    assert stage.answered(stage.ask(0, At(A, both)), 0.3)
-    stage.ask(0, At(A, both, ahead.outcome.revision))
+    assert stage.answered(stage.ask(0, ReadAtCall(A, both)), 0.3)
+    stage.ask(0, ReadAtCall(A, both, ahead.outcome.revision))
     stage.pause(0.3)
     stage.finish()
 
@@ -234,5 +234,5 @@ def a_deposed_leader_does_not_answer() -> None:
     stage.hint(1, A, 1)
     assert stage.answered(stage.do(1, Put(stage.key(A), b"new")), 0.3)
     assert stage.leader(A).is_leader, "it does not know yet"
-    stage.answered(stage.ask(0, Strict(A, (Get(stage.key(A)),))), 0.1)
+    stage.answered(stage.ask(0, StrictCall(A, (Get(stage.key(A)),))), 0.1)
     stage.finish()

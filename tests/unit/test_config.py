@@ -23,7 +23,7 @@ from kvstore.config.model import (
     Config,
     ConfigError,
     NodeConfig,
-    placed,
+    default_members,
 )
 from multicast import PROTOCOLS, VARIANTS
 from multicast.errors import InvalidArgument
@@ -453,7 +453,7 @@ def test_clocks_are_hybrid_unless_plain_messages_want_others(plain: Config, tmp_
 
 def test_groups_can_be_placed_freely(tmp_path: Path) -> None:
     """A node that has one replica only, which leads its group."""
-    groups = placed(3, 4, 3)
+    groups = default_members(3, 4, 3)
     groups[2][2] = "n4"
     config = Config.local(4, 4, 3, tmp_path, groups=groups)
     assert [config.groups[GroupId(g)] for g in range(4)] == [

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from wbkv_proto.v1.kv_pb2 import GetRequest, GetResponse, PutRequest, ScanRequest, ScanResponse
 
 from kvstore.api.methods import Streaming, Unary
-from kvstore.embedded.loop_bridge import Closed, Crossing, Forked, Stream
+from kvstore.embedded.loop_bridge import BridgedStream, Closed, Forked, LoopBridge
 from kvstore.store.errors import DeadlinePassed
 
 WAIT_S = 60.0
@@ -42,15 +42,15 @@ class Loop:
         self.made = 0
         """Responses of streams."""
         self.go = asyncio.Event()
-        started: Future[Crossing] = Future()
+        started: Future[LoopBridge] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main(started)))
         self._thread.start()
         self.crossing = started.result(WAIT_S)
 
-    async def _main(self, started: Future[Crossing]) -> None:
+    async def _main(self, started: Future[LoopBridge]) -> None:
         self._stop = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        started.set_result(Crossing(Told))
+        started.set_result(LoopBridge(Told))
         await self._stop.wait()
 
     async def _call(self, request: Message, timeout_s: float) -> Message:
@@ -75,7 +75,7 @@ class Loop:
     def call(self, timeout_s: float = WAIT_S) -> Future[Message]:
         return self.crossing.call(Unary(PutRequest, self._call), PutRequest(), timeout_s)
 
-    def stream(self, limit: int, timeout_s: float | None = None, *, endless: bool = False) -> Stream:
+    def stream(self, limit: int, timeout_s: float | None = None, *, endless: bool = False) -> BridgedStream:
         request = ScanRequest(limit=limit, reverse=endless)
         return self.crossing.stream(Streaming(ScanRequest, self._stream), request, timeout_s)
 

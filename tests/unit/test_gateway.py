@@ -12,8 +12,8 @@ from kvstore.machine.commands import Tick, is_own
 from kvstore.machine.request import Put, Transaction
 from kvstore.machine.results import DONE
 from kvstore.machine.sessions import WINDOW
-from kvstore.store.gateway import Gateway, Identity, Placed
-from kvstore.store.messages import Raise, Results
+from kvstore.store.gateway import Gateway, Identity, Ordered
+from kvstore.store.messages import RaiseClock, Results
 from multicast.client import Refused
 from multicast.errors import PeerViolation
 from multicast.messages import Multicast
@@ -41,8 +41,8 @@ def test_whoever_is_to_order_a_message_hears_above_what() -> None:
     raised = set()
     for turn in range(40):
         said = gateway.turn(turn * 0.1)
-        above = {receivers for _, receivers, message in said if isinstance(message, Raise)}
-        assert all(message.time == 901 for _, _, message in said if isinstance(message, Raise))
+        above = {receivers for _, receivers, message in said if isinstance(message, RaiseClock)}
+        assert all(message.time == 901 for _, _, message in said if isinstance(message, RaiseClock))
         assert above == {
             receivers
             for _, receivers, message in said
@@ -59,7 +59,7 @@ def test_a_message_that_is_refused_and_answered_at_once_is_answered() -> None:
     ((_, _, message),) = gateway.turn(0.0)
     results = Results(A, PLACE, (message.mid,), (PLACE,), (encode_result(DONE),))
     gateway.receive(members(A)[0], [Refused(message.mid, A, "by a leader that is none"), results], 0.1)
-    assert outcomes == [Placed(PLACE)]
+    assert outcomes == [Ordered(PLACE)]
     assert gateway.in_flight == 0
 
 

@@ -13,8 +13,8 @@ from kvstore.machine.commands import Command
 from kvstore.machine.request import Get, Range
 from kvstore.machine.results import Got
 from kvstore.store.errors import Overloaded
-from kvstore.store.gateway import Placed
-from kvstore.store.questions import At, Changes, Event, Feed, NotYet, Values
+from kvstore.store.gateway import Ordered
+from kvstore.store.questions import Changes, Event, Feed, NotYetReply, ReadAt, Values
 from kvstore.store.service import Batch, Consistency, Service
 from multicast.types import GroupId
 
@@ -58,7 +58,7 @@ class Groups:
 
     def _tick(self, group: GroupId, done: Callable[[Any], None]) -> None:
         self.move(group)
-        done(Placed(self.leader[group]))
+        done(Ordered(self.leader[group]))
 
     def move(self, group: GroupId, *events: Event) -> int:
         """The group's next transaction. Returns its revision."""
@@ -77,12 +77,12 @@ class Groups:
             self._feeds.append((group, question, done))
             self._feed()
             return 0
-        assert isinstance(question, At)
-        answer: Values | NotYet = Values(
+        assert isinstance(question, ReadAt)
+        answer: Values | NotYetReply = Values(
             question.revision or executed, tuple(Got(None) for _ in question.operations)
         )
         if question.revision > executed:
-            answer = NotYet(executed)
+            answer = NotYetReply(executed)
         asyncio.get_running_loop().call_soon(done, answer)
         return 0
 

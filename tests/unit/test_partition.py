@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from kvstore.machine import Machine, Picture, Placement, Scheme, Store
+from kvstore.machine import Machine, MachineState, Placement, Scheme, Store
 from kvstore.machine.codec import encode_request
 from kvstore.machine.commands import Command, Request
 from kvstore.machine.request import Compare, Get, Operator, Put, Subject, Transaction
 from kvstore.store.gate import Announcement
-from kvstore.store.messages import Answer, Levels, Query, StandsIn, Votes, VotesWanted
+from kvstore.store.messages import Answer, BallotCheck, Levels, Query, Votes, VotesWanted
 from kvstore.store.partition import PULL_S, PULLED, Partition
-from kvstore.store.questions import At, NotYet, Strict, Values
+from kvstore.store.questions import NotYetReply, ReadAt, StrictRead, Values
 from multicast.messages import Delivery
 from multicast.types import (
     NO_TIMESTAMP,
@@ -59,7 +59,7 @@ class Leader:
 
 def partition_of(group: GroupId) -> Partition:
     replica: Any = Leader(group)
-    return Partition(replica, Machine(group, Store(), Picture(PLACEMENT)))
+    return Partition(replica, Machine(group, Store(), MachineState(PLACEMENT)))
 
 
 def delivery(time: int, command: Command, dest: Destinations) -> Delivery:
@@ -93,13 +93,13 @@ def test_a_read_that_is_asked_for_again_waits_once() -> None:
     answers: list[Any] = []
     for turn in range(20):
         now = turn * 0.5
-        partition.receive(GATEWAY, Query(1, Strict((Get(b"a"),))), now)
+        partition.receive(GATEWAY, Query(1, StrictRead((Get(b"a"),))), now)
         if turn == 10:
-            partition.receive(GATEWAY, Query(2, Strict((Get(b"b"),))), now)
+            partition.receive(GATEWAY, Query(2, StrictRead((Get(b"b"),))), now)
         for _ in range(2):
             for _, receivers, message in partition.turn(now):
-                if isinstance(message, StandsIn):
-                    stands = StandsIn(message.ballot, message.number, asked=False)
+                if isinstance(message, BallotCheck):
+                    stands = BallotCheck(message.ballot, message.number, asked=False)
                     partition.receive(receivers[0], stands, now)
                 elif isinstance(message, Answer):
                     answers.append(message.number)
@@ -110,7 +110,7 @@ def test_a_read_that_is_asked_for_again_waits_once() -> None:
     partition.receive(members(B)[0], Levels(Announcement(B, place, ())), 20.0)
     answers += [message.number for _, _, message in partition.turn(20.0) if isinstance(message, Answer)]
     assert answers == [2, 1]
-    partition.receive(GATEWAY, Query(1, Strict((Get(b"a"),))), 20.0)  # the answer was lost
+    partition.receive(GATEWAY, Query(1, StrictRead((Get(b"a"),))), 20.0)  # the answer was lost
     assert len(partition._arrived) == 1
 
 
@@ -118,7 +118,7 @@ def test_a_group_of_one_answers_a_read_at_once() -> None:
     partition = partition_of(A)
     replica: Any = partition.replica
     replica.readers = members(A)[:1], 1
-    partition.receive(GATEWAY, Query(1, Strict((Get(b"a"),))), 0.0)
+    partition.receive(GATEWAY, Query(1, StrictRead((Get(b"a"),))), 0.0)
     assert Answer in {type(message) for _, _, message in partition.turn(0.0)}
 
 
@@ -141,12 +141,12 @@ def test_a_replica_on_a_new_disk_does_not_say_that_there_is_nothing() -> None:
     replica: Any = partition.replica
 
     def read() -> Any:
-        partition.receive(GATEWAY, Query(1, At((Get(b"a"),))), 0.0)
+        partition.receive(GATEWAY, Query(1, ReadAt((Get(b"a"),))), 0.0)
         (answer,) = [message for _, _, message in partition.turn(0.0) if isinstance(message, Answer)]
         return answer.response
 
     assert isinstance(read(), Values)  # nothing was ever written
     replica.is_current = False
-    assert read() == NotYet(0)
+    assert read() == NotYetReply(0)
     partition.deliver([delivery(10, Transaction(then=(Put(b"a", b""),)), (A,))])
     assert isinstance(read(), Values)  # old, perhaps, but a point of the order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.config.addresses import NodeId, join_address, place_of, read_place, split_address
+from kvstore.config.addresses import NodeId, join_address, node_address, parse_node_address, split_address
 from kvstore.node.directory import Directory
 from multicast.membership import Configuration, Membership
 from multicast.types import GroupId, ReplicaId
@@ -16,7 +16,7 @@ N1, N2, N4 = NodeId("n1"), NodeId("n2"), NodeId("n4")
 @pytest.mark.parametrize("address", [("127.0.0.1", 1), ("::1", 65535), ("host.example-1", 7101)])
 def test_addresses_and_places_come_back_as_they_were(address: tuple[str, int]) -> None:
     assert split_address(join_address(*address)) == address
-    assert read_place(place_of(N4, address)) == (N4, address)
+    assert parse_node_address(node_address(N4, address)) == (N4, address)
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ def test_addresses_and_places_come_back_as_they_were(address: tuple[str, int]) -
 )
 def test_what_is_no_address_is_no_place(text: str) -> None:
     assert split_address(text) is None
-    assert read_place(f"n1@{text}") is None
+    assert parse_node_address(f"n1@{text}") is None
 
 
 @pytest.mark.parametrize("place", ["", "n1", "@h:1", "../n1@h:1", ".n1@h:1", "n1@n2@h:1", "n" * 64 + "@h:1"])
 def test_what_is_no_place(place: str) -> None:
-    assert read_place(place) is None
+    assert parse_node_address(place) is None
 
 
 def test_a_directory_learns_from_members_and_from_nodes() -> None:

@@ -14,7 +14,7 @@ from kvstore.config.addresses import NodeId
 from kvstore.machine.codec import encode_request
 from kvstore.machine.commands import Command, Request, Tick, is_own, own_client
 from kvstore.machine.request import INT64_MAX, Put, Transaction
-from kvstore.node.recorder import PIECE_BYTES, Recorder
+from kvstore.node.recorder import PIECE_BYTES, DeliveryRecorder
 from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery
 from multicast.types import ClientId, Destinations, GroupId, MessageId, Timestamp
@@ -41,7 +41,7 @@ def request(client: int, sequence: int = 9, command: Command = WRITE) -> bytes:
     return encode_request(Request(client, sequence, 1, 10, 0, command))
 
 
-def lines_of(recorder: Recorder) -> list[dict[str, Any]]:
+def lines_of(recorder: DeliveryRecorder) -> list[dict[str, Any]]:
     raw = recorder.path.read_bytes()
     assert raw.endswith(b"\n")
     return [json.loads(line) for line in raw.splitlines()]
@@ -52,7 +52,7 @@ def told(line: dict[str, Any]) -> tuple[object, ...]:
 
 
 def test_each_group_has_its_own_numbers_and_says_where_it_begins(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "made", NODE, requests=True)
+    recorder = DeliveryRecorder(tmp_path / "made", NODE, requests=True)
     recorder.began(A, Timestamp(5))
     recorder.began(B, Timestamp(0))
     recorder.delivered(A, [delivery(7, request(CLIENT)), delivery(8, request(CLIENT, 10))])
@@ -78,7 +78,7 @@ def test_each_group_has_its_own_numbers_and_says_where_it_begins(tmp_path: Path)
 
 
 def test_every_run_has_a_file_of_its_own(tmp_path: Path) -> None:
-    runs = [Recorder(tmp_path, NODE, requests=True) for _ in range(3)]
+    runs = [DeliveryRecorder(tmp_path, NODE, requests=True) for _ in range(3)]
     assert len({recorder.path for recorder in runs}) == 3
     for recorder in runs:
         recorder.close()
@@ -101,7 +101,7 @@ def test_every_run_has_a_file_of_its_own(tmp_path: Path) -> None:
 def test_whose_request_it_is_is_said_only_if_a_client_has_named_it(
     what: str, payload: bytes, origin: int, tmp_path: Path
 ) -> None:
-    recorder = Recorder(tmp_path, NODE, requests=True)
+    recorder = DeliveryRecorder(tmp_path, NODE, requests=True)
     recorder.began(A, Timestamp(0))
     recorder.delivered(A, [delivery(7, payload, origin=origin), delivery(8, request(CLIENT))])
     recorder.close()
@@ -109,7 +109,7 @@ def test_whose_request_it_is_is_said_only_if_a_client_has_named_it(
 
 
 def test_bare_messages_have_no_requests(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, NODE, requests=False)
+    recorder = DeliveryRecorder(tmp_path, NODE, requests=False)
     recorder.began(A, Timestamp(0))
     recorder.delivered(A, [delivery(7, request(CLIENT), origin=2**64 - 1)])
     recorder.close()
@@ -126,7 +126,7 @@ def test_a_gateway_knows_its_own(gateway: int) -> None:
 
 
 def test_what_waits_is_written_in_pieces(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, NODE, requests=True)
+    recorder = DeliveryRecorder(tmp_path, NODE, requests=True)
     recorder.began(A, Timestamp(0))
     assert recorder.path.stat().st_size == 0
     recorder.write()
@@ -161,7 +161,7 @@ class FullDisk:
 def test_a_full_disk_ends_the_recording_and_nothing_else(
     more: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorder = Recorder(tmp_path, NODE, requests=True)
+    recorder = DeliveryRecorder(tmp_path, NODE, requests=True)
     recorder.began(A, Timestamp(0))
     recorder.write()
     begin = recorder.path.stat().st_size
@@ -190,4 +190,4 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
 def test_a_folder_that_cannot_be_made_is_an_error_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        Recorder(tmp_path / "file", NODE, requests=True)
+        DeliveryRecorder(tmp_path / "file", NODE, requests=True)

@@ -435,11 +435,11 @@ ANY_TS = NUMBERS_64.map(Timestamp)
 @EXAMPLES
 @given(st.lists(st.tuples(GROUPS, LEAVES[MessageId]), max_size=20))
 def test_keys_are_in_the_order_of_what_they_stand_for(rows: list[tuple[GroupId, MessageId]]) -> None:
-    by_key = sorted(rows, key=lambda row: keys.place_key(*row))
+    by_key = sorted(rows, key=lambda row: keys.delivery_key(*row))
     assert by_key == sorted(rows)
     for group, mid in rows:
-        assert keys.group_of_key(keys.place_key(group, mid), "here") == group
-        assert keys.mid_of_key(keys.place_key(group, mid), "here") == mid
+        assert keys.group_of_key(keys.delivery_key(group, mid), "here") == group
+        assert keys.mid_of_key(keys.delivery_key(group, mid), "here") == mid
         number = mid.client
         for key in (
             keys.row_key(group, number),

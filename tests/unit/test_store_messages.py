@@ -9,36 +9,36 @@ from hypothesis import strategies as st
 
 from kvstore.machine import Vote
 from kvstore.machine.request import Get, Range, Scan, Shape
-from kvstore.machine.results import Entry, Got, Scanned
+from kvstore.machine.results import Got, KeyValue, Scanned
 from kvstore.store.gate import Announcement, Level
 from kvstore.store.messages import (
     STORE_MESSAGES,
     Answer,
+    BallotCheck,
     Levels,
     Query,
-    Raise,
+    RaiseClock,
     Results,
-    StandsIn,
     StoreMessage,
     Votes,
     VotesWanted,
 )
 from kvstore.store.questions import (
-    At,
     Busy,
     Changes,
+    CompactedReply,
     Entries,
     Event,
     Feed,
-    Gone,
     NotLeading,
-    NotYet,
+    NotYetReply,
     Page,
     Question,
+    ReadAt,
     Response,
     Sample,
     Sampled,
-    Strict,
+    StrictRead,
     Values,
 )
 from kvstore.wire.frames import decode, encode
@@ -48,10 +48,10 @@ BALLOT = Ballot(3, ReplicaId(GroupId(1), 2, 2**63 - 1), 4)
 MID = MessageId(ClientId(2**64 - 1), 5, 2**64 - 1)
 TS = Timestamp(2**53 - 1)
 SCAN = Scan(Range(b"a", None), 3, 100, reverse=True, shape=Shape.KEYS)
-ENTRY = Entry(b"k", b"v", 1, 2, 3)
+ENTRY = KeyValue(b"k", b"v", 1, 2, 3)
 QUESTIONS: list[Question] = [
-    Strict((Get(b"k"), SCAN)),
-    At((), 7),
+    StrictRead((Get(b"k"), SCAN)),
+    ReadAt((), 7),
     Page(SCAN, 9),
     Sample(SCAN.range, 64, 1024),
     Feed(1, (Range(b"", None), Range(b"a", b"b")), 1000, 0.5),
@@ -64,16 +64,16 @@ RESPONSES: list[Response] = [
     Busy(),
     Changes(9, ((8, (Event(b"k", None, 1, 2), Event(b"l", b"v", 1, 2))),)),
     NotLeading(BALLOT),
-    NotYet(4),
-    Gone(5),
+    NotYetReply(4),
+    CompactedReply(5),
 ]
 SOME: list[StoreMessage] = [
     Results(GroupId(1), TS, (MID, MID), (TS, TS), (b"one", b"")),
     Votes((Vote(TS, MID, GroupId(2), yes=True),), ((TS, False),)),
     VotesWanted((TS, TS)),
     Levels(Announcement(GroupId(1), TS, (Level(TS, 5), Level(Timestamp(0), 2**62)), wanted=True)),
-    StandsIn(BALLOT, 6, asked=False),
-    Raise(17),
+    BallotCheck(BALLOT, 6, asked=False),
+    RaiseClock(17),
     *(Query(number, question) for number, question in enumerate(QUESTIONS)),
     *(Answer(number, response) for number, response in enumerate(RESPONSES)),
 ]

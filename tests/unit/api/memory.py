@@ -9,11 +9,21 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kvstore.api.ports import Facts, PartitionFacts, Topology
-from kvstore.machine import Delivered, Limits, Machine, NotYet, Picture, Placement, Request, Store, versions
+from kvstore.machine import (
+    Delivered,
+    Limits,
+    Machine,
+    MachineState,
+    NotYet,
+    Placement,
+    Request,
+    Store,
+    versions,
+)
 from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
 from kvstore.machine.operations import scan
 from kvstore.machine.request import REVISION_MAX, Get, Range, Scan, Transaction
-from kvstore.machine.results import Entry, Got, OperationResult, Outcome, Refusal, Refused, Result
+from kvstore.machine.results import Got, KeyValue, OperationResult, Outcome, Refusal, Refused, Result
 from kvstore.store.errors import (
     Compacted,
     DeadlinePassed,
@@ -28,7 +38,7 @@ from kvstore.store.errors import (
     WindowFull,
 )
 from kvstore.store.questions import Event
-from kvstore.store.service import Batch, Committed, Consistency, Identity, Part, Snapshot, Split
+from kvstore.store.service import Batch, Committed, Consistency, Identity, Snapshot, SnapshotPart, Split
 from kvstore.store.splits import LOOKED_AT, Spread, divide
 from multicast.types import ClientId, GroupId, MessageId, timestamp
 
@@ -52,7 +62,7 @@ class MemoryService:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self.placement = Placement.evenly([GROUP])
-        self.machine = Machine(GROUP, Store(), Picture(placement=self.placement), self.limits)
+        self.machine = Machine(GROUP, Store(), MachineState(placement=self.placement), self.limits)
         self.held = False
         self.under_way: dict[asyncio.Future[Any], Callable[[], Any]] = {}
         self.open = 0
@@ -179,7 +189,7 @@ class MemoryService:
         if found is None or found.value is None:
             return Got(None)
         return Got(
-            Entry(operation.key, found.value, found.create_revision, found.mod_revision, found.version)
+            KeyValue(operation.key, found.value, found.create_revision, found.mod_revision, found.version)
         )
 
     async def scan(
@@ -194,25 +204,27 @@ class MemoryService:
         keys_only: bool = False,
         partitions: Sequence[int] = (),
         timeout_s: float,
-    ) -> AsyncGenerator[Part, None]:
+    ) -> AsyncGenerator[SnapshotPart, None]:
         if not {GROUP}.issuperset(partitions):
             raise InvalidRequest(f"there is no partition among {partitions}")
         at = revision or self.revision
         self._check(at)
         self.open += 1
         try:
-            page: list[Entry] = []
+            page: list[KeyValue] = []
             size = 0
             entries = self.machine.versions.scan_at(asked, at, reverse=reverse)
             for entry in itertools.islice(entries, limit or None):
                 value = b"" if keys_only else entry.value
-                page.append(Entry(entry.key, value, entry.create_revision, entry.mod_revision, entry.version))
+                page.append(
+                    KeyValue(entry.key, value, entry.create_revision, entry.mod_revision, entry.version)
+                )
                 size += len(entry.key) + len(value)
                 if size >= 500:
-                    yield Part(at, tuple(page))
+                    yield SnapshotPart(at, tuple(page))
                     page, size = [], 0
                     await asyncio.sleep(0)
-            yield Part(at, tuple(page))
+            yield SnapshotPart(at, tuple(page))
         finally:
             self.open -= 1
 

@@ -13,17 +13,7 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from kvstore.api.convert import Reader, identity_of, results_size, txn_fields
 from kvstore.api.errors import LimitExceeded
 from kvstore.machine.request import REVISION_MAX, InvalidRequest, Limits, Transaction, validate
-from kvstore.machine.results import (
-    WRITTEN,
-    Deleted,
-    Entry,
-    Failed,
-    Fault,
-    Got,
-    Number,
-    Scanned,
-    Unmet,
-)
+from kvstore.machine.results import WRITTEN, Deleted, Failed, Fault, Got, KeyValue, Number, Scanned, Unmet
 from kvstore.store.service import Committed, Identity
 from tests.unit.api import messages
 
@@ -189,11 +179,11 @@ def test_a_bad_request_id_is_refused(fields: dict[str, int], said: str) -> None:
         identity_of(kv.TxnRequest(id=kv.RequestId(**fields)))
 
 
-ENTRY = Entry(b"key", b"value", 10, 20, 3)
+ENTRY = KeyValue(b"key", b"value", 10, 20, 3)
 
 
 def test_every_result_has_its_message() -> None:
-    scanned = Scanned((ENTRY, Entry(b"key", b"", 10, 20, 3)), 2, more=True)
+    scanned = Scanned((ENTRY, KeyValue(b"key", b"", 10, 20, 3)), 2, more=True)
     committed = Committed(
         revision=30,
         complete=29,

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from wbkv_proto.v1 import kv_pb2 as kv
 
 from kvstore.api.kv import KV, PAGE_BYTES
-from kvstore.api.methods import Backing, Options
+from kvstore.api.methods import ApiContext, Options
 from kvstore.store.questions import Event
 from kvstore.store.service import Batch
 from tests.unit.api.harness import Served, run, until
@@ -54,7 +54,7 @@ def sent(found: Batch, after: int = 0) -> list[tuple[int, list[tuple[int, int, b
     async def messages() -> list[tuple[int, list[tuple[int, int, bool]]]]:
         service = MemoryService()
         servicer = KV(
-            Backing(service, service.facts_of_node, Options("c", "n", response_bytes=8 * PAGE_BYTES))
+            ApiContext(service, service.facts_of_node, Options("c", "n", response_bytes=8 * PAGE_BYTES))
         )
         return [
             (m.revision, [(c.revision, len(c.events), c.continued) for c in m.transactions])

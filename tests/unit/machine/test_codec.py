@@ -16,20 +16,20 @@ from msgspec.structs import replace
 from kvstore.machine.codec import (
     TABLES,
     Unreadable,
-    decode_picture,
+    decode_machine_state,
     decode_request,
     decode_result,
-    encode_picture,
+    encode_machine_state,
     encode_request,
     encode_result,
 )
 from kvstore.machine.commands import ChangePlacement, Delivered, Malformed, Request, Tick
-from kvstore.machine.machine import Machine, Picture, Store, Waiting
+from kvstore.machine.machine import Machine, MachineState, Store, Waiting
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import Arithmetic, Calculate, Compare, Operator, Put, Subject, Transaction
 from kvstore.machine.results import Fault, Outcome, Refusal, Refused, Result, Unmet, WrongPartition
 from kvstore.machine.sessions import Session, Stored
-from kvstore.machine.versions import Change, Version
+from kvstore.machine.versions import KeyChange, Version
 from multicast.types import ClientId, GroupId, MessageId, timestamp
 from tests.unit.machine.workload import LIMITS, WINDOW, some_workload
 
@@ -43,13 +43,13 @@ def test_all_that_happens_survives(seed: int) -> None:
     workload = some_workload(random.Random(seed), 150)
     group = workload.placement.groups[0]
     store = Store()
-    machine = Machine(group, store, Picture(workload.placement), LIMITS, WINDOW)
+    machine = Machine(group, store, MachineState(workload.placement), LIMITS, WINDOW)
     for message in workload.messages:
         assert decode_request(encode_request(message.request)) == message.request
         if group in message.destinations:
             machine.deliver(message)
     picture = machine.picture()
-    assert decode_picture(encode_picture(picture)) == picture
+    assert decode_machine_state(encode_machine_state(picture)) == picture
     for executed in machine.drain().results:
         assert decode_result(encode_result(executed.result)) == executed.result
     lowest: dict[str, Any] = {"latest": b"", "sessions": (0, ()), "results": (0, (), 0)}
@@ -69,12 +69,12 @@ def test_the_largest_numbers() -> None:
     mid = MessageId(ClientId(TOP), TOP, (1 << 64) - 1)
     key = (TOP, tuple(GroupId(g) for g in range(1024)), TOP)
     assert TABLES["results"].decode_key(TABLES["results"].encode_key(key)) == key
-    assert decode_picture(encode_picture(picture_with(mid))) == picture_with(mid)
+    assert decode_machine_state(encode_machine_state(picture_with(mid))) == picture_with(mid)
 
 
-def picture_with(mid: MessageId) -> Picture:
+def picture_with(mid: MessageId) -> MachineState:
     delivered = Delivered(timestamp(5, A), mid, (A, B), Request(1, 1, 1, 1, 1, Tick()))
-    return Picture(Placement.evenly([A, B]), waiting=(Waiting(delivered, 1, 0),))
+    return MachineState(Placement.evenly([A, B]), waiting=(Waiting(delivered, 1, 0),))
 
 
 NUMBERS = st.one_of(st.integers(0, 3), st.integers(0, TOP))
@@ -156,7 +156,7 @@ def test_good_ones_are_not_malformed() -> None:
 
 DECODERS: list[Callable[[bytes], object]] = [
     decode_result,
-    decode_picture,
+    decode_machine_state,
     *(table.decode for table in TABLES.values()),
     *(table.decode_key for table in TABLES.values()),
 ]
@@ -168,10 +168,10 @@ RESULTS: list[Result] = [
 ]
 SAMPLES = [
     GOOD,
-    encode_picture(Picture(Placement.evenly([A, B]))),
+    encode_machine_state(MachineState(Placement.evenly([A, B]))),
     *(encode_result(result) for result in RESULTS),
     TABLES["latest"].encode(Version(b"v", 1, 2, 3)),
-    TABLES["history"].encode((Change(b"k", None, 0, 0, 7, Version(b"v", 1, 2, 3)),)),
+    TABLES["history"].encode((KeyChange(b"k", None, 0, 0, 7, Version(b"v", 1, 2, 3)),)),
     TABLES["sessions"].encode(Session(1, 2, 3)),
     TABLES["results"].encode(Stored(7, timestamp(3, A), RESULTS[1])),
     TABLES["outcomes"].encode(RESULTS[0] is None),
@@ -223,7 +223,7 @@ def test_no_garbage_stops_the_machine(seed: int) -> None:
     rng = random.Random(seed)
     store = Store()
     workload = some_workload(rng, 300)
-    machine = Machine(A, store, Picture(Placement.evenly([A])), LIMITS, WINDOW)
+    machine = Machine(A, store, MachineState(Placement.evenly([A])), LIMITS, WINDOW)
     readable = 0
     for i in range(3000):
         good = replace(rng.choice(workload.messages).request, client=i, deadline=TOP)
@@ -244,7 +244,7 @@ def test_no_garbage_stops_the_machine(seed: int) -> None:
         for key, value in getattr(store, name).items(lowest.get(name, 0), None):
             assert table.decode(table.encode(value)) == value
             assert table.decode_key(table.encode_key(key)) == key
-    assert decode_picture(encode_picture(machine.picture())) == machine.picture()
+    assert decode_machine_state(encode_machine_state(machine.picture())) == machine.picture()
 
 
 def test_reasons_are_short() -> None:

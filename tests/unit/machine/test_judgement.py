@@ -12,9 +12,9 @@ from collections import Counter
 
 import pytest
 
-from kvstore.machine.codec import decode_picture, encode_picture
+from kvstore.machine.codec import decode_machine_state, encode_machine_state
 from kvstore.machine.commands import Command, Delivered, Expire, Request
-from kvstore.machine.machine import Machine, Picture, Store, Vote
+from kvstore.machine.machine import Machine, MachineState, Store, Vote
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import Compare, Condition, Operator, Put, Subject, Transaction
 from kvstore.machine.results import Refusal, Refused
@@ -32,13 +32,13 @@ class Group:
     def __init__(self, group: GroupId) -> None:
         self.group = group
         self.store = Store()
-        self.machine = Machine(group, self.store, Picture(PLACEMENT), window=WINDOW)
+        self.machine = Machine(group, self.store, MachineState(PLACEMENT), window=WINDOW)
         self.verdicts: dict[int, Refusal | bool] = {}
         """For each message why it was refused, or else whether it was executed, not only repeated."""
         self.votes: list[Vote] = []
 
     def restart(self) -> None:
-        picture = decode_picture(encode_picture(self.machine.picture()))
+        picture = decode_machine_state(encode_machine_state(self.machine.picture()))
         self.store = copy_of(self.store)
         self.machine = Machine(self.group, self.store, picture, window=WINDOW)
 

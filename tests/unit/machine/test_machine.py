@@ -18,7 +18,7 @@ from kvstore.machine.commands import (
     Tick,
     Unpin,
 )
-from kvstore.machine.machine import Effects, Machine, Picture, Store, Vote
+from kvstore.machine.machine import Effects, Machine, MachineState, Store, Vote
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import (
     Arithmetic,
@@ -39,10 +39,10 @@ from kvstore.machine.request import (
 from kvstore.machine.results import (
     DONE,
     WRITTEN,
-    Entry,
     Failed,
     Fault,
     Got,
+    KeyValue,
     Number,
     Outcome,
     Refusal,
@@ -95,11 +95,11 @@ class Group:
     """A machine, with all that it has said."""
 
     def __init__(
-        self, group: GroupId = A, store: Store | None = None, picture: Picture | None = None
+        self, group: GroupId = A, store: Store | None = None, picture: MachineState | None = None
     ) -> None:
         self.group = group
         self.store = store or Store()
-        self.machine = Machine(group, self.store, picture or Picture(PLACEMENT))
+        self.machine = Machine(group, self.store, picture or MachineState(PLACEMENT))
         self.results: dict[int, Result] = {}
         self.votes: list[tuple[int, bool, tuple[GroupId, ...]]] = []
         self.outcomes: list[tuple[int, bool]] = []
@@ -157,7 +157,7 @@ def test_a_far_vote_delays_only_those_that_touch_its_keys() -> None:
     g.vote(1, B, yes=True)
     assert sorted(g.results) == [1, 2, 3, 4, 5]
     assert g.results[3] == Outcome(
-        succeeded=True, unmet=(), results=((0, Got(Entry(b"a", b"then", ts(1), ts(1), 1))), (1, WRITTEN))
+        succeeded=True, unmet=(), results=((0, Got(KeyValue(b"a", b"then", ts(1), ts(1), 1))), (1, WRITTEN))
     )
     assert g.machine.watermark == ts(5)
 
@@ -241,14 +241,14 @@ def test_a_single_applied_position_would_be_wrong() -> None:
     assert restored.machine.watermark == ts(3)
 
     # "Applied up to the watermark": 2 is delivered again, on a store that has its effects.
-    behind = Group(store=copy_of(g.store), picture=Picture(PLACEMENT))
+    behind = Group(store=copy_of(g.store), picture=MachineState(PLACEMENT))
     behind.store.results.delete((1, (A,), 2))
     behind.deliver(1, Transaction((exists(b"n"),), (), (Calculate(b"a", Arithmetic.ADD, 1),)), "AB")
     behind.deliver(2, add(b"b"))
     assert behind.value(b"b") == b"2", "executed twice"
 
     # "Applied up to the last delivery": 1 is never executed.
-    ahead = Group(store=copy_of(g.store), picture=Picture(PLACEMENT, delivered=ts(2), watermark=ts(2)))
+    ahead = Group(store=copy_of(g.store), picture=MachineState(PLACEMENT, delivered=ts(2), watermark=ts(2)))
     ahead.vote(1, B, yes=False)
     ahead.deliver(3, add(b"a"))
     assert ahead.value(b"a") == b"1", "lost"
@@ -351,7 +351,7 @@ def test_a_pin_ends_by_itself() -> None:
 
 
 def test_pins_that_have_ended_are_forgotten_with_the_next() -> None:
-    machine = Machine(A, Store(), Picture(PLACEMENT))
+    machine = Machine(A, Store(), MachineState(PLACEMENT))
     for time in range(1, 100):
         machine.deliver(message(time, Pin(f"snapshot {time}", ts(time), ts(time + 5))))
     assert sorted(machine.pins) == [f"snapshot {time}" for time in range(94, 100)]
@@ -477,11 +477,11 @@ def test_groups_that_start_from_another_map_judge_by_it() -> None:
     newer = Placement(5, Scheme.ORDERED, (b"", b"b"), (A, B), (A, B, C))
     by_old_map = then(Put(b"a", b""), Put(b"c", b""))
     for destinations in ("A", "AC"):
-        found = [Group(GroupId("ABC".index(name)), picture=Picture(newer)) for name in destinations]
+        found = [Group(GroupId("ABC".index(name)), picture=MachineState(newer)) for name in destinations]
         for g in found:
             g.deliver(1, by_old_map, destinations)
             assert g.results[1] == WrongPartition(newer)
-    for g in (Group(A, picture=Picture(newer)), Group(B, picture=Picture(newer))):
+    for g in (Group(A, picture=MachineState(newer)), Group(B, picture=MachineState(newer))):
         g.deliver(1, by_old_map, "AB")
         assert isinstance(g.results[1], Outcome)
 

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple
 
-from kvstore.machine.codec import TABLES, decode_picture, encode_picture
-from kvstore.machine.machine import Executed, Machine, Picture, Store, Vote
+from kvstore.machine.codec import TABLES, decode_machine_state, encode_machine_state
+from kvstore.machine.machine import Executed, Machine, MachineState, Store, Vote
 from kvstore.machine.placement import Placement
 from kvstore.machine.request import Footprint, Range
-from kvstore.machine.results import Entry, Refusal, Refused, Result
+from kvstore.machine.results import KeyValue, Refusal, Refused, Result
 from kvstore.machine.versions import Compacted, NotYet
 from kvstore.simulation.model import Model, ordered
 from multicast.types import GroupId, Timestamp
@@ -62,7 +62,7 @@ class Replica:
         self.facts: list[Vote | tuple[Timestamp, bool]] = []
         self.reads: dict[int, tuple[Timestamp, Footprint]] = {}
         self.answers: dict[int, Result | Refusal] = {}
-        self.disk = (Store(), Picture(placement))
+        self.disk = (Store(), MachineState(placement))
         self.crashes = -1
         self.restart()
 
@@ -71,7 +71,7 @@ class Replica:
         store, picture = self.disk
         self.store = copy_of(store)
         self.reads.clear()
-        picture = decode_picture(encode_picture(picture))
+        picture = decode_machine_state(encode_machine_state(picture))
         self.machine = Machine(self.group, self.store, picture, LIMITS, WINDOW)
 
     def save(self) -> None:
@@ -105,7 +105,7 @@ class Replica:
         values = self.model.at(at)
         for key in footprint.reads:
             version = self.machine.versions.get(key)
-            assert (None if version is None else Entry(key, *astuple(version))) == values.get(key)
+            assert (None if version is None else KeyValue(key, *astuple(version))) == values.get(key)
         for asked in footprint.read_ranges:
             assert list(self.machine.versions.scan(asked)) == list(ordered(values, asked, reverse=False))
 
@@ -168,7 +168,7 @@ class Replica:
         assert found == list(ordered(values, ALL, reverse=reverse)), revision
         for key in (b"a", b"d", b"f{x}"):
             version = self.machine.versions.get_at(key, revision)
-            entry = None if version is None else Entry(key, *astuple(version))
+            entry = None if version is None else KeyValue(key, *astuple(version))
             assert entry == values.get(key)
 
     def check_feed(self) -> None:
@@ -182,7 +182,9 @@ class Replica:
                 old = values.pop(change.key, None)
                 assert old is None or change.previous == old.mod_revision
                 if change.value is not None:
-                    entry = Entry(change.key, change.value, change.create_revision, revision, change.version)
+                    entry = KeyValue(
+                        change.key, change.value, change.create_revision, revision, change.version
+                    )
                     values[change.key] = expected[change.key]
                     assert expected[change.key] == entry
             assert values == expected

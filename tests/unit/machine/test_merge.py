@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kvstore.machine.commands import Delivered, Request
-from kvstore.machine.machine import Machine, Picture, Store
+from kvstore.machine.machine import Machine, MachineState, Store
 from kvstore.machine.merge import Merged, merge
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import (
@@ -22,7 +22,7 @@ from kvstore.machine.request import (
     Transaction,
     Unchanged,
 )
-from kvstore.machine.results import Deleted, Entry, Fault, Got, Outcome, Scanned, Unmet
+from kvstore.machine.results import Deleted, Fault, Got, KeyValue, Outcome, Scanned, Unmet
 from multicast.errors import InvariantBroken
 from multicast.types import ClientId, Destinations, GroupId, MessageId, timestamp
 
@@ -36,7 +36,7 @@ def execute(placement: Placement, *transactions: Transaction) -> list[dict[Group
     groups: Destinations = placement.groups
     found: list[dict[GroupId, Outcome]] = [{} for _ in transactions]
     for g in groups:
-        machine = Machine(g, Store(), Picture(placement))
+        machine = Machine(g, Store(), MachineState(placement))
         for i, transaction in enumerate(transactions):
             request = Request(1, i, 0, 1 << 50, 0, transaction)
             machine.deliver(Delivered(timestamp(i + 1, A), MessageId(ClientId(1), i, 0), groups, request))
@@ -89,8 +89,8 @@ def test_several_groups_answer_as_one_would(seed: int) -> None:
             assert operation.limit_bytes < 1000
 
 
-def entries(keys: str) -> tuple[Entry, ...]:
-    return tuple(Entry(key.encode(), b"v" * 9, 1, 1, 1) for key in keys)
+def entries(keys: str) -> tuple[KeyValue, ...]:
+    return tuple(KeyValue(key.encode(), b"v" * 9, 1, 1, 1) for key in keys)
 
 
 def scanned(keys: str, *, more: bool) -> Scanned:

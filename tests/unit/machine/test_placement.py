@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.machine.placement import Placement, Scheme, part_of, slot_token, tag_of
+from kvstore.machine.placement import Placement, Scheme, share_of, slot_token, tag_of
 from kvstore.machine.request import (
     Compare,
     Get,
@@ -74,7 +74,7 @@ def test_parts() -> None:
         (Put(b"h", b""), Get(b"a"), Scan(Range(b"", None))),
         (Put(b"b", b""),),
     )
-    part = part_of(transaction, ORDERED, A, (A, B, C))
+    part = share_of(transaction, ORDERED, A, (A, B, C))
     assert part is not None
     assert [i for i, _ in part.conditions] == [1]
     assert [i for i, _ in part.then] == [1, 2]
@@ -82,8 +82,8 @@ def test_parts() -> None:
     assert part.footprint.reads == (b"a",)
     assert part.footprint.writes == (b"b",)
     assert part.voters == {A, B, C}
-    assert part_of(transaction, ORDERED, A, (A, B)) is None
-    assert part_of(Transaction(then=(Get(b"a"),)), ORDERED, B, (A, B)) is not None
+    assert share_of(transaction, ORDERED, A, (A, B)) is None
+    assert share_of(Transaction(then=(Get(b"a"),)), ORDERED, B, (A, B)) is not None
 
 
 def test_maps_that_are_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvstore.machine.codec import encode_result
-from kvstore.machine.machine import Machine, Picture, Store
+from kvstore.machine.machine import Machine, MachineState, Store
 from kvstore.machine.merge import merge
 from kvstore.machine.operations import ENTRY_BYTES, RESULTS_BYTES
 from kvstore.machine.request import Get, Limits, Operation, Put, Range, Scan, Shape, Transaction
@@ -25,7 +25,7 @@ def results_of(machine: Machine, time: int, *operations: Operation) -> list[Oper
 
 
 def machine_with(*keys: bytes, value: bytes) -> Machine:
-    machine = Machine(A, Store(), Picture(PLACEMENT))
+    machine = Machine(A, Store(), MachineState(PLACEMENT))
     results_of(machine, 1, *(Put(key, value) for key in keys))
     return machine
 
@@ -61,7 +61,7 @@ def test_a_scan_ends_where_there_is_no_more_room() -> None:
 
 
 def test_a_single_entry_is_returned_whatever_its_size() -> None:
-    machine = Machine(A, Store(), Picture(PLACEMENT), Limits(value_bytes=10 << 20))
+    machine = Machine(A, Store(), MachineState(PLACEMENT), Limits(value_bytes=10 << 20))
     results_of(machine, 1, Put(b"a", b"v" * (9 << 20)))
     for operation in (Get(b"a"), Scan(Range(b"a", b"b"))):
         (found,) = results_of(machine, 2 + isinstance(operation, Scan), operation)

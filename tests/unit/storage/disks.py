@@ -15,7 +15,7 @@ import pytest
 from kvstore import storage
 from kvstore.config.addresses import NodeId
 from kvstore.machine.ordered import OrderedMap, Table
-from kvstore.storage import Image, LmdbLog, LmdbState, StoreState, environment, lazy, runs
+from kvstore.storage import GroupCheckpoint, LmdbLog, LmdbState, StoreState, environment, lazy, runs
 from kvstore.storage.errors import StorageError
 from multicast.delivered import DeliveredIds
 from multicast.durable import Accepted, Checkpoint, Durable, Record
@@ -145,9 +145,9 @@ class StoreRig(Loop):
     def map(self, name: str = "names", group: GroupId = G0) -> OrderedMap[Any, str]:
         return self.state.open(group)[1][name]
 
-    def image(self, picture: bytes = b"", group: GroupId = G0) -> Image:
+    def image(self, picture: bytes = b"", group: GroupId = G0) -> GroupCheckpoint:
         position = self.state._group(group).position
-        return Image(Checkpoint(position, executed=position), picture)
+        return GroupCheckpoint(Checkpoint(position, executed=position), picture)
 
     def commit(self, picture: bytes = b"", *groups: GroupId, after: int = 0) -> None:
         self.state.commit({g: self.image(picture, g) for g in groups or (G0,)}, after)

@@ -202,7 +202,7 @@ def test_a_commit_writes_only_what_has_changed(rig: Rig, monkeypatch: pytest.Mon
         puts += 1
     rig.settle()
     assert puts == 1 + 49 + 4 + 2 + 1, "starting, deliveries, places put and deleted, watermarks, position"
-    assert len(rows_of_open(rig.state, keys.STATE_PLACES)) == 300, "one for each client"
+    assert len(rows_of_open(rig.state, keys.STATE_ORDER)) == 300, "one for each client"
     assert rig.state.place(G0, MessageId(ClientId(6), 48, 7)) == NO_TIMESTAMP
     assert rig.state.place(G0, MessageId(ClientId(6), 49, 7)) == previous
     assert rig.state.place(G0, MessageId(ClientId(6), 49, 8)) == NO_TIMESTAMP

@@ -26,7 +26,7 @@ from kvstore.node.ports import Log
 from kvstore.storage import environment, identity, keys, log
 from kvstore.storage.errors import StorageError
 from kvstore.storage.identity import Durability, Identity
-from kvstore.storage.ports import State
+from kvstore.storage.ports import DeliveryDisk
 from multicast.durable import Accepted, Checkpoint, Dropped, Durable, Joined, Learned, Promised, Record
 from multicast.messages import Delivery, EntryState
 from multicast.protocol import Ready
@@ -67,7 +67,7 @@ EXAMPLES = settings(deadline=None, derandomize=True, max_examples=40)
 
 def test_it_is_the_log_and_the_state_that_a_node_needs(rig: Rig) -> None:
     log: Log = rig.log
-    state: State = rig.state
+    state: DeliveryDisk = rig.state
     assert log.load(G0) == Durable()
     assert state.load(G0) == Checkpoint()
 

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore import storage
-from kvstore.storage import Image, checksum, environment, images, keys, lazy, rows, runs, views
+from kvstore.storage import GroupCheckpoint, checksum, environment, images, keys, lazy, rows, runs, views
 from kvstore.storage import store as stores
 from kvstore.storage.errors import BadSnapshot, StorageError
 from kvstore.storage.identity import Identity
@@ -75,7 +75,7 @@ def test_what_was_committed_comes_back(store: StoreRig) -> None:
     delivered = DELIVERED[:20]
     position = delivered[-1].global_ts
     checkpoint = Checkpoint(position, table(delivered), executed=delivered[11].global_ts)
-    store.state.commit({G0: Image(checkpoint, b"picture")}, 0)
+    store.state.commit({G0: GroupCheckpoint(checkpoint, b"picture")}, 0)
     store.map().put(b"later", "v")
     deliver(store, 5)
     store.settle()
@@ -83,7 +83,7 @@ def test_what_was_committed_comes_back(store: StoreRig) -> None:
     store.disk.close()
     again = StoreRig(store.path)
     image, maps = again.state.open(G0)
-    assert image == Image(checkpoint, b"picture")
+    assert image == GroupCheckpoint(checkpoint, b"picture")
     assert list(maps["names"].items(b"", None)) == [(b"k", "v")]
     assert again.state.load(G0) == checkpoint
     assert again.state.count(G0) == 20
@@ -97,7 +97,7 @@ def test_what_was_committed_comes_back(store: StoreRig) -> None:
 def test_an_image_is_of_the_time_it_was_given(store: StoreRig) -> None:
     deliver(store, 1)
     ids = table(DELIVERED[:1])
-    store.state.commit({G0: Image(Checkpoint(DELIVERED[0].global_ts, ids), b"")}, 0)
+    store.state.commit({G0: GroupCheckpoint(Checkpoint(DELIVERED[0].global_ts, ids), b"")}, 0)
     ids.add(DELIVERED[1].mid, 0)
     store.settle()
     assert store.state.load(G0).delivered == table(DELIVERED[:1])
@@ -118,7 +118,7 @@ def test_deliveries_follow_each_other_and_an_image_is_of_the_last(store: StoreRi
     with pytest.raises(InvariantBroken, match=r"follows 3072, but group 0 is at 2048"):
         store.state.remember(G0, [DELIVERED[3]])
     with pytest.raises(InvariantBroken, match="group 0 is to be committed at 1024, but is at 2048"):
-        store.state.commit({G0: Image(Checkpoint(DELIVERED[0].global_ts), b"")}, 0)
+        store.state.commit({G0: GroupCheckpoint(Checkpoint(DELIVERED[0].global_ts), b"")}, 0)
 
 
 def test_the_loop_does_a_bounded_number_of_puts_at_a_time(
@@ -484,7 +484,7 @@ def test_an_installed_snapshot_replaces_all_or_nothing(
         assert contents(store) == new
         found = store.crash(tmp_path / f"crash{crashes}")
         assert contents(found) == old
-        assert found.state.open(G0)[0] == Image(
+        assert found.state.open(G0)[0] == GroupCheckpoint(
             Checkpoint(DELIVERED[4].global_ts, executed=DELIVERED[4].global_ts), b"old"
         )
         assert found.state.deliveries(G0, NO_TIMESTAMP, 9) == DELIVERED[:5]
@@ -677,7 +677,7 @@ def test_a_snapshot_may_be_cut_anywhere(store: StoreRig, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("database", "what"),
-    [(keys.STORE_IMAGES, "image"), (keys.STORE_RINGS, "ring"), (keys.table_name("names"), "names, 6b")],
+    [(keys.STORE_CHECKPOINTS, "image"), (keys.STORE_RINGS, "ring"), (keys.table_name("names"), "names, 6b")],
 )
 def test_damage_is_found_and_named(store: StoreRig, database: bytes, what: str) -> None:
     store.map().put(b"k", "v")
