@@ -209,7 +209,7 @@ class Config:
     ) -> Config:
         """A new cluster on this machine: nodes n1, n2, ..., groups 0, 1, ..., with fresh incarnations.
 
-        `groups` has the members of each group; `default_members` if left out. `regions` says where nodes are, for
+        `groups` has the members of each group (`default_members` if left out), `regions` where nodes are, for
         `delays_ms`.
         """
         for name, number in (("nodes", nodes), ("partitions", partitions), ("replicas", replicas)):

@@ -5,7 +5,7 @@ evaluated; if other groups have conditions too, it waits for their votes, and on
 executed, and others get its locks. Delivery never waits, so what is executed runs ahead of a transaction that
 waits for a far vote; everything up to the *watermark* is executed.
 
-All data is in the maps of a `Store`. The rest is in a `MachineState`, as large as what is in flight. Both must
+All data is in the maps of a `Store`, the rest in a `MachineState`, as large as what is in flight. Both must
 become durable in one batch, at any moment between two calls. A machine that starts from them goes on with the
 deliveries after that state's. Votes and outcomes are facts that others know: it asks for them.
 """
