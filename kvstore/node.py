@@ -30,7 +30,7 @@ from kvstore.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece
 from kvstore.ports import Application, Clock, Log, Network, NodeId
 from kvstore.snapshots import Incoming, Outgoing, decode_checkpoint, pieces_of
 from kvstore.wire import Envelope, WireError
-from multicast.client import Refused, Reply
+from multicast.client import MulticastRefused, Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.membership import Membership
@@ -282,7 +282,7 @@ class Node:
     def _answer_refused(self, me: ReplicaId, client: ClientId, message: object, why: str) -> None:
         """A client must not wait for ever for what nobody does for it."""
         if isinstance(message, Multicast):
-            refused = Refused(message.mid, me.group, why)
+            refused = MulticastRefused(message.mid, me.group, why)
             if self._observer is not None:
                 self._observer.sent(me, (client,), refused)
             self._answers.setdefault((me, client), []).append(refused)

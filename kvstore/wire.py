@@ -19,11 +19,11 @@ import msgspec
 
 from kvstore.formats import ERRORS, Check, FormatError, RawProcess, kinds_of, put_process, take_process
 from kvstore.messages import STORE_MESSAGES, SnapshotAck, SnapshotPiece, StoreMessage
-from multicast.client import Refused, Reply
+from multicast.client import MulticastRefused, Reply
 from multicast.messages import Accept, Message, Phase2a, Phase2b, Propose
 from multicast.types import GroupId, Process, ReplicaId, spread
 
-Sent: TypeAlias = Message | Reply | Refused | SnapshotPiece | SnapshotAck | StoreMessage
+Sent: TypeAlias = Message | Reply | MulticastRefused | SnapshotPiece | SnapshotAck | StoreMessage
 """Whatever has a wire format."""
 
 Envelope: TypeAlias = tuple[Process, Process, Sequence[Any]]
@@ -120,7 +120,7 @@ def _check_reply(message: Reply) -> None:
         raise FormatError(f"a reply has {len(message.places)} places of {len(message.mids)} messages")
 
 
-KINDS: Final[Sequence[type]] = (*get_args(Message), Reply, Refused, SnapshotPiece, SnapshotAck)
+KINDS: Final[Sequence[type]] = (*get_args(Message), Reply, MulticastRefused, SnapshotPiece, SnapshotAck)
 """In the order of their numbers, which begin with 16: those below are the store's, which are structs."""
 
 _CHECKS: Final[Mapping[type, Check]] = {

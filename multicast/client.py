@@ -44,7 +44,7 @@ class Reply:
 
 
 @dataclass(slots=True)
-class Refused:
+class MulticastRefused:
     """A process would not order the message for a client; why, for people. Sent by its host.
 
     This is no outcome. Another destination may have begun to order the message, and then this group follows
@@ -120,7 +120,7 @@ class Sender:
     """Messages answered by every destination since the caller last looked, and their places."""
     learned: list[Membership] = field(default_factory=list)
     """Who is in a group, learnt since the caller last looked: it must know where to send."""
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[MulticastRefused] = field(default_factory=list)
     """What was refused since the caller last looked. It stays pending; only new leaders are asked again."""
     leaders: dict[GroupId, Ballot] = field(default_factory=dict)
     pending: dict[MessageId, _Pending] = field(default_factory=dict)
@@ -150,11 +150,11 @@ class Sender:
             self.sends.append((leader, message))
         return message
 
-    def step(self, answer: Reply | Refused | Hint | Members, now: float) -> None:
+    def step(self, answer: Reply | MulticastRefused | Hint | Members, now: float) -> None:
         """A group answers, or somebody says who leads it, or who is in it."""
         if isinstance(answer, Reply):
             self._answered(answer, now)
-        elif isinstance(answer, Refused):
+        elif isinstance(answer, MulticastRefused):
             pending = self.pending.get(answer.mid)
             if pending is not None and pending.waits_for(answer.group):
                 pending.asked_at = math.inf

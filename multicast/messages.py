@@ -120,7 +120,7 @@ class NewLeader:
 
 
 @dataclass(slots=True)
-class Part:
+class StatePart:
     """Which piece of a state sent in pieces this is."""
 
     transfer: int
@@ -136,7 +136,7 @@ class NewLeaderAck:
     cballot: Ballot
     clock: int
     executed: Timestamp
-    part: Part
+    part: StatePart
     entries: tuple[EntryState, ...]
 
 
@@ -146,7 +146,7 @@ class NewState:
 
     ballot: Ballot
     clock: int
-    part: Part
+    part: StatePart
     entries: tuple[EntryState, ...]
 
 

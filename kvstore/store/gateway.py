@@ -36,8 +36,7 @@ from kvstore.messages import Answer, Query, Raise, Results
 from kvstore.ports import Said
 from kvstore.store import errors
 from kvstore.store.questions import Busy, Feed, NotLeading, Question, Response
-from multicast.client import Refused as NotOrdered
-from multicast.client import Reply, Sender
+from multicast.client import MulticastRefused, Reply, Sender
 from multicast.errors import PeerViolation
 from multicast.messages import Hint, Members, Multicast
 from multicast.topology import Topology
@@ -383,7 +382,7 @@ class Gateway:
                 self._take_results(sender, message)
             elif isinstance(message, Answer):
                 self._answered(message.number, message.response)
-            elif isinstance(message, Hint | Members | NotOrdered):
+            elif isinstance(message, Hint | Members | MulticastRefused):
                 self._sender.step(message, now)
             else:
                 raise PeerViolation(f"{sender} sent {type(message).__name__} to a gateway")

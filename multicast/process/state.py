@@ -11,7 +11,7 @@ from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint, Configured
 from multicast.election import LeaderSelection
 from multicast.errors import InvalidArgument
-from multicast.history import History
+from multicast.history import DeliveryHistory
 from multicast.membership import Membership
 from multicast.messages import EntryState, Multicast
 from multicast.process.entry import E
@@ -70,7 +70,7 @@ class State(Protocol, Generic[E]):
         self.queue: DeliveryQueue[E] = DeliveryQueue()
         """What a leader has yet to deliver; empty elsewhere."""
 
-        self.history = History(self.timing.history, self.timing.history_bytes)
+        self.history = DeliveryHistory(self.timing.history, self.timing.history_bytes)
         self.retained: dict[Destinations, deque[E]] = {}
         """Delivered entries that some destination may still ask for, by destinations, in order."""
         self.superseded: deque[tuple[Timestamp, MessageId]] = deque()

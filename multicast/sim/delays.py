@@ -18,7 +18,7 @@ from multicast.messages import Delivery, Message, about
 from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Checker
 from multicast.sim.clients import SimClient, Workload
-from multicast.sim.host import Disk, Host
+from multicast.sim.host import DiskDelays, Host
 from multicast.sim.network import Delays
 from multicast.sim.run import WALL_S, Scenario, Simulation
 from multicast.topology import Topology
@@ -126,7 +126,7 @@ class Exact(Simulation):
         self.walls = walls
         scenario = Scenario(
             protocol=protocol, groups=groups, replicas=replicas, faults="none", timing=QUIET,
-            delays=Delays(DELTA_S, DELTA_S, 0.0), disk=Disk(0.0, 0.0, 1e9), skew=0.0, turn_s=0.0,
+            delays=Delays(DELTA_S, DELTA_S, 0.0), disk=DiskDelays(0.0, 0.0, 1e9), skew=0.0, turn_s=0.0,
             workload=Workload(clients=clients, messages=0, window=0, repeats=0.0), checkers=checkers,
             clock="logical" if walls is None else "hybrid",
         )  # fmt: skip

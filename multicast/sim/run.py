@@ -20,19 +20,19 @@ from multicast.sim.checkers import Checker, Execution, Genuine, Memberships, Mul
 from multicast.sim.clients import SimClient, Workload
 from multicast.sim.faults import (
     ClientDeath,
+    ClockJump,
     Crash,
     Cut,
     Fault,
     Heal,
     Nominate,
     Outage,
-    Raise,
     Reset,
     Stall,
     Wipe,
     schedule,
 )
-from multicast.sim.host import Disk, Host
+from multicast.sim.host import DiskDelays, Host
 from multicast.sim.invariants import invariants_of
 from multicast.sim.network import Delays, Loop, Network
 from multicast.topology import Topology
@@ -59,7 +59,7 @@ class Scenario:
     workload: Workload = field(default_factory=Workload)
     timing: Timing = field(default_factory=Timing)
     delays: Delays = field(default_factory=Delays)
-    disk: Disk = field(default_factory=Disk)
+    disk: DiskDelays = field(default_factory=DiskDelays)
     skew: float = 0.05
     turn_s: float = 0.002
     """The longest turn of a replica's loop: what arrives within one is handled before anything is sent."""
@@ -208,7 +208,7 @@ class Simulation:
                 self.network.reset(self.now_at(source), self.now_at(target))
             case Nominate(replica):
                 self.hosts[self.now_at(replica)].nominate()
-            case Raise(replica, by):
+            case ClockJump(replica, by):
                 self.raise_clock(self.now_at(replica), by)
             case Stall(replica, for_s):
                 self.hosts[self.now_at(replica)].stalled_until = self.loop.now + for_s

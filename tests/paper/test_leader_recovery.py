@@ -18,7 +18,7 @@ from multicast.messages import (
     NewLeaderAck,
     NewState,
     NewStateAck,
-    Part,
+    StatePart,
 )
 from multicast.types import (
     NO_BALLOT,
@@ -232,9 +232,9 @@ def test_recovery_merges_the_states_of_a_quorum() -> None:
         entry(committed, Phase.COMMITTED, timestamp(2, A), timestamp(2, A)),
         entry(both, Phase.COMMITTED, timestamp(1, A), timestamp(1, A)),
     )
-    bench.inject(a2, a0, NewLeaderAck(ballot, NO_BALLOT, 9, NO_TIMESTAMP, Part(1, 0, 1), older))
+    bench.inject(a2, a0, NewLeaderAck(ballot, NO_BALLOT, 9, NO_TIMESTAMP, StatePart(1, 0, 1), older))
     assert bench.said(NewState) == [], "two of five are no quorum"
-    bench.inject(a1, a0, NewLeaderAck(ballot, cballot, 3, NO_TIMESTAMP, Part(1, 0, 1), newer))
+    bench.inject(a1, a0, NewLeaderAck(ballot, cballot, 3, NO_TIMESTAMP, StatePart(1, 0, 1), newer))
 
     assert {target for _, target, _ in bench.said(NewState)} == {a1, a2, a3, a4}
     state = bench.said(NewState)[0][2]

@@ -26,7 +26,7 @@ from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Checker, Violation
 from multicast.sim.clients import Workload
 from multicast.sim.faults import Stall
-from multicast.sim.host import Disk
+from multicast.sim.host import DiskDelays
 from multicast.sim.network import Delays
 from multicast.sim.run import Scenario, Simulation
 from multicast.types import NO_BALLOT, NO_TIMESTAMP, ClientId, GroupId, MessageId, Process, ReplicaId
@@ -48,7 +48,7 @@ class Story(Simulation):
     ) -> None:
         scenario = Scenario(
             protocol=protocol, groups=groups, replicas=replicas, faults="none", timing=timing,
-            delays=Delays(0.001, 0.001, 0.0), disk=Disk(0.0, 0.0, commit_s), skew=0.0, turn_s=0.0,
+            delays=Delays(0.001, 0.001, 0.0), disk=DiskDelays(0.0, 0.0, commit_s), skew=0.0, turn_s=0.0,
             late=False,
             workload=Workload(clients=2, messages=0, window=0, repeats=0.0),
         )  # fmt: skip

@@ -27,14 +27,14 @@ from multicast.messages import (
     NewLeaderAck,
     NewState,
     NewStateAck,
-    Part,
     PreVoteAck,
+    StatePart,
 )
 from multicast.protocol import Ready, Start, Timing
 from multicast.sim.checkers import Checker
 from multicast.sim.clients import SimClient, Workload
 from multicast.sim.faults import ClientDeath, Crash, Cut, Heal, Reset
-from multicast.sim.host import Disk, Host
+from multicast.sim.host import DiskDelays, Host
 from multicast.sim.network import Delays, Network
 from multicast.sim.run import Scenario, Simulation
 from multicast.topology import Topology
@@ -75,7 +75,7 @@ def simulate(
     groups: int = 2,
     replicas: int = 3,
     timing: Timing | None = None,
-    disk: Disk | None = None,
+    disk: DiskDelays | None = None,
     delays: Delays | None = None,
     observers: Sequence[Checker] = (),
     checkers: bool = True,
@@ -83,7 +83,7 @@ def simulate(
     """A run whose groups all have leaders."""
     scenario = Scenario(
         PROTOCOL, groups=groups, replicas=replicas, faults="none", workload=workload,
-        timing=timing or Timing(), disk=disk or Disk(), delays=delays or Delays(), checkers=checkers,
+        timing=timing or Timing(), disk=disk or DiskDelays(), delays=delays or Delays(), checkers=checkers,
     )  # fmt: skip
     simulation = Simulation(scenario, seed, observers)
     simulation.start()
@@ -171,7 +171,7 @@ def replica_ids(group: int, count: int) -> list[ReplicaId]:
 
 R = replica_ids(0, 5)
 CLIENT = ClientId(7)
-WHOLE = Part(1, 0, 1)
+WHOLE = StatePart(1, 0, 1)
 
 
 def process(
@@ -224,7 +224,7 @@ def stand(replica: WhiteBox, voters: Sequence[ReplicaId], now: float = 0.0) -> B
 
 
 def promise(
-    ballot: Ballot, cballot: Ballot, *entries: EntryState, clock: int = 0, part: Part = WHOLE
+    ballot: Ballot, cballot: Ballot, *entries: EntryState, clock: int = 0, part: StatePart = WHOLE
 ) -> NewLeaderAck:
     return NewLeaderAck(ballot, cballot, clock, NO_TIMESTAMP, part, entries)
 
@@ -584,7 +584,7 @@ def test_a_leaders_own_delivery_takes_no_network_delay() -> None:
     delay_s = 3.0
     # A leader alone sends no ACCEPT that the checkers could see.
     simulation = simulate(
-        groups=1, replicas=1, delays=Delays(delay_s, delay_s), disk=Disk(0.001, 0.001), checkers=False
+        groups=1, replicas=1, delays=Delays(delay_s, delay_s), disk=DiskDelays(0.001, 0.001), checkers=False
     )
     (host,) = simulation.hosts.values()
     sent_at = simulation.loop.now
@@ -640,7 +640,7 @@ def test_states_travel_in_bounded_pieces_and_a_lost_piece_only_costs_time(
 ) -> None:
     frames = Frames(lose)
     # Nothing is executed durably, so nothing is collected, and states grow.
-    simulation = simulate(timing=BOUNDED, disk=Disk(commit_s=FOR_EVER_S), observers=[frames])
+    simulation = simulate(timing=BOUNDED, disk=DiskDelays(commit_s=FOR_EVER_S), observers=[frames])
     first = leader(simulation, G0)
     absent, present = (host for host in hosts(simulation, G0) if host is not first)
     everyone = tuple(simulation.hosts)
@@ -682,7 +682,7 @@ def many(count: int) -> list[EntryState]:
 def pieces(ballot: Ballot, cballot: Ballot, states: list[EntryState], transfer: int) -> list[NewLeaderAck]:
     cut = [states[at : at + 3] for at in range(0, len(states), 3)]
     return [
-        promise(ballot, cballot, *piece, part=Part(transfer, index, len(cut)))
+        promise(ballot, cballot, *piece, part=StatePart(transfer, index, len(cut)))
         for index, piece in enumerate(cut)
     ]
 
@@ -713,11 +713,11 @@ def test_a_new_state_with_a_piece_missing_is_not_joined() -> None:
     states = many(9)
     for transfer, indices in [(1, [0, 2]), (2, [1, 2]), (3, [0, 1])]:
         for index in indices:
-            part = Part(transfer, index, 3)
+            part = StatePart(transfer, index, 3)
             follower.step(R[0], NewState(ballot, 9, part, tuple(states[3 * index : 3 * index + 3])), 0.0)
     assert follower.cballot == NO_BALLOT
     assert Said(follower).messages == []
-    follower.step(R[0], NewState(ballot, 9, Part(3, 2, 3), tuple(states[6:])), 0.0)
+    follower.step(R[0], NewState(ballot, 9, StatePart(3, 2, 3), tuple(states[6:])), 0.0)
     assert follower.status is Status.FOLLOWER
     assert Said(follower).to(R[0]) == [NewStateAck(ballot)]
     assert sorted(follower.held()) == sorted(states)

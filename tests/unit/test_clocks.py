@@ -12,7 +12,7 @@ from kvstore.wire import WireError
 from multicast import PROTOCOLS
 from multicast.durable import Checkpoint, Joined, Record
 from multicast.errors import InvalidArgument
-from multicast.messages import Accept, AcceptAck, HeartbeatAck, Multicast, NewLeader, NewState, Part
+from multicast.messages import Accept, AcceptAck, HeartbeatAck, Multicast, NewLeader, NewState, StatePart
 from multicast.process import Replica
 from multicast.protocol import Protocol, Start
 from multicast.sim import Scenario, Simulation
@@ -214,7 +214,7 @@ def test_what_several_groups_may_still_ask_for() -> None:
 
 def follower(ballot: Ballot) -> WhiteBox:
     replica = WhiteBox(Start(THREE.members(G0)[1], THREE, random.Random(1), 0.0))
-    replica.step(ballot.leader, NewState(ballot, 0, Part(1, 0, 1), ()), 0.0)
+    replica.step(ballot.leader, NewState(ballot, 0, StatePart(1, 0, 1), ()), 0.0)
     return replica
 
 

@@ -16,7 +16,7 @@ from multicast.messages import (
     Heartbeat,
     Multicast,
     NewState,
-    Part,
+    StatePart,
 )
 from multicast.protocol import Start
 from multicast.topology import Topology
@@ -30,7 +30,7 @@ from multicast.types import (
     Timestamp,
     timestamp,
 )
-from multicast.whitebox import Everywhere
+from multicast.whitebox import DeliverEverywhere
 
 G0, G1 = GroupId(0), GroupId(1)
 BOTH = (G0, G1)
@@ -49,8 +49,8 @@ class Follower:
     """The second member of group 0, and what its leader and the other group say to it."""
 
     def __init__(self) -> None:
-        self.replica = Everywhere(Start(HERE[1], TOPOLOGY, random.Random(0), 0.0))
-        self.replica.step(HERE[0], NewState(OWN, 0, Part(1, 0, 1), ()), 0.0)
+        self.replica = DeliverEverywhere(Start(HERE[1], TOPOLOGY, random.Random(0), 0.0))
+        self.replica.step(HERE[0], NewState(OWN, 0, StatePart(1, 0, 1), ()), 0.0)
         self.numbers = Numbers(ClientId(7))
         self.issued = NO_TIMESTAMP
 
@@ -187,8 +187,8 @@ def test_what_a_follower_forgets_it_has_missed(follower: Follower) -> None:
 
 
 def test_a_leader_sends_no_deliver(follower: Follower) -> None:
-    replica = Everywhere(Start(HERE[0], TOPOLOGY, random.Random(0), 0.0))
-    helper = Everywhere(Start(HERE[1], TOPOLOGY, random.Random(0), 0.0))
+    replica = DeliverEverywhere(Start(HERE[0], TOPOLOGY, random.Random(0), 0.0))
+    helper = DeliverEverywhere(Start(HERE[1], TOPOLOGY, random.Random(0), 0.0))
     pair = {HERE[0]: replica, HERE[1]: helper}
     replica.nominate(0.0)
     said: list[object] = []

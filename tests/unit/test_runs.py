@@ -10,7 +10,7 @@ import pytest
 from multicast.client import Numbers
 from multicast.durable import Accepted
 from multicast.errors import PeerViolation
-from multicast.messages import Accept, AcceptAck, Multicast, NewState, Part
+from multicast.messages import Accept, AcceptAck, Multicast, NewState, StatePart
 from multicast.protocol import Ready, Start, Timing
 from multicast.topology import Topology
 from multicast.types import Ballot, ClientId, GroupId, Phase, ReplicaId, Timestamp, timestamp
@@ -58,7 +58,7 @@ def from_others(replica: WhiteBox) -> None:
 
 def follower() -> WhiteBox:
     replica = process(HERE[1])
-    replica.step(HERE[0], NewState(Ballot(1, HERE[0], 0), 0, Part(1, 0, 1), ()), 0.0)
+    replica.step(HERE[0], NewState(Ballot(1, HERE[0], 0), 0, StatePart(1, 0, 1), ()), 0.0)
     replica.ready()
     return replica
 

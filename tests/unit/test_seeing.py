@@ -9,11 +9,11 @@ import pytest
 
 from multicast.client import Numbers
 from multicast.errors import PeerViolation
-from multicast.messages import Accept, AcceptAck, Heartbeat, NewState, Part
+from multicast.messages import Accept, AcceptAck, Heartbeat, NewState, StatePart
 from multicast.protocol import Start
 from multicast.topology import Topology
 from multicast.types import NO_TIMESTAMP, Ballot, ClientId, GroupId, MessageId, ReplicaId, timestamp
-from multicast.whitebox import Everywhere
+from multicast.whitebox import DeliverEverywhere
 
 G0 = GroupId(0)
 CLIENT = ClientId(7)
@@ -21,10 +21,10 @@ HERE = [ReplicaId(G0, number, 0) for number in range(3)]
 BALLOT = Ballot(1, HERE[0], 0)
 
 
-def follower() -> Everywhere:
+def follower() -> DeliverEverywhere:
     """It has joined the ballot, and knows nothing of what its leader has proposed."""
-    replica = Everywhere(Start(HERE[1], Topology({G0: HERE}), random.Random(0), 0.0))
-    replica.step(HERE[0], NewState(BALLOT, 0, Part(1, 0, 1), ()), 0.0)
+    replica = DeliverEverywhere(Start(HERE[1], Topology({G0: HERE}), random.Random(0), 0.0))
+    replica.step(HERE[0], NewState(BALLOT, 0, StatePart(1, 0, 1), ()), 0.0)
     replica.ready()
     return replica
 
@@ -33,7 +33,7 @@ def heartbeat(lowest: int, issued: int) -> Heartbeat:
     return Heartbeat(BALLOT, NO_TIMESTAMP, (), timestamp(lowest, G0), timestamp(issued, G0))
 
 
-def seeing() -> Everywhere:
+def seeing() -> DeliverEverywhere:
     replica = follower()
     replica.step(HERE[0], Heartbeat(BALLOT, NO_TIMESTAMP, (), timestamp(1, G0), NO_TIMESTAMP), 0.0)
     replica.ready()
@@ -49,12 +49,12 @@ def proposal(numbers: Numbers, first: int, count: int = 1) -> Accept:
     return Accept(((G0,),), G0, BALLOT, tuple(m.mid for m in wanted), times, payloads, below, after)
 
 
-def acknowledge(replica: Everywhere, accept: Accept) -> None:
+def acknowledge(replica: DeliverEverywhere, accept: Accept) -> None:
     for sender in (HERE[0], HERE[2]):
         replica.step(sender, AcceptAck(accept.mids, G0, (BALLOT,), max(accept.local_ts)), 0.0)
 
 
-def delivered(replica: Everywhere) -> list[MessageId]:
+def delivered(replica: DeliverEverywhere) -> list[MessageId]:
     return [delivery.mid for delivery in replica.ready().deliver]
 
 
@@ -133,7 +133,7 @@ def test_an_acknowledgement_of_another_ballot_does_not_count_when_the_proposal_c
     accept = proposal(Numbers(CLIENT), 1)
     replica.step(HERE[2], AcceptAck(accept.mids, G0, (BALLOT,)), 0.0)
     later = Ballot(2, HERE[0], 0)
-    replica.step(HERE[0], NewState(later, 0, Part(1, 0, 1), ()), 0.0)
+    replica.step(HERE[0], NewState(later, 0, StatePart(1, 0, 1), ()), 0.0)
     replica.step(HERE[0], Heartbeat(later, NO_TIMESTAMP, (), timestamp(1, G0), NO_TIMESTAMP), 0.0)
     replica.step(HERE[0], dataclasses.replace(accept, ballot=later), 0.0)
     replica.step(HERE[0], AcceptAck(accept.mids, G0, (later,), max(accept.local_ts)), 0.0)
