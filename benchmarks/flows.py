@@ -100,7 +100,9 @@ class Run:
     def finish(self) -> None:
         """Run until everybody has delivered everything."""
         hosts = self.simulation.hosts.values()
-        self.run_until(lambda: bool(self.mids) and all(m in host.places for host in hosts for m in self.mids))
+        self.run_until(
+            lambda: bool(self.mids) and all(m in host.positions for host in hosts for m in self.mids)
+        )
         leaders = [host.me for host in hosts if host.replica is not None and host.replica.is_leader]
         if leaders != self.leaders:
             raise RuntimeError(f"{leaders} lead, but the client expected {self.leaders}")

@@ -292,7 +292,7 @@ class HandOver:
 class Join:
     """A replica that is no member, for its disk is new, would take the place of the one with its number."""
 
-    place: str
+    address: str
     """Where it is to be found."""
     evicts: ReplicaId | None
     """An operator wants it in the place of this one, even if that is well."""

@@ -45,9 +45,9 @@ class DeliveryPath(State[E]):
             run.append((mid, entry.local_ts, entry.global_ts))
         if run:
             self._deliver(entries, run)
-            self._tell_followers(previous, run)
+            self._send_deliver(previous, run)
 
-    def _tell_followers(self, previous: Timestamp, run: Sequence[Decision]) -> None:
+    def _send_deliver(self, previous: Timestamp, run: Sequence[Decision]) -> None:
         """Lines 24 and 69: they deliver the same."""
         if self.others:
             self._ready.send.append((self.others, Deliver(self.cballot, previous, tuple(run))))

@@ -118,9 +118,9 @@ class LeaderRecovery(Requests[E]):
         theirs. But until it is decided it is no fact, and not to be told.
         """
         membership = self.membership
-        if membership.settled:
+        if membership.is_complete:
             return membership
-        settled = membership.settle()
+        settled = membership.completed()
         entry = self.entries.get(settled.mid)
         return settled if entry is not None and entry.phase >= ACCEPTED else membership
 
@@ -142,7 +142,7 @@ class LeaderRecovery(Requests[E]):
         """Line 37. Whoever may not have heard of the configuration is told."""
         receivers = tuple(member for member in members if member != self.me)
         if receivers:
-            if not self.membership.settled:
+            if not self.membership.is_complete:
                 self._ready.promise.append((receivers, Members(self.membership)))
             self._ready.promise.append((receivers, NewLeader(self.ballot)))
 

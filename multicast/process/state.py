@@ -42,7 +42,7 @@ class State(Protocol, Generic[E]):
         durable, checkpoint = start.durable, start.checkpoint
         self.me = me
         self.group = me.group
-        self.place, self.evicts = start.place, start.evicts
+        self.address, self.evicts = start.address, start.evicts
         self.timing = start.timing
         self.topology = topology = topology.copy()
         """What we know of all groups' members, which grows."""
@@ -200,7 +200,7 @@ class State(Protocol, Generic[E]):
             "ballot": self.ballot.number,
             "leader": self.ballot.leader if self.ballot.number else None,
             "configuration": self.membership.current.number,
-            "settled": self.membership.settled,
+            "settled": self.membership.is_complete,
             "clock": self.clock,
             "entries": len(self.entries),
         }
@@ -234,7 +234,7 @@ class State(Protocol, Generic[E]):
         firsts = [bucket[0].global_ts for dest, bucket in self.retained.items() if len(dest) > 1 and bucket]
         return min(firsts, default=None)
 
-    def stands_in(self, ballot: Ballot) -> bool:
+    def is_in_ballot(self, ballot: Ballot) -> bool:
         """Whether this process is in the ballot and has promised no higher one."""
         return self.ballot == self.cballot == ballot and self.status is not Status.RECOVERING
 

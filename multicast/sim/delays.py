@@ -63,7 +63,7 @@ class Probe(Checker):
     committed_at: dict[ReplicaId, float] = field(default_factory=dict)
     clocks: dict[ReplicaId, list[tuple[float, int]]] = field(default_factory=dict)
     global_ts: Timestamp | None = None
-    said: list[tuple[Process, Process, Message]] = field(default_factory=list)
+    messages: list[tuple[Process, Process, Message]] = field(default_factory=list)
     """Source, target, message."""
 
     @property
@@ -82,7 +82,7 @@ class Probe(Checker):
 
     def _note(self, source: Process, receivers: Sequence[Process], message: Any) -> None:
         if self.mid is not None and self.mid in about(message):
-            self.said += [(source, receiver, message) for receiver in receivers if receiver != source]
+            self.messages += [(source, receiver, message) for receiver in receivers if receiver != source]
 
     def stepped(self, host: Host, sender: Process, message: Message) -> None:
         """Note where a leader is with m."""
@@ -320,4 +320,4 @@ def cost(
     experiment = Experiment(protocol, groups, group_size(protocol, replicas))
     experiment.multicast(bytes(payload))
     experiment.rest()
-    return experiment.probe.said
+    return experiment.probe.messages

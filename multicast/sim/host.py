@@ -156,13 +156,13 @@ class Host:
         self.log: list[Delivery] = []
         self.executed = NO_TIMESTAMP
         """Up to where the application has executed what it has delivered."""
-        self.places: dict[MessageId, Timestamp] = {}
+        self.positions: dict[MessageId, Timestamp] = {}
         self.stalled_until = 0.0
         self.gone = False
         """Its disk is lost: nobody will ever be this replica again."""
         self.evicts: ReplicaId | None = None
         """A member that is well, and whose place an operator wants it to take."""
-        self.place = ""
+        self.address = ""
         self.violation: Exception | None = None
         self._batches: deque[RecordBatch] = deque()
         self._life = 0
@@ -186,13 +186,13 @@ class Host:
         self._wake_at = float("inf")
         start = Start(
             self.me, self._topology, self._rng, self.local(self._loop.now),
-            self._timing, self.durable, self.commit.checkpoint, place=self.place, evicts=self.evicts,
+            self._timing, self.durable, self.commit.checkpoint, address=self.address, evicts=self.evicts,
             wall_s=self._wall_s,
         )  # fmt: skip
         self.replica = self._protocol(start)
         del self.log[self.commit.length :]
         self.executed = self.commit.checkpoint.executed
-        self.places = {delivery.mid: delivery.global_ts for delivery in self.log}
+        self.positions = {delivery.mid: delivery.global_ts for delivery in self.log}
         for observer in self._observers:
             observer.restarted(self)
         self.tick(self._life)
@@ -221,7 +221,7 @@ class Host:
                 self.executed = message.checkpoint.executed
                 for batch in self._batches:
                     batch.reported = False
-                self.places = {delivery.mid: delivery.global_ts for delivery in self.log}
+                self.positions = {delivery.mid: delivery.global_ts for delivery in self.log}
                 for observer in self._observers:
                     observer.installed(self)
         else:
@@ -311,7 +311,7 @@ class Host:
 
     def _deliver(self, delivery: Delivery) -> None:
         self.log.append(delivery)
-        self.places[delivery.mid] = delivery.global_ts
+        self.positions[delivery.mid] = delivery.global_ts
         for observer in self._observers:
             observer.delivered(self, delivery)
         assert self.replica is not None
@@ -319,8 +319,8 @@ class Host:
             self._reply(delivery.mid)
 
     def _reply(self, mid: MessageId) -> None:
-        place = self.places.get(mid, NO_TIMESTAMP)
-        self._send((mid.client,), Reply((mid,), self.me.group, (place,)))
+        position = self.positions.get(mid, NO_TIMESTAMP)
+        self._send((mid.client,), Reply((mid,), self.me.group, (position,)))
 
     def _write(self, batch: RecordBatch) -> None:
         """Hand a batch to the disk. An idle disk without delay is durable at once."""

@@ -330,8 +330,8 @@ def describe(message: object) -> str:
             votes = (f"{mid} lts" for mid in mids)
             return f"{', '.join([*votes, *_passes(clocks)])} {ballot}"
         case Deliver(ballot, previous, run):
-            places = ", ".join(f"{mid} lts {ts(local_ts)} gts {ts(gts)}" for mid, local_ts, gts in run)
-            return f"{places} {ballot} after {ts(previous)}"
+            decisions = ", ".join(f"{mid} lts {ts(local_ts)} gts {ts(gts)}" for mid, local_ts, gts in run)
+            return f"{decisions} {ballot} after {ts(previous)}"
         case NewLeaderAck(ballot, cballot, clock, executed, part, entries):
             known = f"cballot {cballot} clock {clock} executed {ts(executed)}"
             return f"{ballot} {known}, {_pieces(part, entries)}"
@@ -348,7 +348,7 @@ def describe(message: object) -> str:
         case MembersWanted(group):
             return f"g{group}"
         case Members(membership):
-            state = "settled" if membership.settled else "changing"
+            state = "settled" if membership.is_complete else "changing"
             return f"g{membership.group} configuration {membership.current.number}, {state}"
         case Heartbeat(ballot, last_delivered):
             return f"{ballot} delivered {ts(last_delivered)}"
@@ -362,10 +362,8 @@ def describe(message: object) -> str:
             return f"g{group} up to {ts(watermark)}"
         case LogSnapshot(log=log):
             return _count(log, "delivery", "deliveries")
-        case Reply(mids, group, places):
-            return ", ".join(
-                f"{mid} g{group} gts {ts(place)}" for mid, place in zip(mids, places, strict=True)
-            )
+        case Reply(mids, group, positions):
+            return ", ".join(f"{mid} g{group} gts {ts(at)}" for mid, at in zip(mids, positions, strict=True))
         case MulticastRefused(mid, group, reason):
             return f"{mid} g{group}: {reason}"
         case _:

@@ -55,7 +55,7 @@ class DeliverEverywhere(WhiteBox):
         self._follow()
 
     @property
-    def tells_clients(self) -> bool:
+    def answers_clients(self) -> bool:
         """Everyone is among the first. A client hears it first from whoever is nearest."""
         return self._counts()
 
@@ -67,7 +67,7 @@ class DeliverEverywhere(WhiteBox):
     def _counting(self, bal: BallotVector) -> Sequence[ReplicaId]:
         return bal.voters
 
-    def _tell_followers(self, previous: Timestamp, run: Sequence[Decision]) -> None:
+    def _send_deliver(self, previous: Timestamp, run: Sequence[Decision]) -> None:
         """They know."""
 
     def _pending(self) -> tuple[Timestamp, Timestamp]:

@@ -27,7 +27,7 @@ from multicast.types import (
     Status,
     Timestamp,
     Vector,
-    spread,
+    expand_dests,
     time_of,
 )
 from multicast.whitebox.entry import AckBallots, BallotVector, Entry
@@ -75,11 +75,11 @@ class WhiteBox(Replica[Entry]):
         """An entry in START."""
         return Entry(mid, dest, payload, ack_below)
 
-    def _spread(self, entry: Entry) -> None:
+    def _send_proposal(self, entry: Entry) -> None:
         self.proposed.append(entry)
 
     def _repeat(self, entry: Entry, asker: Process) -> None:
-        self._spread(entry)
+        self._send_proposal(entry)
 
     def _flush(self) -> None:
         """Lines 9 and 17, for all that has been proposed and accepted since the last time."""
@@ -150,7 +150,7 @@ class WhiteBox(Replica[Entry]):
             what = f"ACCEPT of {_names(mids)} for group {group} in ballot {message.ballot}"
             raise PeerViolation(f"{what} came from {sender}")
         count = len(mids)
-        dests = spread(message.dests, count)
+        dests = expand_dests(message.dests, count)
         lengths = len(dests), len(message.local_ts), len(message.payloads), len(message.ack_below)
         given = count if group == self.group else 0
         if not count or lengths != (count, count, given, given):
@@ -175,7 +175,7 @@ class WhiteBox(Replica[Entry]):
         group, ballot = message.group, message.ballot
         own = group == self.group
         entries, orphans, find, now = self.entries, self.orphans, self.delivered_ids.find, self.now
-        dests = spread(message.dests, len(message.mids))
+        dests = expand_dests(message.dests, len(message.mids))
         payloads: Iterable[bytes | None] = message.payloads or repeat(None)
         below = message.ack_below or repeat(0)
         complete: list[Entry] = []

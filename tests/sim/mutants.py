@@ -368,11 +368,11 @@ class OpensABallotWithOneQuorum(Shared):
     def recover(self) -> None:
         super().recover()
         if self.campaign is not None:
-            self.campaign.electorate = self.campaign.electorate.settle()
+            self.campaign.electorate = self.campaign.electorate.completed()
 
     def _stand(self) -> None:
         known = self.membership
-        self.topology.memberships[self.group] = known.settle()
+        self.topology.memberships[self.group] = known.completed()
         super()._stand()
         self.topology.memberships[self.group] = known
 
@@ -448,7 +448,7 @@ class ActsBeforeItIsAMember(Shared):
         old = next(member for member in known.members if member.number == self.me.number)
         if old != self.me:
             self.topology.learn(self.membership.replace(old, self.me, ""))
-            self.topology.learn(self.membership.settle())
+            self.topology.learn(self.membership.completed())
 
 
 class ChangesBeforeTheLastIsSettled(Shared):

@@ -107,7 +107,7 @@ class Story(Simulation):
         self.heal()
         for host in self.hosts.values():
             host.commit_every(0.05)
-        if not self.run_until(self.settled, self.loop.now + 60.0):
+        if not self.run_until(self.converged, self.loop.now + 60.0):
             raise Violation("Termination", self._what_is_missing())
         self._check_end()
 

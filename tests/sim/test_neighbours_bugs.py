@@ -296,7 +296,7 @@ def test_groups_of_five_survive_failover_after_failover(seed: int) -> None:
     run(simulation, lambda: idle(simulation), 30.0)
     assert finished(simulation) == workload.messages
     assert len(led) == 3
-    run(simulation, simulation.settled, 30.0)
+    run(simulation, simulation.converged, 30.0)
     assert len({tuple(log(host)) for host in hosts(simulation, G0)}) == 1
 
 
@@ -386,8 +386,8 @@ def test_a_multicast_repeated_after_garbage_collection_is_not_delivered_twice(wh
         for host in hosts(simulation, group):
             assert log(host) == [message.mid]
         # The client is told again: it may have missed the first answer.
-        places = {place for answer in answers if answer.group == group for place in answer.places}
-        assert places == {hosts(simulation, group)[0].log[0].global_ts}
+        positions = {at for answer in answers if answer.group == group for at in answer.positions}
+        assert positions == {hosts(simulation, group)[0].log[0].global_ts}
 
 
 def answered(client: SimClient) -> list[Reply]:
@@ -458,7 +458,7 @@ def test_garbage_that_a_crash_brought_back_is_collected_again(seed: int) -> None
     for replica in simulation.hosts:
         simulation.inject(Crash(replica, 0.1))
     rest(simulation, 0.2)
-    run(simulation, simulation.settled, 60.0)
+    run(simulation, simulation.converged, 60.0)
 
 
 # "a MULTICAST sent to one of two leaders blocked its group for good"
@@ -474,7 +474,7 @@ def test_a_multicast_sent_to_one_of_two_leaders_does_not_block_its_group(informe
     for group in BOTH:
         multicast(simulation, 2, (group,))
     run(simulation, lambda: idle(simulation), 3.0)
-    run(simulation, simulation.settled, 10.0)
+    run(simulation, simulation.converged, 10.0)
     for host in simulation.hosts.values():
         assert half.mid in log(host)
 
@@ -809,7 +809,7 @@ def test_a_paused_leader_does_no_harm_and_notices(seed: int) -> None:
     assert leaders(simulation, G0) == [successor]
     assert white_box(paused).ballot > ballot
     run(simulation, lambda: idle(simulation), 30.0)
-    run(simulation, simulation.settled, 30.0)
+    run(simulation, simulation.converged, 30.0)
     assert finished(simulation) == workload.messages
     assert log(paused) == log(successor)
 
@@ -839,7 +839,7 @@ def test_what_is_sent_after_a_message_was_finished_is_ordered_after_it(seed: int
         note_times(simulation, client, times)
     simulation.start()
     run(simulation, lambda: idle(simulation), 60.0)
-    run(simulation, simulation.settled, 30.0)
+    run(simulation, simulation.converged, 30.0)
     pairs = 0
     for sequence in simulation.order.sequences.values():
         for index, later in enumerate(sequence):

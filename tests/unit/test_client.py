@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multicast.client import MulticastRefused, Numbers, Reply, Sender
+from multicast.client import MulticastRefused, Reply, Sender
 from multicast.errors import InvalidArgument, MulticastError
 from multicast.messages import Hint, Message, Multicast, NewLeader
+from multicast.numbering import Numbering
 from multicast.topology import Topology
 from multicast.types import (
     NO_BALLOT,
@@ -221,11 +222,11 @@ def test_ack_below_never_passes_an_unfinished_number(data: st.DataObject) -> Non
 @EXAMPLES
 @given(st.permutations(range(1, 12)))
 def test_numbers_pass_what_is_done_without_gaps(order: list[int]) -> None:
-    numbers = Numbers(ME)
+    numbers = Numbering(ME)
     mids = {number: numbers.next((G0,), b"x").mid for number in range(1, 12)}
     done: set[int] = set()
     for number in order:
-        numbers.done(mids[number])
+        numbers.done(mids[number].sequence)
         done.add(number)
         assert numbers.ack_below == min(set(range(1, 13)) - done)
 

@@ -228,13 +228,13 @@ def test_a_member_stands_in_a_ballot_until_it_promises_another(
 ) -> None:
     first, second = Ballot(3, THREE.members(G0)[0], 0), Ballot(4, THREE.members(G0)[2], 0)
     replica = follower(first)
-    assert replica.stands_in(first)
-    assert not replica.stands_in(second)
+    assert replica.is_in_ballot(first)
+    assert not replica.is_in_ballot(second)
     assert replica.reading_ballot is None
     assert replica.readers == (THREE.members(G0), 2)
     change(replica, second)
-    assert not replica.stands_in(first)
-    assert not replica.stands_in(second)
+    assert not replica.is_in_ballot(first)
+    assert not replica.is_in_ballot(second)
 
 
 def test_a_leader_reads_when_it_has_delivered_what_it_took_over() -> None:

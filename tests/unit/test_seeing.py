@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from multicast.client import Numbers
 from multicast.errors import PeerViolation
 from multicast.messages import Accept, AcceptAck, Heartbeat, NewState, StatePart
+from multicast.numbering import Numbering
 from multicast.protocol import Start
 from multicast.topology import Topology
 from multicast.types import NO_TIMESTAMP, Ballot, ClientId, GroupId, MessageId, ReplicaId, timestamp
@@ -41,7 +41,7 @@ def seeing() -> DeliverEverywhere:
     return replica
 
 
-def proposal(numbers: Numbers, first: int, count: int = 1) -> Accept:
+def proposal(numbers: Numbering, first: int, count: int = 1) -> Accept:
     wanted = [numbers.next((G0,), b"m") for _ in range(count)]
     times = tuple(timestamp(first + index, G0) for index in range(count))
     after = timestamp(first - 1, G0) if first > 1 else NO_TIMESTAMP
@@ -60,7 +60,7 @@ def delivered(replica: DeliverEverywhere) -> list[MessageId]:
 
 def test_a_follower_that_sees_delivers_by_itself() -> None:
     replica = seeing()
-    accept = proposal(Numbers(CLIENT), 1, 2)
+    accept = proposal(Numbering(CLIENT), 1, 2)
     replica.step(HERE[0], accept, 0.0)
     acknowledge(replica, accept)
     assert delivered(replica) == list(accept.mids)
@@ -73,7 +73,7 @@ def test_only_the_leader_says_what_it_has_proposed() -> None:
         replica.step(HERE[2], heartbeat(5, 4), 0.0)
     assert (replica.heard, replica.missed, replica.sees_from) == (NO_TIMESTAMP, NO_TIMESTAMP, None)
     replica = seeing()
-    accept = proposal(Numbers(CLIENT), 1)
+    accept = proposal(Numbering(CLIENT), 1)
     with pytest.raises(PeerViolation):
         replica.step(HERE[2], heartbeat(1, 4), 0.0)
     for bad in ((), (BALLOT, BALLOT)):
@@ -85,7 +85,7 @@ def test_only_the_leader_says_what_it_has_proposed() -> None:
 
 
 def test_a_local_timestamp_is_given_to_one_message() -> None:
-    replica, numbers = seeing(), Numbers(CLIENT)
+    replica, numbers = seeing(), Numbering(CLIENT)
     accept = proposal(numbers, 1, 2)
     with pytest.raises(PeerViolation):
         replica.step(HERE[0], dataclasses.replace(accept, local_ts=accept.local_ts[:1] * 2), 0.0)
@@ -101,7 +101,7 @@ def test_a_local_timestamp_is_given_to_one_message() -> None:
 
 def test_a_proposal_whose_number_counts_as_delivered_was_missed() -> None:
     """The follower is ahead of its leader, which may order it all the same."""
-    replica, numbers = seeing(), Numbers(CLIENT)
+    replica, numbers = seeing(), Numbering(CLIENT)
     accept = dataclasses.replace(proposal(numbers, 1), ack_below=(1,))
     replica.step(HERE[0], accept, 0.0)
     acknowledge(replica, accept)
@@ -118,7 +118,7 @@ def test_a_proposal_whose_number_counts_as_delivered_was_missed() -> None:
 
 def test_an_acknowledgement_that_overtakes_all_proposals_counts() -> None:
     replica = seeing()
-    accept = proposal(Numbers(CLIENT), 1)
+    accept = proposal(Numbering(CLIENT), 1)
     replica.step(HERE[2], AcceptAck(accept.mids, G0, (BALLOT,)), 0.0)
     replica.step(HERE[0], accept, 0.0)
     assert not delivered(replica)
@@ -130,7 +130,7 @@ def test_an_acknowledgement_that_overtakes_all_proposals_counts() -> None:
 
 def test_an_acknowledgement_of_another_ballot_does_not_count_when_the_proposal_comes() -> None:
     replica = seeing()
-    accept = proposal(Numbers(CLIENT), 1)
+    accept = proposal(Numbering(CLIENT), 1)
     replica.step(HERE[2], AcceptAck(accept.mids, G0, (BALLOT,)), 0.0)
     later = Ballot(2, HERE[0], 0)
     replica.step(HERE[0], NewState(later, 0, StatePart(1, 0, 1), ()), 0.0)

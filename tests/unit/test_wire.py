@@ -147,8 +147,8 @@ def any_accept(draw: st.DrawFn) -> Accept:
 
 @st.composite
 def any_reply(draw: st.DrawFn) -> Reply:
-    mids, places = draw_columns(draw, Reply, "mids", "places")
-    return Reply(mids, draw(GROUPS), places)
+    mids, positions = draw_columns(draw, Reply, "mids", "positions")
+    return Reply(mids, draw(GROUPS), positions)
 
 
 @st.composite
