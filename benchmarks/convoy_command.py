@@ -10,7 +10,7 @@ from typing import Any
 from kvstore.commands.sim import positive
 from multicast import PROTOCOLS, VARIANTS, Protocol
 from multicast.errors import InvalidArgument
-from multicast.sim.convoy import LINKS, RATES, WORKLOADS, Curve, Load, Summary, study
+from multicast.sim.convoy import LINKS, RATES, WORKLOADS, ConvoyLoad, Curve, Summary, study
 
 
 def configure(kinds: Any) -> None:
@@ -51,7 +51,7 @@ def skew_of(arguments: argparse.Namespace) -> float | None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the study and show it."""
     loads = [
-        Load(rate=rate, workload=arguments.workload, links=arguments.links, messages=arguments.messages)
+        ConvoyLoad(rate=rate, workload=arguments.workload, links=arguments.links, messages=arguments.messages)
         for rate in arguments.rates
     ]
     protocols: Mapping[str, type[Protocol]] = arguments.protocols
@@ -92,7 +92,7 @@ def _list(text: str, each: Callable[[str], Any]) -> list[Any]:
 
 def _rate(text: str) -> float:
     try:
-        return Load(rate=float(text)).rate
+        return ConvoyLoad(rate=float(text)).rate
     except InvalidArgument as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     except ValueError:

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from multicast import PROTOCOLS
-from multicast.client import Numbers
 from multicast.messages import Message
+from multicast.numbering import Numbering
 from multicast.process import Replica
 from multicast.protocol import Start
 from multicast.sim.delays import group_size
@@ -51,7 +51,7 @@ class Wiring:
             g: next(m for m in self.topology.members(g) if self.replicas[m].is_leader)
             for g in self.topology.groups
         }
-        self.numbers = Numbers(CLIENT)
+        self.numbers = Numbering(CLIENT)
         self.in_flight: list[MessageId] = []
         self.rng = random.Random(1)
 
@@ -92,7 +92,7 @@ class Wiring:
     def multicast(self, dests: Sequence[Destinations], payload: bytes) -> None:
         """What the client does; its time is not the replicas'."""
         for mid in self.in_flight:
-            self.numbers.done(mid)
+            self.numbers.done(mid.sequence)
         self.in_flight = []
         for dest in dests:
             message = self.numbers.next(dest, payload)

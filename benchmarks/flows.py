@@ -19,9 +19,9 @@ from multicast.client import Reply
 from multicast.process import Replica
 from multicast.sim import Scenario, Simulation, Workload
 from multicast.sim.diagram import Unit, render_svg
-from multicast.sim.host import Disk
+from multicast.sim.host import DiskDelays
 from multicast.sim.network import Delays
-from multicast.sim.trace import DELIVER, LEAD, Event, Flow, Mark, Recorder
+from multicast.sim.trace import DELIVER, LEAD, Event, Flow, FlowRecorder, Mark
 from multicast.types import ClientId, GroupId, MessageId
 
 FOLDER = Path(__file__).parents[1] / "docs" / "flows"
@@ -48,12 +48,12 @@ class Run:
     """Two groups with leaders and nothing to do, until ANN multicasts m to both."""
 
     def __init__(self, protocol: str, *, ahead_at_b: bool) -> None:
-        self.recorder = Recorder()
+        self.recorder = FlowRecorder()
         self.alone = protocol == "skeen"
         scenario = Scenario(
             PROTOCOLS[protocol], groups=2, replicas=1 if self.alone else 3, faults="none",
             workload=Workload(clients=2, messages=0, repeats=0), delays=Delays(DELTA_S, DELTA_S),
-            disk=Disk(0, 0), skew=0, turn_s=0,
+            disk=DiskDelays(0, 0), skew=0, turn_s=0,
         )  # fmt: skip
         self.simulation = Simulation(scenario, seed=1, observers=[self.recorder])
         self.recorder.loop = self.simulation.loop
@@ -100,7 +100,9 @@ class Run:
     def finish(self) -> None:
         """Run until everybody has delivered everything."""
         hosts = self.simulation.hosts.values()
-        self.run_until(lambda: bool(self.mids) and all(m in host.places for host in hosts for m in self.mids))
+        self.run_until(
+            lambda: bool(self.mids) and all(m in host.positions for host in hosts for m in self.mids)
+        )
         leaders = [host.me for host in hosts if host.replica is not None and host.replica.is_leader]
         if leaders != self.leaders:
             raise RuntimeError(f"{leaders} lead, but the client expected {self.leaders}")

@@ -21,7 +21,7 @@ Where to look:
 
 from typing import Final
 
-from multicast.client import Refused, Reply, Sender
+from multicast.client import MulticastRefused, Reply, Sender
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.errors import InvalidArgument, InvariantBroken, MulticastError, PeerViolation
 from multicast.membership import Configuration, Membership
@@ -30,7 +30,7 @@ from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.skeen import EagerFastCast, EagerFtSkeen, FastCast, FtSkeen, Skeen
 from multicast.topology import Topology
 from multicast.types import Ballot, ClientId, GroupId, MessageId, Phase, Process, ReplicaId, Status, Timestamp
-from multicast.whitebox import Everywhere, WhiteBox
+from multicast.whitebox import DeliverEverywhere, WhiteBox
 
 PROTOCOLS: Final[dict[str, type[Protocol]]] = {
     "whitebox": WhiteBox,
@@ -41,7 +41,7 @@ PROTOCOLS: Final[dict[str, type[Protocol]]] = {
 """Every ordering protocol, by the name by which commands and configurations call it."""
 
 VARIANTS: Final[dict[str, type[Protocol]]] = {
-    "whitebox-everywhere": Everywhere,
+    "whitebox-everywhere": DeliverEverywhere,
     "fastcast-eager": EagerFastCast,
     "ftskeen-eager": EagerFtSkeen,
 }
@@ -54,9 +54,9 @@ __all__ = [
     "Checkpoint",
     "ClientId",
     "Configuration",
+    "DeliverEverywhere",
     "Delivery",
     "Durable",
-    "Everywhere",
     "FastCast",
     "FtSkeen",
     "GroupId",
@@ -67,13 +67,13 @@ __all__ = [
     "MessageId",
     "Multicast",
     "MulticastError",
+    "MulticastRefused",
     "PeerViolation",
     "Phase",
     "Process",
     "Protocol",
     "Ready",
     "Record",
-    "Refused",
     "ReplicaId",
     "Reply",
     "Send",

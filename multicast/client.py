@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from multicast.errors import InvalidArgument, UnknownConfiguration
 from multicast.membership import Membership
 from multicast.messages import Hint, Members, MembersWanted, Multicast
-from multicast.patience import Unanswered
+from multicast.numbering import Numbering
 from multicast.protocol import Send
+from multicast.retries import RetryQueue
 from multicast.topology import Topology
 from multicast.types import (
     NO_BALLOT,
@@ -26,7 +27,6 @@ from multicast.types import (
     MessageId,
     ReplicaId,
     Timestamp,
-    digest_of,
 )
 
 CACHED_MAX = 4096
@@ -35,16 +35,16 @@ CACHED_MAX = 4096
 
 @dataclass(slots=True)
 class Reply:
-    """A group has delivered these messages, at these places. Sent by the host of the group's leader."""
+    """A group has delivered these messages, at these positions. Sent by the host of the group's leader."""
 
     mids: tuple[MessageId, ...]
     group: GroupId
-    places: tuple[Timestamp, ...]
+    positions: tuple[Timestamp, ...]
     """Global timestamps, one for each message."""
 
 
 @dataclass(slots=True)
-class Refused:
+class MulticastRefused:
     """A process would not order the message for a client; why, for people. Sent by its host.
 
     This is no outcome. Another destination may have begun to order the message, and then this group follows
@@ -56,38 +56,10 @@ class Refused:
     reason: str
 
 
-class Numbers:
-    """A client's sequence numbers, and below which of them all results are known."""
-
-    __slots__ = ("_done", "ack_below", "client", "next_sequence")
-
-    def __init__(self, client: ClientId) -> None:
-        self.client = client
-        self.next_sequence = 1
-        self.ack_below = 1
-        """Every message numbered below this is finished at every destination."""
-        self._done: set[int] = set()
-
-    def next(self, dest: Destinations, payload: bytes) -> Multicast:
-        """A new message."""
-        if not isinstance(payload, bytes):
-            raise InvalidArgument(f"a payload is bytes, not {type(payload).__name__}")
-        mid = MessageId(self.client, self.next_sequence, digest_of(dest, payload))
-        self.next_sequence += 1
-        return Multicast(mid, dest, payload, self.ack_below)
-
-    def done(self, mid: MessageId) -> None:
-        """The message has a definite result from every destination."""
-        self._done.add(mid.sequence)
-        while self.ack_below in self._done:
-            self._done.remove(self.ack_below)
-            self.ack_below += 1
-
-
 @dataclass(slots=True)
 class _Pending:
     message: Multicast
-    places: dict[GroupId, Timestamp] = field(default_factory=dict)
+    positions: dict[GroupId, Timestamp] = field(default_factory=dict)
     """What has been answered so far."""
     asked_at: float = 0.0
     retries: int = 0
@@ -97,15 +69,15 @@ class _Pending:
     @property
     def unanswered(self) -> list[GroupId]:
         """Which groups have not answered, in order."""
-        return [group for group in self.message.dest if group not in self.places]
+        return [group for group in self.message.dest if group not in self.positions]
 
     def waits_for(self, group: GroupId) -> bool:
         """Whether this is a destination that has not answered."""
-        return group in self.message.dest and group not in self.places
+        return group in self.message.dest and group not in self.positions
 
 
 def _is_pending(pending: _Pending) -> bool:
-    return len(pending.places) < len(pending.message.dest)
+    return len(pending.positions) < len(pending.message.dest)
 
 
 @dataclass(slots=True)
@@ -117,22 +89,22 @@ class Sender:
     retry_s: float = 0.5
     sends: list[Send] = field(default_factory=list)
     finished: dict[MessageId, dict[GroupId, Timestamp]] = field(default_factory=dict)
-    """Messages answered by every destination since the caller last looked, and their places."""
+    """Messages answered by every destination since the caller last looked, and their positions."""
     learned: list[Membership] = field(default_factory=list)
     """Who is in a group, learnt since the caller last looked: it must know where to send."""
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[MulticastRefused] = field(default_factory=list)
     """What was refused since the caller last looked. It stays pending; only new leaders are asked again."""
     leaders: dict[GroupId, Ballot] = field(default_factory=dict)
     pending: dict[MessageId, _Pending] = field(default_factory=dict)
-    numbers: Numbers = field(init=False)
+    numbers: Numbering = field(init=False)
     _receivers: dict[Destinations, list[tuple[ReplicaId]]] = field(default_factory=dict)
     """Whom messages to these groups are sent to, one after the other, while leaders stay the same."""
-    _unanswered: Unanswered[_Pending] = field(init=False)
+    _unanswered: RetryQueue[_Pending] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.numbers = Numbers(self.client)
+        self.numbers = Numbering(self.client)
         self.topology = self.topology.copy()
-        self._unanswered = Unanswered(self.retry_s, _is_pending)
+        self._unanswered = RetryQueue(self.retry_s, _is_pending)
 
     def multicast(self, dest: Sequence[GroupId], payload: bytes, now: float) -> Multicast:
         """Send a new message to the leaders of its destination groups."""
@@ -150,11 +122,11 @@ class Sender:
             self.sends.append((leader, message))
         return message
 
-    def step(self, answer: Reply | Refused | Hint | Members, now: float) -> None:
+    def step(self, answer: Reply | MulticastRefused | Hint | Members, now: float) -> None:
         """A group answers, or somebody says who leads it, or who is in it."""
         if isinstance(answer, Reply):
             self._answered(answer, now)
-        elif isinstance(answer, Refused):
+        elif isinstance(answer, MulticastRefused):
             pending = self.pending.get(answer.mid)
             if pending is not None and pending.waits_for(answer.group):
                 pending.asked_at = math.inf
@@ -191,20 +163,20 @@ class Sender:
         """A group has delivered. Of all that this finishes, one message tells how long that takes."""
         group = reply.group
         finished = None
-        for mid, place in zip(reply.mids, reply.places, strict=True):
+        for mid, position in zip(reply.mids, reply.positions, strict=True):
             pending = self.pending.get(mid)
             if pending is None:
                 continue
-            dest, places = pending.message.dest, pending.places
+            dest, positions = pending.message.dest, pending.positions
             if group in dest:
-                places.setdefault(group, place)
-            if len(places) == len(dest):
+                positions.setdefault(group, position)
+            if len(positions) == len(dest):
                 del self.pending[mid]
-                self.numbers.done(mid)
-                self.finished[mid] = places
+                self.numbers.done(mid.sequence)
+                self.finished[mid] = positions
                 finished = pending
         if finished is not None and not finished.repeated:
-            self._unanswered.patience.answered(now - finished.asked_at)
+            self._unanswered.timeout.answered(now - finished.asked_at)
 
     def send_again(self, group: GroupId, now: float) -> None:
         """The leader is new, or can be reached again: whatever this group has not answered goes there."""

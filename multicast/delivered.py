@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from multicast.types import ClientId, MessageId
 
 
-class _Client:
+class _ClientIds:
     __slots__ = ("above", "low")
 
     def __init__(self, low: int, above: dict[int, int | tuple[int, ...]]) -> None:
@@ -34,7 +34,7 @@ class DeliveredIds:
     __slots__ = ("_clients",)
 
     def __init__(self) -> None:
-        self._clients: dict[ClientId, _Client] = {}
+        self._clients: dict[ClientId, _ClientIds] = {}
 
     def __contains__(self, mid: MessageId) -> bool:
         return self.find(mid) is True
@@ -55,7 +55,7 @@ class DeliveredIds:
         number, sequence, digest = mid
         client = self._clients.get(number)
         if client is None:
-            client = self._clients[number] = _Client(0, {})
+            client = self._clients[number] = _ClientIds(0, {})
         above = client.above
         mismatch = sequence < client.low
         if sequence in above:
@@ -71,14 +71,14 @@ class DeliveredIds:
         """The client's watermark is at least this."""
         known = self._clients.get(client)
         if known is None:
-            self._clients[client] = _Client(low, {})
+            self._clients[client] = _ClientIds(low, {})
         elif low > known.low:
             known.pass_below(low)
 
     def copy(self) -> DeliveredIds:
         """An independent copy."""
         other = DeliveredIds()
-        other._clients = {c: _Client(k.low, dict(k.above)) for c, k in self._clients.items()}
+        other._clients = {c: _ClientIds(k.low, dict(k.above)) for c, k in self._clients.items()}
         return other
 
     def rows(self) -> Iterator[tuple[ClientId, int, tuple[tuple[int, tuple[int, ...]], ...]]]:

@@ -23,7 +23,7 @@ from multicast.types import (
     MessageId,
     Phase,
     Timestamp,
-    spread,
+    expand_dests,
 )
 
 
@@ -114,7 +114,7 @@ class Durable:
             match record:
                 case Accepted(dests, mids, local_ts, payloads, ack_below, clock):
                     self.clock = max(self.clock, clock)
-                    dests = spread(dests, len(mids))
+                    dests = expand_dests(dests, len(mids))
                     columns = zip(mids, dests, payloads, ack_below, local_ts, strict=True)
                     for mid, dest, payload, below, ts in columns:
                         self._accept(EntryState(mid, dest, payload, below, Phase.ACCEPTED, ts, NO_TIMESTAMP))

@@ -51,7 +51,7 @@ class LeaderSelection:
     def expect_leader(self, now: float, *, at_once: bool = False) -> None:
         """From now on, a leader should be heard within a randomised time-out."""
         self._pre_votes = set()
-        wait = self._timing.election_s * (1 + self._rng.random()) * self._patience()
+        wait = self._timing.election_s * (1 + self._rng.random()) * self._backoff()
         self.stand_at = now if at_once else now + wait
 
     def heard_leader(self, now: float) -> None:
@@ -104,13 +104,13 @@ class LeaderSelection:
 
         Its own acknowledgement waits for its own disk: a leader whose disk hangs can commit nothing.
         """
-        horizon = now - 2 * self._timing.election_s * self._patience()
+        horizon = now - 2 * self._timing.election_s * self._backoff()
         votes = 0
         for member, bit in self._configuration.bit.items():
             if self._heard_members[member] > horizon:
                 votes |= bit
         return self._heard_members[self._me] > horizon and self._configuration.is_quorum(votes)
 
-    def _patience(self) -> int:
+    def _backoff(self) -> int:
         """Every attempt after the first doubles the time-outs, up to 16 times: links or disks may be slow."""
         return 1 << min(max(self._attempts - 1, 0), 4)

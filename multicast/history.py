@@ -14,7 +14,7 @@ from multicast.messages import Delivery
 from multicast.types import Timestamp
 
 
-class History:
+class DeliveryHistory:
     """The newest deliveries of a group, in order and without gaps."""
 
     __slots__ = ("_bytes", "_bytes_max", "_capacity", "_kept")

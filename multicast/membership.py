@@ -25,7 +25,7 @@ MEMBERSHIP: Final = ClientId(0)
 """Who multicasts the steps: no client has this id."""
 
 MEMBERS_MAX: Final = 99
-PLACE_MAX: Final = 255
+ADDRESS_MAX: Final = 255
 _NUMBER_MAX: Final = 2**63 - 1
 _INCARNATION_MAX: Final = 2**64 - 1
 
@@ -33,15 +33,15 @@ _INCARNATION_MAX: Final = 2**64 - 1
 class Configuration:
     """The members of one group during some ballots, and what makes a quorum of them."""
 
-    __slots__ = ("bit", "group", "members", "number", "places", "quorum")
+    __slots__ = ("addresses", "bit", "group", "members", "number", "quorum")
 
     def __init__(
-        self, group: GroupId, number: int, members: Iterable[ReplicaId], places: Iterable[str] = ()
+        self, group: GroupId, number: int, members: Iterable[ReplicaId], addresses: Iterable[str] = ()
     ) -> None:
         self.group = group
         self.number = number
         self.members = tuple(members)
-        self.places = tuple(places) or ("",) * len(self.members)
+        self.addresses = tuple(addresses) or ("",) * len(self.members)
         """Where each member is to be found: for hosts, which alone know what it means."""
         self.quorum = len(self.members) // 2 + 1
         self.bit = {member: 1 << index for index, member in enumerate(self.members)}
@@ -57,10 +57,10 @@ class Configuration:
         for member in self.members:
             if member.group != group:
                 raise InvalidArgument(f"{member} is listed in group {group}")
-        if len(self.places) != len(self.members):
-            raise InvalidArgument(f"group {group} has {len(self.members)} members in {self.places}")
-        if len(self.members) > MEMBERS_MAX or max(map(len, self.places)) > PLACE_MAX:
-            raise InvalidArgument(f"group {group} has too many members, or one of them too long a place")
+        if len(self.addresses) != len(self.members):
+            raise InvalidArgument(f"group {group} has {len(self.members)} members in {self.addresses}")
+        if len(self.members) > MEMBERS_MAX or max(map(len, self.addresses)) > ADDRESS_MAX:
+            raise InvalidArgument(f"group {group} has too many members, or one of them too long an address")
 
     def is_quorum(self, votes: int) -> bool:
         """Whether these members, as bits, are a quorum."""
@@ -70,17 +70,17 @@ class Configuration:
         """Whether a quorum is among these replicas."""
         return sum(member in replicas for member in self.members) >= self.quorum
 
-    def place_of(self, member: ReplicaId) -> str:
+    def address_of(self, member: ReplicaId) -> str:
         """Where the member is to be found, as far as known."""
-        return self.places[self.members.index(member)]
+        return self.addresses[self.members.index(member)]
 
-    def replace(self, old: ReplicaId, new: ReplicaId, place: str) -> Configuration:
-        """The next configuration, with another replica in the place of one of these."""
+    def replace(self, old: ReplicaId, new: ReplicaId, address: str) -> Configuration:
+        """The next configuration, with another replica instead of one of these."""
         found = [
-            (new, place) if member == old else (member, where)
-            for member, where in zip(self.members, self.places, strict=True)
+            (new, address) if member == old else (member, known)
+            for member, known in zip(self.members, self.addresses, strict=True)
         ]
-        return Configuration(self.group, self.number + 1, [m for m, _ in found], [p for _, p in found])
+        return Configuration(self.group, self.number + 1, [m for m, _ in found], [a for _, a in found])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Configuration) and self._key() == other._key()
@@ -92,7 +92,7 @@ class Configuration:
         return f"Configuration({self.group}, {self.number}, [{_names(self.members)}])"
 
     def _key(self) -> tuple[object, ...]:
-        """Members may be known to be in different places, for a while."""
+        """Members may be known to be at different addresses, for a while."""
         return self.group, self.number, self.members
 
 
@@ -117,7 +117,7 @@ class Membership:
         return self.current.group
 
     @property
-    def settled(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether only the current configuration counts."""
         return self.previous is None
 
@@ -127,13 +127,13 @@ class Membership:
             self.previous is None or self.previous.has_quorum(replicas)
         )
 
-    def settle(self) -> Membership:
+    def completed(self) -> Membership:
         """The change has come to its end."""
         return Membership(self.current)
 
-    def replace(self, old: ReplicaId, new: ReplicaId, place: str) -> Membership:
-        """The change that puts another replica in the place of a member."""
-        return Membership(self.current.replace(old, new, place), self.current)
+    def replace(self, old: ReplicaId, new: ReplicaId, address: str) -> Membership:
+        """The change that puts another replica instead of a member."""
+        return Membership(self.current.replace(old, new, address), self.current)
 
     @property
     def mid(self) -> MessageId:
@@ -179,23 +179,23 @@ class Membership:
 def _row(configuration: Configuration | None) -> list[Any] | None:
     if configuration is None:
         return None
-    members = zip(configuration.members, configuration.places, strict=True)
-    return [configuration.number, [[m.number, m.incarnation, place] for m, place in members]]
+    members = zip(configuration.members, configuration.addresses, strict=True)
+    return [configuration.number, [[m.number, m.incarnation, address] for m, address in members]]
 
 
 def _configuration(group: Any, row: Any) -> Configuration:
     number, members = row
-    replicas, places = [], []
-    for member, incarnation, place in members:
-        if not isinstance(place, str):
-            raise InvalidArgument(f"a member at {place!r:.80}")
+    replicas, addresses = [], []
+    for member, incarnation, address in members:
+        if not isinstance(address, str):
+            raise InvalidArgument(f"a member at {address!r:.80}")
         _check(member, _NUMBER_MAX)
         _check(incarnation, _INCARNATION_MAX)
         replicas.append(ReplicaId(group, member, incarnation))
-        places.append(place)
+        addresses.append(address)
     _check(group, GROUPS_MAX - 1)
     _check(number, _NUMBER_MAX)
-    return Configuration(group, number, replicas, places)
+    return Configuration(group, number, replicas, addresses)
 
 
 def _check(number: object, most: int) -> None:

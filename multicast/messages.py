@@ -120,7 +120,7 @@ class NewLeader:
 
 
 @dataclass(slots=True)
-class Part:
+class StatePart:
     """Which piece of a state sent in pieces this is."""
 
     transfer: int
@@ -136,7 +136,7 @@ class NewLeaderAck:
     cballot: Ballot
     clock: int
     executed: Timestamp
-    part: Part
+    part: StatePart
     entries: tuple[EntryState, ...]
 
 
@@ -146,7 +146,7 @@ class NewState:
 
     ballot: Ballot
     clock: int
-    part: Part
+    part: StatePart
     entries: tuple[EntryState, ...]
 
 
@@ -292,7 +292,7 @@ class HandOver:
 class Join:
     """A replica that is no member, for its disk is new, would take the place of the one with its number."""
 
-    place: str
+    address: str
     """Where it is to be found."""
     evicts: ReplicaId | None
     """An operator wants it in the place of this one, even if that is well."""

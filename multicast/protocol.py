@@ -115,7 +115,7 @@ class Start:
     timing: Timing = field(default_factory=Timing)
     durable: Durable = field(default_factory=Durable)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    place: str = ""
+    address: str = ""
     """Where this replica is to be found, for those who do not know it yet."""
     evicts: ReplicaId | None = None
     """A member whose place it is to take although that one is well."""
@@ -196,7 +196,7 @@ class Protocol(abc.ABC):
         """
 
     @abc.abstractmethod
-    def stands_in(self, ballot: Ballot) -> bool:
+    def is_in_ballot(self, ballot: Ballot) -> bool:
         """Whether this replica, as leader or follower, is in the ballot and has promised no higher one."""
 
     @property
@@ -233,6 +233,6 @@ class Protocol(abc.ABC):
         """Whether this replica leads its group."""
 
     @property
-    def tells_clients(self) -> bool:
+    def answers_clients(self) -> bool:
         """Whether this replica is among the first of its group to deliver, so that it should tell clients."""
         return self.is_leader

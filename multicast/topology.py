@@ -17,7 +17,7 @@ class Topology:
     """
 
     def __init__(
-        self, groups: Mapping[GroupId, Iterable[ReplicaId]], places: Mapping[ReplicaId, str] | None = None
+        self, groups: Mapping[GroupId, Iterable[ReplicaId]], addresses: Mapping[ReplicaId, str] | None = None
     ) -> None:
         if not groups:
             raise InvalidArgument("a topology needs at least one group")
@@ -28,7 +28,7 @@ class Topology:
         """All members that were ever known."""
         for group, members in sorted(groups.items()):
             listed = tuple(members)
-            where = [] if places is None else [places[member] for member in listed]
+            where = [] if addresses is None else [addresses[member] for member in listed]
             self._add(Membership(Configuration(group, 0, listed, where)))
         self.groups: Destinations = tuple(self.memberships)
         self._checked: set[Destinations] = set()

@@ -88,7 +88,7 @@ Destinations: TypeAlias = tuple[GroupId, ...]
 """dest(m): the destination groups, strictly increasing."""
 
 
-def spread(dests: tuple[Destinations, ...], count: int) -> tuple[Destinations, ...]:
+def expand_dests(dests: tuple[Destinations, ...], count: int) -> tuple[Destinations, ...]:
     """The destinations of each of so many messages, where a single one stands for all."""
     return dests * count if len(dests) == 1 else dests
 

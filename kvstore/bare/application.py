@@ -44,7 +44,7 @@ class BareMulticast:
     def deliver(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
         """Keep them; whoever delivers first answers."""
         self._state.apply(group, deliveries)
-        if self._replicas[group].tells_clients:
+        if self._replicas[group].answers_clients:
             self._reply(group, [(d.mid, d.global_ts) for d in deliveries if d.mid.client != MEMBERSHIP])
 
     def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:

@@ -213,7 +213,7 @@ class MulticastClient:
         """Find the members that we have heard of, perhaps on nodes that we did not know."""
         for membership in self._sender.learned:
             current = membership.current
-            for member, place in zip(current.members, current.places, strict=True):
+            for member, place in zip(current.members, current.addresses, strict=True):
                 if (found := parse_node_address(place)) is not None:
                     self._add(member, *found)
         self._sender.learned.clear()

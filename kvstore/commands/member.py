@@ -79,7 +79,7 @@ def _row(config: Config, membership: Membership) -> dict[str, Any]:
     return {
         "id": membership.group,
         "configuration": membership.current.number,
-        "settled": membership.settled,
+        "settled": membership.is_complete,
         "members": [{"node": nodes[m], "replica": str(m)} for m in membership.current.members],
     }
 
@@ -120,7 +120,7 @@ async def _replace(config: Config, old: NodeId, new: NodeId, timeout_s: float) -
             await asyncio.sleep(0.2)
             found = await client.memberships()
             members = {member.group for member in _on(config, found, new)}
-            for group in sorted(g for g in waiting & members if found[g].settled):
+            for group in sorted(g for g in waiting & members if found[g].is_complete):
                 waiting.discard(group)
                 print(f"group {group}: {new} is a member, {old} is not")
     print(f"{old} may be stopped, and its disk be deleted")

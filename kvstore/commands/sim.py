@@ -24,7 +24,7 @@ from multicast.errors import InvalidArgument
 from multicast.messages import Multicast
 from multicast.sim import FAULTS, Outcome, Scenario, Simulation, Workload, simulate
 from multicast.sim.diagram import render_svg
-from multicast.sim.trace import DELIVER, Arrow, Flow, Mark, Recorder, text_lines
+from multicast.sim.trace import DELIVER, Arrow, Flow, FlowRecorder, Mark, text_lines
 from multicast.topology import Topology
 
 MESSAGES, MESSAGES_SHOWN = 200, 3
@@ -143,7 +143,7 @@ class SimCommand:
         return self._campaign(arguments, scenario, seeds)
 
     def _show(self, arguments: argparse.Namespace, scenario: Scenario) -> int:
-        recorder = Recorder()
+        recorder = FlowRecorder()
         simulation = Simulation(scenario, arguments.seed, observers=[recorder])
         recorder.loop = simulation.loop
         outcome = simulation.run()

@@ -27,7 +27,7 @@ class Directory:
         """Note where new members are. Nodes and addresses, as the membership has them."""
         found: dict[NodeId, Address] = {}
         current = membership.current
-        for member, place in zip(current.members, current.places, strict=True):
+        for member, place in zip(current.members, current.addresses, strict=True):
             known = parse_node_address(place)
             if known is not None:
                 node, found[node] = known

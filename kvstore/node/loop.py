@@ -32,7 +32,7 @@ from kvstore.storage.errors import BadSnapshot
 from kvstore.store.messages import STORE_MESSAGES
 from kvstore.wire.frames import Envelope, WireError
 from kvstore.wire.messages import SnapshotAck, SnapshotPiece
-from multicast.client import Refused, Reply
+from multicast.client import MulticastRefused, Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.membership import Membership
@@ -284,7 +284,7 @@ class Node:
     def _answer_refused(self, me: ReplicaId, client: ClientId, message: object, why: str) -> None:
         """A client must not wait for ever for what nobody does for it."""
         if isinstance(message, Multicast):
-            refused = Refused(message.mid, me.group, why)
+            refused = MulticastRefused(message.mid, me.group, why)
             if self._observer is not None:
                 self._observer.sent(me, (client,), refused)
             self._answers.setdefault((me, client), []).append(refused)

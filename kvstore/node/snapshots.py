@@ -19,7 +19,7 @@ from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
 from multicast.errors import InvalidArgument
 from multicast.membership import Membership
-from multicast.messages import NewState, Part
+from multicast.messages import NewState, StatePart
 from multicast.types import NO_BALLOT, ClientId, GroupId, MessageId, ReplicaId, Timestamp
 
 PIECE_BYTES: Final = 1 << 20
@@ -75,7 +75,7 @@ def pieces_of(transfer: int, checkpoint: Checkpoint, state: Iterator[bytes]) -> 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """The checkpoint as bytes."""
-    state = NewState(NO_BALLOT, 0, Part(0, 0, 1), checkpoint.entries)
+    state = NewState(NO_BALLOT, 0, StatePart(0, 0, 1), checkpoint.entries)
     entries = frames.encode([(_NOBODY, _NOBODY, [state])])
     membership = b"" if checkpoint.membership is None else checkpoint.membership.encode()
     head = _HEAD.pack(checkpoint.position, checkpoint.executed, len(membership), len(entries))

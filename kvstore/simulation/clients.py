@@ -19,8 +19,9 @@ from kvstore.store.gateway import Committed, Identity, Ordered
 from kvstore.store.questions import NotYetReply, Values
 from kvstore.store.questions import ReadAt as AtQuestion
 from kvstore.store.questions import StrictRead as StrictQuestion
+from multicast.numbering import Numbering
 from multicast.sim.run import WALL_S
-from multicast.types import TICKS_PER_S, GroupId, timestamp
+from multicast.types import TICKS_PER_S, ClientId, GroupId, timestamp
 
 if TYPE_CHECKING:
     from kvstore.simulation.store import StoreSimulation
@@ -49,9 +50,7 @@ class StoreClient:
         self.seen = 0
         """The highest revision that it has seen."""
         self._left = share
-        self._next = 1
-        self._open: set[int] = set()
-        """Numbers of requests without a definite result."""
+        self._numbering = Numbering(ClientId(self.id))
         self.lanes: list[Lane] = []
 
     def start(self, script: Callable[[StoreClient], Script], lanes: int) -> None:
@@ -72,10 +71,9 @@ class StoreClient:
 
     def identity(self) -> Identity:
         """The next request's."""
-        number, self._next = self._next, self._next + 1
-        self._open.add(number)
+        number = self._numbering.take()
         life_s = LIFE_S if self.rng.random() < 0.95 else self.rng.uniform(0.0, 0.5)
-        return Identity(self.id, number, min(self._open), self.revision_in(life_s))
+        return Identity(self.id, number, self._numbering.ack_below, self.revision_in(life_s))
 
     def revision_in(self, seconds: float) -> int:
         """What revisions will be like then."""
@@ -83,7 +81,7 @@ class StoreClient:
 
     def know(self, identity: Identity) -> None:
         """The request has a definite result."""
-        self._open.discard(identity.sequence)
+        self._numbering.done(identity.sequence)
 
 
 class Lane:

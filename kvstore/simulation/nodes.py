@@ -24,7 +24,7 @@ from multicast.membership import Membership
 from multicast.messages import Delivery, Message
 from multicast.protocol import Protocol, Ready, Start
 from multicast.sim.checkers import Violation
-from multicast.sim.host import Commit, Disk, Host, Observer, execute
+from multicast.sim.host import Commit, DiskDelays, Host, Observer, execute
 from multicast.sim.network import Loop
 from multicast.sim.run import Simulation
 from multicast.types import NO_TIMESTAMP, GroupId, MessageId, Process, ReplicaId, Timestamp
@@ -249,7 +249,7 @@ class SimMachine:
 
     def disk_delay(self) -> float:
         """How long a sync takes."""
-        disk: Disk = self._simulation.scenario.disk
+        disk: DiskDelays = self._simulation.scenario.disk
         return max(0.0, self.stalled_until - self._loop.now) + disk.sample(self._rng)
 
     def later(self, seconds: float, call: Any, *arguments: object) -> None:

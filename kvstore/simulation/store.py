@@ -295,12 +295,12 @@ class StoreSimulation(NodeSimulation):
         """Whether the application's node is up, in the same life."""
         return any(m.node is not None and m.application is application for m in self._machines.values())
 
-    def settled(self) -> bool:
+    def converged(self) -> bool:
         """Whether also all clients have what they asked for, and no partition holds anything."""
         return (
             all(client.idle for client in self.store_clients)
             and all(watcher.over for watcher in self.watchers)
-            and super().settled()
+            and super().converged()
             and not any(map(held_by, self.partitions()))
         )
 

@@ -41,7 +41,7 @@ from multicast.types import (
     MessageId,
     Phase,
     Timestamp,
-    spread,
+    expand_dests,
 )
 
 Proposal: TypeAlias = tuple[Destinations, bytes, int, Timestamp]
@@ -76,7 +76,7 @@ class Fold:
         words = self.words
         match record:
             case Accepted(dests, mids, local_ts, payloads, ack_below, clock):
-                proposals = zip(spread(dests, len(mids)), payloads, ack_below, local_ts, strict=True)
+                proposals = zip(expand_dests(dests, len(mids)), payloads, ack_below, local_ts, strict=True)
                 self._accept(mids, proposals, clock)
             case Delivery(mid):
                 words[mid] = record
@@ -222,7 +222,7 @@ def _deliveries(decided: _Decided, fold: Fold) -> list[Delivery]:
 
 
 def _check_accepted(record: Accepted) -> None:
-    dests = len(spread(record.dests, len(record.mids)))
+    dests = len(expand_dests(record.dests, len(record.mids)))
     lengths = {dests, len(record.mids), len(record.local_ts), len(record.payloads), len(record.ack_below)}
     if len(lengths) > 1:
         raise FormatError(f"an acceptance has columns of {sorted(lengths)}")

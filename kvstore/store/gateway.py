@@ -36,10 +36,10 @@ from kvstore.node.ports import Outgoing
 from kvstore.store import errors
 from kvstore.store.messages import Answer, Query, RaiseClock, Results
 from kvstore.store.questions import Busy, Feed, NotLeading, Question, Response
-from multicast.client import Refused as NotOrdered
-from multicast.client import Reply, Sender
+from multicast.client import MulticastRefused, Reply, Sender
 from multicast.errors import PeerViolation
 from multicast.messages import Hint, Members, Multicast
+from multicast.numbering import Numbering
 from multicast.topology import Topology
 from multicast.types import (
     NO_TIMESTAMP,
@@ -116,7 +116,7 @@ class _Call:
     size: int
     own: int
     """The number that the gateway gave the request, if its client gave none."""
-    session: _ClientNumbers
+    numbering: Numbering
     at_least: int
     routed: int
     complete: int = 0
@@ -133,30 +133,6 @@ class _Question:
     of_leader: bool
     retry_at: float
     tries: int = 0
-
-
-class _ClientNumbers:
-    """Numbers for requests whose clients give none."""
-
-    __slots__ = ("_finished", "ack_below", "client", "next")
-
-    def __init__(self, client: int) -> None:
-        self.client = client
-        self.next = 1
-        self.ack_below = 1
-        self._finished: set[int] = set()
-
-    def finish(self, sequence: int) -> None:
-        """The request has a result."""
-        self._finished.add(sequence)
-        while self.ack_below in self._finished:
-            self._finished.remove(self.ack_below)
-            self.ack_below += 1
-
-    @property
-    def full(self) -> bool:
-        """Whether something has been under way for too long."""
-        return self.next >= self.ack_below + WINDOW
 
 
 class Gateway:
@@ -183,8 +159,8 @@ class Gateway:
         self._ticks = ticks
         self._rng = rng
         self._now = 0.0
-        self._sessions = itertools.count(1)
-        self._session = self._next_session()
+        self._clients = itertools.count(1)
+        self._numbering = self._next_numbering()
         self._calls: dict[MessageId, _Call] = {}
         self._bytes = 0
         self._under_way: Counter[GroupId] = Counter()
@@ -253,12 +229,12 @@ class Gateway:
         for group in dest:
             if self._under_way[group] >= IN_FLIGHT_GROUP:
                 raise errors.Overloaded(f"{IN_FLIGHT_GROUP} messages to group {group} are under way here")
-        session, own = self._session, 0
+        numbering, own = self._numbering, 0
         if identity is None:
-            if session.full:
-                session = self._session = self._next_session()
-            own, session.next = session.next, session.next + 1
-            named = Identity(session.client, own, session.ack_below, self._deadline())
+            if numbering.is_full(WINDOW):
+                numbering = self._numbering = self._next_numbering()
+            own = numbering.take()
+            named = Identity(numbering.client, own, numbering.ack_below, self._deadline())
         else:
             named = identity if identity.deadline else identity._replace(deadline=self._deadline())
         digest = digest_of(command)
@@ -271,11 +247,11 @@ class Gateway:
         self._bytes += len(payload)
         self._under_way.update(dest)
         self._calls[message.mid] = _Call(
-            command, dest, identity, done, len(payload), own, session, at_least, routed
+            command, dest, identity, done, len(payload), own, numbering, at_least, routed
         )
 
-    def _next_session(self) -> _ClientNumbers:
-        return _ClientNumbers(own_client(self.me, next(self._sessions)))
+    def _next_numbering(self) -> Numbering:
+        return Numbering(ClientId(own_client(self.me, next(self._clients))))
 
     def _deadline(self) -> int:
         return timestamp(self.newest() + LIFE_TICKS, GroupId(0))
@@ -286,7 +262,7 @@ class Gateway:
         self._bytes -= call.size
         self._under_way.subtract(call.dest)
         if call.own:
-            call.session.finish(call.own)
+            call.numbering.done(call.own)
         results = {group: decode_result(data) for group, data in call.results.items()}
         revision = max(places.values())
         outcome = self._outcome(call, results, revision)
@@ -383,7 +359,7 @@ class Gateway:
                 self._take_results(sender, message)
             elif isinstance(message, Answer):
                 self._answered(message.number, message.response)
-            elif isinstance(message, Hint | Members | NotOrdered):
+            elif isinstance(message, Hint | Members | MulticastRefused):
                 self._sender.step(message, now)
             else:
                 raise PeerViolation(f"{sender} sent {type(message).__name__} to a gateway")

@@ -265,7 +265,7 @@ class Partition:
             raise PeerViolation(f"{sender} is not of group {self.group}, whose ballot it speaks of")
         ballot, number = message.ballot, message.number
         if message.asked:
-            if self.replica.stands_in(ballot):
+            if self.replica.is_in_ballot(ballot):
                 self._said.append((self.me, (sender,), BallotCheck(ballot, number, asked=False)))
         elif self._round is not None and (ballot, number) == (self._round.ballot, self._round.number):
             self._round.standing.add(sender)

@@ -20,11 +20,11 @@ import msgspec
 from kvstore.store.messages import STORE_MESSAGES, StoreMessage
 from kvstore.wire.messages import SnapshotAck, SnapshotPiece
 from kvstore.wire.schema import ERRORS, Check, FormatError, RawProcess, kinds_of, put_process, take_process
-from multicast.client import Refused, Reply
+from multicast.client import MulticastRefused, Reply
 from multicast.messages import Accept, Message, Phase2a, Phase2b, Propose
-from multicast.types import GroupId, Process, ReplicaId, spread
+from multicast.types import GroupId, Process, ReplicaId, expand_dests
 
-Sent: TypeAlias = Message | Reply | Refused | SnapshotPiece | SnapshotAck | StoreMessage
+Sent: TypeAlias = Message | Reply | MulticastRefused | SnapshotPiece | SnapshotAck | StoreMessage
 """Whatever has a wire format."""
 
 Envelope: TypeAlias = tuple[Process, Process, Sequence[Any]]
@@ -92,7 +92,7 @@ _SOMEBODY_ELSE: Final = ReplicaId(GroupId(0), 1, 0)
 def _check_accept(message: Accept) -> None:
     length = len(message.mids)
     with_payloads = length if message.payloads else 0
-    dests = len(spread(message.dests, length))
+    dests = len(expand_dests(message.dests, length))
     lengths = dests, len(message.local_ts), len(message.payloads), len(message.ack_below)
     if lengths != (length, length, with_payloads, with_payloads):
         raise FormatError(f"an ACCEPT of {length} messages has columns of {lengths}")
@@ -117,11 +117,11 @@ def _check_columns(what: str, *columns: Sequence[Any]) -> None:
 
 
 def _check_reply(message: Reply) -> None:
-    if len(message.mids) != len(message.places):
-        raise FormatError(f"a reply has {len(message.places)} places of {len(message.mids)} messages")
+    if len(message.mids) != len(message.positions):
+        raise FormatError(f"a reply has {len(message.positions)} places of {len(message.mids)} messages")
 
 
-KINDS: Final[Sequence[type]] = (*get_args(Message), Reply, Refused, SnapshotPiece, SnapshotAck)
+KINDS: Final[Sequence[type]] = (*get_args(Message), Reply, MulticastRefused, SnapshotPiece, SnapshotAck)
 """In the order of their numbers, which begin with 16: those below are the store's, which are structs."""
 
 _CHECKS: Final[Mapping[type, Check]] = {

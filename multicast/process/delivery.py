@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from multicast.durable import Checkpoint, Learned
 from multicast.errors import InvariantBroken, PeerViolation
-from multicast.history import History
+from multicast.history import DeliveryHistory
 from multicast.membership import MEMBERSHIP
 from multicast.messages import CatchUp, Decision, Deliver, Deliveries, Delivery
 from multicast.process.entry import E
@@ -45,9 +45,9 @@ class DeliveryPath(State[E]):
             run.append((mid, entry.local_ts, entry.global_ts))
         if run:
             self._deliver(entries, run)
-            self._tell_followers(previous, run)
+            self._send_deliver(previous, run)
 
-    def _tell_followers(self, previous: Timestamp, run: Sequence[Decision]) -> None:
+    def _send_deliver(self, previous: Timestamp, run: Sequence[Decision]) -> None:
         """Lines 24 and 69: they deliver the same."""
         if self.others:
             self._ready.send.append((self.others, Deliver(self.cballot, previous, tuple(run))))
@@ -169,7 +169,7 @@ class DeliveryPath(State[E]):
         self.delivered_ids = checkpoint.delivered.copy()
         if checkpoint.membership is not None:
             self._learn(checkpoint.membership)
-        self.history = History(self.timing.history, self.timing.history_bytes)
+        self.history = DeliveryHistory(self.timing.history, self.timing.history_bytes)
         self.clock = max(self.clock, time_of(self.last_delivered))
         taken = {state.mid for state in checkpoint.entries}
         for mid, entry in list(self.entries.items()):

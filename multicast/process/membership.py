@@ -39,7 +39,7 @@ class Admission(LeaderRecovery[E]):
         self._release_waiting()
         if self.ballot == NO_BALLOT and self.now >= self.join_at:
             self.join_at = self.now + self.timing.election_s
-            self._ready.send.append((self.membership.everyone, Join(self.place, self.evicts)))
+            self._ready.send.append((self.membership.everyone, Join(self.address, self.evicts)))
 
     def on_join(self, sender: ReplicaId, message: Join) -> None:
         """A replica that we do not know would be a member. Only the leader can help it, one at a time."""
@@ -49,17 +49,17 @@ class Admission(LeaderRecovery[E]):
         old = next((m for m in membership.current.members if m.number == sender.number), None)
         if old is None:
             raise PeerViolation(f"{sender} asks to join group {self.group}, which has no such number")
-        change = membership.replace(old, sender, message.place)
+        change = membership.replace(old, sender, message.address)
         self._ready.send.append(((sender,), Members(membership)))
         # By itself, a replica takes a place that was its machine's, or of which nothing else is known.
-        own = membership.current.place_of(old) in ("", message.place)
+        own = membership.current.address_of(old) in ("", message.address)
         gone = own and not self.selection.hears_us(old, self.now)
         if (gone or message.evicts == old) and sender not in self.topology and self._may_change():
             self._step(change)
 
     def _may_change(self) -> bool:
         """One change at a time: in a ballot of the newest configuration, which is settled."""
-        return self.status is Status.LEADER and self.membership.settled and self._is_current()
+        return self.status is Status.LEADER and self.membership.is_complete and self._is_current()
 
     def _is_current(self) -> bool:
         return self.cballot.configuration == self.membership.current.number
@@ -75,8 +75,8 @@ class Admission(LeaderRecovery[E]):
         """At a leader: take the next step of a change, if it is time for it."""
         membership = self.membership
         if self.cballot.configuration == membership.current.number:
-            if not membership.settled and self._is_executed():
-                self._step(membership.settle())
+            if not membership.is_complete and self._is_executed():
+                self._step(membership.completed())
         elif self.me in membership.current.bit:
             self.recover()
         else:
@@ -139,13 +139,18 @@ class Admission(LeaderRecovery[E]):
     def _lead(self) -> None:
         super()._lead()
         self.leaving_since = None
-        if not self.membership.settled:
+        if not self.membership.is_complete:
             # Everyone will meet this ballot's configuration: they need not stumble over it first.
             self._announce()
 
     def _learn(self, membership: Membership) -> bool:
         news = super()._learn(membership)
-        if news and membership.group == self.group and self.status is Status.LEADER and membership.settled:
+        if (
+            news
+            and membership.group == self.group
+            and self.status is Status.LEADER
+            and membership.is_complete
+        ):
             # Those that are no members any more should know it: nobody else talks to them.
             self._announce()
         return news

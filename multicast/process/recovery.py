@@ -17,7 +17,16 @@ from dataclasses import dataclass, field
 from multicast.durable import Joined, Promised
 from multicast.errors import PeerViolation
 from multicast.membership import Membership
-from multicast.messages import EntryState, Hint, Members, NewLeader, NewLeaderAck, NewState, NewStateAck, Part
+from multicast.messages import (
+    EntryState,
+    Hint,
+    Members,
+    NewLeader,
+    NewLeaderAck,
+    NewState,
+    NewStateAck,
+    StatePart,
+)
 from multicast.process.entry import E
 from multicast.process.requests import Requests
 from multicast.protocol import Start
@@ -36,7 +45,7 @@ class Pieces:
     entries: list[EntryState] = field(default_factory=list)
     next_index: int = 0
 
-    def add(self, part: Part, entries: tuple[EntryState, ...]) -> bool:
+    def add(self, part: StatePart, entries: tuple[EntryState, ...]) -> bool:
         """Take one piece. True when that completes the state."""
         if part.transfer != self.transfer:
             self.transfer, self.count, self.next_index = part.transfer, part.count, 0
@@ -109,9 +118,9 @@ class LeaderRecovery(Requests[E]):
         theirs. But until it is decided it is no fact, and not to be told.
         """
         membership = self.membership
-        if membership.settled:
+        if membership.is_complete:
             return membership
-        settled = membership.settle()
+        settled = membership.completed()
         entry = self.entries.get(settled.mid)
         return settled if entry is not None and entry.phase >= ACCEPTED else membership
 
@@ -133,7 +142,7 @@ class LeaderRecovery(Requests[E]):
         """Line 37. Whoever may not have heard of the configuration is told."""
         receivers = tuple(member for member in members if member != self.me)
         if receivers:
-            if not self.membership.settled:
+            if not self.membership.is_complete:
                 self._ready.promise.append((receivers, Members(self.membership)))
             self._ready.promise.append((receivers, NewLeader(self.ballot)))
 
@@ -178,7 +187,7 @@ class LeaderRecovery(Requests[E]):
             message = NewLeaderAck(self.ballot, self.cballot, self.clock, self.executed_ts, part, entries)
             self._ready.promise.append(((candidate,), message))
 
-    def parts(self, entries: Iterable[EntryState]) -> list[tuple[Part, tuple[EntryState, ...]]]:
+    def parts(self, entries: Iterable[EntryState]) -> list[tuple[StatePart, tuple[EntryState, ...]]]:
         """A state in pieces that fit a frame. At least one piece, so that an empty state arrives too."""
         pieces: list[list[EntryState]] = [[]]
         size = 0
@@ -190,7 +199,8 @@ class LeaderRecovery(Requests[E]):
             pieces[-1].append(entry)
         self._transfer += 1
         return [
-            (Part(self._transfer, index, len(pieces)), tuple(piece)) for index, piece in enumerate(pieces)
+            (StatePart(self._transfer, index, len(pieces)), tuple(piece))
+            for index, piece in enumerate(pieces)
         ]
 
     def on_new_leader_ack(self, sender: Process, message: NewLeaderAck) -> None:

@@ -201,7 +201,7 @@ class Replica(Admission[E]):
         heir = self.topology.preferred_leader(self.group)
         well = (
             heir != self.me
-            and self.membership.settled
+            and self.membership.is_complete
             and self.selection.hears_us(heir, self.now)
             and self.reports.get(heir, NO_TIMESTAMP) >= self.executed_by_quorum
         )

@@ -10,10 +10,10 @@ import abc
 
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.messages import Hint, Members, Multicast
-from multicast.patience import Unanswered
 from multicast.process.collection import Collection
 from multicast.process.entry import E, Entry
 from multicast.protocol import Start
+from multicast.retries import RetryQueue
 from multicast.types import (
     TICKS_PER_S,
     TIME_MAX,
@@ -47,7 +47,7 @@ class Requests(Collection[E]):
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
-        self.unanswered: Unanswered[E] = Unanswered(self.timing.retry_s, _is_uncommitted)
+        self.unanswered: RetryQueue[E] = RetryQueue(self.timing.retry_s, _is_uncommitted)
         """At a leader: what it has proposed, until it is committed."""
 
     def on_multicast(self, sender: Process, message: Multicast) -> None:
@@ -75,7 +75,7 @@ class Requests(Collection[E]):
             self._repeat(entry, sender)
             return
         self._propose(entry)
-        self._spread(entry)
+        self._send_proposal(entry)
 
     def _check_multicast(self, sender: Process, message: Multicast) -> bool | None:
         """Whether it was delivered here. Raise, with nothing changed, if no leader should order this."""
@@ -157,7 +157,7 @@ class Requests(Collection[E]):
         self.queue.propose(local_ts, entry)
 
     @abc.abstractmethod
-    def _spread(self, entry: E) -> None:
+    def _send_proposal(self, entry: E) -> None:
         """The leader has given the message its local timestamp: whoever must know is told."""
 
     @abc.abstractmethod
@@ -201,7 +201,7 @@ class Requests(Collection[E]):
         """What is committed tells how long that takes: of a run, one message tells for all."""
         entry, self.queue.latest = self.queue.latest, None
         if entry is not None and not entry.retries and self.status is LEADER:
-            self.unanswered.patience.answered(self.now - entry.asked_at)
+            self.unanswered.timeout.answered(self.now - entry.asked_at)
         super()._deliver_committed()
 
     def on_hint(self, sender: Process, message: Hint) -> None:

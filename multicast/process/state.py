@@ -11,7 +11,7 @@ from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint, Configured
 from multicast.election import LeaderSelection
 from multicast.errors import InvalidArgument
-from multicast.history import History
+from multicast.history import DeliveryHistory
 from multicast.membership import Membership
 from multicast.messages import EntryState, Multicast
 from multicast.process.entry import E
@@ -42,7 +42,7 @@ class State(Protocol, Generic[E]):
         durable, checkpoint = start.durable, start.checkpoint
         self.me = me
         self.group = me.group
-        self.place, self.evicts = start.place, start.evicts
+        self.address, self.evicts = start.address, start.evicts
         self.timing = start.timing
         self.topology = topology = topology.copy()
         """What we know of all groups' members, which grows."""
@@ -70,7 +70,7 @@ class State(Protocol, Generic[E]):
         self.queue: DeliveryQueue[E] = DeliveryQueue()
         """What a leader has yet to deliver; empty elsewhere."""
 
-        self.history = History(self.timing.history, self.timing.history_bytes)
+        self.history = DeliveryHistory(self.timing.history, self.timing.history_bytes)
         self.retained: dict[Destinations, deque[E]] = {}
         """Delivered entries that some destination may still ask for, by destinations, in order."""
         self.superseded: deque[tuple[Timestamp, MessageId]] = deque()
@@ -200,7 +200,7 @@ class State(Protocol, Generic[E]):
             "ballot": self.ballot.number,
             "leader": self.ballot.leader if self.ballot.number else None,
             "configuration": self.membership.current.number,
-            "settled": self.membership.settled,
+            "settled": self.membership.is_complete,
             "clock": self.clock,
             "entries": len(self.entries),
         }
@@ -234,7 +234,7 @@ class State(Protocol, Generic[E]):
         firsts = [bucket[0].global_ts for dest, bucket in self.retained.items() if len(dest) > 1 and bucket]
         return min(firsts, default=None)
 
-    def stands_in(self, ballot: Ballot) -> bool:
+    def is_in_ballot(self, ballot: Ballot) -> bool:
         """Whether this process is in the ballot and has promised no higher one."""
         return self.ballot == self.cballot == ballot and self.status is not Status.RECOVERING
 

@@ -36,8 +36,8 @@ from multicast.types import (
     Process,
     ReplicaId,
     Timestamp,
+    expand_dests,
     format_timestamp,
-    spread,
 )
 
 
@@ -107,7 +107,7 @@ def _proposed(message: object) -> Iterator[tuple[MessageId, Destinations, bytes,
         for mid, dest, payload, ack_below, _ in zip(*message.local, strict=True):
             yield mid, dest, payload, ack_below
     elif isinstance(message, Accept) and message.payloads:
-        dests = spread(message.dests, len(message.mids))
+        dests = expand_dests(message.dests, len(message.mids))
         yield from zip(message.mids, dests, message.payloads, message.ack_below, strict=True)
 
 
@@ -240,8 +240,8 @@ class Execution(Checker):
         if isinstance(message, (HeartbeatAck, NewLeaderAck)):
             before, executed = self._reported[host.me], host.commit.checkpoint.executed
             if not before <= message.executed <= executed:
-                places = ", ".join(map(format_timestamp, (before, message.executed, executed)))
-                raise Violation("Execution", f"{host.me} reported, reports, has executed: {places}")
+                watermarks = ", ".join(map(format_timestamp, (before, message.executed, executed)))
+                raise Violation("Execution", f"{host.me} reported, reports, has executed: {watermarks}")
             self._reported[host.me] = message.executed
 
     def delivered(self, host: Host, delivery: Delivery) -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from multicast.client import Refused, Reply, Sender
+from multicast.client import MulticastRefused, Reply, Sender
 from multicast.messages import Hint, Members, Message
 from multicast.sim.checkers import Multicasts
 from multicast.sim.host import Observer
@@ -111,7 +111,7 @@ class SimClient:
         """An answer, or a hint."""
         if not self.alive:
             return
-        assert isinstance(message, (Reply, Refused, Hint, Members))
+        assert isinstance(message, (Reply, MulticastRefused, Hint, Members))
         for observer in self._observers:
             observer.received(self.sender.client, sender, message)
         self.sender.step(message, self._loop.now)

@@ -55,7 +55,7 @@ GRID: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ConvoyLoad:
     """What is multicast in one run."""
 
     rate: float
@@ -78,7 +78,7 @@ class Load:
 
 
 @dataclass
-class Watch(Checker):
+class DeliveryTimes(Checker):
     """When messages are first delivered in each group, and last at a follower."""
 
     simulation: Exact
@@ -107,12 +107,12 @@ class Convoy(Exact):
     """One run: messages arrive as a Poisson process, each from a client that waits for nothing else."""
 
     def __init__(
-        self, protocol: type[Protocol], load: Load, *, replicas: int = 3, skew: float | None = None,
+        self, protocol: type[Protocol], load: ConvoyLoad, *, replicas: int = 3, skew: float | None = None,
         margin: float = 30.0, checkers: bool = True, seed: int = 0,
     ) -> None:  # fmt: skip
         """`margin`: for how many δ messages come before and after those that are measured."""
         self.load = load
-        self.watch = Watch(self)
+        self.watch = DeliveryTimes(self)
         groups = WORKLOADS[load.workload]
         walls = None if skew is None else (0.0,) * (groups - 1) + (skew,)
         self._random = random.Random(f"convoy {load.workload} {load.rate} {seed}")
@@ -272,7 +272,7 @@ class Curve:
 
 
 def curve(
-    protocol: type[Protocol], loads: Iterable[Load], *, seeds: int = 4, replicas: int = 3,
+    protocol: type[Protocol], loads: Iterable[ConvoyLoad], *, seeds: int = 4, replicas: int = 3,
     skew: float | None = None, checkers: bool = True,
 ) -> Curve:  # fmt: skip
     """One protocol's latencies at several loads. With `skew`, clocks are hybrid: see `delays.measure`."""
@@ -321,7 +321,7 @@ def _gauss(k: float) -> float:
 
 
 def study(
-    protocols: Mapping[str, type[Protocol]], loads: Sequence[Load], **options: Any
+    protocols: Mapping[str, type[Protocol]], loads: Sequence[ConvoyLoad], **options: Any
 ) -> Iterator[tuple[str, Curve]]:
     """The curve of each protocol, as soon as it is there. Options are those of `curve`."""
     for name, protocol in protocols.items():

@@ -18,7 +18,7 @@ from multicast.messages import Delivery, Message, about
 from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Checker
 from multicast.sim.clients import SimClient, Workload
-from multicast.sim.host import Disk, Host
+from multicast.sim.host import DiskDelays, Host
 from multicast.sim.network import Delays
 from multicast.sim.run import WALL_S, Scenario, Simulation
 from multicast.topology import Topology
@@ -63,7 +63,7 @@ class Probe(Checker):
     committed_at: dict[ReplicaId, float] = field(default_factory=dict)
     clocks: dict[ReplicaId, list[tuple[float, int]]] = field(default_factory=dict)
     global_ts: Timestamp | None = None
-    said: list[tuple[Process, Process, Message]] = field(default_factory=list)
+    messages: list[tuple[Process, Process, Message]] = field(default_factory=list)
     """Source, target, message."""
 
     @property
@@ -82,7 +82,7 @@ class Probe(Checker):
 
     def _note(self, source: Process, receivers: Sequence[Process], message: Any) -> None:
         if self.mid is not None and self.mid in about(message):
-            self.said += [(source, receiver, message) for receiver in receivers if receiver != source]
+            self.messages += [(source, receiver, message) for receiver in receivers if receiver != source]
 
     def stepped(self, host: Host, sender: Process, message: Message) -> None:
         """Note where a leader is with m."""
@@ -126,7 +126,7 @@ class Exact(Simulation):
         self.walls = walls
         scenario = Scenario(
             protocol=protocol, groups=groups, replicas=replicas, faults="none", timing=QUIET,
-            delays=Delays(DELTA_S, DELTA_S, 0.0), disk=Disk(0.0, 0.0, 1e9), skew=0.0, turn_s=0.0,
+            delays=Delays(DELTA_S, DELTA_S, 0.0), disk=DiskDelays(0.0, 0.0, 1e9), skew=0.0, turn_s=0.0,
             workload=Workload(clients=clients, messages=0, window=0, repeats=0.0), checkers=checkers,
             clock="logical" if walls is None else "hybrid",
         )  # fmt: skip
@@ -320,4 +320,4 @@ def cost(
     experiment = Experiment(protocol, groups, group_size(protocol, replicas))
     experiment.multicast(bytes(payload))
     experiment.rest()
-    return experiment.probe.said
+    return experiment.probe.messages

@@ -114,14 +114,14 @@ class _Plot:
     def name(self, usual: str) -> str:
         return self.names.get(usual, usual)
 
-    def label(self, text: str, places: Sequence[tuple[float, float]], colour: str) -> bool:
-        """Write it at one of the first places, where it overlaps no other label and hides few arrows.
+    def label(self, text: str, spots: Sequence[tuple[float, float]], colour: str) -> bool:
+        """Write it at one of the first spots, where it overlaps no other label and hides few arrows.
 
-        Nowhere, and False, if there is no such place.
+        Nowhere, and False, if there is no such spot.
         """
         half = _half_width(text)
         costs: list[tuple[float, _Box]] = []
-        for index, (x, y) in enumerate(places):
+        for index, (x, y) in enumerate(spots):
             box = (x - half, y - _FONT, x + half, y + 2)
             inside = box[0] >= _LEFT and box[2] <= self.width - 8
             if inside and not any(_overlap(box, other) for other in self.taken):
@@ -131,8 +131,8 @@ class _Plot:
         _, (left, top, right, bottom) = min(costs)
         self.taken.append((left, top, right, bottom))
         # A box and not an outline of the letters: it hides the lines between them, too.
-        place = f'x="{left:.1f}" y="{top + 1:.1f}" width="{right - left:.1f}" height="11.5"'
-        self.parts.append(f'<rect {place} rx="2" fill="#fff" fill-opacity="0.85"/>')
+        spot = f'x="{left:.1f}" y="{top + 1:.1f}" width="{right - left:.1f}" height="11.5"'
+        self.parts.append(f'<rect {spot} rx="2" fill="#fff" fill-opacity="0.85"/>')
         self.text((left + right) / 2, bottom - 2, text, f'text-anchor="middle" fill="{colour}"')
         return True
 
@@ -270,7 +270,7 @@ def _draw_axis(plot: _Plot) -> None:
 
 
 def _spans(plot: _Plot, process: Process, begin: str, ends: Sequence[str]) -> Iterator[tuple[float, float]]:
-    """The places, inside the window, from marks of one kind to the next one that ends it."""
+    """The spots, inside the window, from marks of one kind to the next one that ends it."""
     since: float | None = None
     marks = [m for m in plot.flow.events if isinstance(m, Mark) and m.process == process]
     for mark in [*marks, Mark(math.inf, process, ends[0], "")]:
@@ -366,10 +366,10 @@ def _label_arrow(plot: _Plot, arrow: Arrow, text: str) -> bool:
     """Name it where it passes between two lifelines; a long one nearer to its beginning."""
     x1, y1, x2, y2 = _ends(plot, arrow)
     between = [row + offset for row in plot.rows.values() for offset in (23, -23, 31, -31, 15, -15)]
-    places = [(x1 + (x2 - x1) * (y - y1) / (y2 - y1), y + 4) for y in between if (y - y1) * (y - y2) < 0]
+    spots = [(x1 + (x2 - x1) * (y - y1) / (y2 - y1), y + 4) for y in between if (y - y1) * (y - y2) < 0]
     best = y1 + math.copysign(max(_ROW / 2, 0.3 * abs(y2 - y1)), y2 - y1) + 4
-    places.sort(key=lambda place: abs(place[1] - best))
-    return plot.label(text, places, _COLOURS.get(_kind_of(arrow.message), "#555"))
+    spots.sort(key=lambda spot: abs(spot[1] - best))
+    return plot.label(text, spots, _COLOURS.get(_kind_of(arrow.message), "#555"))
 
 
 def _draw_marks(plot: _Plot, marks: Sequence[Mark]) -> None:
@@ -386,8 +386,8 @@ def _draw_marks(plot: _Plot, marks: Sequence[Mark]) -> None:
     for (x, y), mids in delivered.items():
         text = f"deliver {_list(plot, mids)}"
         aside = _half_width(text) + 7
-        places = [(x + dx, y + dy) for dx in (0, aside, -aside) for dy in (-8, 16)]
-        plot.label(text, [*places, (x + aside, y + 4)], "#222")
+        spots = [(x + dx, y + dy) for dx in (0, aside, -aside) for dy in (-8, 16)]
+        plot.label(text, [*spots, (x + aside, y + 4)], "#222")
 
 
 def _draw_legend(plot: _Plot, names: set[str]) -> float:

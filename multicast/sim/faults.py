@@ -83,14 +83,14 @@ class Nominate:
 
 
 @dataclass(frozen=True, slots=True)
-class Raise:
+class ClockJump:
     """Somebody has seen a later time than a replica's clock shows, by so much, and tells it."""
 
     replica: ReplicaId
     by: int
 
 
-Fault: TypeAlias = Raise | Nominate | Crash | Wipe | Outage | Cut | Heal | Reset | Stall | ClientDeath
+Fault: TypeAlias = ClockJump | Nominate | Crash | Wipe | Outage | Cut | Heal | Reset | Stall | ClientDeath
 
 
 def schedule(
@@ -148,7 +148,7 @@ class _Draw:
     def nominations(self) -> None:
         for _ in range(2 * len(self.topology.groups)):
             self.add(Nominate(self.rng.choice(self.replicas)))
-            self.add(Raise(self.rng.choice(self.replicas), self.rng.choice((1, 10, 5000))))
+            self.add(ClockJump(self.rng.choice(self.replicas), self.rng.choice((1, 10, 5000))))
 
     def partitions(self) -> None:
         self.nominations()

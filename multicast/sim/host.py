@@ -27,7 +27,7 @@ from multicast.types import NO_TIMESTAMP, ClientId, MessageId, Process, ReplicaI
 
 
 @dataclass(slots=True)
-class Snapshot:
+class LogSnapshot:
     """The application's whole state, for a replica that is too far behind."""
 
     checkpoint: Checkpoint
@@ -43,7 +43,7 @@ class Commit:
 
 
 @dataclass(slots=True)
-class Batch:
+class RecordBatch:
     """Records that become durable together, and what waits for that."""
 
     records: list[Record]
@@ -94,7 +94,7 @@ class Observer(Interface):
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class DiskDelays:
     """How long a batch takes to become durable, in seconds, and how often the state is committed."""
 
     least_s: float = 0.0002
@@ -127,7 +127,7 @@ class Host:
         rng: random.Random,
         observers: Sequence[Observer],
         timing: Timing,
-        disk: Disk,
+        disk: DiskDelays,
         skew: float = 0.0,
         turn_s: float = 0.0,
         wall_s: float | None = None,
@@ -156,15 +156,15 @@ class Host:
         self.log: list[Delivery] = []
         self.executed = NO_TIMESTAMP
         """Up to where the application has executed what it has delivered."""
-        self.places: dict[MessageId, Timestamp] = {}
+        self.positions: dict[MessageId, Timestamp] = {}
         self.stalled_until = 0.0
         self.gone = False
         """Its disk is lost: nobody will ever be this replica again."""
         self.evicts: ReplicaId | None = None
         """A member that is well, and whose place an operator wants it to take."""
-        self.place = ""
+        self.address = ""
         self.violation: Exception | None = None
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[RecordBatch] = deque()
         self._life = 0
         self._wake_at = float("inf")
         self._wake_local = 0.0
@@ -186,13 +186,13 @@ class Host:
         self._wake_at = float("inf")
         start = Start(
             self.me, self._topology, self._rng, self.local(self._loop.now),
-            self._timing, self.durable, self.commit.checkpoint, place=self.place, evicts=self.evicts,
+            self._timing, self.durable, self.commit.checkpoint, address=self.address, evicts=self.evicts,
             wall_s=self._wall_s,
         )  # fmt: skip
         self.replica = self._protocol(start)
         del self.log[self.commit.length :]
         self.executed = self.commit.checkpoint.executed
-        self.places = {delivery.mid: delivery.global_ts for delivery in self.log}
+        self.positions = {delivery.mid: delivery.global_ts for delivery in self.log}
         for observer in self._observers:
             observer.restarted(self)
         self.tick(self._life)
@@ -212,7 +212,7 @@ class Host:
         replica = self.replica
         if replica is None:
             return
-        if isinstance(message, Snapshot):
+        if isinstance(message, LogSnapshot):
             for observer in self._observers:
                 observer.received(self.me, sender, message)
             self._drain()
@@ -221,7 +221,7 @@ class Host:
                 self.executed = message.checkpoint.executed
                 for batch in self._batches:
                     batch.reported = False
-                self.places = {delivery.mid: delivery.global_ts for delivery in self.log}
+                self.positions = {delivery.mid: delivery.global_ts for delivery in self.log}
                 for observer in self._observers:
                     observer.installed(self)
         else:
@@ -283,7 +283,7 @@ class Host:
             for target, _ in ready.transfers:
                 self._send((target,), self.snapshot())
             if ready.persist or ready.promise:
-                self._write(Batch(ready.persist, ready.promise))
+                self._write(RecordBatch(ready.persist, ready.promise))
             if not self._own:
                 break
             sender, own = self._own.popleft()
@@ -294,24 +294,24 @@ class Host:
             self._wake_local = min(ready.wake_at, self.local(wake_at) + 1e-6)
             self._loop.at(wake_at, self.tick, self._life)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> LogSnapshot:
         """The application's state, which may have executed more than is durable."""
         assert self.replica is not None
         checkpoint = dataclasses.replace(self.replica.checkpoint(), executed=self.executed)
-        return Snapshot(checkpoint, tuple(self.log))
+        return LogSnapshot(checkpoint, tuple(self.log))
 
-    def _send(self, receivers: Sequence[Process], message: Message | Reply | Snapshot) -> None:
+    def _send(self, receivers: Sequence[Process], message: Message | Reply | LogSnapshot) -> None:
         for observer in self._observers:
             observer.sent(self, receivers, message)
         for receiver in receivers:
-            if receiver == self.me and not isinstance(message, Reply | Snapshot):
+            if receiver == self.me and not isinstance(message, Reply | LogSnapshot):
                 self._own.append((self.me, message))
             else:
                 self._network.send(self.me, receiver, message)
 
     def _deliver(self, delivery: Delivery) -> None:
         self.log.append(delivery)
-        self.places[delivery.mid] = delivery.global_ts
+        self.positions[delivery.mid] = delivery.global_ts
         for observer in self._observers:
             observer.delivered(self, delivery)
         assert self.replica is not None
@@ -319,10 +319,10 @@ class Host:
             self._reply(delivery.mid)
 
     def _reply(self, mid: MessageId) -> None:
-        place = self.places.get(mid, NO_TIMESTAMP)
-        self._send((mid.client,), Reply((mid,), self.me.group, (place,)))
+        position = self.positions.get(mid, NO_TIMESTAMP)
+        self._send((mid.client,), Reply((mid,), self.me.group, (position,)))
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: RecordBatch) -> None:
         """Hand a batch to the disk. An idle disk without delay is durable at once."""
         busy = bool(self._batches)
         if not busy and not batch.records and batch.commit is None:
@@ -352,7 +352,7 @@ class Host:
             self._sync()
         self._drain()
 
-    def _durable(self, batch: Batch) -> None:
+    def _durable(self, batch: RecordBatch) -> None:
         self.durable.apply(batch.records)
         if batch.commit is not None:
             self.commit = batch.commit
@@ -376,6 +376,6 @@ class Host:
         self.executed = execute(self.log, self.executed, self.late)
         if len(self.log) > self.commit.length or self.executed > self.commit.checkpoint.executed:
             checkpoint = dataclasses.replace(self.snapshot().checkpoint, entries=())
-            self._write(Batch([], [], Commit(checkpoint, len(self.log))))
+            self._write(RecordBatch([], [], Commit(checkpoint, len(self.log))))
             self._drain()
         self._loop.at(self._loop.now + self._disk.commit_s, self._commit, life)

@@ -20,19 +20,19 @@ from multicast.sim.checkers import Checker, Execution, Genuine, Memberships, Mul
 from multicast.sim.clients import SimClient, Workload
 from multicast.sim.faults import (
     ClientDeath,
+    ClockJump,
     Crash,
     Cut,
     Fault,
     Heal,
     Nominate,
     Outage,
-    Raise,
     Reset,
     Stall,
     Wipe,
     schedule,
 )
-from multicast.sim.host import Disk, Host
+from multicast.sim.host import DiskDelays, Host
 from multicast.sim.invariants import invariants_of
 from multicast.sim.network import Delays, Loop, Network
 from multicast.topology import Topology
@@ -59,7 +59,7 @@ class Scenario:
     workload: Workload = field(default_factory=Workload)
     timing: Timing = field(default_factory=Timing)
     delays: Delays = field(default_factory=Delays)
-    disk: Disk = field(default_factory=Disk)
+    disk: DiskDelays = field(default_factory=DiskDelays)
     skew: float = 0.05
     turn_s: float = 0.002
     """The longest turn of a replica's loop: what arrives within one is handled before anything is sent."""
@@ -208,7 +208,7 @@ class Simulation:
                 self.network.reset(self.now_at(source), self.now_at(target))
             case Nominate(replica):
                 self.hosts[self.now_at(replica)].nominate()
-            case Raise(replica, by):
+            case ClockJump(replica, by):
                 self.raise_clock(self.now_at(replica), by)
             case Stall(replica, for_s):
                 self.hosts[self.now_at(replica)].stalled_until = self.loop.now + for_s
@@ -251,7 +251,7 @@ class Simulation:
         membership = self.topology.membership(replica.group)
         members = membership.current.members
         return (
-            membership.settled and len(members) > 2 and replica in membership.current.bit
+            membership.is_complete and len(members) > 2 and replica in membership.current.bit
             and not any(self.hosts[member].gone for member in members)
         )  # fmt: skip
 
@@ -295,7 +295,7 @@ class Simulation:
         for host in self.hosts.values():
             host.start()
 
-    def settled(self) -> bool:
+    def converged(self) -> bool:
         """Whether all clients are done, and every replica has delivered all its group ever will."""
         if not all(client.idle for client in self.clients.values()):
             return False
@@ -318,7 +318,7 @@ class Simulation:
     def _is_whole(self, membership: Membership) -> bool:
         """Whether every lost member has been replaced."""
         members = membership.current.members
-        return membership.settled and not any(self.hosts[member].gone for member in members)
+        return membership.is_complete and not any(self.hosts[member].gone for member in members)
 
     def run(self) -> Outcome:
         """Both phases, and what is left to check at the end."""
@@ -347,7 +347,7 @@ class Simulation:
         self.start()
         self.run_until(lambda: False, until_s + 3.0)
         self.heal()
-        if not self.run_until(self.settled, self.loop.now + self.heal_s):
+        if not self.run_until(self.converged, self.loop.now + self.heal_s):
             raise Violation("Termination", self._what_is_missing())
         self._check_end()
 

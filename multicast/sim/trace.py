@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from multicast.client import Refused, Reply
+from multicast.client import MulticastRefused, Reply
 from multicast.errors import InvalidArgument
 from multicast.messages import (
     Accept,
@@ -33,16 +33,16 @@ from multicast.messages import (
     NewLeaderAck,
     NewState,
     NewStateAck,
-    Part,
     Phase2a,
     Phase2b,
     PreVote,
     PreVoteAck,
     Propose,
+    StatePart,
 )
 from multicast.sim.checkers import Checker
 from multicast.sim.faults import ClientDeath, Cut, Fault, Heal, Nominate, Reset, Stall
-from multicast.sim.host import Host, Snapshot
+from multicast.sim.host import Host, LogSnapshot
 from multicast.sim.network import Loop
 from multicast.types import ClientId, MessageId, Process, ReplicaId, format_timestamp
 
@@ -63,10 +63,12 @@ BOOKKEEPING: Final = (Heartbeat, HeartbeatAck, PreVote, PreVoteAck, Executed, Ca
 
 LINE_MAX: Final = 120
 
-_PAPER_NAMES: Final[dict[type, str]] = {
+_NAMES: Final[dict[type, str]] = {
     NewLeader: "NEWLEADER",
     NewLeaderAck: "NEWLEADER_ACK",
     NewStateAck: "NEWSTATE_ACK",
+    LogSnapshot: "SNAPSHOT",
+    MulticastRefused: "REFUSED",
 }
 
 
@@ -143,7 +145,7 @@ class Flow:
         return self.ended_at - arrow.at > self.slowest_s + 1e-9  # rounding is not a delay
 
 
-class Recorder(Checker):
+class FlowRecorder(Checker):
     """An observer that writes down a run. Give it the simulation's `loop` before the run starts."""
 
     def __init__(self, loop: Loop | None = None) -> None:
@@ -293,7 +295,7 @@ def name_of(message: object) -> str:
         case Phase2b(_, mids, clocks):
             return f"2B {_questions(mids, clocks.mids)}"
     kind = type(message)
-    return _PAPER_NAMES.get(kind) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).upper()
+    return _NAMES.get(kind) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).upper()
 
 
 def _questions(local: Sequence[MessageId], clocks: Sequence[MessageId]) -> str:
@@ -328,8 +330,8 @@ def describe(message: object) -> str:
             votes = (f"{mid} lts" for mid in mids)
             return f"{', '.join([*votes, *_passes(clocks)])} {ballot}"
         case Deliver(ballot, previous, run):
-            places = ", ".join(f"{mid} lts {ts(local_ts)} gts {ts(gts)}" for mid, local_ts, gts in run)
-            return f"{places} {ballot} after {ts(previous)}"
+            decisions = ", ".join(f"{mid} lts {ts(local_ts)} gts {ts(gts)}" for mid, local_ts, gts in run)
+            return f"{decisions} {ballot} after {ts(previous)}"
         case NewLeaderAck(ballot, cballot, clock, executed, part, entries):
             known = f"cballot {cballot} clock {clock} executed {ts(executed)}"
             return f"{ballot} {known}, {_pieces(part, entries)}"
@@ -346,7 +348,7 @@ def describe(message: object) -> str:
         case MembersWanted(group):
             return f"g{group}"
         case Members(membership):
-            state = "settled" if membership.settled else "changing"
+            state = "settled" if membership.is_complete else "changing"
             return f"g{membership.group} configuration {membership.current.number}, {state}"
         case Heartbeat(ballot, last_delivered):
             return f"{ballot} delivered {ts(last_delivered)}"
@@ -358,13 +360,11 @@ def describe(message: object) -> str:
             return f"{_count(deliveries, 'delivery', 'deliveries')}, sender at {ts(last_delivered)}"
         case Executed(group, watermark):
             return f"g{group} up to {ts(watermark)}"
-        case Snapshot(log=log):
+        case LogSnapshot(log=log):
             return _count(log, "delivery", "deliveries")
-        case Reply(mids, group, places):
-            return ", ".join(
-                f"{mid} g{group} gts {ts(place)}" for mid, place in zip(mids, places, strict=True)
-            )
-        case Refused(mid, group, reason):
+        case Reply(mids, group, positions):
+            return ", ".join(f"{mid} g{group} gts {ts(at)}" for mid, at in zip(mids, positions, strict=True))
+        case MulticastRefused(mid, group, reason):
             return f"{mid} g{group}: {reason}"
         case _:
             return ""
@@ -378,7 +378,7 @@ def _count(things: Sequence[object], one: str, many: str) -> str:
     return f"{len(things)} {one if len(things) == 1 else many}"
 
 
-def _pieces(part: Part, entries: Sequence[object]) -> str:
+def _pieces(part: StatePart, entries: Sequence[object]) -> str:
     piece = f" (part {part.index + 1}/{part.count})" if part.count > 1 else ""
     return _count(entries, "entry", "entries") + piece
 

@@ -21,11 +21,11 @@ from multicast.skeen.ftskeen import FtSkeen
 class FastCast(FtSkeen):
     """One process of FastCast."""
 
-    def _spread(self, entry: Entry) -> None:
-        super()._spread(entry)
+    def _send_proposal(self, entry: Entry) -> None:
+        super()._send_proposal(entry)
         if len(entry.dest) > 1:  # else there is nobody to tell
             self._note(entry, self.me, entry.local_ts, decided=False)
-            self._tell(entry)
+            self._queue_propose(entry)
             if not entry.missing:
                 self._advance(entry)
 

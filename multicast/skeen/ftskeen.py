@@ -61,9 +61,9 @@ class FtSkeen(Replica[Entry]):
         self._handlers[Phase2b] = self.on_phase_2b
         self.consensus = Consensus(self.me, self.configuration, self.timing)
         self.consensus.ready = self._ready
-        self.said: dict[GroupId, list[Entry]] = {}
+        self.proposals_due: dict[GroupId, list[Entry]] = {}
         """What the leaders of other groups are to hear of with the next PROPOSE."""
-        self.answers: dict[ReplicaId, list[Entry]] = {}
+        self.answers_due: dict[ReplicaId, list[Entry]] = {}
         """The same for those who asked, whether they lead or not."""
 
     def new_entry(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> Entry:
@@ -77,32 +77,32 @@ class FtSkeen(Replica[Entry]):
         return ready
 
     def _flush(self) -> None:
-        if self.said:
-            said, self.said = self.said, {}
-            for group, entries in said.items():
+        if self.proposals_due:
+            due, self.proposals_due = self.proposals_due, {}
+            for group, entries in due.items():
                 self._send_propose(self.leader_of(group), entries)
-        if self.answers:
-            answers, self.answers = self.answers, {}
+        if self.answers_due:
+            answers, self.answers_due = self.answers_due, {}
             for asker, entries in answers.items():
                 self._send_propose(asker, entries)
         self.consensus.flush()
 
     # Figure skeen, at a leader
 
-    def _spread(self, entry: Entry) -> None:
+    def _send_proposal(self, entry: Entry) -> None:
         """The message has its local timestamp: it counts when the group has decided it."""
         entry.phase = ACCEPTED
         self.consensus.propose(_local_timestamp(entry))
 
-    def _tell(self, entry: Entry) -> None:
+    def _queue_propose(self, entry: Entry) -> None:
         """PROPOSE is to go to the leaders of the other destinations."""
-        said = self.said
+        due = self.proposals_due
         for group in entry.dest:
             if group != self.group:
-                if group in said:
-                    said[group].append(entry)
+                if group in due:
+                    due[group].append(entry)
                 else:
-                    said[group] = [entry]
+                    due[group] = [entry]
 
     def _send_propose(self, receiver: ReplicaId, entries: Sequence[Entry]) -> None:
         group, most = self.group, self.timing.part_entries
@@ -141,8 +141,8 @@ class FtSkeen(Replica[Entry]):
         found = list(map(self.entries.get, mids))
         for entry, (mid, dest, local_ts, decided) in zip(found, zip(*columns, strict=True), strict=True):
             if not local_ts or group_of(local_ts) != group:
-                place = format_timestamp(local_ts)
-                raise PeerViolation(f"PROPOSE of {mid} at {place} for group {group} came from {sender}")
+                shown = format_timestamp(local_ts)
+                raise PeerViolation(f"PROPOSE of {mid} at {shown} for group {group} came from {sender}")
             if entry is None:
                 self.topology.check_destinations(dest)
                 if self.group not in dest or group not in dest:
@@ -221,11 +221,11 @@ class FtSkeen(Replica[Entry]):
             if entry.asked:
                 self.consensus.repeat_clock(entry.mid, entry.asked)
             if self._may_speak(entry):
-                self._tell(entry)
+                self._queue_propose(entry)
             self._advance(entry)
             self._deliver_committed()
         elif isinstance(asker, ReplicaId) and self._may_speak(entry):
-            self.answers.setdefault(asker, []).append(entry)
+            self.answers_due.setdefault(asker, []).append(entry)
 
     def _may_speak(self, entry: Entry) -> bool:
         """Whether other groups may hear of our local timestamp."""
@@ -258,8 +258,8 @@ class FtSkeen(Replica[Entry]):
         for mid, dest, ts in zip(mids, dests, local_ts, strict=True):
             self.topology.check_destinations(dest)
             if not (self.group in dest and ts and group_of(ts) == self.group):
-                place = format_timestamp(ts)
-                raise PeerViolation(f"{sender} proposes {place} for {mid} to groups {dest}")
+                found = format_timestamp(ts)
+                raise PeerViolation(f"{sender} proposes {found} for {mid} to groups {dest}")
 
     def _accept(self, local: LocalTimestamps) -> tuple[LocalTimestamps, list[MessageId]]:
         """Take over our leader's local timestamps. To vote for: what is new, and what is on our disk."""
@@ -302,7 +302,7 @@ class FtSkeen(Replica[Entry]):
         for mid in local:
             entry = entries[mid]
             self._note(entry, self.me, entry.local_ts, decided=True)
-            self._tell(entry)
+            self._queue_propose(entry)
             decided.append(entry)
         for mid, global_ts in clocks:
             entry = entries[mid]

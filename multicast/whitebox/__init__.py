@@ -5,7 +5,7 @@
 """
 
 from multicast.whitebox.entry import Entry
-from multicast.whitebox.everywhere import Everywhere
+from multicast.whitebox.everywhere import DeliverEverywhere
 from multicast.whitebox.normal import WhiteBox
 
-__all__ = ["Entry", "Everywhere", "WhiteBox"]
+__all__ = ["DeliverEverywhere", "Entry", "WhiteBox"]

@@ -18,7 +18,7 @@ from multicast.types import (
 )
 
 
-class Bal:
+class BallotVector:
     """Bal, the ballots of a message's proposals, and who votes in them.
 
     While leaders stay the same, so does this object: one for all messages to the same destinations. So
@@ -65,14 +65,14 @@ class Bal:
         )
 
 
-class Table:
+class AckBallots:
     """The ballots that an acknowledgement names, one of each group; and Bal of messages to some of these."""
 
     __slots__ = ("ballots", "bals")
 
     def __init__(self, vector: Vector) -> None:
         self.ballots: dict[GroupId, Ballot] = {ballot.leader.group: ballot for ballot in vector}
-        self.bals: dict[Destinations, Bal] = {}
+        self.bals: dict[Destinations, BallotVector] = {}
         """Those that were asked for."""
 
 
@@ -97,7 +97,7 @@ class Entry(process.Entry):
         self.asked_at = 0.0
         self.ballots = [NO_BALLOT] * groups
         """In the order of dest, the highest ballot that has proposed: it replaces the older ones."""
-        self.bal: Bal | None = None
+        self.bal: BallotVector | None = None
         """Bal of the proposals accepted last."""
         self.votes = 0
         """At a leader: who has acknowledged these proposals, as bits of `bal`."""

@@ -27,7 +27,7 @@ from multicast.errors import PeerViolation
 from multicast.messages import Accept, AcceptAck, Decision, Deliveries, Heartbeat, NewState
 from multicast.protocol import Start
 from multicast.types import NO_TIMESTAMP, MessageId, Phase, Process, ReplicaId, Status, Timestamp, timestamp
-from multicast.whitebox.entry import Bal, Entry, Table
+from multicast.whitebox.entry import AckBallots, BallotVector, Entry
 from multicast.whitebox.normal import CACHED_MAX, WhiteBox
 
 START = Phase.START
@@ -37,7 +37,7 @@ LEADER = Status.LEADER
 FOLLOWER = Status.FOLLOWER
 
 
-class Everywhere(WhiteBox):
+class DeliverEverywhere(WhiteBox):
     """The white-box protocol, where followers deliver as soon as leaders."""
 
     def __init__(self, start: Start) -> None:
@@ -49,13 +49,13 @@ class Everywhere(WhiteBox):
         """At a follower: once it has delivered this much, it knows all that is yet to be delivered."""
         self.promised_upto: Timestamp | None = None
         """At a follower: what the leader had delivered at the heartbeat before the last."""
-        self.overtaking: dict[MessageId, dict[ReplicaId, Table]] = {}
+        self.overtaking: dict[MessageId, dict[ReplicaId, AckBallots]] = {}
         """At a follower: who has acknowledged, in these ballots, what nobody has proposed here yet."""
         super().__init__(start)
         self._follow()
 
     @property
-    def tells_clients(self) -> bool:
+    def answers_clients(self) -> bool:
         """Everyone is among the first. A client hears it first from whoever is nearest."""
         return self._counts()
 
@@ -64,10 +64,10 @@ class Everywhere(WhiteBox):
     def _counts(self) -> bool:
         return self.status is LEADER or self.status is FOLLOWER
 
-    def _counting(self, bal: Bal) -> Sequence[ReplicaId]:
+    def _counting(self, bal: BallotVector) -> Sequence[ReplicaId]:
         return bal.voters
 
-    def _tell_followers(self, previous: Timestamp, run: Sequence[Decision]) -> None:
+    def _send_deliver(self, previous: Timestamp, run: Sequence[Decision]) -> None:
         """They know."""
 
     def _pending(self) -> tuple[Timestamp, Timestamp]:
@@ -152,26 +152,26 @@ class Everywhere(WhiteBox):
             elif entry.phase is not COMMITTED and self.queue.holder(local_ts) is not entry:
                 self.queue.propose(local_ts, entry)
 
-    def _count(self, sender: ReplicaId, message: AcceptAck, table: Table) -> None:
+    def _count(self, sender: ReplicaId, message: AcceptAck, acked_in: AckBallots) -> None:
         """Lines 18-24, at every process."""
         if self.status is FOLLOWER and sender == self.cballot.leader:
             self._hear(message.issued, message.issued)
-        super()._count(sender, message, table)
+        super()._count(sender, message, acked_in)
         if self.status is FOLLOWER:
-            self._keep_overtaking(sender, message, table)
+            self._keep_overtaking(sender, message, acked_in)
 
-    def _keep_overtaking(self, sender: ReplicaId, message: AcceptAck, table: Table) -> None:
+    def _keep_overtaking(self, sender: ReplicaId, message: AcceptAck, acked_in: AckBallots) -> None:
         """Proposals come from others than acknowledgements: nobody would repeat these to a follower."""
         for mid in message.mids:
             if mid not in self.entries and not self.delivered_ids.find(mid):
                 if len(self.overtaking) >= CACHED_MAX:
                     self.overtaking.clear()
-                self.overtaking.setdefault(mid, {})[sender] = table
+                self.overtaking.setdefault(mid, {})[sender] = acked_in
 
     def _count_overtaking(self, mids: Sequence[MessageId]) -> None:
         for mid in mids:
-            for sender, table in self.overtaking.pop(mid, {}).items():
-                super()._count(sender, AcceptAck((mid,), sender.group, ()), table)
+            for sender, acked_in in self.overtaking.pop(mid, {}).items():
+                super()._count(sender, AcceptAck((mid,), sender.group, ()), acked_in)
 
     def on_heartbeat(self, sender: Process, message: Heartbeat) -> None:
         """See again, if what may be unknown is delivered at the leader."""

@@ -27,10 +27,10 @@ from multicast.types import (
     Status,
     Timestamp,
     Vector,
-    spread,
+    expand_dests,
     time_of,
 )
-from multicast.whitebox.entry import Bal, Entry, Table
+from multicast.whitebox.entry import AckBallots, BallotVector, Entry
 
 START = Phase.START
 ACCEPTED = Phase.ACCEPTED
@@ -49,11 +49,11 @@ class WhiteBox(Replica[Entry]):
     """How a message gets its timestamps while leaders are stable."""
 
     def __init__(self, start: Start) -> None:
-        self.bals: dict[Vector, Bal] = {}
+        self.bals: dict[Vector, BallotVector] = {}
         """Every Bal lately heard of: there is one object for each, until the caches start over."""
-        self.lately: dict[Destinations, Bal] = {}
+        self.lately: dict[Destinations, BallotVector] = {}
         """Of these, by destinations, the one in which something was accepted last."""
-        self.tables: dict[Vector, Table] = {}
+        self.ack_ballots: dict[Vector, AckBallots] = {}
         """The ballots of acknowledgements lately heard of."""
         self.checked: dict[GroupId, set[Destinations]] = {}
         """Destinations that were found to be in order, by who else is among them."""
@@ -61,11 +61,11 @@ class WhiteBox(Replica[Entry]):
         """At a leader: what is to be proposed, or proposed again, with the next ACCEPTs."""
         self.named: Vector = ()
         """The ballots that acknowledgements named last, one of each group."""
-        self.together: set[Bal] = set()
+        self.together: set[BallotVector] = set()
         """Every Bal that is among these."""
         self.issued = NO_TIMESTAMP
         """At a leader: the last local timestamp that it has proposed in its ballot."""
-        self.acked: dict[Bal, list[MessageId]] = {}
+        self.acked: dict[BallotVector, list[MessageId]] = {}
         """Messages accepted and not yet acknowledged, by their ballots."""
         super().__init__(start)
         self._handlers[Accept] = self.on_accept
@@ -75,11 +75,11 @@ class WhiteBox(Replica[Entry]):
         """An entry in START."""
         return Entry(mid, dest, payload, ack_below)
 
-    def _spread(self, entry: Entry) -> None:
+    def _send_proposal(self, entry: Entry) -> None:
         self.proposed.append(entry)
 
     def _repeat(self, entry: Entry, asker: Process) -> None:
-        self._spread(entry)
+        self._send_proposal(entry)
 
     def _flush(self) -> None:
         """Lines 9 and 17, for all that has been proposed and accepted since the last time."""
@@ -150,7 +150,7 @@ class WhiteBox(Replica[Entry]):
             what = f"ACCEPT of {_names(mids)} for group {group} in ballot {message.ballot}"
             raise PeerViolation(f"{what} came from {sender}")
         count = len(mids)
-        dests = spread(message.dests, count)
+        dests = expand_dests(message.dests, count)
         lengths = len(dests), len(message.local_ts), len(message.payloads), len(message.ack_below)
         given = count if group == self.group else 0
         if not count or lengths != (count, count, given, given):
@@ -175,7 +175,7 @@ class WhiteBox(Replica[Entry]):
         group, ballot = message.group, message.ballot
         own = group == self.group
         entries, orphans, find, now = self.entries, self.orphans, self.delivered_ids.find, self.now
-        dests = spread(message.dests, len(message.mids))
+        dests = expand_dests(message.dests, len(message.mids))
         payloads: Iterable[bytes | None] = message.payloads or repeat(None)
         below = message.ack_below or repeat(0)
         complete: list[Entry] = []
@@ -221,10 +221,10 @@ class WhiteBox(Replica[Entry]):
             return
         group, lately, acked = self.group, self.lately, self.acked
         accepted: list[Entry] = []
-        again: dict[Bal, list[MessageId]] = {}
+        again: dict[BallotVector, list[MessageId]] = {}
         highest = NO_TIMESTAMP
         last: Destinations = ()
-        bal: Bal | None = None
+        bal: BallotVector | None = None
         at = 0
         for entry in run:
             dest = entry.dest
@@ -270,7 +270,7 @@ class WhiteBox(Replica[Entry]):
                     ((leader,), AcceptAck(tuple(mids), group, bal.vector, self.issued))
                 )
 
-    def _note(self, bal: Bal) -> None:
+    def _note(self, bal: BallotVector) -> None:
         """These leaders are at work."""
         bal.noted = True
         for group, ballot in zip(bal.dest, bal.vector, strict=True):
@@ -284,17 +284,17 @@ class WhiteBox(Replica[Entry]):
         """
         return entry.local_ts != own
 
-    def _bal(self, vector: Vector) -> Bal:
+    def _bal(self, vector: Vector) -> BallotVector:
         """The one object for these ballots."""
         bal = self.bals.get(vector)
         if bal is None:
             if len(self.bals) >= CACHED_MAX:
                 self.bals.clear()
                 self.lately.clear()
-                self.tables.clear()
+                self.ack_ballots.clear()
                 self.together.clear()
             voters = [self.topology.configuration(b.leader.group, b.configuration) for b in vector]
-            bal = self.bals[vector] = Bal(vector, voters, self.group)
+            bal = self.bals[vector] = BallotVector(vector, voters, self.group)
         return bal
 
     def _leave_ballot(self) -> None:
@@ -302,7 +302,7 @@ class WhiteBox(Replica[Entry]):
         self.issued = NO_TIMESTAMP
         super()._leave_ballot()
 
-    def _send_accept_ack(self, acked: dict[Bal, list[MessageId]]) -> None:
+    def _send_accept_ack(self, acked: dict[BallotVector, list[MessageId]]) -> None:
         """Line 17, to the leader of every destination. One message names one ballot of each group."""
         promise = self._ready.promise
         while acked:
@@ -328,58 +328,58 @@ class WhiteBox(Replica[Entry]):
                     promise.append(((receiver,), AcceptAck(tuple(share), self.group, ballots, self.issued)))
             acked = later
 
-    def _name(self, acked: dict[Bal, list[MessageId]]) -> dict[Bal, list[MessageId]]:
+    def _name(self, acked: dict[BallotVector, list[MessageId]]) -> dict[BallotVector, list[MessageId]]:
         """Choose the ballots to name, those of last time if possible; the rest must be named apart."""
-        table = {ballot.leader.group: ballot for ballot in self.named}
-        if any(table.get(g, b) != b for bal in acked for g, b in zip(bal.dest, bal.vector, strict=True)):
-            table.clear()
+        by_group = {ballot.leader.group: ballot for ballot in self.named}
+        if any(by_group.get(g, b) != b for bal in acked for g, b in zip(bal.dest, bal.vector, strict=True)):
+            by_group.clear()
             self.together.clear()
-        later: dict[Bal, list[MessageId]] = {}
+        later: dict[BallotVector, list[MessageId]] = {}
         for bal, mids in acked.items():
             pairs = list(zip(bal.dest, bal.vector, strict=True))
-            if any(table.get(group, ballot) != ballot for group, ballot in pairs):
+            if any(by_group.get(group, ballot) != ballot for group, ballot in pairs):
                 later[bal] = mids
             else:
-                table.update(pairs)
+                by_group.update(pairs)
                 self.together.add(bal)
-        self.named = tuple([table[group] for group in sorted(table)])
+        self.named = tuple([by_group[group] for group in sorted(by_group)])
         return later
 
     def _counts(self) -> bool:
         """Whether this process counts acknowledgements."""
         return self.status is LEADER
 
-    def _counting(self, bal: Bal) -> Sequence[ReplicaId]:
+    def _counting(self, bal: BallotVector) -> Sequence[ReplicaId]:
         """Who counts acknowledgements in these ballots."""
         return bal.leaders
 
     def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
         """Lines 18-24: a quorum of every destination, with us in it, accepted the same proposals."""
-        table = self._check_accept_ack(sender, message)
-        if self._counts() and table.ballots.get(self.group) == self.cballot:
-            self._count(sender, message, table)
+        acked_in = self._check_accept_ack(sender, message)
+        if self._counts() and acked_in.ballots.get(self.group) == self.cballot:
+            self._count(sender, message, acked_in)
 
-    def _check_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> Table:
+    def _check_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> AckBallots:
         """The ballots that it names. Raise, with nothing changed, if no process would say this."""
         if sender.group == message.group:
-            table = self.tables.get(message.ballots) or self._table(message.ballots)
-            if sender.group in table.ballots:
-                return table
+            acked_in = self.ack_ballots.get(message.ballots) or self._ack_ballots(message.ballots)
+            if sender.group in acked_in.ballots:
+                return acked_in
         what = f"ACCEPT_ACK of {_names(message.mids)} for group {message.group}"
         raise PeerViolation(f"{what} came from {sender}")
 
-    def _count(self, sender: ReplicaId, message: AcceptAck, table: Table) -> None:
+    def _count(self, sender: ReplicaId, message: AcceptAck, acked_in: AckBallots) -> None:
         """Commit what this acknowledgement completes, and deliver what may be delivered."""
         commit = self.queue.commit
         last: Destinations = ()
-        bal: Bal | None = None
+        bal: BallotVector | None = None
         bit = 0
         for entry in map(self.entries.get, message.mids):
             if entry is None or entry.phase is COMMITTED:
                 continue
             if entry.dest is not last:
                 last = entry.dest
-                bal = table.bals.get(last) or self._bal_of(last, table)
+                bal = acked_in.bals.get(last) or self._bal_of(last, acked_in)
                 bit = 0 if bal is None else bal.bits.get(sender, 0)
             if bal is None:
                 continue
@@ -402,26 +402,26 @@ class WhiteBox(Replica[Entry]):
                 commit(entry.local_ts, entry.global_ts)
         self._deliver_committed()
 
-    def _table(self, ballots: Vector) -> Table:
+    def _ack_ballots(self, ballots: Vector) -> AckBallots:
         """These ballots by group. Raise if no process would name them together."""
         groups = tuple([ballot.leader.group for ballot in ballots])
         self.topology.check_destinations(groups)
         for ballot in ballots:
             self.topology.configuration(ballot.leader.group, ballot.configuration)
-        if len(self.tables) >= CACHED_MAX:
-            self.tables.clear()
-        table = self.tables[ballots] = Table(ballots)
-        return table
+        if len(self.ack_ballots) >= CACHED_MAX:
+            self.ack_ballots.clear()
+        acked_in = self.ack_ballots[ballots] = AckBallots(ballots)
+        return acked_in
 
-    def _bal_of(self, dest: Destinations, table: Table) -> Bal | None:
+    def _bal_of(self, dest: Destinations, acked_in: AckBallots) -> BallotVector | None:
         """Bal of a message to these groups, if the acknowledgement names ballots of them all."""
-        vector = tuple([table.ballots.get(group, NO_BALLOT) for group in dest])
+        vector = tuple([acked_in.ballots.get(group, NO_BALLOT) for group in dest])
         if NO_BALLOT in vector:
             return None
-        bal = table.bals[dest] = self._bal(vector)
+        bal = acked_in.bals[dest] = self._bal(vector)
         return bal
 
-    def _is_agreed(self, bal: Bal, votes: int) -> bool:
+    def _is_agreed(self, bal: BallotVector, votes: int) -> bool:
         """Whether quorums of all destinations, and our leader, have accepted these proposals."""
         agreed = bal.is_agreed(votes)
         if len(bal.verdicts) < CACHED_MAX:

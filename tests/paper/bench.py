@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from multicast.client import Numbers
 from multicast.durable import Durable, Record
 from multicast.messages import Accept, AcceptAck, Deliver, Delivery, Message, Multicast
+from multicast.numbering import Numbering
 from multicast.protocol import Send, Start, Timing
 from multicast.topology import Topology
 from multicast.types import (
@@ -100,11 +100,11 @@ class Bench:
         self.delay: Callable[[Process, Process, Message], float] = lambda source, target, message: 0.0
         self.watch: Callable[[ReplicaId], None] = lambda member: None
         """Called whenever a replica has handled a message."""
-        self.sent: list[Sent] = []
+        self.traffic: list[Sent] = []
         self._count = 0
         self._links: dict[tuple[Process, Process], deque[Sent]] = {}
         self._holds: list[Hold] = []
-        self._numbers: dict[ClientId, Numbers] = {}
+        self._numbers: dict[ClientId, Numbering] = {}
         self.machines = {m: Machine() for g in self.topology.groups for m in self.topology.members(g)}
         for member in self.machines:
             self._start(member)
@@ -112,7 +112,7 @@ class Bench:
         self.pump()
         for group in self.topology.groups:
             self.leader(group)
-        self.sent.clear()
+        self.traffic.clear()
 
     # Looking
 
@@ -156,11 +156,11 @@ class Bench:
         assert len(found) == 1, f"{m.mid} was delivered with {len(found)} global timestamps"
         return found.pop()
 
-    def said(self, kind: type[M], m: Multicast | None = None) -> list[tuple[Process, Process, M]]:
+    def sent(self, kind: type[M], m: Multicast | None = None) -> list[tuple[Process, Process, M]]:
         """All messages of one kind, to oneself included, in the order in which they were sent."""
         return [
             (sent.source, sent.target, sent.message)
-            for sent in self.sent
+            for sent in self.traffic
             if isinstance(sent.message, kind) and (m is None or m.mid in _spoken_of(sent.message))
         ]
 
@@ -184,7 +184,7 @@ class Bench:
 
     def message(self, *dest: GroupId, client: ClientId = ANN) -> Multicast:
         """A new message of the client, not sent to anyone yet."""
-        numbers = self._numbers.setdefault(client, Numbers(client))
+        numbers = self._numbers.setdefault(client, Numbering(client))
         return numbers.next(tuple(sorted(dest)), b"payload")
 
     def send(self, m: Multicast, *targets: ReplicaId, at: float | None = None) -> None:
@@ -250,7 +250,7 @@ class Bench:
         if link:
             arrival = max(arrival, link[-1].arrival)
         sent = Sent(self._count, source, target, message, arrival)
-        self.sent.append(sent)
+        self.traffic.append(sent)
         if source != target:
             link.append(sent)
 

@@ -15,7 +15,7 @@ from multicast import PROTOCOLS, VARIANTS
 from multicast.errors import InvalidArgument
 from multicast.messages import AcceptAck
 from multicast.sim.checkers import Violation
-from multicast.sim.convoy import Convoy, Curve, Load, Point, Summary, curve, fluid, study
+from multicast.sim.convoy import Convoy, ConvoyLoad, Curve, Point, Summary, curve, fluid, study
 from multicast.sim.delays import Latency, measure
 from multicast.skeen import FtSkeen
 from multicast.types import GroupId, ReplicaId, time_of
@@ -29,7 +29,7 @@ RARE = 0.001
 
 @cache
 def uneven(name: str) -> Curve:
-    loads = [Load(rate=rate, workload="uneven", messages=40) for rate in (RARE, 2)]
+    loads = [ConvoyLoad(rate=rate, workload="uneven", messages=40) for rate in (RARE, 2)]
     return curve(ALL[name], loads, seeds=1)
 
 
@@ -55,14 +55,14 @@ def test_convoys_come_close_to_the_failure_free_latency(name: str) -> None:
 
 @pytest.mark.parametrize("workload", ["pair", "random"])
 def test_other_workloads_stay_within_bounds(workload: str) -> None:
-    it = curve(WhiteBox, [Load(rate=2, workload=workload, messages=80)], seeds=1)
+    it = curve(WhiteBox, [ConvoyLoad(rate=2, workload=workload, messages=80)], seeds=1)
     assert it.strays() == []
     assert it.collision_free.leader < it.points[0].leader.mean < it.failure_free.leader - 1
 
 
 def test_leaders_that_see_the_same_order_hold_nothing_back() -> None:
     """Equal links, the same destinations, the same clocks: both leaders issue the same timestamps."""
-    it = curve(WhiteBox, [Load(rate=4, links="equal", messages=50)], seeds=1)
+    it = curve(WhiteBox, [ConvoyLoad(rate=4, links="equal", messages=50)], seeds=1)
     assert it.points[0].leader.min == it.points[0].leader.max == 3
 
 
@@ -71,13 +71,13 @@ def test_leaders_that_see_the_same_order_hold_nothing_back() -> None:
 )
 def test_the_mean_is_what_the_analysis_says(protocol: type[WhiteBox | FtSkeen], workload: str) -> None:
     bounds = measure(protocol, grid=1)
-    it = curve(protocol, [Load(rate=6, workload=workload, messages=200)], seeds=1, checkers=False)
+    it = curve(protocol, [ConvoyLoad(rate=6, workload=workload, messages=200)], seeds=1, checkers=False)
     expected = fluid(workload, bounds.collision_free.leader, bounds.clock_update, rate=6)
     assert it.points[0].leader.mean == pytest.approx(expected, abs=0.12)
 
 
 def test_hybrid_clocks_shorten_convoys() -> None:
-    load = Load(rate=3, workload="uneven", messages=50)
+    load = ConvoyLoad(rate=3, workload="uneven", messages=50)
     logical, hybrid, skewed = (curve(WhiteBox, [load], seeds=1, skew=skew) for skew in (None, 0, 0.5))
     assert [it.failure_free.leader for it in (logical, hybrid, skewed)] == [5, 4, 4.5]
     assert not hybrid.strays() + skewed.strays()
@@ -105,7 +105,7 @@ class LateClock(WhiteBox):
 @pytest.mark.parametrize("mutant", [LateClock, NoClockUpdateOnAccept])
 def test_a_clock_that_advances_late_is_seen(mutant: type[WhiteBox]) -> None:
     """Invariants of the protocol would see it at once, so they are not asked."""
-    load = Load(rate=2, workload="uneven", messages=80)
+    load = ConvoyLoad(rate=2, workload="uneven", messages=80)
     it = curve(mutant, [load], seeds=1, checkers=False)
     as_whitebox = dataclasses.replace(it, failure_free=measure(WhiteBox, grid=1).failure_free)
     assert it.collision_free == Latency(3, 4)
@@ -118,11 +118,11 @@ def test_a_clock_that_advances_late_is_seen(mutant: type[WhiteBox]) -> None:
 
 def test_runs_are_checked_for_order() -> None:
     with pytest.raises(Violation, match="Ordering"):
-        curve(DeliveryIgnoresAccepted, [Load(rate=4, messages=100)], seeds=1, checkers=False)
+        curve(DeliveryIgnoresAccepted, [ConvoyLoad(rate=4, messages=100)], seeds=1, checkers=False)
 
 
 def test_a_replica_that_delivers_less_is_found() -> None:
-    run = Convoy(WhiteBox, Load(rate=1, messages=5))
+    run = Convoy(WhiteBox, ConvoyLoad(rate=1, messages=5))
     run.run_load()
     follower = run.topology.members(run.leaders[0].group)[-1]
     run.hosts[follower].log.pop()
@@ -131,7 +131,7 @@ def test_a_replica_that_delivers_less_is_found() -> None:
 
 
 def test_orders_that_contradict_each_other_are_found() -> None:
-    run = Convoy(WhiteBox, Load(rate=1, messages=5), margin=1)
+    run = Convoy(WhiteBox, ConvoyLoad(rate=1, messages=5), margin=1)
     run.run_load()
     sequence = run.order.sequences[run.leaders[0].group]
     sequence[:2] = sequence[1::-1]
@@ -140,7 +140,7 @@ def test_orders_that_contradict_each_other_are_found() -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    load = Load(rate=2, workload="random", messages=20)
+    load = ConvoyLoad(rate=2, workload="random", messages=20)
     first, again, other = (Convoy(WhiteBox, load, seed=seed, margin=1) for seed in (1, 1, 2))
     assert first.run_load() == again.run_load() != other.run_load()
     assert first.trace == again.trace != other.trace
@@ -190,14 +190,14 @@ def test_the_study_is_drawn_with_its_bounds(tmp_path: Path, capsys: pytest.Captu
 def test_bad_loads_are_refused() -> None:
     for rate in (0, -1, 101, float("nan"), float("inf")):
         with pytest.raises(InvalidArgument, match=r"rate must be from 0\.0001 to 100 "):
-            Load(rate=rate)
+            ConvoyLoad(rate=rate)
     with pytest.raises(InvalidArgument, match="unknown workload 'triple'; choose pair or uneven or random"):
-        Load(rate=1, workload="triple")
+        ConvoyLoad(rate=1, workload="triple")
     with pytest.raises(InvalidArgument, match="unknown links 'slow'; choose unequal or equal"):
-        Load(rate=1, links="slow")
+        ConvoyLoad(rate=1, links="slow")
     with pytest.raises(InvalidArgument, match="messages must be at least 1"):
-        Load(rate=1, messages=0)
+        ConvoyLoad(rate=1, messages=0)
     with pytest.raises(InvalidArgument, match="seeds must be at least 1"):
-        list(study({"whitebox": WhiteBox}, [Load(rate=1)], seeds=0))
+        list(study({"whitebox": WhiteBox}, [ConvoyLoad(rate=1)], seeds=0))
     with pytest.raises(InvalidArgument, match="no formula for the workload 'random'"):
         fluid("random", 3, 2, 1)

@@ -96,9 +96,9 @@ def test_with_exactly_one_delay_on_every_link_the_convoy_is_shorter() -> None:
 class SlowWhiteBox(WhiteBox):
     """A leader proposes only when it is asked a second time, by the retry of another group's leader."""
 
-    def _spread(self, entry: Entry) -> None:
+    def _send_proposal(self, entry: Entry) -> None:
         if entry.dest[0] == self.group:
-            super()._spread(entry)
+            super()._send_proposal(entry)
 
 
 def test_a_protocol_that_does_not_deliver_is_found_out() -> None:

@@ -29,7 +29,7 @@ def test_invariant_1_one_local_timestamp_per_ballot() -> None:
         bench.multicast(A, client=BOB)
         bench.pump()
 
-    proposed = [accept for source, _, accept in bench.said(Accept, m) if source == a0]
+    proposed = [accept for source, _, accept in bench.sent(Accept, m) if source == a0]
     assert len(proposed) == 5 * 5
     assert {accept.ballot for accept in proposed} == {bench[a0].cballot}
     assert {accept.local_ts for accept in proposed} == {(timestamp(1, A),)}
@@ -48,7 +48,7 @@ def accepted_by_a_quorum() -> tuple[Bench, Multicast]:
     bench.hold(sources=[a0, a1], kind=AcceptAck)
     m = bench.multicast(A, B)
     bench.pump()
-    assert {source for source, _, _ in bench.said(AcceptAck, m) if source in (a0, a1, a2)} == {a0, a1}
+    assert {source for source, _, _ in bench.sent(AcceptAck, m) if source in (a0, a1, a2)} == {a0, a1}
     return bench, m
 
 
@@ -109,7 +109,7 @@ def test_acknowledgements_wait_until_they_are_durable() -> None:
     m = bench.multicast(A)
     bench.pump()
     assert bench.phase(a1, m) is Phase.ACCEPTED
-    assert [source for source, _, _ in bench.said(AcceptAck, m)] == [a0]
+    assert [source for source, _, _ in bench.sent(AcceptAck, m)] == [a0]
     assert bench.log(a0) == []
 
     bench.crash(a1)
@@ -141,7 +141,7 @@ def test_invariant_3_timestamps_of_a_message_never_change() -> None:
 
     decisions = [
         (source, local_ts, global_ts)
-        for source, _, deliver in bench.said(Deliver, m)
+        for source, _, deliver in bench.sent(Deliver, m)
         for mid, local_ts, global_ts in deliver.run
         if mid == m.mid
     ]
@@ -306,7 +306,7 @@ def test_invariant_8_ballots_survive_a_restart() -> None:
     bench.send(m, a0)
     bench.pump()
     bench.inject(a0, a2, NewLeader(Ballot(b2.number, a0, 0)))
-    assert (a0, a2) in [(source, target) for source, target, _ in bench.said(Accept, m)]
+    assert (a0, a2) in [(source, target) for source, target, _ in bench.sent(Accept, m)]
     assert bench.phase(a2, m) is Phase.START
     assert bench[a2].ballot == b2
 

@@ -18,7 +18,7 @@ from multicast.messages import (
     NewLeaderAck,
     NewState,
     NewStateAck,
-    Part,
+    StatePart,
 )
 from multicast.types import (
     NO_BALLOT,
@@ -44,10 +44,10 @@ def test_flow_of_a_leader_change() -> None:
     bench.elect(a1)
 
     ballot = bench[a1].ballot
-    assert [(s, t) for s, t, _ in bench.said(NewLeader)] == [(a1, a0), (a1, a2)]
-    assert sorted((s, t) for s, t, _ in bench.said(NewLeaderAck)) == [(a0, a1), (a1, a1), (a2, a1)]
-    assert [(s, t) for s, t, _ in bench.said(NewState)] == [(a1, a0), (a1, a2)]
-    assert sorted((s, t) for s, t, _ in bench.said(NewStateAck)) == [(a0, a1), (a1, a1), (a2, a1)]
+    assert [(s, t) for s, t, _ in bench.sent(NewLeader)] == [(a1, a0), (a1, a2)]
+    assert sorted((s, t) for s, t, _ in bench.sent(NewLeaderAck)) == [(a0, a1), (a1, a1), (a2, a1)]
+    assert [(s, t) for s, t, _ in bench.sent(NewState)] == [(a1, a0), (a1, a2)]
+    assert sorted((s, t) for s, t, _ in bench.sent(NewStateAck)) == [(a0, a1), (a1, a1), (a2, a1)]
     assert [bench.status(m) for m in (a0, a1, a2)] == [Status.FOLLOWER, Status.LEADER, Status.FOLLOWER]
     for member in (a0, a1, a2):
         assert bench[member].ballot == bench[member].cballot == ballot
@@ -60,18 +60,18 @@ def test_newleader_of_a_lower_ballot_is_refused() -> None:
     a0, a1, a2 = bench.members(A)
     bench.elect(a1)
     assert bench[a0].ballot == Ballot(2, a1, 0)
-    bench.sent.clear()
+    bench.traffic.clear()
 
     bench.inject(a2, a0, NewLeader(Ballot(1, a2, 0)))
     bench.inject(a0, a2, NewLeader(Ballot(2, a0, 0)))
     bench.inject(a0, a1, NewLeader(Ballot(2, a0, 0)))
-    assert bench.said(NewLeaderAck) == []
+    assert bench.sent(NewLeaderAck) == []
     for member in (a0, a1, a2):
         assert bench[member].ballot == bench[member].cballot == Ballot(2, a1, 0)
     assert bench[a1].is_leader
 
     bench.inject(a2, a0, NewLeader(Ballot(2, a2, 0)))
-    assert [(s, t) for s, t, _ in bench.said(NewLeaderAck)] == [(a0, a2)]
+    assert [(s, t) for s, t, _ in bench.sent(NewLeaderAck)] == [(a0, a2)]
     assert bench[a0].ballot == Ballot(2, a2, 0)
     assert bench[a0].cballot == Ballot(2, a1, 0)
 
@@ -88,7 +88,7 @@ def test_newleader_stops_normal_operation() -> None:
     m = bench.message(A)
     bench.send(m, a0)
     bench.pump()
-    assert bench.said(Accept) == []
+    assert bench.sent(Accept) == []
     assert bench.phase(a0, m) is Phase.START
 
 
@@ -116,7 +116,7 @@ def test_recovering_process_ignores_accept_and_deliver() -> None:
     bench.pump()
     assert bench.log(a2) == []
     assert (bench.phase(a2, m), bench.phase(a2, n)) == (Phase.ACCEPTED, Phase.START)
-    assert a2 not in [source for source, _, _ in bench.said(AcceptAck, n)]
+    assert a2 not in [source for source, _, _ in bench.sent(AcceptAck, n)]
 
     bench.release()
     bench.pump()
@@ -157,7 +157,7 @@ def test_leader_synchronises_a_quorum_before_it_leads() -> None:
     bench.send(m, a1)
     bench.pump()
     assert bench.status(a1) is Status.RECOVERING
-    assert (bench.said(Accept), bench.phase(a1, m)) == ([], Phase.START)
+    assert (bench.sent(Accept), bench.phase(a1, m)) == ([], Phase.START)
 
     bench.release()
     bench.hold(sources=[a2])
@@ -180,8 +180,8 @@ def test_acknowledgements_of_another_ballot_do_not_count() -> None:
 
     bench.release(slow)
     bench.pump()
-    assert {ack.ballot for s, _, ack in bench.said(NewLeaderAck) if s != a1} == {first}
-    assert bench.said(NewState) == []
+    assert {ack.ballot for s, _, ack in bench.sent(NewLeaderAck) if s != a1} == {first}
+    assert bench.sent(NewState) == []
 
     bench.release()
     bench.hold(kind=NewStateAck)
@@ -202,13 +202,13 @@ def test_new_state_of_a_lower_ballot_is_ignored() -> None:
     bench.nominate(a1)
     bench.pump()
     bench.nominate(a2)
-    late = next(state for _, target, state in bench.said(NewState) if target == a2)
+    late = next(state for _, target, state in bench.sent(NewState) if target == a2)
     assert late.ballot < bench[a2].ballot
 
     bench.inject(a1, a2, late)
     assert bench.status(a2) is Status.RECOVERING
     assert bench[a2].cballot < late.ballot
-    assert a2 not in [source for source, _, _ in bench.said(NewStateAck)]
+    assert a2 not in [source for source, _, _ in bench.sent(NewStateAck)]
 
 
 def test_recovery_merges_the_states_of_a_quorum() -> None:
@@ -232,12 +232,12 @@ def test_recovery_merges_the_states_of_a_quorum() -> None:
         entry(committed, Phase.COMMITTED, timestamp(2, A), timestamp(2, A)),
         entry(both, Phase.COMMITTED, timestamp(1, A), timestamp(1, A)),
     )
-    bench.inject(a2, a0, NewLeaderAck(ballot, NO_BALLOT, 9, NO_TIMESTAMP, Part(1, 0, 1), older))
-    assert bench.said(NewState) == [], "two of five are no quorum"
-    bench.inject(a1, a0, NewLeaderAck(ballot, cballot, 3, NO_TIMESTAMP, Part(1, 0, 1), newer))
+    bench.inject(a2, a0, NewLeaderAck(ballot, NO_BALLOT, 9, NO_TIMESTAMP, StatePart(1, 0, 1), older))
+    assert bench.sent(NewState) == [], "two of five are no quorum"
+    bench.inject(a1, a0, NewLeaderAck(ballot, cballot, 3, NO_TIMESTAMP, StatePart(1, 0, 1), newer))
 
-    assert {target for _, target, _ in bench.said(NewState)} == {a1, a2, a3, a4}
-    state = bench.said(NewState)[0][2]
+    assert {target for _, target, _ in bench.sent(NewState)} == {a1, a2, a3, a4}
+    state = bench.sent(NewState)[0][2]
     assert state.clock == 9
     assert {e.mid: (e.phase, e.local_ts, e.global_ts) for e in state.entries} == {
         accepted.mid: (Phase.ACCEPTED, timestamp(3, A), NO_TIMESTAMP),
@@ -326,7 +326,7 @@ def test_delivery_after_recovery_starts_from_the_beginning(successor: int) -> No
 
     assert bench.log(a1) == bench.log(a2) == expected
     if successor == 2:
-        again = [mid for s, t, d in bench.said(Deliver) if (s, t) == (a2, a1) for mid, _, _ in d.run]
+        again = [mid for s, t, d in bench.sent(Deliver) if (s, t) == (a2, a1) for mid, _, _ in d.run]
         assert again == expected, "a1 was told again what it had, and ignored it"
     bench.check_order()
 
@@ -337,14 +337,14 @@ def test_duplicate_delivers_are_ignored() -> None:
     a0, a1, _ = bench.members(A)
     messages = [bench.multicast(A) for _ in range(3)]
     bench.pump()
-    delivers = [deliver for _, target, deliver in bench.said(Deliver) if target == a1]
-    bench.sent.clear()
+    delivers = [deliver for _, target, deliver in bench.sent(Deliver) if target == a1]
+    bench.traffic.clear()
 
     for deliver in delivers:
         bench.inject(a0, a1, deliver)
 
     assert bench.log(a1) == [m.mid for m in messages]
-    assert bench.sent == []
+    assert bench.traffic == []
 
 
 def test_leader_without_a_quorum_recovers_with_a_higher_ballot() -> None:

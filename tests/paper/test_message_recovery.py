@@ -23,12 +23,12 @@ def test_client_dies_between_two_multicasts() -> None:
     bench.pump()
     assert (bench.phase(a0, m), bench.phase(b1, m)) == (Phase.PROPOSED, Phase.START)
     assert bench.log(a0) == []
-    bench.sent.clear()
+    bench.traffic.clear()
 
     bench.tick(a0, after=bench.timing.retry_s)
     bench.pump()
 
-    assert [(source, target) for source, target, _ in bench.said(Multicast)] == [(a0, b1)]
+    assert [(source, target) for source, target, _ in bench.sent(Multicast)] == [(a0, b1)]
     for member in bench.members(A):
         assert bench.log(member) == [m.mid, behind.mid]
     for member in bench.members(B):
@@ -45,12 +45,12 @@ def test_retry_only_what_is_not_committed() -> None:
     stuck = bench.message(A, B)
     bench.send(stuck, a0)
     bench.pump()
-    bench.sent.clear()
+    bench.traffic.clear()
 
     bench.tick(a0, after=bench.timing.retry_s * 0.9)
-    assert bench.said(Multicast) == []
+    assert bench.sent(Multicast) == []
     bench.tick(a0, after=bench.timing.retry_s)
-    assert {message.mid for _, _, message in bench.said(Multicast)} == {stuck.mid}
+    assert {message.mid for _, _, message in bench.sent(Multicast)} == {stuck.mid}
     assert bench.log(a0) == [done.mid]
 
 
@@ -83,7 +83,7 @@ def test_message_lost_at_a_group_is_multicast_again() -> None:
     bench.send(m)
     bench.pump()
 
-    assert {accept.local_ts for source, _, accept in bench.said(Accept, m) if source == b1} == {
+    assert {accept.local_ts for source, _, accept in bench.sent(Accept, m) if source == b1} == {
         (timestamp(2, B),)
     }
     for member in (a1, a2, *bench.members(B)):
@@ -104,11 +104,11 @@ def test_accepted_message_is_resumed_after_a_leader_change() -> None:
     bench.lose()
     bench.crash(a0)
     bench.release()
-    bench.sent.clear()
+    bench.traffic.clear()
 
     bench.elect(a2)
 
-    assert (a2, bench.leader(B)) in [(source, target) for source, target, _ in bench.said(Multicast, m)]
+    assert (a2, bench.leader(B)) in [(source, target) for source, target, _ in bench.sent(Multicast, m)]
     for member in (*bench.members(A)[1:], *bench.members(B)):
         assert bench.log(member) == [m.mid]
     bench.check_order()
@@ -129,16 +129,16 @@ def test_a_group_that_is_done_helps_one_that_is_not() -> None:
     assert all(bench.log(member) == [m.mid] for member in bench.members(B))
     assert all(bench.log(member) == [] for member in bench.members(A))
     bench.crash(a0)
-    bench.sent.clear()
+    bench.traffic.clear()
 
     bench.elect(a1)
 
-    repeated = [accept for source, target, accept in bench.said(Accept, m) if (source, target) == (b1, a1)]
+    repeated = [accept for source, target, accept in bench.sent(Accept, m) if (source, target) == (b1, a1)]
     assert [accept.local_ts for accept in repeated] == [(timestamp(1, B),)]
-    assert {s for s, t, _ in bench.said(AcceptAck, m) if t == a1} >= set(bench.members(B))
+    assert {s for s, t, _ in bench.sent(AcceptAck, m) if t == a1} >= set(bench.members(B))
     for member in (a1, a2, *bench.members(B)):
         assert bench.log(member) == [m.mid]
-    assert not [source for source, _, _ in bench.said(Deliver, m) if source == b1]
+    assert not [source for source, _, _ in bench.sent(Deliver, m) if source == b1]
     bench.check_order()
 
 
@@ -159,7 +159,7 @@ def test_lost_messages_of_normal_operation_are_repeated() -> None:
     bench.pump()
     for member in bench.members(A, B):
         assert bench.log(member) == [m.mid]
-    assert {a.local_ts for _, _, a in bench.said(Accept, m)} == {(timestamp(1, A),), (timestamp(1, B),)}
+    assert {a.local_ts for _, _, a in bench.sent(Accept, m)} == {(timestamp(1, A),), (timestamp(1, B),)}
 
 
 def test_wrong_guess_of_a_leader() -> None:

@@ -23,16 +23,16 @@ def test_flow_of_a_global_message() -> None:
     m = bench.multicast(A, B)
     bench.pump()
 
-    multicasts = [(source, target) for source, target, _ in bench.said(Multicast)]
-    accepts = [(source, target) for source, target, _ in bench.said(Accept)]
-    acks = [(source, target) for source, target, _ in bench.said(AcceptAck)]
-    delivers = [(source, target) for source, target, _ in bench.said(Deliver)]
+    multicasts = [(source, target) for source, target, _ in bench.sent(Multicast)]
+    accepts = [(source, target) for source, target, _ in bench.sent(Accept)]
+    acks = [(source, target) for source, target, _ in bench.sent(AcceptAck)]
+    delivers = [(source, target) for source, target, _ in bench.sent(Deliver)]
     assert sorted(multicasts) == sorted((ANN, leader) for leader in leaders)
     assert sorted(accepts) == sorted((x, p) for x in leaders for p in everyone - {x})
     assert sorted(acks) == sorted((p, x) for x in leaders for p in everyone)
     assert sorted(delivers) == sorted((x, p) for x in leaders for p in everyone - {x} if p.group == x.group)
     assert (len(multicasts), len(accepts), len(acks), len(delivers)) == (2, 10, 12, 4)
-    assert len(bench.sent) == 28, "and nothing else"
+    assert len(bench.traffic) == 28, "and nothing else"
     assert all(bench.log(member) == [m.mid] for member in everyone)
 
 
@@ -49,9 +49,9 @@ def test_single_group_message_follows_paxos() -> None:
     m = bench.multicast(A)
     bench.pump()
 
-    assert [(source, target) for source, target, _ in bench.said(Accept)] == [(a0, a1), (a0, a2)]
-    assert sorted((source, target) for source, target, _ in bench.said(AcceptAck)) == [(a0, a0), (a1, a0)]
-    assert [(source, target) for source, target, _ in bench.said(Deliver)] == [(a0, a1), (a0, a2)]
+    assert [(source, target) for source, target, _ in bench.sent(Accept)] == [(a0, a1), (a0, a2)]
+    assert sorted((source, target) for source, target, _ in bench.sent(AcceptAck)) == [(a0, a0), (a1, a0)]
+    assert [(source, target) for source, target, _ in bench.sent(Deliver)] == [(a0, a1), (a0, a2)]
     assert bench.log(a0) == bench.log(a1) == [m.mid]
     assert bench.global_ts(m) == timestamp(1, A)
     bench.release()
@@ -68,7 +68,7 @@ def test_only_a_leader_proposes() -> None:
     bench.send(m, a1)
     bench.pump()
 
-    assert bench.said(Accept) == []
+    assert bench.sent(Accept) == []
     assert bench.phase(a1, m) is Phase.START
     assert bench[a1].clock == 0
 
@@ -85,14 +85,14 @@ def test_accept_waits_for_the_proposals_of_all_destinations() -> None:
     for _ in range(4):
         bench.multicast(B)
     bench.pump()
-    bench.sent.clear()
+    bench.traffic.clear()
     bench.hold(kind=AcceptAck)
 
     m = bench.message(A, B)
     bench.send(m, a0)
     bench.pump()
     assert bench.phase(a0, m) is Phase.PROPOSED
-    assert bench.said(AcceptAck) == []
+    assert bench.sent(AcceptAck) == []
     assert bench[a1].clock == 0
 
     bench.send(m, b1)
@@ -101,8 +101,8 @@ def test_accept_waits_for_the_proposals_of_all_destinations() -> None:
         assert bench.phase(member, m) is Phase.ACCEPTED
         assert bench.local_ts(member, m) == timestamp(1, A)
         assert bench[member].clock == 5
-    assert {source for source, _, _ in bench.said(AcceptAck)} == set(bench.members(A, B))
-    assert bench.said(Deliver) == []
+    assert {source for source, _, _ in bench.sent(AcceptAck)} == set(bench.members(A, B))
+    assert bench.sent(Deliver) == []
 
 
 def test_commit_needs_a_quorum_of_every_destination() -> None:
@@ -134,7 +134,7 @@ def test_commit_needs_the_leaders_own_acknowledgement() -> None:
 
     m = bench.multicast(A, B)
     bench.pump()
-    senders = {source for source, target, _ in bench.said(AcceptAck) if target == a0}
+    senders = {source for source, target, _ in bench.sent(AcceptAck) if target == a0}
     assert senders == set(bench.members(A, B)) - {a0}
     assert bench.log(a0) == []
     assert bench.log(b1) == [m.mid]
@@ -160,7 +160,7 @@ def test_acknowledgements_with_different_ballot_vectors_do_not_commit() -> None:
     bench.send(m)
     bench.pump()
     old = bench[a0].cballot, bench[b1].cballot
-    assert {s for s, t, ack in bench.said(AcceptAck, m) if t == a0 and ack.ballots == old} == {a0, a1, a2}
+    assert {s for s, t, ack in bench.sent(AcceptAck, m) if t == a0 and ack.ballots == old} == {a0, a1, a2}
 
     bench.lose(sources=[b1])
     bench.elect(b0)
@@ -169,7 +169,7 @@ def test_acknowledgements_with_different_ballot_vectors_do_not_commit() -> None:
     bench.send(m, a0, b0)
     bench.pump()
     new = bench[a0].cballot, bench[b0].cballot
-    voters = {s for s, t, ack in bench.said(AcceptAck, m) if t == a0 and ack.ballots == new}
+    voters = {s for s, t, ack in bench.sent(AcceptAck, m) if t == a0 and ack.ballots == new}
     assert {a0, b0, b2} <= voters
     assert not {a1, a2} & voters
     assert bench.phase(a0, m) is Phase.ACCEPTED
@@ -194,10 +194,10 @@ def test_accept_of_an_older_ballot_of_the_own_group_is_ignored() -> None:
     bench.release()
     bench.pump()  # a0's ACCEPT(m) in its old ballot arrives at last.
 
-    assert {target for _, target, _ in bench.said(Accept, m)} == {a1, a2}
+    assert {target for _, target, _ in bench.sent(Accept, m)} == {a1, a2}
     for member in (a1, a2):
         assert bench.phase(member, m) is Phase.START
-    assert not [ack for source, _, ack in bench.said(AcceptAck, m) if source != a0]
+    assert not [ack for source, _, ack in bench.sent(AcceptAck, m) if source != a0]
     assert bench.log(a0) == []
 
 
@@ -222,7 +222,7 @@ def test_remote_ballots_are_not_checked() -> None:
     bench.pump()
 
     stale = bench[bench.leader(A)].cballot, bench[b1].cballot
-    acks = [(source, target) for source, target, ack in bench.said(AcceptAck, m) if ack.ballots == stale]
+    acks = [(source, target) for source, target, ack in bench.sent(AcceptAck, m) if ack.ballots == stale]
     for member in bench.members(A):
         assert bench.phase(member, m) is Phase.ACCEPTED
         assert (member, b1) in acks
@@ -331,7 +331,7 @@ def test_deliver_brings_timestamps_and_clock() -> None:
     m = bench.multicast(A, B)
     bench.pump()
 
-    assert a2 not in [source for source, _, _ in bench.said(AcceptAck, m)]
+    assert a2 not in [source for source, _, _ in bench.sent(AcceptAck, m)]
     assert bench.log(a2) == [m.mid]
     assert (bench.phase(a2, m), bench.local_ts(a2, m)) == (Phase.COMMITTED, timestamp(1, A))
     assert bench[a2].entries[m.mid].global_ts == bench[a2].last_delivered == timestamp(7, B)
@@ -355,8 +355,8 @@ def test_genuine() -> None:
     bench.send(n)
     bench.pump()
 
-    assert bench.sent
-    assert not [sent for sent in bench.sent if outside & {sent.source, sent.target}]
+    assert bench.traffic
+    assert not [sent for sent in bench.traffic if outside & {sent.source, sent.target}]
     for member in bench.members(A, B):
         assert bench.log(member) == [m.mid, n.mid]
     for member in bench.members(C):

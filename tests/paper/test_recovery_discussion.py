@@ -103,10 +103,10 @@ def test_three_ballots_no_resurrection() -> None:
     bench.crash(a1)
     bench.release()
     bench.isolate(a2)
-    bench.sent.clear()
+    bench.traffic.clear()
 
     bench.elect(a4)
-    answers = {(source, ack.cballot) for source, _, ack in bench.said(NewLeaderAck)}
+    answers = {(source, ack.cballot) for source, _, ack in bench.sent(NewLeaderAck)}
     assert answers == {(a0, b1), (a3, b2), (a4, b1)}
     for member in (a0, a3, a4):
         assert bench.phase(member, m) is Phase.START, "m is not resurrected"

@@ -6,32 +6,32 @@ from collections.abc import Iterable, Sequence
 
 from multicast.messages import Accept, Heartbeat
 from multicast.types import NO_TIMESTAMP, MessageId, Process, Timestamp
-from multicast.whitebox import Everywhere, WhiteBox
-from multicast.whitebox.entry import Bal, Entry
+from multicast.whitebox import DeliverEverywhere, WhiteBox
+from multicast.whitebox.entry import BallotVector, Entry
 
 
-class DeliversBlindly(Everywhere):
+class DeliversBlindly(DeliverEverywhere):
     """A follower delivers what is committed, whether or not it knows what may come before it."""
 
     def _sees(self) -> bool:
         return True
 
 
-class NeedsNoLeader(Everywhere):
+class NeedsNoLeader(DeliverEverywhere):
     """A follower counts quorums that its leader is not in: the leader may propose something lower still."""
 
-    def _is_agreed(self, bal: Bal, votes: int) -> bool:
+    def _is_agreed(self, bal: BallotVector, votes: int) -> bool:
         return super()._is_agreed(bal, votes | bal.own)
 
 
-class HearsNoGap(Everywhere):
+class HearsNoGap(DeliverEverywhere):
     """Whatever was lost between two ACCEPTs is not missed."""
 
     def _hear(self, after: Timestamp, upto: Timestamp) -> None:
         super()._hear(NO_TIMESTAMP, upto)
 
 
-class MissesTheLast(Everywhere):
+class MissesTheLast(DeliverEverywhere):
     """Only the next ACCEPT tells that something was lost; acknowledgements and heartbeats do not."""
 
     def _hear(self, after: Timestamp, upto: Timestamp) -> None:
@@ -39,7 +39,7 @@ class MissesTheLast(Everywhere):
             super()._hear(after, upto)
 
 
-class SeesTooSoon(Everywhere):
+class SeesTooSoon(DeliverEverywhere):
     """A follower that has missed something sees again at the next heartbeat."""
 
     def on_heartbeat(self, sender: Process, message: Heartbeat) -> None:
@@ -49,21 +49,21 @@ class SeesTooSoon(Everywhere):
         super().on_heartbeat(sender, message)
 
 
-class SeesBeforeItHasCaughtUp(Everywhere):
+class SeesBeforeItHasCaughtUp(DeliverEverywhere):
     """A follower delivers by itself although it lacks some of what its leader had delivered before."""
 
     def _sees(self) -> bool:
         return self.sees_from is not None
 
 
-class ForgetsWhatWasProposed(Everywhere):
+class ForgetsWhatWasProposed(DeliverEverywhere):
     """What a follower waited for in vain is forgotten, as if it had never been proposed."""
 
     def _forget(self, mids: Iterable[MessageId]) -> None:
         WhiteBox._forget(self, mids)
 
 
-class AwaitsOnlyTheAccepted(Everywhere):
+class AwaitsOnlyTheAccepted(DeliverEverywhere):
     """A message that only the own leader has proposed holds nothing back."""
 
     def _own_proposal(self, entry: Entry) -> Timestamp:

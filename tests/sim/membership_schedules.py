@@ -53,7 +53,7 @@ def replaced(protocol: type[Protocol]) -> None:
         story.wipe(lost, 0.2)
         story.multicast(G0)
         story.wait(4.0)
-        assert story.topology.membership(G0).settled
+        assert story.topology.membership(G0).is_complete
         assert lost not in story.topology.members(G0)
     assert story.topology.membership(G0).current.number == 3
     story.finish()
@@ -68,7 +68,7 @@ def evicted(protocol: type[Protocol]) -> None:
         for _ in range(3):
             story.multicast(G0)
         story.wait(3.0)
-        assert story.topology.membership(G0).settled
+        assert story.topology.membership(G0).is_complete
         assert old not in story.topology.members(G0)
         assert story.leader(G0) != old
         story.multicast(G0)

@@ -21,7 +21,7 @@ from multicast.messages import (
     Multicast,
     NewLeaderAck,
     NewState,
-    Part,
+    StatePart,
 )
 from multicast.process import Replica
 from multicast.process.recovery import Promise
@@ -41,7 +41,7 @@ from multicast.types import (
     Timestamp,
 )
 from multicast.whitebox import Entry, WhiteBox
-from multicast.whitebox.entry import Bal
+from multicast.whitebox.entry import BallotVector
 
 Shared: TypeAlias = Replica[Any]
 
@@ -84,12 +84,12 @@ class MismatchingVectors(WhiteBox):
 class AcknowledgesInTheNewestBallots(WhiteBox):
     """Line 17: what was accepted together is acknowledged in one ballot of each group, the newest of them."""
 
-    def _send_accept_ack(self, acked: dict[Bal, list[MessageId]]) -> None:
+    def _send_accept_ack(self, acked: dict[BallotVector, list[MessageId]]) -> None:
         newest: dict[GroupId, Ballot] = {}
         for bal in acked:
             for group, ballot in zip(bal.dest, bal.vector, strict=True):
                 newest[group] = max(ballot, newest.get(group, ballot))
-        together: dict[Bal, list[MessageId]] = {}
+        together: dict[BallotVector, list[MessageId]] = {}
         for bal, mids in acked.items():
             together.setdefault(self._bal(tuple(newest[group] for group in bal.dest)), []).extend(mids)
         super()._send_accept_ack(together)
@@ -98,7 +98,7 @@ class AcknowledgesInTheNewestBallots(WhiteBox):
 class OwnAcknowledgementNotRequired(WhiteBox):
     """Line 18: the quorum of the own group need not include the leader."""
 
-    def _is_agreed(self, bal: Bal, votes: int) -> bool:
+    def _is_agreed(self, bal: BallotVector, votes: int) -> bool:
         return super()._is_agreed(bal, votes | bal.own)
 
 
@@ -226,7 +226,7 @@ class JoinsWithPartOfNewState(Shared):
     """Departure 1: the first piece of a NEW_STATE is taken for all of it."""
 
     def on_new_state(self, sender: Process, message: NewState) -> None:
-        part = Part(message.part.transfer, 0, 1)
+        part = StatePart(message.part.transfer, 0, 1)
         super().on_new_state(sender, dataclasses.replace(message, part=part))
 
 
@@ -368,11 +368,11 @@ class OpensABallotWithOneQuorum(Shared):
     def recover(self) -> None:
         super().recover()
         if self.campaign is not None:
-            self.campaign.electorate = self.campaign.electorate.settle()
+            self.campaign.electorate = self.campaign.electorate.completed()
 
     def _stand(self) -> None:
         known = self.membership
-        self.topology.memberships[self.group] = known.settle()
+        self.topology.memberships[self.group] = known.completed()
         super()._stand()
         self.topology.memberships[self.group] = known
 
@@ -448,7 +448,7 @@ class ActsBeforeItIsAMember(Shared):
         old = next(member for member in known.members if member.number == self.me.number)
         if old != self.me:
             self.topology.learn(self.membership.replace(old, self.me, ""))
-            self.topology.learn(self.membership.settle())
+            self.topology.learn(self.membership.completed())
 
 
 class ChangesBeforeTheLastIsSettled(Shared):

@@ -26,7 +26,7 @@ from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Checker, Violation
 from multicast.sim.clients import Workload
 from multicast.sim.faults import Stall
-from multicast.sim.host import Disk
+from multicast.sim.host import DiskDelays
 from multicast.sim.network import Delays
 from multicast.sim.run import Scenario, Simulation
 from multicast.types import NO_BALLOT, NO_TIMESTAMP, ClientId, GroupId, MessageId, Process, ReplicaId
@@ -48,7 +48,7 @@ class Story(Simulation):
     ) -> None:
         scenario = Scenario(
             protocol=protocol, groups=groups, replicas=replicas, faults="none", timing=timing,
-            delays=Delays(0.001, 0.001, 0.0), disk=Disk(0.0, 0.0, commit_s), skew=0.0, turn_s=0.0,
+            delays=Delays(0.001, 0.001, 0.0), disk=DiskDelays(0.0, 0.0, commit_s), skew=0.0, turn_s=0.0,
             late=False,
             workload=Workload(clients=2, messages=0, window=0, repeats=0.0),
         )  # fmt: skip
@@ -107,7 +107,7 @@ class Story(Simulation):
         self.heal()
         for host in self.hosts.values():
             host.commit_every(0.05)
-        if not self.run_until(self.settled, self.loop.now + 60.0):
+        if not self.run_until(self.converged, self.loop.now + 60.0):
             raise Violation("Termination", self._what_is_missing())
         self._check_end()
 

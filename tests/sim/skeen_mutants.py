@@ -91,9 +91,9 @@ class SpeaksBeforeItIsDecided(FtSkeen):
             if isinstance(message, Propose):
                 self._ready.send[at] = (to, _as_if_decided(message))
 
-    def _spread(self, entry: Entry) -> None:
-        super()._spread(entry)
-        self._tell(entry)
+    def _send_proposal(self, entry: Entry) -> None:
+        super()._send_proposal(entry)
+        self._queue_propose(entry)
 
 
 class FollowerForgetsItsClock(FtSkeen):

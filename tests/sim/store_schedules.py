@@ -104,7 +104,7 @@ class Stage(StoreSimulation):
         self.network.loses = None
         self.network.heal()
         self.healed = True
-        if not self.wait(self.settled, within_s):
+        if not self.wait(self.converged, within_s):
             raise Violation("Termination", self._what_is_missing())
         self._check_end()
 

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from multicast.protocol import Protocol
-from multicast.whitebox import Everywhere
+from multicast.whitebox import DeliverEverywhere
 from tests.sim import everywhere_mutants as mutants
 from tests.sim import everywhere_schedules as stories
 from tests.sim import schedules
@@ -32,7 +32,7 @@ def test_schedule_catches(schedule: Schedule, mutant: type[Protocol]) -> None:
 
 @pytest.mark.parametrize("schedule", dict.fromkeys(schedule for schedule, _ in DIRECTED), ids=name)
 def test_the_protocol_comes_through_the_same_schedules(schedule: Schedule) -> None:
-    assert schedules.play(schedule, Everywhere) is None
+    assert schedules.play(schedule, DeliverEverywhere) is None
 
 
 def test_every_mutant_is_on_trial() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from multicast.client import Numbers
 from multicast.errors import InvalidArgument
 from multicast.messages import Deliver, Deliveries, Heartbeat, Join, Members, Multicast, about
+from multicast.numbering import Numbering
 from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Violation
 from multicast.skeen import FastCast, FtSkeen
@@ -75,7 +75,10 @@ def test_the_only_member_of_a_group_can_be_replaced(protocol: type[Protocol]) ->
     story.wait(0.3)
     new = story.successor(only, evict=True)
     change = story.topology.membership(G0).replace(only, new, "")
-    for step in (change, change.settle()):  # alone, a leader proposes without a word, and checkers hear none
+    for step in (
+        change,
+        change.completed(),
+    ):  # alone, a leader proposes without a word, and checkers hear none
         story.multicasts.add(Multicast(step.mid, (G0,), step.encode(), 0))
     story.restart(new)
     story.wait(3.0)
@@ -85,10 +88,10 @@ def test_the_only_member_of_a_group_can_be_replaced(protocol: type[Protocol]) ->
 
 @PROTOCOLS
 def test_a_step_that_does_not_count_does_not_use_up_its_number(protocol: type[Protocol]) -> None:
-    """A joiner's place is longer than a membership may have. It is no step, but the next one mismatches."""
+    """A joiner's address is longer than a membership may have. It is no step, but the next one mismatches."""
     story = Story(protocol, 1, 3, Timing())
     leader, _, lost = story.topology.members(G0)
-    with pytest.raises(InvalidArgument, match="too long a place"):
+    with pytest.raises(InvalidArgument, match="too long an address"):
         story.hosts[leader].receive(story.successor(lost), Join("x" * 256, lost))
     story.wait(0.3)
     story.wipe(lost, 0.1)
@@ -100,7 +103,7 @@ def test_no_client_multicasts_steps(protocol: type[Protocol]) -> None:
     """What a client sends under the number of a step is not refused, and no step can follow."""
     story = Story(protocol, 1, 3, Timing())
     leader, _, lost = story.topology.members(G0)
-    numbers = Numbers(ClientId(0))
+    numbers = Numbering(ClientId(0))
     numbers.next((G0,), b"first")
     forged = numbers.next((G0,), b"not a membership")
     story.multicasts.add(forged)
@@ -157,7 +160,7 @@ def test_a_retired_replica_does_not_come_back(protocol: type[Protocol]) -> None:
 
 
 @PROTOCOLS
-def test_a_retired_replica_tells_clients_who_took_its_place(protocol: type[Protocol]) -> None:
+def test_a_retired_replica_tells_clients_who_replaced_it(protocol: type[Protocol]) -> None:
     """All first members are retired: each promised the ballot that left it out, and so it is recovering.
 
     A client that knows only them hears nothing, for ever; and so does another group.
@@ -189,7 +192,7 @@ def test_a_step_that_was_only_accepted_is_no_fact(protocol: type[Protocol]) -> N
         return target != other and settled.mid in about(message)
 
     until_version(story, 2)
-    settled = story.topology.membership(G0).settle()
+    settled = story.topology.membership(G0).completed()
     story.lose(steps)
     first: Any = story.hosts[leader].replica
     story.run_until(lambda: first.is_leader and first.cballot.configuration == 1, story.loop.now + 3.0)
@@ -211,24 +214,24 @@ def test_a_step_that_was_only_accepted_is_no_fact(protocol: type[Protocol]) -> N
     story.multicast(G0)
     story.wait(1.0)
     membership = story.topology.membership(G0)
-    assert not membership.settled or settled.mid in story.order.sequences[G0]
+    assert not membership.is_complete or settled.mid in story.order.sequences[G0]
     finish(story)
 
 
 @PROTOCOLS
-@pytest.mark.parametrize("place", ["here", "elsewhere"])
-def test_nobody_takes_another_machines_place_by_itself(protocol: type[Protocol], place: str) -> None:
+@pytest.mark.parametrize("address", ["here", "elsewhere"])
+def test_no_machine_replaces_a_member_of_another_by_itself(protocol: type[Protocol], address: str) -> None:
     """A member that an operator put there is down for a while. Only its own machine may replace it."""
     story = Story(protocol, 1, 3, Timing())
     first = story.topology.members(G0)[2]
     second = story.successor(first, evict=True)
-    story.hosts[second].place = "here"
+    story.hosts[second].address = "here"
     story.restart(second)
     until_version(story, 3)
     story.wait(0.5)
     story.down(second)
     third = story.successor(second)
-    story.hosts[third].place = place
+    story.hosts[third].address = address
     story.restart(third)
     story.wait(5.0)
-    assert (story.topology.members(G0)[2] == third) == (place == "here")
+    assert (story.topology.members(G0)[2] == third) == (address == "here")

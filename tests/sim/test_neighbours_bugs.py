@@ -27,14 +27,14 @@ from multicast.messages import (
     NewLeaderAck,
     NewState,
     NewStateAck,
-    Part,
     PreVoteAck,
+    StatePart,
 )
 from multicast.protocol import Ready, Start, Timing
 from multicast.sim.checkers import Checker
 from multicast.sim.clients import SimClient, Workload
 from multicast.sim.faults import ClientDeath, Crash, Cut, Heal, Reset
-from multicast.sim.host import Disk, Host
+from multicast.sim.host import DiskDelays, Host
 from multicast.sim.network import Delays, Network
 from multicast.sim.run import Scenario, Simulation
 from multicast.topology import Topology
@@ -75,7 +75,7 @@ def simulate(
     groups: int = 2,
     replicas: int = 3,
     timing: Timing | None = None,
-    disk: Disk | None = None,
+    disk: DiskDelays | None = None,
     delays: Delays | None = None,
     observers: Sequence[Checker] = (),
     checkers: bool = True,
@@ -83,7 +83,7 @@ def simulate(
     """A run whose groups all have leaders."""
     scenario = Scenario(
         PROTOCOL, groups=groups, replicas=replicas, faults="none", workload=workload,
-        timing=timing or Timing(), disk=disk or Disk(), delays=delays or Delays(), checkers=checkers,
+        timing=timing or Timing(), disk=disk or DiskDelays(), delays=delays or Delays(), checkers=checkers,
     )  # fmt: skip
     simulation = Simulation(scenario, seed, observers)
     simulation.start()
@@ -171,7 +171,7 @@ def replica_ids(group: int, count: int) -> list[ReplicaId]:
 
 R = replica_ids(0, 5)
 CLIENT = ClientId(7)
-WHOLE = Part(1, 0, 1)
+WHOLE = StatePart(1, 0, 1)
 
 
 def process(
@@ -224,7 +224,7 @@ def stand(replica: WhiteBox, voters: Sequence[ReplicaId], now: float = 0.0) -> B
 
 
 def promise(
-    ballot: Ballot, cballot: Ballot, *entries: EntryState, clock: int = 0, part: Part = WHOLE
+    ballot: Ballot, cballot: Ballot, *entries: EntryState, clock: int = 0, part: StatePart = WHOLE
 ) -> NewLeaderAck:
     return NewLeaderAck(ballot, cballot, clock, NO_TIMESTAMP, part, entries)
 
@@ -296,7 +296,7 @@ def test_groups_of_five_survive_failover_after_failover(seed: int) -> None:
     run(simulation, lambda: idle(simulation), 30.0)
     assert finished(simulation) == workload.messages
     assert len(led) == 3
-    run(simulation, simulation.settled, 30.0)
+    run(simulation, simulation.converged, 30.0)
     assert len({tuple(log(host)) for host in hosts(simulation, G0)}) == 1
 
 
@@ -386,8 +386,8 @@ def test_a_multicast_repeated_after_garbage_collection_is_not_delivered_twice(wh
         for host in hosts(simulation, group):
             assert log(host) == [message.mid]
         # The client is told again: it may have missed the first answer.
-        places = {place for answer in answers if answer.group == group for place in answer.places}
-        assert places == {hosts(simulation, group)[0].log[0].global_ts}
+        positions = {at for answer in answers if answer.group == group for at in answer.positions}
+        assert positions == {hosts(simulation, group)[0].log[0].global_ts}
 
 
 def answered(client: SimClient) -> list[Reply]:
@@ -458,7 +458,7 @@ def test_garbage_that_a_crash_brought_back_is_collected_again(seed: int) -> None
     for replica in simulation.hosts:
         simulation.inject(Crash(replica, 0.1))
     rest(simulation, 0.2)
-    run(simulation, simulation.settled, 60.0)
+    run(simulation, simulation.converged, 60.0)
 
 
 # "a MULTICAST sent to one of two leaders blocked its group for good"
@@ -474,7 +474,7 @@ def test_a_multicast_sent_to_one_of_two_leaders_does_not_block_its_group(informe
     for group in BOTH:
         multicast(simulation, 2, (group,))
     run(simulation, lambda: idle(simulation), 3.0)
-    run(simulation, simulation.settled, 10.0)
+    run(simulation, simulation.converged, 10.0)
     for host in simulation.hosts.values():
         assert half.mid in log(host)
 
@@ -584,7 +584,7 @@ def test_a_leaders_own_delivery_takes_no_network_delay() -> None:
     delay_s = 3.0
     # A leader alone sends no ACCEPT that the checkers could see.
     simulation = simulate(
-        groups=1, replicas=1, delays=Delays(delay_s, delay_s), disk=Disk(0.001, 0.001), checkers=False
+        groups=1, replicas=1, delays=Delays(delay_s, delay_s), disk=DiskDelays(0.001, 0.001), checkers=False
     )
     (host,) = simulation.hosts.values()
     sent_at = simulation.loop.now
@@ -640,7 +640,7 @@ def test_states_travel_in_bounded_pieces_and_a_lost_piece_only_costs_time(
 ) -> None:
     frames = Frames(lose)
     # Nothing is executed durably, so nothing is collected, and states grow.
-    simulation = simulate(timing=BOUNDED, disk=Disk(commit_s=FOR_EVER_S), observers=[frames])
+    simulation = simulate(timing=BOUNDED, disk=DiskDelays(commit_s=FOR_EVER_S), observers=[frames])
     first = leader(simulation, G0)
     absent, present = (host for host in hosts(simulation, G0) if host is not first)
     everyone = tuple(simulation.hosts)
@@ -682,7 +682,7 @@ def many(count: int) -> list[EntryState]:
 def pieces(ballot: Ballot, cballot: Ballot, states: list[EntryState], transfer: int) -> list[NewLeaderAck]:
     cut = [states[at : at + 3] for at in range(0, len(states), 3)]
     return [
-        promise(ballot, cballot, *piece, part=Part(transfer, index, len(cut)))
+        promise(ballot, cballot, *piece, part=StatePart(transfer, index, len(cut)))
         for index, piece in enumerate(cut)
     ]
 
@@ -713,11 +713,11 @@ def test_a_new_state_with_a_piece_missing_is_not_joined() -> None:
     states = many(9)
     for transfer, indices in [(1, [0, 2]), (2, [1, 2]), (3, [0, 1])]:
         for index in indices:
-            part = Part(transfer, index, 3)
+            part = StatePart(transfer, index, 3)
             follower.step(R[0], NewState(ballot, 9, part, tuple(states[3 * index : 3 * index + 3])), 0.0)
     assert follower.cballot == NO_BALLOT
     assert Said(follower).messages == []
-    follower.step(R[0], NewState(ballot, 9, Part(3, 2, 3), tuple(states[6:])), 0.0)
+    follower.step(R[0], NewState(ballot, 9, StatePart(3, 2, 3), tuple(states[6:])), 0.0)
     assert follower.status is Status.FOLLOWER
     assert Said(follower).to(R[0]) == [NewStateAck(ballot)]
     assert sorted(follower.held()) == sorted(states)
@@ -809,7 +809,7 @@ def test_a_paused_leader_does_no_harm_and_notices(seed: int) -> None:
     assert leaders(simulation, G0) == [successor]
     assert white_box(paused).ballot > ballot
     run(simulation, lambda: idle(simulation), 30.0)
-    run(simulation, simulation.settled, 30.0)
+    run(simulation, simulation.converged, 30.0)
     assert finished(simulation) == workload.messages
     assert log(paused) == log(successor)
 
@@ -839,7 +839,7 @@ def test_what_is_sent_after_a_message_was_finished_is_ordered_after_it(seed: int
         note_times(simulation, client, times)
     simulation.start()
     run(simulation, lambda: idle(simulation), 60.0)
-    run(simulation, simulation.settled, 30.0)
+    run(simulation, simulation.converged, 30.0)
     pairs = 0
     for sequence in simulation.order.sequences.values():
         for index, later in enumerate(sequence):

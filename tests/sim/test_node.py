@@ -15,11 +15,11 @@ from multicast import PROTOCOLS
 from multicast.messages import Delivery
 from multicast.protocol import Ready, Timing
 from multicast.sim import Outcome, Scenario, Workload
-from multicast.sim.host import Disk
+from multicast.sim.host import DiskDelays
 from multicast.types import NO_TIMESTAMP, GroupId, ReplicaId, Timestamp
 
 MANY = [name for name in PROTOCOLS if name != "skeen"]
-SLOW = Disk(0.001, 0.02, 0.25)
+SLOW = DiskDelays(0.001, 0.02, 0.25)
 """Disks on which there is time to do something too early."""
 
 
@@ -153,7 +153,7 @@ def test_sabotages_of_the_node_are_caught(node: type[Node]) -> None:
 
 def often(seed: int, state: type[SimState]) -> Outcome:
     """Groups of one, whose states commit often while their logs are slow."""
-    return run(seed, state=state, replicas=1, disk=Disk(0.0, 0.2, 0.25))
+    return run(seed, state=state, replicas=1, disk=DiskDelays(0.0, 0.2, 0.25))
 
 
 def test_a_state_ahead_of_its_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

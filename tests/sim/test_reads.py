@@ -62,7 +62,7 @@ class Answers(Checker):
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
         if isinstance(message, Reply):
-            self.highest[message.group] = max(self.highest[message.group], *message.places)
+            self.highest[message.group] = max(self.highest[message.group], *message.positions)
 
 
 class Reading(Simulation):
@@ -95,13 +95,13 @@ class Reading(Simulation):
         for member in members:
             if member != host.me:
                 self.network.send(host.me, member, Ping(number, ballot))
-        if self.stands_in(host.replica, ballot):
+        if self.is_in_ballot(host.replica, ballot):
             self._stands(number, host.me)
 
     def _receive(self, source: Process, target: ReplicaId, message: object) -> None:
         replica = self.hosts[target].replica
         if isinstance(message, Ping):
-            if replica is not None and self.stands_in(replica, message.ballot):
+            if replica is not None and self.is_in_ballot(replica, message.ballot):
                 self.network.send(target, source, Pong(message.read))
         elif isinstance(message, Pong):
             if replica is self.reads[message.read].replica:
@@ -127,8 +127,8 @@ class Reading(Simulation):
     def reading_ballot(self, replica: Any) -> Ballot | None:
         return replica.reading_ballot  # type: ignore[no-any-return]  # it is what its type says
 
-    def stands_in(self, replica: Any, ballot: Ballot) -> bool:
-        return replica.stands_in(ballot)  # type: ignore[no-any-return]  # it is what its type says
+    def is_in_ballot(self, replica: Any, ballot: Ballot) -> bool:
+        return replica.is_in_ballot(ballot)  # type: ignore[no-any-return]  # it is what its type says
 
 
 class AsksNobody(Reading):
@@ -148,7 +148,7 @@ class DoesNotDeliverFirst(Reading):
 class HasPromisedMore(Reading):
     """A member that has promised a higher ballot still says that it stands in the one it joined last."""
 
-    def stands_in(self, replica: Any, ballot: Ballot) -> bool:
+    def is_in_ballot(self, replica: Any, ballot: Ballot) -> bool:
         return replica.cballot == ballot  # type: ignore[no-any-return]  # it is what its type says
 
 
@@ -202,7 +202,7 @@ def promised_in_a_change(broken: type[Reading], protocol: type[Protocol]) -> str
     try:
         story.hosts[candidate].nominate()
         story.wait(0.03)
-        assert story.hosts[candidate].replica.stands_in(story.hosts[new].replica.cballot)
+        assert story.hosts[candidate].replica.is_in_ballot(story.hosts[new].replica.cballot)
         story.hand(story.multicast(G0), candidate)
         story.wait(0.05)
         assert story.answers.highest[G0] > story.hosts[old].replica.last_delivered

@@ -14,7 +14,7 @@ from multicast.protocol import Timing
 from multicast.sim import FAULTS, Scenario, Simulation, Workload, simulate
 from multicast.sim.delays import group_size
 from multicast.sim.faults import Stall
-from multicast.sim.host import Disk
+from multicast.sim.host import DiskDelays
 from multicast.sim.network import Delays
 from multicast.types import GroupId
 
@@ -54,7 +54,7 @@ def test_slow_disks_delay_elections_but_do_not_prevent_them(protocol: str, repli
             groups=2,
             replicas=replicas,
             faults="none",
-            disk=Disk(0.3, 0.3, 0.25),
+            disk=DiskDelays(0.3, 0.3, 0.25),
             workload=Workload(messages=40),
         )
         assert simulate(scenario, seed).violation is None
@@ -65,7 +65,7 @@ def test_slow_disks_delay_elections_but_do_not_prevent_them(protocol: str, repli
 def test_comes_through_with_slow_disks_and_no_history(protocol: str, seed: int) -> None:
     scenario = Scenario(
         ALL[protocol],
-        disk=Disk(0.05, 0.3, 0.25),
+        disk=DiskDelays(0.05, 0.3, 0.25),
         timing=Timing(history=0, part_entries=1),
         workload=Workload(messages=60),
     )
@@ -75,12 +75,12 @@ def test_comes_through_with_slow_disks_and_no_history(protocol: str, seed: int) 
 @pytest.mark.parametrize(
     ("disk", "delays"),
     [
-        pytest.param(Disk(0.8, 1.0, 0.25), Delays(), id="disks"),
-        pytest.param(Disk(), Delays(0.3, 0.5, 0.0), id="links"),
+        pytest.param(DiskDelays(0.8, 1.0, 0.25), Delays(), id="disks"),
+        pytest.param(DiskDelays(), Delays(0.3, 0.5, 0.0), id="links"),
     ],
 )
 def test_a_leader_is_kept_although_all_answers_are_slower_than_its_time_out(
-    disk: Disk, delays: Delays
+    disk: DiskDelays, delays: Delays
 ) -> None:
     for seed in range(3):
         scenario = Scenario(groups=2, faults="none", disk=disk, delays=delays, workload=Workload(messages=40))

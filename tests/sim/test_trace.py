@@ -27,7 +27,7 @@ from multicast.sim import Scenario, Simulation, Workload
 from multicast.sim.checkers import Checker
 from multicast.sim.diagram import Unit, render_svg
 from multicast.sim.faults import ClientDeath, Crash, Cut, Fault, Heal, Nominate, Reset, Stall
-from multicast.sim.host import Host, Snapshot
+from multicast.sim.host import Host, LogSnapshot
 from multicast.sim.network import Delays
 from multicast.sim.trace import (
     BOOKKEEPING,
@@ -42,8 +42,8 @@ from multicast.sim.trace import (
     STALL,
     Arrow,
     Flow,
+    FlowRecorder,
     Mark,
-    Recorder,
     describe,
     name_of,
     render_text,
@@ -87,7 +87,7 @@ def record(
     delays: Delays | None = None, crash: Crash | None = None, protocol: type[Protocol] = WhiteBox
 ) -> tuple[Flow, Counter]:
     """A run of two messages, both to both groups, and perhaps a crash after half a second."""
-    recorder, counter = Recorder(), Counter()
+    recorder, counter = FlowRecorder(), Counter()
     workload = Workload(clients=1, messages=2, window=1)
     scenario = Scenario(protocol, 2, 3, "none", workload, delays=delays or Delays())
     simulation = Simulation(scenario, 1, observers=[recorder, counter])
@@ -103,7 +103,7 @@ def record(
 
 def record_faults(*faults: tuple[float, Fault]) -> tuple[Flow, Simulation]:
     """Two clients, and faults, with links that take 5 ms. CLIENT multicasts one message, at 1 s."""
-    recorder = Recorder()
+    recorder = FlowRecorder()
     scenario = Scenario(
         groups=2, faults="none", workload=Workload(clients=2, messages=0), delays=Delays(0.005, 0.005)
     )
@@ -225,7 +225,7 @@ def test_an_arrow_takes_as_long_as_its_link_whatever_goes_wrong() -> None:
         workload = Workload(clients=3, messages=60)
         replicas = 1 if protocol == "skeen" else 3
         scenario = Scenario(PROTOCOLS[protocol], 3, replicas, "all", workload, delays=Delays(0.005, 0.005))
-        recorder, counter = Recorder(), Counter()
+        recorder, counter = FlowRecorder(), Counter()
         simulation = Simulation(scenario, 2, observers=[recorder, counter])
         recorder.loop = simulation.loop
         assert simulation.run().violation is None
@@ -240,11 +240,11 @@ def test_a_snapshot_is_seen_to_arrive() -> None:
     _, simulation = record_faults()
     host = simulation.hosts[REPLICAS[0]]
     assert host.replica is not None
-    snapshot = Snapshot(host.replica.checkpoint(), tuple(host.log))
+    snapshot = LogSnapshot(host.replica.checkpoint(), tuple(host.log))
     host._send((REPLICAS[1],), snapshot)
     simulation.run_until(lambda: False, simulation.loop.now + 0.1)
     recorder = host._observers[-1]
-    assert isinstance(recorder, Recorder)
+    assert isinstance(recorder, FlowRecorder)
     (arrow,) = [arrow for arrow in arrows(recorder.flow) if arrow.message is snapshot]
     assert arrow.arrived_at == pytest.approx(arrow.at + 0.005)
     assert describe(snapshot) == "1 delivery"
@@ -254,7 +254,7 @@ def test_a_snapshot_is_seen_to_arrive() -> None:
 def test_recording_does_not_change_the_run(protocol: str) -> None:
     replicas = 1 if protocol == "skeen" else 3
     scenario = Scenario(PROTOCOLS[protocol], 2, replicas, workload=Workload(clients=2, messages=10))
-    recorder = Recorder()
+    recorder = FlowRecorder()
     watched = Simulation(scenario, 5, observers=[recorder])
     recorder.loop = watched.loop
     assert watched.run().trace == Simulation(scenario, 5).run().trace
@@ -281,7 +281,7 @@ def test_leaders_are_marked(flow: Flow) -> None:
 
 
 def test_a_recorder_without_a_loop_says_so() -> None:
-    outcome = Simulation(Scenario(groups=1, replicas=1), 1, observers=[Recorder()]).run()
+    outcome = Simulation(Scenario(groups=1, replicas=1), 1, observers=[FlowRecorder()]).run()
     assert "has no loop" in (outcome.violation or "")
 
 
@@ -331,7 +331,7 @@ def test_faults_are_marked_where_they_happen() -> None:
 
 
 def test_a_run_ends_with_healing() -> None:
-    recorder = Recorder()
+    recorder = FlowRecorder()
     scenario = Scenario(groups=2, faults="none", workload=Workload(clients=1, messages=1))
     simulation = Simulation(scenario, 1, observers=[recorder])
     recorder.loop = simulation.loop

@@ -22,4 +22,4 @@ def memberships(draw: st.DrawFn, groups: st.SearchStrategy[GroupId] | None = Non
     first = Membership(Configuration(group, draw(st.integers(0, 2**62)), members, places))
     old = draw(st.sampled_from(members))
     change = first.replace(old, old._replace(incarnation=draw(_INCARNATIONS)), draw(_PLACES))
-    return draw(st.sampled_from([first, change, change.settle()]))
+    return draw(st.sampled_from([first, change, change.completed()]))

@@ -44,12 +44,12 @@ from multicast.messages import (
     NewLeaderAck,
     NewState,
     NewStateAck,
-    Part,
     Phase2a,
     Phase2b,
     PreVote,
     PreVoteAck,
     Propose,
+    StatePart,
 )
 from multicast.protocol import Start
 from multicast.topology import Topology
@@ -77,7 +77,7 @@ OTHER, OTHER_LEADER = ReplicaId(G1, 0, 0), ReplicaId(G1, 1, 0)
 STRANGER = ReplicaId(G0, 7, 0)
 REBORN = ReplicaId(G0, 1, 0xBAD)
 CLIENT = ClientId(7)
-WHOLE = Part(1, 0, 1)
+WHOLE = StatePart(1, 0, 1)
 NOW = 1.0
 
 CONFIGURATION = Configuration(G0, 0, [R0, R1, R2])

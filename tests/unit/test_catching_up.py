@@ -8,7 +8,7 @@ import pytest
 
 from multicast.durable import Checkpoint
 from multicast.errors import InvalidArgument, PeerViolation
-from multicast.messages import Accept, Deliver, Deliveries, Delivery, Multicast, NewState, Part, PreVote
+from multicast.messages import Accept, Deliver, Deliveries, Delivery, Multicast, NewState, PreVote, StatePart
 from multicast.protocol import Start, Timing
 from multicast.topology import Topology
 from multicast.types import NO_TIMESTAMP, Ballot, ClientId, GroupId, MessageId, Phase, digest_of, timestamp
@@ -34,7 +34,7 @@ def accept(m: Multicast, time: int) -> Accept:
 def follower() -> WhiteBox:
     """A follower of the ballot, with nothing left to drain."""
     replica = WhiteBox(Start(ME, TOPOLOGY, random.Random(1), 0.0))
-    replica.step(LEADER, NewState(BALLOT, 0, Part(1, 0, 1), ()), 0.0)
+    replica.step(LEADER, NewState(BALLOT, 0, StatePart(1, 0, 1), ()), 0.0)
     replica.ready()
     return replica
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multicast.client import Numbers, Refused, Reply, Sender
+from multicast.client import MulticastRefused, Reply, Sender
 from multicast.errors import InvalidArgument, MulticastError
 from multicast.messages import Hint, Message, Multicast, NewLeader
+from multicast.numbering import Numbering
 from multicast.topology import Topology
 from multicast.types import (
     NO_BALLOT,
@@ -221,11 +222,11 @@ def test_ack_below_never_passes_an_unfinished_number(data: st.DataObject) -> Non
 @EXAMPLES
 @given(st.permutations(range(1, 12)))
 def test_numbers_pass_what_is_done_without_gaps(order: list[int]) -> None:
-    numbers = Numbers(ME)
+    numbers = Numbering(ME)
     mids = {number: numbers.next((G0,), b"x").mid for number in range(1, 12)}
     done: set[int] = set()
     for number in order:
-        numbers.done(mids[number])
+        numbers.done(mids[number].sequence)
         done.add(number)
         assert numbers.ack_below == min(set(range(1, 13)) - done)
 
@@ -245,7 +246,7 @@ def test_what_is_refused_is_repeated_to_new_leaders_only() -> None:
     client = sender()
     message = client.multicast([G0, G1], b"x", 0.0)
     client.drain()
-    refused = Refused(message.mid, G0, "why")
+    refused = MulticastRefused(message.mid, G0, "why")
     client.step(refused, 0.5)
     assert client.refused == [refused]
     client.tick(100.0)
@@ -257,14 +258,14 @@ def test_what_is_refused_is_repeated_to_new_leaders_only() -> None:
 def test_what_is_refused_may_be_ordered_all_the_same() -> None:
     client = sender()
     message = client.multicast([G0, G1], b"x", 0.0)
-    client.step(Refused(message.mid, G0, "why"), 0.5)
+    client.step(MulticastRefused(message.mid, G0, "why"), 0.5)
     client.step(Reply((message.mid,), G0, (AT,)), 0.6)
     assert client.numbers.ack_below == 1
     client.step(Reply((message.mid,), G1, (AT,)), 0.6)
     assert list(client.finished) == [message.mid]
     assert client.numbers.ack_below == 2
     client.refused.clear()
-    client.step(Refused(message.mid, G0, "late"), 0.7)
+    client.step(MulticastRefused(message.mid, G0, "late"), 0.7)
     assert client.refused == []
 
 

@@ -12,7 +12,7 @@ from kvstore.wire.frames import WireError
 from multicast import PROTOCOLS
 from multicast.durable import Checkpoint, Joined, Record
 from multicast.errors import InvalidArgument
-from multicast.messages import Accept, AcceptAck, HeartbeatAck, Multicast, NewLeader, NewState, Part
+from multicast.messages import Accept, AcceptAck, HeartbeatAck, Multicast, NewLeader, NewState, StatePart
 from multicast.process import Replica
 from multicast.protocol import Protocol, Start
 from multicast.sim import Scenario, Simulation
@@ -214,7 +214,7 @@ def test_what_several_groups_may_still_ask_for() -> None:
 
 def follower(ballot: Ballot) -> WhiteBox:
     replica = WhiteBox(Start(THREE.members(G0)[1], THREE, random.Random(1), 0.0))
-    replica.step(ballot.leader, NewState(ballot, 0, Part(1, 0, 1), ()), 0.0)
+    replica.step(ballot.leader, NewState(ballot, 0, StatePart(1, 0, 1), ()), 0.0)
     return replica
 
 
@@ -228,13 +228,13 @@ def test_a_member_stands_in_a_ballot_until_it_promises_another(
 ) -> None:
     first, second = Ballot(3, THREE.members(G0)[0], 0), Ballot(4, THREE.members(G0)[2], 0)
     replica = follower(first)
-    assert replica.stands_in(first)
-    assert not replica.stands_in(second)
+    assert replica.is_in_ballot(first)
+    assert not replica.is_in_ballot(second)
     assert replica.reading_ballot is None
     assert replica.readers == (THREE.members(G0), 2)
     change(replica, second)
-    assert not replica.stands_in(first)
-    assert not replica.stands_in(second)
+    assert not replica.is_in_ballot(first)
+    assert not replica.is_in_ballot(second)
 
 
 def test_a_leader_reads_when_it_has_delivered_what_it_took_over() -> None:

@@ -24,7 +24,7 @@ from multicast.messages import (
 from multicast.protocol import Ready, Start
 from multicast.sim.checkers import Checker
 from multicast.sim.clients import Workload
-from multicast.sim.host import Disk, Host
+from multicast.sim.host import DiskDelays, Host
 from multicast.sim.run import Scenario, Simulation
 from multicast.topology import Topology
 from multicast.types import (
@@ -184,7 +184,7 @@ def test_a_crash_leaves_a_prefix_of_the_batches_with_everything_that_was_promise
     batches: dict[ReplicaId, Batches] = {}
     scenario = Scenario(
         recording(batches), groups=2, workload=Workload(messages=60, think_s=0.02),
-        disk=Disk(least_s=0.001, most_s=0.05),
+        disk=DiskDelays(least_s=0.001, most_s=0.05),
     )  # fmt: skip
     said: dict[ReplicaId, list[object]] = {}
 

@@ -20,9 +20,9 @@ from multicast.messages import (
     NewLeaderAck,
     NewState,
     NewStateAck,
-    Part,
     PreVote,
     PreVoteAck,
+    StatePart,
 )
 from multicast.protocol import Start, Timing
 from multicast.sim.clients import Workload
@@ -37,7 +37,7 @@ EXAMPLES = settings(deadline=None, derandomize=True)
 G0 = GroupId(0)
 TIMING = Timing()
 R = [ReplicaId(G0, number, 0) for number in range(5)]
-WHOLE = Part(1, 0, 1)
+WHOLE = StatePart(1, 0, 1)
 
 
 def selection(size: int = 3, me: int = 0, seed: int = 0) -> LeaderSelection:

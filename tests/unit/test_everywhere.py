@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from multicast.client import Numbers
 from multicast.messages import (
     Accept,
     AcceptAck,
@@ -16,8 +15,9 @@ from multicast.messages import (
     Heartbeat,
     Multicast,
     NewState,
-    Part,
+    StatePart,
 )
+from multicast.numbering import Numbering
 from multicast.protocol import Start
 from multicast.topology import Topology
 from multicast.types import (
@@ -30,7 +30,7 @@ from multicast.types import (
     Timestamp,
     timestamp,
 )
-from multicast.whitebox import Everywhere
+from multicast.whitebox import DeliverEverywhere
 
 G0, G1 = GroupId(0), GroupId(1)
 BOTH = (G0, G1)
@@ -49,9 +49,9 @@ class Follower:
     """The second member of group 0, and what its leader and the other group say to it."""
 
     def __init__(self) -> None:
-        self.replica = Everywhere(Start(HERE[1], TOPOLOGY, random.Random(0), 0.0))
-        self.replica.step(HERE[0], NewState(OWN, 0, Part(1, 0, 1), ()), 0.0)
-        self.numbers = Numbers(ClientId(7))
+        self.replica = DeliverEverywhere(Start(HERE[1], TOPOLOGY, random.Random(0), 0.0))
+        self.replica.step(HERE[0], NewState(OWN, 0, StatePart(1, 0, 1), ()), 0.0)
+        self.numbers = Numbering(ClientId(7))
         self.issued = NO_TIMESTAMP
 
     def heartbeat(self, delivered: Timestamp, lowest: Timestamp) -> None:
@@ -102,13 +102,13 @@ def test_a_follower_delivers_when_its_leader_and_quorums_have_accepted(follower:
 
 
 def test_what_a_follower_delivers_tells_nothing_about_how_long_leaders_wait(follower: Follower) -> None:
-    patience = follower.replica.unanswered.patience
-    before = patience.seconds
+    timeout = follower.replica.unanswered.timeout
+    before = timeout.seconds
     m = follower.proposed(1, (G0,))
     for sender in (HERE[0], HERE[2]):
         follower.replica.step(sender, AcceptAck((m.mid,), G0, (OWN,), follower.issued), 100.0)
     assert follower.delivered() == [m.mid]
-    assert patience.seconds == before
+    assert timeout.seconds == before
 
 
 def test_its_acknowledgement_goes_to_every_process_of_all_destinations(follower: Follower) -> None:
@@ -121,7 +121,7 @@ def test_its_acknowledgement_goes_to_every_process_of_all_destinations(follower:
         for receiver in receivers
     ]
     assert sorted(told) == sorted([*HERE, *THERE])
-    assert follower.replica.tells_clients
+    assert follower.replica.answers_clients
 
 
 def test_what_its_leader_has_proposed_lower_comes_first(follower: Follower) -> None:
@@ -187,12 +187,12 @@ def test_what_a_follower_forgets_it_has_missed(follower: Follower) -> None:
 
 
 def test_a_leader_sends_no_deliver(follower: Follower) -> None:
-    replica = Everywhere(Start(HERE[0], TOPOLOGY, random.Random(0), 0.0))
-    helper = Everywhere(Start(HERE[1], TOPOLOGY, random.Random(0), 0.0))
+    replica = DeliverEverywhere(Start(HERE[0], TOPOLOGY, random.Random(0), 0.0))
+    helper = DeliverEverywhere(Start(HERE[1], TOPOLOGY, random.Random(0), 0.0))
     pair = {HERE[0]: replica, HERE[1]: helper}
     replica.nominate(0.0)
     said: list[object] = []
-    numbers = Numbers(ClientId(7))
+    numbers = Numbering(ClientId(7))
 
     def settle() -> int:
         delivered, busy = 0, True

@@ -14,7 +14,7 @@ from kvstore.machine.results import DONE
 from kvstore.machine.sessions import WINDOW
 from kvstore.store.gateway import Gateway, Identity, Ordered
 from kvstore.store.messages import RaiseClock, Results
-from multicast.client import Refused
+from multicast.client import MulticastRefused
 from multicast.errors import PeerViolation
 from multicast.messages import Multicast
 from multicast.topology import Topology
@@ -58,7 +58,9 @@ def test_a_message_that_is_refused_and_answered_at_once_is_answered() -> None:
     gateway.command(A, Tick(), outcomes.append)
     ((_, _, message),) = gateway.turn(0.0)
     results = Results(A, PLACE, (message.mid,), (PLACE,), (encode_result(DONE),))
-    gateway.receive(members(A)[0], [Refused(message.mid, A, "by a leader that is none"), results], 0.1)
+    gateway.receive(
+        members(A)[0], [MulticastRefused(message.mid, A, "by a leader that is none"), results], 0.1
+    )
     assert outcomes == [Ordered(PLACE)]
     assert gateway.in_flight == 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multicast.history import History
+from multicast.history import DeliveryHistory
 from multicast.messages import Delivery
 from multicast.types import NO_TIMESTAMP, ClientId, GroupId, MessageId, Timestamp
 
@@ -43,7 +43,7 @@ def obvious(kept: list[Delivery], position: int, count: int, size: int) -> list[
 def test_same_answers_as_a_list(
     sizes: list[int], capacity: int, bytes_max: int, count: int, size: int, start: int
 ) -> None:
-    history, deliveries = History(capacity, bytes_max), chain(sizes, Timestamp(start))
+    history, deliveries = DeliveryHistory(capacity, bytes_max), chain(sizes, Timestamp(start))
     kept: list[Delivery] = []
     for delivery in deliveries:
         history.extend([delivery])
@@ -57,7 +57,7 @@ def test_same_answers_as_a_list(
 
 
 def test_a_single_delivery_above_the_bound_still_comes() -> None:
-    history = History(10, 1000)
+    history = DeliveryHistory(10, 1000)
     deliveries = chain([500, 1])
     for delivery in deliveries:
         history.extend([delivery])
@@ -65,13 +65,13 @@ def test_a_single_delivery_above_the_bound_still_comes() -> None:
 
 
 def test_nothing_follows_the_newest() -> None:
-    history, (delivery,) = History(10, 1000), chain([1])
+    history, (delivery,) = DeliveryHistory(10, 1000), chain([1])
     history.extend([delivery])
     assert history.after(delivery.global_ts, 10, 100) == ()
 
 
 def test_what_was_dropped_is_not_bridged() -> None:
-    history, deliveries = History(2, 1000), chain([1, 1, 1, 1])
+    history, deliveries = DeliveryHistory(2, 1000), chain([1, 1, 1, 1])
     for delivery in deliveries:
         history.extend([delivery])
     assert history.after(NO_TIMESTAMP, 10, 100) == ()

@@ -19,7 +19,7 @@ R = [ReplicaId(G0, number, 0) for number in range(3)]
 NEW = ReplicaId(G0, 2, 0xA)
 FIRST = Membership(Configuration(G0, 0, R))
 CHANGE = FIRST.replace(R[2], NEW, "elsewhere")
-SETTLED = CHANGE.settle()
+SETTLED = CHANGE.completed()
 EXAMPLES = settings(deadline=None, derandomize=True)
 
 
@@ -41,10 +41,10 @@ def test_whoever_opens_a_ballot_in_a_change_meets_every_quorum_of_both_configura
 
 def test_a_change_keeps_its_members_numbers_and_says_where_they_are() -> None:
     assert CHANGE.current.members == (R[0], R[1], NEW)
-    assert CHANGE.current.places == ("", "", "elsewhere")
+    assert CHANGE.current.addresses == ("", "", "elsewhere")
     assert CHANGE.everyone == (R[0], R[1], NEW, R[2])
     assert [m.version for m in (FIRST, CHANGE, SETTLED)] == [1, 2, 3]
-    assert [m.settled for m in (FIRST, CHANGE, SETTLED)] == [True, False, True]
+    assert [m.is_complete for m in (FIRST, CHANGE, SETTLED)] == [True, False, True]
 
 
 def test_a_step_counts_only_right_after_the_one_before_it() -> None:
@@ -55,8 +55,8 @@ def test_a_step_counts_only_right_after_the_one_before_it() -> None:
     assert SETTLED.after(second.encode()) == second
     for now, step in [
         (FIRST, FIRST), (FIRST, SETTLED), (FIRST, second),
-        (CHANGE, CHANGE), (CHANGE, other), (CHANGE, second), (CHANGE, other.settle()), (CHANGE, FIRST),
-        (SETTLED, CHANGE), (SETTLED, other), (SETTLED, second.settle()),
+        (CHANGE, CHANGE), (CHANGE, other), (CHANGE, second), (CHANGE, other.completed()), (CHANGE, FIRST),
+        (SETTLED, CHANGE), (SETTLED, other), (SETTLED, second.completed()),
     ]:  # fmt: skip
         assert now.after(step.encode()) is now
     assert FIRST.after(b"no step") is FIRST

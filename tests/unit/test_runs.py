@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from multicast.client import Numbers
 from multicast.durable import Accepted
 from multicast.errors import PeerViolation
-from multicast.messages import Accept, AcceptAck, Multicast, NewState, Part
+from multicast.messages import Accept, AcceptAck, Multicast, NewState, StatePart
+from multicast.numbering import Numbering
 from multicast.protocol import Ready, Start, Timing
 from multicast.topology import Topology
 from multicast.types import Ballot, ClientId, GroupId, Phase, ReplicaId, Timestamp, timestamp
@@ -58,13 +58,13 @@ def from_others(replica: WhiteBox) -> None:
 
 def follower() -> WhiteBox:
     replica = process(HERE[1])
-    replica.step(HERE[0], NewState(Ballot(1, HERE[0], 0), 0, Part(1, 0, 1), ()), 0.0)
+    replica.step(HERE[0], NewState(Ballot(1, HERE[0], 0), 0, StatePart(1, 0, 1), ()), 0.0)
     replica.ready()
     return replica
 
 
 def messages(count: int, size: int = 1) -> list[Multicast]:
-    numbers = Numbers(CLIENT)
+    numbers = Numbering(CLIENT)
     return [numbers.next(BOTH, bytes([number]) * size) for number in range(count)]
 
 
@@ -110,7 +110,7 @@ def test_what_came_in_one_turn_is_proposed_in_one_message() -> None:
 
 
 def test_each_group_hears_of_what_is_for_it_whatever_else_came_in_the_turn() -> None:
-    replica, numbers = leader(), Numbers(CLIENT)
+    replica, numbers = leader(), Numbering(CLIENT)
     wanted = [numbers.next(dest, b"m") for dest in (BOTH, (G0,), BOTH, (G0,))]
     for m in wanted:
         replica.step(CLIENT, m, 0.0)
@@ -124,7 +124,7 @@ def test_each_group_hears_of_what_is_for_it_whatever_else_came_in_the_turn() -> 
 
 
 def test_what_is_accepted_together_is_acknowledged_to_each_leader_concerned() -> None:
-    replica, numbers = follower(), Numbers(CLIENT)
+    replica, numbers = follower(), Numbering(CLIENT)
     own = Ballot(1, HERE[0], 0)
     both, one = numbers.next(BOTH, b"a"), numbers.next((G0,), b"b")
     replica.step(THERE[1], proposal(OLD, [both], 5), 0.0)
@@ -142,7 +142,7 @@ def test_what_is_accepted_together_is_acknowledged_to_each_leader_concerned() ->
 
 
 def test_an_acknowledgement_counts_for_messages_to_some_of_the_groups_it_names() -> None:
-    replica, numbers = leader(), Numbers(CLIENT)
+    replica, numbers = leader(), Numbering(CLIENT)
     both, one = numbers.next(BOTH, b"a"), numbers.next((G0,), b"b")
     for m in (one, both):
         replica.step(CLIENT, m, 0.0)
@@ -158,7 +158,7 @@ def test_an_acknowledgement_counts_for_messages_to_some_of_the_groups_it_names()
 
 
 def test_a_message_named_twice_with_other_destinations_is_what_it_was_first() -> None:
-    replica, numbers = follower(), Numbers(CLIENT)
+    replica, numbers = follower(), Numbering(CLIENT)
     m = numbers.next((G0,), b"a")
     accept = proposal(Ballot(1, HERE[0], 0), [m, m], 1)
     replica.step(HERE[0], dataclasses.replace(accept, dests=((G0,), BOTH)), 0.0)
@@ -176,7 +176,7 @@ def test_a_run_is_no_longer_than_a_piece_of_a_state() -> None:
 
 def test_a_run_is_no_larger_than_a_piece_of_a_state() -> None:
     replica, wanted = leader(Timing(part_bytes=100)), messages(5, size=40)
-    wanted.append(Numbers(ClientId(8)).next(BOTH, bytes(1000)))
+    wanted.append(Numbering(ClientId(8)).next(BOTH, bytes(1000)))
     for m in wanted:
         replica.step(m.mid.client, m, 0.0)
     runs = [accept.payloads for receiver, accept in said(replica.ready(), Accept) if receiver == HERE[1]]
@@ -201,7 +201,7 @@ def test_what_is_accepted_together_is_one_record_and_one_acknowledgement() -> No
 
 
 def test_a_run_that_names_a_message_twice_is_as_good_as_two() -> None:
-    replica, numbers = follower(), Numbers(CLIENT)
+    replica, numbers = follower(), Numbering(CLIENT)
     m, other = numbers.next((G0,), b"a"), numbers.next((G0,), b"b")
     accept = proposal(Ballot(1, HERE[0], 0), [m, m, other], 1)
     replica.step(HERE[0], dataclasses.replace(accept, dests=((G0,),)), 0.0)
@@ -263,7 +263,7 @@ def test_acknowledgements_count_although_the_caches_have_started_over(
 ) -> None:
     """What is known of the ballots is forgotten between all steps: nobody has to ask again for that."""
     monkeypatch.setattr(normal, "CACHED_MAX", 1)
-    replica, numbers = leader(), Numbers(CLIENT)
+    replica, numbers = leader(), Numbering(CLIENT)
     both = numbers.next(BOTH, b"a")
     replica.step(CLIENT, both, 0.0)
     vector = (replica.cballot, OLD)
@@ -290,7 +290,7 @@ def test_what_was_accepted_before_the_caches_started_over_is_not_accepted_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(normal, "CACHED_MAX", 1)
-    replica, numbers = follower(), Numbers(CLIENT)
+    replica, numbers = follower(), Numbering(CLIENT)
     own = Ballot(1, HERE[0], 0)
     both, one = numbers.next(BOTH, b"a"), numbers.next((G0,), b"b")
     replica.step(HERE[0], proposal(own, [both], 1), 0.0)
@@ -304,7 +304,7 @@ def test_what_was_accepted_before_the_caches_started_over_is_not_accepted_again(
 
 
 def test_an_acknowledgement_names_a_ballot_of_its_own_group_the_first_time_too() -> None:
-    replica, numbers = leader(), Numbers(CLIENT)
+    replica, numbers = leader(), Numbering(CLIENT)
     m = numbers.next((G0,), b"a")
     for _ in range(2):
         with pytest.raises(PeerViolation):

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multicast.client import Numbers
 from multicast.errors import InvalidArgument, PeerViolation
 from multicast.messages import (
     ClockUpdates,
@@ -22,8 +21,9 @@ from multicast.messages import (
     Phase2b,
     Propose,
 )
-from multicast.patience import ASKED_AGAIN_MIN
+from multicast.numbering import Numbering
 from multicast.protocol import Start
+from multicast.retries import RETRIES_MIN
 from multicast.skeen import Entry, FastCast, FtSkeen, Skeen
 from multicast.topology import Topology
 from multicast.types import (
@@ -50,7 +50,7 @@ NOW = 1.0
 
 
 def message(*dest: GroupId, sequence: int = 1) -> Multicast:
-    numbers = Numbers(ClientId(7))
+    numbers = Numbering(ClientId(7))
     numbers.next_sequence = sequence
     return numbers.next(dest, b"payload")
 
@@ -190,7 +190,7 @@ def test_what_a_leader_tells_another_in_a_turn_is_one_message(
 
 def test_a_leader_repeats_few_of_many_at_a_time_oldest_first() -> None:
     replica = leader()
-    count = 3 * ASKED_AGAIN_MIN
+    count = 3 * RETRIES_MIN
     messages = [message(G0, G1, sequence=number) for number in range(2, 2 + count)]
     replica.receive(ClientId(7), messages, NOW)
     replica.ready()
@@ -200,10 +200,10 @@ def test_a_leader_repeats_few_of_many_at_a_time_oldest_first() -> None:
             ack = HeartbeatAck(replica.cballot, replica.cballot, NO_TIMESTAMP)
             replica.step(member, ack, NOW + 0.3 + turn * 0.11)
         again = [what.mid for _, what in replica.ready().send if isinstance(what, Multicast)]
-        first = turn * ASKED_AGAIN_MIN
-        expected = [M.mid, *(each.mid for each in messages)][first : first + ASKED_AGAIN_MIN]
+        first = turn * RETRIES_MIN
+        expected = [M.mid, *(each.mid for each in messages)][first : first + RETRIES_MIN]
         assert again[: len(expected)] == expected
-        assert len(again) == ASKED_AGAIN_MIN
+        assert len(again) == RETRIES_MIN
 
 
 def test_a_group_that_decided_twice_is_refused() -> None:

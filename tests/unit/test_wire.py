@@ -22,7 +22,7 @@ from kvstore.store.messages import STORE_MESSAGES, VotesWanted
 from kvstore.wire import frames, schema
 from kvstore.wire.frames import Envelope, WireError, decode, encode, size_of
 from kvstore.wire.messages import SnapshotAck, SnapshotPiece
-from multicast.client import Refused, Reply
+from multicast.client import MulticastRefused, Reply
 from multicast.membership import Configuration, Membership
 from multicast.messages import (
     Accept,
@@ -48,12 +48,12 @@ from multicast.messages import (
     NewLeaderAck,
     NewState,
     NewStateAck,
-    Part,
     Phase2a,
     Phase2b,
     PreVote,
     PreVoteAck,
     Propose,
+    StatePart,
 )
 from multicast.types import (
     GROUPS_MAX,
@@ -77,7 +77,14 @@ Strategy: TypeAlias = st.SearchStrategy[Any]
 Path_: TypeAlias = tuple[int, ...]
 """Of indices, to a place in a frame."""
 
-KINDS: list[type[Any]] = [*get_args(Message), Reply, Refused, SnapshotPiece, SnapshotAck, VotesWanted]
+KINDS: list[type[Any]] = [
+    *get_args(Message),
+    Reply,
+    MulticastRefused,
+    SnapshotPiece,
+    SnapshotAck,
+    VotesWanted,
+]
 """Of the store's messages, which are all of one kind here, one stands for all: see `test_store_messages`."""
 
 
@@ -141,8 +148,8 @@ def any_accept(draw: st.DrawFn) -> Accept:
 
 @st.composite
 def any_reply(draw: st.DrawFn) -> Reply:
-    mids, places = draw_columns(draw, Reply, "mids", "places")
-    return Reply(mids, draw(GROUPS), places)
+    mids, positions = draw_columns(draw, Reply, "mids", "positions")
+    return Reply(mids, draw(GROUPS), positions)
 
 
 @st.composite
@@ -217,8 +224,8 @@ DELIVER = Deliver(BALLOT, TS, ((MID, TS, TS), (MID2, TS, TS)))
 HEARTBEAT = Heartbeat(BALLOT, TS, ((GroupId(0), TS), (GroupId(1), TS)))
 MULTICAST = Multicast(MID, DEST, b"payload", 1)
 DELIVERIES = Deliveries((Delivery(MID, DEST, b"payload", 1, TS, TS, TS, mismatch=True),), TS)
-NEW_STATE = NewState(BALLOT, 1, Part(1, 0, 1), (ENTRY,))
-NEW_LEADER_ACK = NewLeaderAck(BALLOT, OTHER, 1, TS, Part(1, 0, 1), (ENTRY,))
+NEW_STATE = NewState(BALLOT, 1, StatePart(1, 0, 1), (ENTRY,))
+NEW_LEADER_ACK = NewLeaderAck(BALLOT, OTHER, 1, TS, StatePart(1, 0, 1), (ENTRY,))
 PHASE_2A = Phase2a(BALLOT, LOCAL, CLOCKS)
 PHASE_2B = Phase2b(BALLOT, (MID,), CLOCKS)
 PROPOSE = Propose(GroupId(1), OTHER, (MID, MID2), (DEST, DEST), (TS, TS), (True, False))
@@ -236,7 +243,7 @@ SOME: Messages = [
         CATCH_UP,
         Hint(GroupId(1), OTHER),
         REPLY,
-        Refused(MID, GroupId(1), "why"),
+        MulticastRefused(MID, GroupId(1), "why"),
     ),
     *(HeartbeatAck(BALLOT, NO_BALLOT, TS), NewLeader(BALLOT), NewStateAck(BALLOT)),
     *(PreVote(NO_BALLOT), PreVoteAck(OTHER), HandOver(BALLOT)),
@@ -358,8 +365,8 @@ def test_the_size_of_a_message_is_that_of_a_frame_of_its_own() -> None:
 
 
 def test_what_has_no_wire_format_is_not_encoded() -> None:
-    with pytest.raises(TypeError, match="no wire format for Part"):
-        encode([(R0, R1, [Part(1, 0, 1)])])
+    with pytest.raises(TypeError, match="no wire format for StatePart"):
+        encode([(R0, R1, [StatePart(1, 0, 1)])])
 
 
 # What is refused

@@ -157,8 +157,8 @@ class Decisions(Checker):
                 raise Violation("Decision", f"{host.me} delivered {mid}: undecided in group {destination}")
             highest = max(highest, decided[-1])
         if highest != global_ts:
-            place, decision = format_timestamp(global_ts), format_timestamp(highest)
-            raise Violation("Decision", f"{host.me} delivered {mid} at {place}, but {decision} was decided")
+            found, decision = format_timestamp(global_ts), format_timestamp(highest)
+            raise Violation("Decision", f"{host.me} delivered {mid} at {found}, but {decision} was decided")
         if len(delivery.dest) > 1 and self._passed[group, mid] < global_ts:
             raise Violation("Clock", f"{host.me} delivered {mid}: its group's clock may be below")
         self._delivered[group] = max(self._delivered[group], global_ts)
