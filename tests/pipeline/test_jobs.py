@@ -12,9 +12,9 @@ import pytest
 import wbkv
 import wbkv.testing
 from pyspark.sql import SparkSession
+from wbkv_pipeline import command, importing
+from wbkv_pipeline.errors import PipelineError
 
-from pipeline import command, importing
-from pipeline.errors import PipelineError
 from tests.campaigns import campaign
 
 Run: TypeAlias = Callable[..., tuple[int, Any, str]]
@@ -41,7 +41,7 @@ def run(spark: SparkSession, cluster: wbkv.testing.RunningCluster, capsys: pytes
     def run(job: str, *arguments: object) -> tuple[int, Any, str]:
         """Its status, the result as JSON, and what it says."""
         capsys.readouterr()
-        module = importlib.import_module(f"pipeline.jobs.{job}")
+        module = importlib.import_module(f"wbkv_pipeline.jobs.{job}")
         where = () if "-e" in arguments else ("-e", ",".join(cluster.addresses))
         status = command.execute(job, module, [*map(str, arguments), "--json", *where])
         said = capsys.readouterr()

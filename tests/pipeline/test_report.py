@@ -14,11 +14,11 @@ import pytest
 import wbkv
 import wbkv.testing
 from pyspark.sql import SparkSession
+from wbkv_pipeline import command, reporting
+from wbkv_pipeline.jobs import report as job
+from wbkv_pipeline.reporting import measured, tables
+from wbkv_pipeline.traces import MARKS, REQUESTS
 
-from pipeline import command, reporting
-from pipeline.jobs import report as job
-from pipeline.reporting import measured, tables
-from pipeline.traces import MARKS, REQUESTS
 from tests.campaigns import campaign
 
 S = 1_000_000

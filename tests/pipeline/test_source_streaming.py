@@ -13,12 +13,11 @@ import wbkv
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-
-from pipeline.errors import PipelineError
-from pipeline.source import SCHEMA, line_of, streaming
-from pipeline.source.options import parse
-from pipeline.source.progress import PREFIX
-from pipeline.source.streaming import ChangesReader
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.source import SCHEMA, line_of, streaming
+from wbkv_pipeline.source.options import parse
+from wbkv_pipeline.source.progress import PREFIX
+from wbkv_pipeline.source.streaming import ChangesReader
 
 TIMEOUT_S = 120
 

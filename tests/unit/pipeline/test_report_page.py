@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import StructType
-
-from pipeline.errors import PipelineError
-from pipeline.reporting import Options, Report, Table, console, findings
-from pipeline.reporting.drawing import Plot, draw
-from pipeline.reporting.making import MOST_BINS, MOST_BINS_IN_ALL, bin_width
-from pipeline.reporting.page import page
-from pipeline.reporting.recovery import FIGURES, Crash
-from pipeline.reporting.style import protocol_styles
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.reporting import Options, Report, Table, console, findings
+from wbkv_pipeline.reporting.drawing import Plot, draw
+from wbkv_pipeline.reporting.making import MOST_BINS, MOST_BINS_IN_ALL, bin_width
+from wbkv_pipeline.reporting.page import page
+from wbkv_pipeline.reporting.recovery import FIGURES, Crash
+from wbkv_pipeline.reporting.style import protocol_styles
 
 S = 1_000_000
 T0 = 1_790_000_000 * S

@@ -3,8 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from pipeline.reporting.recovery import Crash, covered, crashes, figures
+from wbkv_pipeline.reporting.recovery import Crash, covered, crashes, figures
 
 S = 1_000_000
 STRETCHES = [{"begin_us": 0, "end_us": 30 * S}, {"begin_us": 20 * S, "end_us": 100 * S}]

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 from wbkv import EVERYTHING, KeyRange
-
-from pipeline.errors import PipelineError
-from pipeline.source.options import parse
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.source.options import parse
 
 
 def test_nothing_given_means_everything() -> None:

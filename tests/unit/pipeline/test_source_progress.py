@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 import wbkv
-
-from pipeline.errors import PipelineError
-from pipeline.source import progress
-from pipeline.source.progress import PREFIX, Progress
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.source import progress
+from wbkv_pipeline.source.progress import PREFIX, Progress
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import wbkv
-
-from pipeline.errors import PipelineError
-from pipeline.source import sending
-from pipeline.source.sending import ATTEMPTS, send
-from pipeline.source.transactions import Task, Transaction
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.source import sending
+from wbkv_pipeline.source.sending import ATTEMPTS, send
+from wbkv_pipeline.source.transactions import Task, Transaction
 
 TASK = Task(("batch", "job"), 0, 1000)
 

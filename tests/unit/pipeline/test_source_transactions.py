@@ -16,13 +16,12 @@ from pyspark.sql.types import (
     StringType,
     StructType,
 )
-
-from pipeline.errors import PipelineError
-from pipeline.source.ids import WINDOW, counted_id, named_id
-from pipeline.source.options import parse
-from pipeline.source.rows import Row, Rows, check_columns
-from pipeline.source.sorting import Sorter
-from pipeline.source.transactions import Task, Transaction, by_partition, by_txn_id, check_limits
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.source.ids import WINDOW, counted_id, named_id
+from wbkv_pipeline.source.options import parse
+from wbkv_pipeline.source.rows import Row, Rows, check_columns
+from wbkv_pipeline.source.sorting import Sorter
+from wbkv_pipeline.source.transactions import Task, Transaction, by_partition, by_txn_id, check_limits
 
 LIMITS = {"key_bytes": 16, "value_bytes": 100, "operations": 5, "transaction_bytes": 300}
 TASK = Task(("batch", "job"), 3, 1000)
