@@ -1,206 +1,226 @@
-"""The options of the data source, as users write them, checked at once."""
+"""The options of the data source.
+
+`Options` is the table of them: to add an option, add a field. Parsing, error messages and the table in
+docs/reference/data-source.md come from the fields.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from wbkv import EVERYTHING, KeyRange, between, prefix
 
 from wbkv_pipeline.errors import PipelineError
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 Use: TypeAlias = Literal["read", "write", "readStream", "writeStream"]
 
-_EVERY: Final = frozenset({"read", "write", "readStream", "writeStream"})
-_READS: Final = frozenset({"read", "readStream"})
-_WRITES: Final = frozenset({"write", "writeStream"})
+_READS: Final[tuple[Use, ...]] = ("read", "readStream")
+_WRITES: Final[tuple[Use, ...]] = ("write", "writeStream")
 
-_USES: Final[dict[str, frozenset[str]]] = {
-    "endpoints": _EVERY,
-    "prefix": _READS,
-    "prefixHex": _READS,
-    "start": _READS,
-    "startHex": _READS,
-    "end": _READS,
-    "endHex": _READS,
-    "revision": frozenset({"read"}),
-    "splits": frozenset({"read"}),
-    "pushFilters": frozenset({"read"}),
-    "snapshotTtl": frozenset({"read"}),
-    "batchRows": _WRITES,
-    "batchBytes": _WRITES,
-    "inFlight": _WRITES,
-    "jobId": frozenset({"write"}),
-    "rewrite": frozenset({"writeStream"}),
-    "startingRevision": frozenset({"readStream"}),
-    "maxSecondsPerBatch": frozenset({"readStream"}),
-    # Spark's own, which it hands on.
-    "checkpointLocation": frozenset({"writeStream"}),
-    "queryName": frozenset({"writeStream"}),
+SPARKS_OWN: Final[Mapping[str, tuple[Use, ...]]] = {
+    "checkpointLocation": ("writeStream",),
+    "queryName": ("writeStream",),
 }
-_NAMES: Final = {name.lower(): name for name in _USES}
+"""Options of Spark's that Spark passes on to a data source."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What was asked for. It travels to the executors."""
+class OptionType(Generic[T_co]):
+    """A type of values, which users write as text."""
 
-    given: frozenset[str]
-    endpoints: str | None
-    """None: the client's own default."""
-    keys: KeyRange
-    revision: int
-    """0: as of now."""
-    splits: int
-    """0: by the number of partitions."""
-    push_filters: bool
-    """Only for a DataFrame that is used once: see `reading`."""
-    snapshot_ttl_s: float
-    batch_rows: int
-    batch_bytes: int
-    in_flight: int
-    job: str | None
-    rewrite: bool
-    starting_revision: int | Literal["latest", "earliest"]
-    max_batch_s: float
-    """How much of the store's time a micro-batch may hold, from its first change on; 0: all there is."""
+    description: str
+    parse: Callable[[str], T_co]
+    """Raises ValueError if the text is not of this type."""
+
+
+def _checked(description: str, convert: Callable[[str], T], valid: Callable[[T], bool]) -> OptionType[T]:
+    def parse(text: str) -> T:
+        value = convert(text)
+        if not valid(value):
+            raise ValueError(text)
+        return value
+
+    return OptionType(description, parse)
+
+
+def _starting(text: str) -> int | Literal["latest", "earliest"]:
+    match text.strip().lower():
+        case "latest":
+            return "latest"
+        case "earliest":
+            return "earliest"
+    return COUNT.parse(text)
+
+
+_BOOLEANS: Final = {"true": True, "false": False}
+
+TEXT: Final = OptionType("text", str)
+KEY: Final = OptionType("text", str.encode)
+HEX: Final = OptionType("hexadecimal digits", bytes.fromhex)
+NAME: Final = _checked("a name", str, lambda text: bool(text.strip()))
+COUNT: Final = _checked(
+    "a whole number, 1 or more", lambda text: int(text) if text.strip().isdecimal() else 0, lambda n: n >= 1
+)
+SECONDS: Final = _checked("a number of seconds up to a day", float, lambda s: 0.001 <= s <= 86_400)
+BOOLEAN: Final = OptionType("true or false", lambda text: _BOOLEANS[text.lower()])
+STARTING: Final = OptionType("latest, earliest or a revision", _starting)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """The description of an option, in the metadata of its field."""
+
+    name: str
+    uses: tuple[Use, ...]
+    kind: OptionType[Any]
+    about: str
+    default: str
+    """In words, for the reference."""
+
+
+def option(
+    name: str, uses: tuple[Use, ...], kind: OptionType[T], default: T, about: str, *, shown: str = ""
+) -> T:
+    """Declare an option. `shown` describes its default where the value does not."""
+    shown = shown or f"`{str(default).lower().removesuffix('.0')}`"
+    declared: T = field(default=default, metadata={"option": Option(name, uses, kind, about, shown)})
+    return declared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of one DataFrame, read or written. They travel to the executors."""
+
+    given: frozenset[str] = frozenset()
+    """Names of the options that the user has set."""
+
+    # fmt: off
+    endpoints: str | None = option(
+        "endpoints", _READS + _WRITES, TEXT, None, "nodes, as `host:port,host:port`",
+        shown="`$WBKV_ENDPOINTS` of the driver, else 127.0.0.1:7400 to 7402")
+    prefix: bytes | None = option(
+        "prefix", _READS, KEY, None, "keys that begin with this", shown="all keys")
+    prefix_hex: bytes | None = option(
+        "prefixHex", _READS, HEX, None, "`prefix` as bytes", shown="all keys")
+    start: bytes | None = option(
+        "start", _READS, KEY, None, "keys from this one on", shown="the first key")
+    start_hex: bytes | None = option(
+        "startHex", _READS, HEX, None, "`start` as bytes", shown="the first key")
+    end: bytes | None = option(
+        "end", _READS, KEY, None, "keys below this one (an exclusive upper bound)", shown="no bound")
+    end_hex: bytes | None = option(
+        "endHex", _READS, HEX, None, "`end` as bytes", shown="no bound")
+    revision: int = option(
+        "revision", ("read",), COUNT, 0, "the revision to read",
+        shown="one with everything that completed before `load`")
+    splits: int = option(
+        "splits", ("read",), COUNT, 0, "about how many tasks read; fewer where there are few keys",
+        shown="two for each partition")
+    snapshot_ttl_s: float = option(
+        "snapshotTtl", ("read",), SECONDS, 600.0,
+        "for how long after each use of the DataFrame its revision is protected from compaction")
+    push_filters: bool = option(
+        "pushFilters", ("read",), BOOLEAN, default=False,
+        about="the store evaluates filters; only for a DataFrame that is used once: see [Reading](#reading)")
+    batch_rows: int = option(
+        "batchRows", _WRITES, COUNT, 500, "most rows of a transaction, where there is no `txn_id`")
+    batch_bytes: int = option(
+        "batchBytes", _WRITES, COUNT, 1 << 20, "most bytes of a transaction, where there is no `txn_id`")
+    in_flight: int = option(
+        "inFlight", _WRITES, COUNT, 64, "most transactions of a task that are in flight at once")
+    job_id: str | None = option(
+        "jobId", ("write",), NAME, None,
+        "the job's name: the same job, run again within a day, writes only what is missing",
+        shown="a random name")
+    rewrite: bool = option(
+        "rewrite", ("writeStream",), BOOLEAN, default=False,
+        about="write all rows of a batch that began more than a day ago, whichever were written then")
+    starting_revision: int | Literal["latest", "earliest"] = option(
+        "startingRevision", ("readStream",), STARTING, "latest",
+        "read the changes above this revision; `earliest`: all changes that are not compacted")
+    max_batch_s: float = option(
+        "maxSecondsPerBatch", ("readStream",), SECONDS, 0.0,
+        "how much of the store's time a micro-batch holds, from its first change on", shown="no limit")
+    # fmt: on
+
+    @property
+    def keys(self) -> KeyRange:
+        """The keys to read. Raises `PipelineError` if the options contradict each other."""
+        head = _one_of("prefix", self.prefix, self.prefix_hex)
+        start, end = _one_of("start", self.start, self.start_hex), _one_of("end", self.end, self.end_hex)
+        if head is not None:
+            if start is not None or end is not None:
+                raise PipelineError("wbkv: give the option prefix, or start and end, not both")
+            return prefix(head)
+        if start is None and end is None:
+            return EVERYTHING
+        try:
+            return between(start or b"", end)
+        except ValueError as error:
+            raise PipelineError(f"wbkv: {error}: the option end must be above start") from None
 
     def fits(self, use: Use) -> bool:
-        """Whether all options have a meaning there."""
+        """Whether all given options have an effect on this use."""
         return all(use in _USES[name] for name in self.given)
 
     def check_use(self, use: Use) -> None:
-        """Refuse options that would be without effect."""
+        """Raise `PipelineError` if an option has no effect on this use."""
         for name in sorted(self.given):
             if use not in _USES[name]:
                 uses = " and ".join(sorted(_USES[name]))
                 raise PipelineError(f"wbkv: the option {name} is for {uses}, not for {use}")
 
 
+OPTIONS: Final[Mapping[str, Option]] = {
+    each.name: each.metadata["option"] for each in fields(Options) if "option" in each.metadata
+}
+"""By field."""
+_USES: Final = {**{each.name: each.uses for each in OPTIONS.values()}, **SPARKS_OWN}
+_NAMES: Final = {name.lower(): name for name in _USES}
+
+
 def parse(given: Mapping[str, str]) -> Options:
-    """Read the options; names in upper or lower case."""
-    known = {}
+    """Parse options as users write them. Their names are case-insensitive."""
+    texts = {}
     for key, text in given.items():
         name = _NAMES.get(key.lower())
         if name is None:
             near = get_close_matches(key.lower(), _NAMES, 1)
             hint = f"did you mean {_NAMES[near[0]]}?" if near else f"there are {', '.join(_USES)}"
             raise PipelineError(f"wbkv: there is no option {key}: {hint}")
-        known[name] = text
-    value = _Values(known)
-    return Options(
-        given=frozenset(known),
-        # What the driver's environment says holds on executors too, whatever theirs says.
-        endpoints=known.get("endpoints") or os.environ.get("WBKV_ENDPOINTS") or None,
-        keys=_keys(value),
-        revision=value.get("revision", 0, _whole(1)),
-        splits=value.get("splits", 0, _whole(1)),
-        push_filters=value.get("pushFilters", False, _yes_no),
-        snapshot_ttl_s=value.get("snapshotTtl", 600.0, _seconds),
-        batch_rows=value.get("batchRows", 500, _whole(1)),
-        batch_bytes=value.get("batchBytes", 1 << 20, _whole(1)),
-        in_flight=value.get("inFlight", 64, _whole(1)),
-        job=value.get("jobId", None, _word),
-        rewrite=value.get("rewrite", False, _yes_no),
-        starting_revision=value.get("startingRevision", "latest", _starting),
-        max_batch_s=value.get("maxSecondsPerBatch", 0.0, _seconds),
-    )
+        texts[name] = text
+    values: dict[str, Any] = {}
+    for attribute, each in OPTIONS.items():
+        if each.name in texts:
+            try:
+                values[attribute] = each.kind.parse(texts[each.name])
+            except (ValueError, KeyError):
+                problem = f"must be {each.kind.description}, not {texts[each.name]!r}"
+                raise PipelineError(f"wbkv: the option {each.name} {problem}") from None
+    # The driver's environment decides for the executors, too, whatever theirs says.
+    values["endpoints"] = values.get("endpoints") or os.environ.get("WBKV_ENDPOINTS") or None
+    options = Options(given=frozenset(texts), **values)
+    options.keys  # noqa: B018 - contradictory options fail here, before any is used
+    return options
 
 
-class _Values:
-    """Texts, and what they must be."""
-
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        self.texts: Final = texts
-
-    def get(self, name: str, default: T, read: Callable[[str], T]) -> T:
-        if name not in self.texts:
-            return default
-        text = self.texts[name]
-        try:
-            return read(text)
-        except ValueError as error:
-            raise PipelineError(f"wbkv: the option {name} must be {error}, not {text!r}") from None
-
-    def key(self, name: str) -> bytes | None:
-        """A key, or part of one, as text or in hexadecimal digits."""
-        hexadecimal = f"{name}Hex"
-        if name in self.texts and hexadecimal in self.texts:
-            raise PipelineError(f"wbkv: give the option {name} or {hexadecimal}, not both")
-        if hexadecimal in self.texts:
-            return self.get(hexadecimal, b"", _hex)
-        return self.texts[name].encode() if name in self.texts else None
+def _one_of(name: str, text: bytes | None, hexadecimal: bytes | None) -> bytes | None:
+    if text is not None and hexadecimal is not None:
+        raise PipelineError(f"wbkv: give the option {name} or {name}Hex, not both")
+    return hexadecimal if text is None else text
 
 
-def _keys(value: _Values) -> KeyRange:
-    """Which keys are asked for."""
-    head, start, end = value.key("prefix"), value.key("start"), value.key("end")
-    if head is not None:
-        if start is not None or end is not None:
-            raise PipelineError("wbkv: give the option prefix, or start and end, not both")
-        return prefix(head)
-    if start is None and end is None:
-        return EVERYTHING
-    try:
-        return between(start or b"", end)
-    except ValueError as error:
-        raise PipelineError(f"wbkv: {error}: the option end must be above start") from None
-
-
-def _whole(least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.strip().isdecimal() or int(text) < least:
-            raise ValueError(f"a whole number, {least} or more")
-        return int(text)
-
-    return read
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.001 <= seconds <= 86_400:
-        raise ValueError("a number of seconds up to a day")
-    return seconds
-
-
-def _hex(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise ValueError("hexadecimal digits") from None
-
-
-def _word(text: str) -> str:
-    if not text.strip():
-        raise ValueError("a name")
-    return text
-
-
-def _yes_no(text: str) -> bool:
-    return _one_of(text.lower(), ("true", "false")) == "true"
-
-
-def _starting(text: str) -> int | Literal["latest", "earliest"]:
-    lower = text.strip().lower()
-    if lower == "latest":
-        return "latest"
-    if lower == "earliest":
-        return "earliest"
-    try:
-        return _whole(1)(text)
-    except ValueError:
-        raise ValueError("latest, earliest or a revision") from None
-
-
-def _one_of(text: str, allowed: Iterable[str]) -> str:
-    if text not in allowed:
-        raise ValueError(" or ".join(allowed))
-    return text
+def reference() -> str:
+    """The table of options in docs/reference/data-source.md."""
+    rows = ["| option | for | type | default | meaning |", "|---|---|---|---|---|"]
+    for each in OPTIONS.values():
+        uses = "all" if len(each.uses) == 4 else ", ".join(f"`{use}`" for use in each.uses)
+        rows.append(f"| `{each.name}` | {uses} | {each.kind.description} | {each.default} | {each.about} |")
+    return "\n".join(rows)

@@ -58,7 +58,7 @@ class BatchWriter(DataSourceArrowWriter):
             self._deadline = wbkv.later(client.revision(), DEADLINE_S)
         self._options = options
         self._named = "txn_id" in schema.names
-        self._job = options.job or uuid4().hex
+        self._job = options.job_id or uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task."""
