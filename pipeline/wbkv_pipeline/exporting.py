@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from wbkv_pipeline.errors import PipelineError
-from wbkv_pipeline.manifest import DATA, File, Manifest
+from wbkv_pipeline.manifest import DATA, ExportedFile, Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -36,14 +36,14 @@ def count(spark: SparkSession, folder: Folder, schema: str) -> dict[str, int]:
     return {row["name"]: row["count"] for row in counted.collect()}
 
 
-def describe(spark: SparkSession, folder: Folder, rows: Mapping[str, int]) -> tuple[File, ...]:
+def describe(spark: SparkSession, folder: Folder, rows: Mapping[str, int]) -> tuple[ExportedFile, ...]:
     """All files that were written, with their rows, and checksums that are computed in tasks."""
     found = dict(files_of(folder))
     too_large = max(found, key=lambda name: found[name], default=None)
     if too_large is not None and found[too_large] > BYTES_MAX:
         raise PipelineError(f"{too_large} has {found[too_large]:,} bytes: take fewer --rows-per-file")
     known = checksums(spark, folder) if found else []
-    return tuple(File(name, rows.get(name, 0), size, digest) for name, size, digest in known)
+    return tuple(ExportedFile(name, rows.get(name, 0), size, digest) for name, size, digest in known)
 
 
 def files_of(folder: Folder) -> list[tuple[str, int]]:

@@ -17,6 +17,14 @@ RECURSIVE: Final = True
 OVERWRITE: Final = True
 
 
+def new_folder(spark: SparkSession, path: str) -> Folder:
+    """Return a folder to write to. Raises `PipelineError` if it exists and is not empty."""
+    folder = Folder(spark, path)
+    if not folder.is_empty():
+        raise PipelineError(f"{folder} is not empty: name a new folder, or an empty one")
+    return folder
+
+
 class Folder:
     """A folder, which need not exist."""
 

@@ -31,7 +31,7 @@ TEXT: Final = ("binary", "string")
 
 
 @dataclass(frozen=True)
-class Source:
+class ImportSource:
     """What is imported."""
 
     folder: Folder
@@ -70,7 +70,7 @@ class Source:
         return rows.select("key", "value")
 
 
-def find(folder: Folder, kind: str | None = None, job: str | None = None) -> Source:
+def find(folder: Folder, kind: str | None = None, job: str | None = None) -> ImportSource:
     """What is in a folder, or a file: an export, or files of one kind. Nothing is read but the manifest."""
     if not folder.exists():
         raise PipelineError(f"{folder}: there is no such file or folder")
@@ -78,7 +78,7 @@ def find(folder: Folder, kind: str | None = None, job: str | None = None) -> Sou
     if content is not None:
         manifest = decode(content, folder.child(NAME))
         names = tuple(f"{DATA}/{file.name}" for file in manifest.files)
-        return Source(folder, "parquet", names, job or manifest.digest()[:32], manifest)
+        return ImportSource(folder, "parquet", names, job or manifest.digest()[:32], manifest)
     found = sorted(folder.files())
     kinds = {kind or kind_of(name or folder.uri) for name, _ in found} - {None}
     if kind is None and len(kinds) != 1:
@@ -89,7 +89,7 @@ def find(folder: Folder, kind: str | None = None, job: str | None = None) -> Sou
     (one,) = kinds
     chosen = [(name, size) for name, size in found if kind or kind_of(name or folder.uri)]
     digest = hashlib.sha256(json.dumps([folder.uri, chosen]).encode()).hexdigest()
-    return Source(folder, str(one), tuple(name for name, _ in chosen), job or digest[:32])
+    return ImportSource(folder, str(one), tuple(name for name, _ in chosen), job or digest[:32])
 
 
 def kind_of(name: str) -> str | None:
@@ -99,7 +99,7 @@ def kind_of(name: str) -> str | None:
     return next((kind for ending, kind in FORMATS.items() if name.endswith(ending)), None)
 
 
-def verify(spark: SparkSession, source: Source) -> int:
+def verify(spark: SparkSession, source: ImportSource) -> int:
     """Check, before anything is written, files against their manifest, or that every key is there, once.
 
     Returns how many rows there are.

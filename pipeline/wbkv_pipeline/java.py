@@ -1,7 +1,7 @@
 """Which Java runs Spark, and what to say if there is none that can.
 
 Spark needs Java 17 or later with the module `jdk.incubator.vector`, and pip cannot bring it. Looked at are
-$JAVA_HOME, the PATH, and the places where systems keep theirs. `python -m wbkv_pipeline.java` prints the
+$JAVA_HOME, the PATH, and the patterns where systems keep theirs. `python -m wbkv_pipeline.java` prints the
 one that is taken, or what is missing; with `--install` it installs Debian's where that needs no password.
 """
 
@@ -54,10 +54,10 @@ class Java:
         return f"Java {self.version}{lacks} in {self.home}"
 
 
-def find(environment: Mapping[str, str] = os.environ, places: Sequence[str] = PLACES) -> Java:
+def find(environment: Mapping[str, str] = os.environ, patterns: Sequence[str] = PLACES) -> Java:
     """The first Java that can run Spark. Raises `PipelineError` if there is none."""
     unusable = []
-    for program in _programs(environment, places):
+    for program in _programs(environment, patterns):
         java = examine(program)
         if java is not None and java.usable:
             return java
@@ -67,16 +67,16 @@ def find(environment: Mapping[str, str] = os.environ, places: Sequence[str] = PL
     raise PipelineError(f"Spark needs Java {OLDEST} or later with the module {MODULE}; {found}: {HINT}")
 
 
-def _programs(environment: Mapping[str, str], places: Iterable[str]) -> Iterator[str]:
+def _programs(environment: Mapping[str, str], patterns: Iterable[str]) -> Iterator[str]:
     name = "java.exe" if os.name == "nt" else "java"
     if environment.get("JAVA_HOME"):
         yield str(Path(environment["JAVA_HOME"], "bin", name))
     on_path = shutil.which(name, path=environment.get("PATH", ""))
     if on_path is not None:
         yield on_path
-    for place in places:
-        top = Path(place).anchor
-        for home in sorted(Path(top).glob(place[len(top) :]), reverse=True):
+    for pattern in patterns:
+        top = Path(pattern).anchor
+        for home in sorted(Path(top).glob(pattern[len(top) :]), reverse=True):
             yield str(home / "bin" / name)
 
 

@@ -18,7 +18,7 @@ VERSION: Final = 1
 
 
 @dataclass(frozen=True)
-class File:
+class ExportedFile:
     """One of an export's files."""
 
     name: str
@@ -38,7 +38,7 @@ class Manifest:
     options: Mapping[str, str]
     schema: str
     """As Spark writes it, in a line."""
-    files: tuple[File, ...]
+    files: tuple[ExportedFile, ...]
 
     @property
     def rows(self) -> int:
@@ -79,8 +79,8 @@ def decode(content: bytes, where: str) -> Manifest:
     return made
 
 
-def _file(found: Any) -> File:
+def _file(found: Any) -> ExportedFile:
     name = str(found["name"])
     if name.startswith("/") or ".." in name.split("/"):
         raise ValueError(f"a file is called {name!r}")
-    return File(name, int(found["rows"]), int(found["bytes"]), str(found["sha256"]))
+    return ExportedFile(name, int(found["rows"]), int(found["bytes"]), str(found["sha256"]))

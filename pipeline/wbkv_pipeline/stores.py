@@ -25,7 +25,7 @@ HELD_S: Final = 600.0
 
 
 @dataclass(frozen=True)
-class State:
+class ClusterSnapshot:
     """A cluster at a revision."""
 
     endpoints: str
@@ -39,7 +39,7 @@ def resolve(endpoints: str | None) -> str:
 
 
 @contextmanager
-def held(endpoints: str | None, revision: int = 0) -> Iterator[State]:
+def held(endpoints: str | None, revision: int = 0) -> Iterator[ClusterSnapshot]:
     """A revision, now's or a given one, which is not compacted while a job begins to read it."""
     where = resolve(endpoints)
     with wbkv.connect(where) as client:
@@ -49,10 +49,10 @@ def held(endpoints: str | None, revision: int = 0) -> Iterator[State]:
             left = f"; the oldest that is left is {error.revision}" if error.revision else ""
             raise PipelineError(f"revision {revision} is compacted{left}") from None
         with snapshot:
-            yield State(where, client.topology().cluster, snapshot.revision)
+            yield ClusterSnapshot(where, client.topology().cluster, snapshot.revision)
 
 
-def read(spark: SparkSession, state: State, prefix: str = "", splits: int = 0) -> DataFrame:
+def read(spark: SparkSession, state: ClusterSnapshot, prefix: str = "", splits: int = 0) -> DataFrame:
     """Its rows, without the pipeline's own notes."""
     reader = spark.read.format(FORMAT).option("endpoints", state.endpoints)
     reader = reader.option("revision", str(state.revision))

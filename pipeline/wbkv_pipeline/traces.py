@@ -115,7 +115,7 @@ _SHOWN: Final = 1000
 """So many unreadable lines are looked at."""
 
 
-class Files(NamedTuple):
+class TraceFiles(NamedTuple):
     """The files of one kind."""
 
     lines: list[str]
@@ -125,12 +125,12 @@ class Files(NamedTuple):
         return bool(self.lines or self.parquet)
 
 
-def find(spark: SparkSession, paths: Iterable[str]) -> dict[str, Files]:
+def find(spark: SparkSession, paths: Iterable[str]) -> dict[str, TraceFiles]:
     """Which files there are, by kind: those that are named, and those in folders and below them.
 
     A folder whose name is that of a file, as Spark writes them, is one.
     """
-    found = {kind: Files([], []) for kind in _KINDS}
+    found = {kind: TraceFiles([], []) for kind in _KINDS}
     for path in paths:
         folder = Folder(spark, path)
         if not folder.exists():
@@ -169,9 +169,13 @@ def _read_whole(spark: SparkSession, paths: Iterable[str], kind: str) -> DataFra
     return read(spark, files, kind)
 
 
-def read(spark: SparkSession, files: Files, kind: str, unreadable: Observation | None = None) -> DataFrame:
-    """What can be read of these files. `unreadable` counts (as `lines`) what cannot, while the rows are used
-    first; whoever finds some then asks `torn_lines`.
+def read(
+    spark: SparkSession, files: TraceFiles, kind: str, unreadable: Observation | None = None
+) -> DataFrame:
+    """Return the readable rows of these files.
+
+    `unreadable` counts the other lines (as `lines`) when the rows are first used. If there are any, the
+    caller asks `torn_lines` whether they may be left out.
     """
     schema = _KINDS[kind]
     rows = spark.createDataFrame([], schema)
@@ -227,7 +231,7 @@ def _refuse(kind: str, names: Iterable[str]) -> None:
         raise PipelineError(f"{kind} have no field {strange[0]!r}")
 
 
-def torn_lines(spark: SparkSession, files: Files, kind: str) -> int:
+def torn_lines(spark: SparkSession, files: TraceFiles, kind: str) -> int:
     """How many files end in a line that was not written to its end, as those of killed processes may.
 
     Raises `PipelineError` if any other line is unreadable.
@@ -239,10 +243,10 @@ def torn_lines(spark: SparkSession, files: Files, kind: str) -> int:
     bad = rows.select("_metadata.file_path", _UNREADABLE, some).limit(_SHOWN).collect()
     if not bad:
         return 0
-    place = sql.struct(sql.col("_metadata.file_block_start"), sql.monotonically_increasing_id())
+    offset = sql.struct(sql.col("_metadata.file_block_start"), sql.monotonically_increasing_id())
     lines = spark.read.text(sorted({row["file_path"] for row in bad})).where(sql.trim("value") != "")
-    ends = lines.select("value", place.alias("place"), sql.col("_metadata.file_path").alias("file"))
-    last = ends.groupBy("file").agg(sql.max_by("value", "place").alias("line")).collect()
+    ends = lines.select("value", offset.alias("offset"), sql.col("_metadata.file_path").alias("file"))
+    last = ends.groupBy("file").agg(sql.max_by("value", "offset").alias("line")).collect()
     torn = {(row["file"], row["line"]) for row in last}
     count = 0
     for file, line, _ in bad:

@@ -135,8 +135,8 @@ def test_bad_input_is_one_line(
     full = tmp_path / "full"
     full.mkdir()
     (full / "x").touch()
-    refused("full has something in it: an export wants", "export", full)
-    refused("full has something in it: --output wants", "diff", "@now", "@now", "--output", full)
+    refused("full is not empty: name a new folder", "export", full)
+    refused("full is not empty: name a new folder", "diff", "@now", "@now", "--output", full)
     refused("no node answers on 127.0.0.1:1", "export", tmp_path / "new", "-e", "127.0.0.1:1")
     refused("an endpoint must be HOST:PORT, not 'x'", "export", tmp_path / "new", "-e", "x")
     refused("full is not an export: it has no manifest.json", "diff", full, "@now")

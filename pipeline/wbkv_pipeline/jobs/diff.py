@@ -50,12 +50,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
     """Do it."""
     from wbkv_pipeline import diffing
-    from wbkv_pipeline.files import Folder
+    from wbkv_pipeline.files import new_folder
     from wbkv_pipeline.progress import step
 
-    output = None if arguments.output is None else Folder(spark, arguments.output)
-    if output is not None and not output.is_empty():
-        raise PipelineError(f"{output} has something in it: --output wants a new or an empty folder")
+    output = None if arguments.output is None else new_folder(spark, arguments.output)
     with ExitStack() as held:
         sides = [_side(spark, text, arguments, held) for text in (arguments.left, arguments.right)]
         names = [name for name, _ in sides]

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from wbkv_pipeline import command
-from wbkv_pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,13 +34,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
     """Do it."""
     from wbkv_pipeline import exporting, stores
-    from wbkv_pipeline.files import Folder
+    from wbkv_pipeline.files import new_folder
     from wbkv_pipeline.manifest import NAME, Manifest
     from wbkv_pipeline.progress import step
 
-    folder = Folder(spark, arguments.folder)
-    if not folder.is_empty():
-        raise PipelineError(f"{folder} has something in it: an export wants a new or an empty folder")
+    folder = new_folder(spark, arguments.folder)
     temporary = folder.temporary(spark)
     with stores.held(arguments.endpoints, arguments.revision) as state:
         rows = stores.read(spark, state, arguments.prefix, arguments.splits)

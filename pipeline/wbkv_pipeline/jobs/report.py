@@ -20,7 +20,7 @@ help = command.JOBS["report"]  # noqa: A001 - a job's help is called so
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    usual = reporting.Options()
+    usual = reporting.ReportOptions()
     add = parser.add_argument
     add("traces", nargs="+", metavar="TRACES", help="folders or files with requests-* and, if any, marks-*")
     add("--output", required=True, metavar="DIR", help="a new folder, or one of an earlier report")
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
     """Do it."""
-    options = reporting.Options(bin_s=arguments.bin, skip_s=arguments.skip, title=arguments.title)
+    options = reporting.ReportOptions(bin_s=arguments.bin, skip_s=arguments.skip, title=arguments.title)
     writing.check(spark, arguments.output)
     requests = read_requests(spark, arguments.traces)
     marks = read_marks(spark, arguments.traces)

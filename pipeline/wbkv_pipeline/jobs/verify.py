@@ -66,12 +66,10 @@ def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
     from pyspark.sql.observation import Observation
 
     from wbkv_pipeline import traces, verifying
-    from wbkv_pipeline.files import Folder
+    from wbkv_pipeline.files import new_folder
     from wbkv_pipeline.progress import say, step
 
-    output = None if arguments.output is None else Folder(spark, arguments.output)
-    if output is not None and not output.is_empty():
-        raise PipelineError(f"{output} has something in it: --output wants a new or an empty folder")
+    output = None if arguments.output is None else new_folder(spark, arguments.output)
     files = traces.find(spark, arguments.traces)
     given = {kind: files[kind] for kind in ("deliveries", "requests") if files[kind]}
     if not given:

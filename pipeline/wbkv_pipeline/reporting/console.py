@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from wbkv_pipeline.reporting.findings import name
-from wbkv_pipeline.reporting.making import Report, Row
 from wbkv_pipeline.reporting.page import figure
+from wbkv_pipeline.reporting.report import Report, Row
+from wbkv_pipeline.reporting.warnings import name
 
 _COLUMNS = ("requests/s", "mean ms", "p50", "p99", "p99.9", "not ok")
 
@@ -35,7 +35,7 @@ def _has_groups(report: Report, row: Row) -> bool:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     for first, *others in rows:
         cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
         yield "  ".join([first.ljust(widths[0]), *cells])

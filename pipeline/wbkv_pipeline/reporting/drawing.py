@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from wbkv_pipeline.reporting import plots, style
-from wbkv_pipeline.reporting.making import Report
+from wbkv_pipeline.reporting.report import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any, Final
+from typing import Final
 
 from wbkv_pipeline.reporting.drawing import Plot
-from wbkv_pipeline.reporting.findings import moment
-from wbkv_pipeline.reporting.making import MOST_CRASHES, Report
 from wbkv_pipeline.reporting.plots import LINES
+from wbkv_pipeline.reporting.recovery import Row
+from wbkv_pipeline.reporting.report import MOST_CRASHES, Report
 from wbkv_pipeline.reporting.style import INK, protocol_name
+from wbkv_pipeline.reporting.warnings import moment
 
-Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
 
 MOST_ROWS: Final = 200

@@ -9,7 +9,7 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from wbkv_pipeline.reporting.recovery import Crash
+from wbkv_pipeline.reporting.recovery import Crash, Row
 from wbkv_pipeline.reporting.style import (
     DASHES,
     INK,
@@ -22,7 +22,6 @@ from wbkv_pipeline.reporting.style import (
     protocol_styles,
 )
 
-Row = Mapping[str, Any]
 Measurement = tuple[str, int]
 """Of one scenario: protocol and number of clients."""
 
@@ -57,12 +56,12 @@ def percentiles(summary: Sequence[Row]) -> Figure | None:
     figure = Figure(figsize=(8, 1.3 + 0.28 * len(rows)), layout="constrained")
     axes = figure.subplots()
     styles = protocol_styles(row["protocol"] for row in rows)
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         colour = styles[row["protocol"]][0]
-        axes.plot([row["p50_ms"], row["max_ms"]], [place, place], color=colour, linewidth=1, alpha=0.5)
-        axes.plot(row["max_ms"], place, color=colour, marker="|", linestyle="none", markersize=7)
+        axes.plot([row["p50_ms"], row["max_ms"]], [index, index], color=colour, linewidth=1, alpha=0.5)
+        axes.plot(row["max_ms"], index, color=colour, marker="|", linestyle="none", markersize=7)
         for column, _, marker in _DOTS:
-            axes.plot(row[column], place, color=colour, marker=marker, linestyle="none", markersize=4.5)
+            axes.plot(row[column], index, color=colour, marker=marker, linestyle="none", markersize=4.5)
     for _, name, marker in (*_DOTS, ("", "max", "|")):
         axes.plot([], [], color=INK, marker=marker, linestyle="none", markersize=5, label=name)
     axes.set_yticks(range(len(rows)), [f"{row['scenario'] or 'no scenario'}: {label(row)}" for row in rows])
@@ -133,10 +132,10 @@ def _looks(keys: Sequence[Measurement]) -> dict[Measurement, dict[str, Any]]:
     """A colour for each protocol, dashes for numbers of clients; of one protocol, a colour for each line."""
     protocols = {protocol for protocol, _ in keys}
     if len(protocols) == 1:
-        return {key: {"color": PALETTE[place % len(PALETTE)]} for place, key in enumerate(keys)}
+        return {key: {"color": PALETTE[index % len(PALETTE)]} for index, key in enumerate(keys)}
     styles = protocol_styles(protocols)
     numbers = sorted({clients for _, clients in keys})
-    dashes = {clients: DASHES[place % len(DASHES)] for place, clients in enumerate(numbers)}
+    dashes = {clients: DASHES[index % len(DASHES)] for index, clients in enumerate(numbers)}
     return {key: {"color": styles[key[0]][0], "linestyle": dashes[key[1]]} for key in keys}
 
 
@@ -155,18 +154,18 @@ def curves(scenario: str, points: Sequence[Row]) -> Figure | None:
     figure = Figure(figsize=(max(6.0, 3.3 * across), 0.6 + 3.0 * down), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False, sharey=True)
     styles = protocol_styles(row["protocol"] for row in points)
-    for place, axes in enumerate(grid.flat):
-        if place >= len(panels):
+    for index, axes in enumerate(grid.flat):
+        if index >= len(panels):
             axes.set_axis_off()
             continue
-        _panel(axes, [row for row in points if row["destinations"] == panels[place]], styles)
-        axes.set_title(_destinations(panels[place]))
+        _panel(axes, [row for row in points if row["destinations"] == panels[index]], styles)
+        axes.set_title(_destinations(panels[index]))
     for axes in grid[:, 0]:
         axes.set_ylabel("mean latency (ms)")
-    for place in range(len(panels)):
-        if place + across >= len(panels):
-            grid.flat[place].set_xlabel("throughput (requests/s)")
-            grid.flat[place].tick_params(labelbottom=True)
+    for index in range(len(panels)):
+        if index + across >= len(panels):
+            grid.flat[index].set_xlabel("throughput (requests/s)")
+            grid.flat[index].tick_params(labelbottom=True)
     for name, (colour, marker) in styles.items():
         grid.flat[0].plot([], [], color=colour, marker=marker, markersize=4, label=protocol_name(name))
     figure.legend(loc="outside upper right", ncols=4)

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StringType, StructField, StructType
 
-from wbkv_pipeline.reporting.measured import is_ok
+from wbkv_pipeline.reporting.measurements import is_ok
 from wbkv_pipeline.reporting.tables import latencies, unpacked
 
 Row = Mapping[str, Any]
@@ -143,8 +143,8 @@ def _new_leaders(crash: Sequence[Row], marks: Sequence[Row]) -> tuple[tuple[int,
         groups = {group for group in first if group is not None}
         return tuple(sorted(groups)), max(first.values(), default=None)
     times = [first.get(group, first.get(None)) for group in known]
-    settled = [at for at in times if at is not None]
-    return tuple(sorted(known)), max(settled) if len(settled) == len(times) else None
+    known_times = [at for at in times if at is not None]
+    return tuple(sorted(known)), max(known_times) if len(known_times) == len(times) else None
 
 
 def timeline(requests: DataFrame, found: Sequence[Crash], bin_us: int, *, exact: bool = True) -> DataFrame:
@@ -249,12 +249,12 @@ def _seen(crash: Crash, bins: Sequence[Row]) -> dict[str, Any]:
 
 def _recovered(after: Sequence[Row], enough: float) -> float | None:
     means = _means(after)
-    fell = next((place for place, mean in enumerate(means) if mean < enough), None)
+    fell = next((index for index, mean in enumerate(means) if mean < enough), None)
     if fell is None:
         return 0.0 if means else None
-    for place in range(fell, len(means)):
-        if means[place] >= enough and after[place]["throughput"] >= enough:
-            return float(after[place]["at_s"])
+    for index in range(fell, len(means)):
+        if means[index] >= enough and after[index]["throughput"] >= enough:
+            return float(after[index]["at_s"])
     return None
 
 
@@ -262,6 +262,6 @@ def _means(bins: Sequence[Row]) -> list[float]:
     """Of the throughput of each bin with those after it."""
     amounts = [row["throughput"] for row in bins]
     return [
-        sum(amounts[place : place + STEADY_BINS]) / STEADY_BINS
-        for place in range(len(bins) - STEADY_BINS + 1)
+        sum(amounts[index : index + STEADY_BINS]) / STEADY_BINS
+        for index in range(len(bins) - STEADY_BINS + 1)
     ]

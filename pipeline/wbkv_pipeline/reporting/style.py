@@ -62,7 +62,7 @@ def protocol_styles(protocols: Iterable[str]) -> dict[str, tuple[str, str]]:
     names = sorted(set(protocols))
     others = [name for name in names if name not in _KNOWN and name]
     colours = {**_KNOWN, "": INK}
-    colours |= {name: _OTHERS[place % len(_OTHERS)] for place, name in enumerate(others)}
+    colours |= {name: _OTHERS[index % len(_OTHERS)] for index, name in enumerate(others)}
     order = [*_KNOWN, *others, ""]
     return {name: (colours[name], _MARKERS[order.index(name) % len(_MARKERS)]) for name in names}
 

@@ -1,4 +1,4 @@
-"""The tables of a report: functions from requests (`wbkv_pipeline.reporting.measured`) to figures.
+"""The tables of a report: functions from requests (`wbkv_pipeline.reporting.measurements`) to figures.
 
 **Throughput counts a request where it ends**: only then has the store done it, so no bin shows work that was
 still to come. **Latency counts it where it starts**: it is what a client meets that asks at that moment.
@@ -20,7 +20,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from wbkv_pipeline.reporting.measured import MEASUREMENT, PANEL, is_ok
+from wbkv_pipeline.reporting.measurements import MEASUREMENT, PANEL, is_ok
 
 ACCURACY: Final = 10_000
 """An approximate percentile is off by at most 1/10,000 of the requests in rank: p99 lies between the exact
@@ -39,7 +39,7 @@ def summary(
     skip_us: int = 0,
     exact: bool = True,
 ) -> DataFrame:
-    """One row per measurement (or per other keys), from requests that are `placed` in stretches by these
+    """One row per measurement (or per other keys), from requests that are `in_stretches` by these
     keys.
 
     `seconds`: length of all stretches without their warm-ups. `completed`: requests that ended ok in them,
@@ -175,7 +175,7 @@ def latencies(
 
 def unpacked(figures: DataFrame, quantiles: Mapping[str, float]) -> DataFrame:
     """A column for each quantile, in milliseconds."""
-    named = {f"{name}_ms": F.col("quantiles")[place] / 1e3 for place, name in enumerate(quantiles)}
+    named = {f"{name}_ms": F.col("quantiles")[index] / 1e3 for index, name in enumerate(quantiles)}
     return figures.withColumns(named).drop("quantiles")
 
 

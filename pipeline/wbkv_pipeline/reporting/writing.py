@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from wbkv_pipeline.errors import PipelineError
 from wbkv_pipeline.files import Folder
 from wbkv_pipeline.reporting.drawing import draw
-from wbkv_pipeline.reporting.making import Report
 from wbkv_pipeline.reporting.page import page
+from wbkv_pipeline.reporting.report import Report
 
 PAGE: Final = "report.html"
 TABLES: Final = "tables"

@@ -6,7 +6,7 @@ from typing import Final
 
 import wbkv
 
-from wbkv_pipeline.source.options import Options
+from wbkv_pipeline.source.options import SourceOptions
 
 TIMEOUT_S: Final = 30.0
 """For a call with all its attempts. A group has another leader within a second, or a few if it is busy."""
@@ -21,6 +21,6 @@ once.
 """
 
 
-def connect(options: Options, *, wait_s: float = WAIT_S) -> wbkv.Client[bytes]:
+def connect(options: SourceOptions, *, wait_s: float = WAIT_S) -> wbkv.Client[bytes]:
     """A client, to be closed after use."""
     return wbkv.connect(options.endpoints, timeout=TIMEOUT_S, wait=wait_s)

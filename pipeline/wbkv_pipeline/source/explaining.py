@@ -33,12 +33,12 @@ def explained(doing: str) -> Iterator[None]:
 
 
 def _reason(error: wbkv.Error | ValueError, doing: str) -> str:
-    told = " ".join(str(error).split())
+    reason = " ".join(str(error).split())
     if isinstance(error, wbkv.Compacted):
-        told = f"that was compacted ({told})"
+        reason = f"that was compacted ({reason})"
     elif isinstance(error, wbkv.Error) and not isinstance(error, wbkv.Unavailable):  # which speaks for itself
-        told = f"{type(error).__name__}: {told}"
-    return f"{doing}: {told}"
+        reason = f"{type(error).__name__}: {reason}"
+    return f"{doing}: {reason}"
 
 
 def _hide_traceback() -> None:

@@ -16,10 +16,10 @@ from wbkv import RequestId
 WINDOW: Final = 4096
 """Sequence numbers of one client."""
 
-Part: TypeAlias = str | bytes | int
+NamePart: TypeAlias = str | bytes | int
 
 
-def _hash(parts: tuple[Part, ...]) -> int:
+def _hash(parts: tuple[NamePart, ...]) -> int:
     """A number of 80 bits. Parts of different types or borders are different names."""
     digest = blake2b(digest_size=10)
     for part in parts:
@@ -37,13 +37,13 @@ def _client(number: int) -> int:
     return (number >> 16 & (1 << 63) - 1) or 1
 
 
-def counted_id(deadline: int, number: int, *parts: Part) -> RequestId:
+def counted_id(deadline: int, number: int, *parts: NamePart) -> RequestId:
     """The id of the number-th transaction, from 0, of what the parts name."""
-    turn, place = divmod(number, WINDOW)
-    return RequestId(_client(_hash((*parts, turn))), place + 1, deadline)
+    turn, index = divmod(number, WINDOW)
+    return RequestId(_client(_hash((*parts, turn))), index + 1, deadline)
 
 
-def named_id(deadline: int, *parts: Part) -> RequestId:
+def named_id(deadline: int, *parts: NamePart) -> RequestId:
     """The id of the transaction that the parts name."""
     found = _hash(parts)
     return RequestId(_client(found), 1 + (found & WINDOW - 1), deadline)

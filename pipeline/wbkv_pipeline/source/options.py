@@ -1,6 +1,6 @@
 """The options of the data source.
 
-`Options` is the table of them: to add an option, add a field. Parsing, error messages and the table in
+`SourceOptions` is the table of them: to add an option, add a field. Parsing, error messages and the table in
 docs/reference/data-source.md come from the fields.
 """
 
@@ -28,7 +28,7 @@ SPARKS_OWN: Final[Mapping[str, tuple[Use, ...]]] = {
     "checkpointLocation": ("writeStream",),
     "queryName": ("writeStream",),
 }
-"""Options of Spark's that Spark passes on to a data source."""
+"""SourceOptions of Spark's that Spark passes on to a data source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def option(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class SourceOptions:
     """The options of one DataFrame, read or written. They travel to the executors."""
 
     given: frozenset[str] = frozenset()
@@ -179,14 +179,14 @@ class Options:
 
 
 OPTIONS: Final[Mapping[str, Option]] = {
-    each.name: each.metadata["option"] for each in fields(Options) if "option" in each.metadata
+    each.name: each.metadata["option"] for each in fields(SourceOptions) if "option" in each.metadata
 }
 """By field."""
 _USES: Final = {**{each.name: each.uses for each in OPTIONS.values()}, **SPARKS_OWN}
 _NAMES: Final = {name.lower(): name for name in _USES}
 
 
-def parse(given: Mapping[str, str]) -> Options:
+def parse(given: Mapping[str, str]) -> SourceOptions:
     """Parse options as users write them. Their names are case-insensitive."""
     texts = {}
     for key, text in given.items():
@@ -206,7 +206,7 @@ def parse(given: Mapping[str, str]) -> Options:
                 raise PipelineError(f"wbkv: the option {each.name} {problem}") from None
     # The driver's environment decides for the executors, too, whatever theirs says.
     values["endpoints"] = values.get("endpoints") or os.environ.get("WBKV_ENDPOINTS") or None
-    options = Options(given=frozenset(texts), **values)
+    options = SourceOptions(given=frozenset(texts), **values)
     options.keys  # noqa: B018 - contradictory options fail here, before any is used
     return options
 

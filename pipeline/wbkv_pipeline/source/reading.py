@@ -25,7 +25,7 @@ from wbkv_pipeline.source.arrow import arrow_schema, check_schema, page_batch
 from wbkv_pipeline.source.connecting import connect
 from wbkv_pipeline.source.explaining import explained
 from wbkv_pipeline.source.filters import Selection, push
-from wbkv_pipeline.source.options import Options
+from wbkv_pipeline.source.options import SourceOptions
 
 SPLITS: Final = 2
 """Tasks for each partition, unless told."""
@@ -40,7 +40,7 @@ class Pin:
     ttl_s: float
 
     @classmethod
-    def take(cls, options: Options) -> Pin:
+    def take(cls, options: SourceOptions) -> Pin:
         """The revision asked for, or one with everything completed before now."""
         doing = f"reading revision {options.revision}" if options.revision else "reading"
         with explained(doing), connect(options, wait_s=0.0) as client:
@@ -62,7 +62,7 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(InputPartition):
+class ScanPart(InputPartition):
     """What one task reads: ranges of keys of one partition."""
 
     partition: int
@@ -72,7 +72,7 @@ class Piece(InputPartition):
 class SnapshotReader(DataSourceReader):
     """Plans the tasks in one process, and reads in others."""
 
-    def __init__(self, schema: StructType, options: Options, pin: Pin) -> None:
+    def __init__(self, schema: StructType, options: SourceOptions, pin: Pin) -> None:
         check_schema(schema)
         self._schema = schema
         self._options = options
@@ -80,9 +80,9 @@ class SnapshotReader(DataSourceReader):
         self._selection = Selection(options.keys)
 
     @property
-    def pushFilters(self) -> _Push:  # noqa: N802 - Spark's
+    def pushFilters(self) -> _FilterPush:  # noqa: N802 - Spark's
         """Take over the filters that the store can answer, and give back the others."""
-        return _Push(self)
+        return _FilterPush(self)
 
     def push(self, filters: Sequence[Filter]) -> list[Filter]:
         """The same, if that is safe."""
@@ -97,11 +97,11 @@ class SnapshotReader(DataSourceReader):
             return []
         with explained(self._pin.doing), connect(self._options) as client:
             self._pin.renew(client)
-            return pieces(client, self._selection, self._options.splits)
+            return scan_parts(client, self._selection, self._options.splits)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one piece, page by page."""
-        if not isinstance(partition, Piece):
+        if not isinstance(partition, ScanPart):
             return  # where nothing is selected, Spark makes up one
         schema = arrow_schema(self._schema)
         pin = self._pin
@@ -122,7 +122,7 @@ class SnapshotReader(DataSourceReader):
                         renewed = time.monotonic()
 
 
-class _Push:
+class _FilterPush:
     """Spark refuses a reader that has a method of its own for filters in a session where they are not pushed,
     and calls it where they are. It knows such a method by its `__func__`.
     """
@@ -136,7 +136,7 @@ class _Push:
         return self._reader.push(filters)
 
 
-def pieces(client: wbkv.Client[bytes], selection: Selection, splits: int) -> list[InputPartition]:
+def scan_parts(client: wbkv.Client[bytes], selection: Selection, splits: int) -> list[InputPartition]:
     """What each task reads."""
     numbers = [partition.id for partition in client.topology().partitions]
     if selection.partitions is not None:
@@ -145,9 +145,9 @@ def pieces(client: wbkv.Client[bytes], selection: Selection, splits: int) -> lis
         return []
     if selection.points is None:
         found = client.splits(selection.keys, splits or SPLITS * len(numbers), partitions=numbers)
-        return [Piece(split.partition, (split.keys,)) for split in found]
+        return [ScanPart(split.partition, (split.keys,)) for split in found]
     points: dict[int, list[KeyRange]] = {number: [] for number in numbers}
     for key in selection.points:
         if (number := client.partition_of(key)) in points:
             points[number].append(KeyRange(key, key + b"\0"))
-    return [Piece(number, tuple(ranges)) for number, ranges in points.items() if ranges]
+    return [ScanPart(number, tuple(ranges)) for number, ranges in points.items() if ranges]

@@ -100,9 +100,9 @@ class Rows:
 
     def _refuse(self, problem: str, wrong: pa.Array) -> None:
         """Raise if any row is wrong, and tell the first one."""
-        place = pc.index(wrong, pa.scalar(True)).as_py()  # noqa: FBT003 - pyarrow's
-        if place >= 0:
-            raise PipelineError(f"wbkv: {problem}, in row {self.count + place + 1} of this task")
+        index = pc.index(wrong, pa.scalar(True)).as_py()  # noqa: FBT003 - pyarrow's
+        if index >= 0:
+            raise PipelineError(f"wbkv: {problem}, in row {self.count + index + 1} of this task")
 
 
 def _plain(column: pa.Array) -> pa.Array:

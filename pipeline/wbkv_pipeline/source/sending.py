@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import wbkv
 
 from wbkv_pipeline.errors import PipelineError
-from wbkv_pipeline.source.transactions import Task, Transaction
+from wbkv_pipeline.source.transactions import Task, WriteTransaction
 
 ATTEMPTS: Final = 4
 """How often one is sent. Each lasts as long as the client's time-out; then it is up to Spark to try again."""
@@ -20,7 +20,7 @@ BYTES: Final = 16 << 20
 _AGAIN: Final = (wbkv.Unavailable, wbkv.OutcomeUnknown, wbkv.DeadlineExceeded)
 
 
-class Pipeline(Protocol):
+class TransactionPipeline(Protocol):
     """What carries them: see `wbkv.Client.pipeline`."""
 
     def transact(self, *then: wbkv.Operation, id: wbkv.RequestId) -> Future[Any]:  # noqa: A002 - its name
@@ -28,7 +28,12 @@ class Pipeline(Protocol):
 
 
 def send(
-    transactions: Iterable[Transaction], task: Task, pipeline: Pipeline, in_flight: int, *, ordered: bool
+    transactions: Iterable[WriteTransaction],
+    task: Task,
+    pipeline: TransactionPipeline,
+    in_flight: int,
+    *,
+    ordered: bool,
 ) -> int:
     """Have all of them executed; how many there were.
 
@@ -41,38 +46,38 @@ def send(
             or (window.under_way and window.size + transaction.size > BYTES)
             or (ordered and window.touches(transaction))
         ):
-            window.settle_oldest()
+            window.finish_oldest()
         window.submit(transaction, ordered=ordered)
     while window.under_way:
-        window.settle_oldest()
-    return window.settled
+        window.finish_oldest()
+    return window.finished
 
 
 class _Window:
     """What is under way, the oldest first."""
 
-    def __init__(self, task: Task, pipeline: Pipeline) -> None:
+    def __init__(self, task: Task, pipeline: TransactionPipeline) -> None:
         self._task = task
         self._pipeline = pipeline
         self._keys: Counter[bytes] = Counter()
-        self.under_way: deque[tuple[Transaction, Future[Any]]] = deque()
+        self.under_way: deque[tuple[WriteTransaction, Future[Any]]] = deque()
         self.size = 0
-        self.settled = 0
+        self.finished = 0
 
-    def touches(self, transaction: Transaction) -> bool:
+    def touches(self, transaction: WriteTransaction) -> bool:
         """Whether it shares a key with any."""
         return any(operation.key in self._keys for operation in transaction.operations)
 
-    def submit(self, transaction: Transaction, *, ordered: bool) -> None:
+    def submit(self, transaction: WriteTransaction, *, ordered: bool) -> None:
         self.under_way.append((transaction, self._ask(transaction)))
         self.size += transaction.size
         if ordered:
             self._keys.update(operation.key for operation in transaction.operations)
 
-    def _ask(self, transaction: Transaction) -> Future[Any]:
+    def _ask(self, transaction: WriteTransaction) -> Future[Any]:
         return self._pipeline.transact(*transaction.operations, id=self._task.id_of(transaction))
 
-    def settle_oldest(self) -> None:
+    def finish_oldest(self) -> None:
         """Wait for its outcome; without one, ask again under the same id."""
         transaction, future = self.under_way[0]
         attempts = 1
@@ -83,13 +88,13 @@ class _Window:
             attempts += 1
         self.under_way.popleft()
         self.size -= transaction.size
-        self.settled += 1
+        self.finished += 1
         if self._keys:
             for operation in transaction.operations:
                 del self._keys[operation.key]  # no two under way share one
 
 
-def _executed(transaction: Transaction, future: Future[Any]) -> bool:
+def _executed(transaction: WriteTransaction, future: Future[Any]) -> bool:
     """Wait until it is, or nobody knows."""
     try:
         future.result()

@@ -18,7 +18,7 @@ from wbkv_pipeline.source.streaming import ChangesReader
 from wbkv_pipeline.source.writing import BatchWriter
 
 
-class _Refused(DataSourceStreamReader):
+class _RefusingReader(DataSourceStreamReader):
     """A reader that cannot be."""
 
     def __init__(self, error: PipelineError) -> None:
@@ -92,7 +92,7 @@ class WbkvSource(DataSource):
                 self._options.check_use("readStream")
                 return ChangesReader(schema, self._options, None if self._pin is None else self._pin.name)
         except PipelineError as error:
-            return _Refused(error)
+            return _RefusingReader(error)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
         """For `df.writeStream`."""

@@ -11,18 +11,25 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from wbkv_pipeline.source.batch_log import BatchLog
 from wbkv_pipeline.source.connecting import connect
 from wbkv_pipeline.source.explaining import explained
-from wbkv_pipeline.source.options import Options
-from wbkv_pipeline.source.progress import Progress
+from wbkv_pipeline.source.options import SourceOptions
 from wbkv_pipeline.source.transactions import Task
-from wbkv_pipeline.source.writing import Written, check_target, check_whole, summary, task_number, write_rows
+from wbkv_pipeline.source.writing import (
+    WriteReceipt,
+    check_target,
+    check_whole,
+    summary,
+    task_number,
+    write_rows,
+)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenInStream(Written):
+class StreamWriteReceipt(WriteReceipt):
     """What a task has done, and in which query: Spark tells only tasks."""
 
     query: str
@@ -31,31 +38,31 @@ class WrittenInStream(Written):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Made anew for every batch."""
 
-    def __init__(self, schema: StructType, options: Options, *, overwrite: bool) -> None:
+    def __init__(self, schema: StructType, options: SourceOptions, *, overwrite: bool) -> None:
         check_target(schema, overwrite=overwrite)
         self._options = options
         self._named = "txn_id" in schema.names
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenInStream:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamWriteReceipt:
         """Write the rows of one task of one batch."""
         query, batch, number = _property("sql.streaming.queryId"), _batch(), task_number()
         options = self._options
         with explained("writing"), connect(options) as client:
 
             def begin() -> Task | None:
-                deadline = Progress(client, query).begin(batch, rewrite=options.rewrite)
+                deadline = BatchLog(client, query).begin(batch, rewrite=options.rewrite)
                 return None if deadline is None else Task(("stream", query, batch), number, deadline)
 
             done = write_rows(iterator, client, options, begin, named=self._named)
-        return WrittenInStream(done.rows, done.transactions, done.names, query)
+        return StreamWriteReceipt(done.rows, done.transactions, done.names, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """All tasks of the batch have succeeded."""
         check_whole(messages)
-        queries = {message.query for message in messages if isinstance(message, WrittenInStream)}
+        queries = {message.query for message in messages if isinstance(message, StreamWriteReceipt)}
         for query in sorted(queries):
             with explained("finishing a batch"), connect(self._options) as client:
-                Progress(client, query).finish(batchId)
+                BatchLog(client, query).finish(batchId)
             log.info("query %s, batch %d: %s", query, batchId, summary(messages))
 
 

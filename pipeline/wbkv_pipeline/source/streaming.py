@@ -23,7 +23,7 @@ from wbkv_pipeline.errors import PipelineError
 from wbkv_pipeline.source.arrow import arrow_schema, change_batches, check_schema
 from wbkv_pipeline.source.connecting import connect
 from wbkv_pipeline.source.explaining import explained
-from wbkv_pipeline.source.options import Options
+from wbkv_pipeline.source.options import SourceOptions
 
 KEPT_S: Final = 24 * 3600.0
 """How long a query that is stopped can be started again, whatever is compacted meanwhile."""
@@ -45,7 +45,7 @@ class Offset:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes(InputPartition):
+class ChangesPart(InputPartition):
     """What one task reads: one partition's part of a micro-batch."""
 
     partition: int
@@ -56,7 +56,7 @@ class Changes(InputPartition):
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches in a process that lives as long as the query, and reads in others."""
 
-    def __init__(self, schema: StructType, options: Options, unused: str | None = None) -> None:
+    def __init__(self, schema: StructType, options: SourceOptions, unused: str | None = None) -> None:
         """`unused` is a snapshot that was taken before anybody knew that it would be a stream."""
         check_schema(schema)
         self._schema = schema
@@ -174,11 +174,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if after >= last.revision:
                 return []
             numbers = [partition.id for partition in self._connected().topology().partitions]
-            return [Changes(number, after, last.revision) for number in numbers]
+            return [ChangesPart(number, after, last.revision) for number in numbers]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition's changes."""
-        assert isinstance(partition, Changes)
+        assert isinstance(partition, ChangesPart)
         number, after, until = partition.partition, partition.after, partition.until
         doing = f"reading the changes after revision {after}"
         with explained(doing), connect(self._options) as client:

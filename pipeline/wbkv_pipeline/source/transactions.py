@@ -15,13 +15,13 @@ from operator import itemgetter
 from wbkv import Operation, RequestId, delete, put
 
 from wbkv_pipeline.errors import PipelineError
-from wbkv_pipeline.source.ids import Part, counted_id, named_id
-from wbkv_pipeline.source.options import Options
+from wbkv_pipeline.source.ids import NamePart, counted_id, named_id
+from wbkv_pipeline.source.options import SourceOptions
 from wbkv_pipeline.source.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class WriteTransaction:
     """What is sent at once."""
 
     group: bytes | int
@@ -41,13 +41,13 @@ class Transaction:
 class Task:
     """Whose transactions they are: all that goes into their ids beside the rows."""
 
-    job: tuple[Part, ...]
+    job: tuple[NamePart, ...]
     number: int
     """Spark's partition."""
     deadline: int
     """The revision after which none of them is executed any more."""
 
-    def id_of(self, transaction: Transaction) -> RequestId:
+    def id_of(self, transaction: WriteTransaction) -> RequestId:
         """The id that any attempt gives it. With a `txn_id` it is the same in all tasks. Without one, the
         partition is part of it: the store knows ids by partitions, so only then does it find out that
         something else is sent under an id.
@@ -58,7 +58,7 @@ class Task:
         return counted_id(self.deadline, number, *self.job, "task", self.number, group)
 
 
-def check_limits(options: Options, limits: Mapping[str, int]) -> None:
+def check_limits(options: SourceOptions, limits: Mapping[str, int]) -> None:
     """Refuse to make transactions that the cluster would not take."""
     for name, asked, limit in (
         ("batchRows", options.batch_rows, "operations"),
@@ -70,7 +70,7 @@ def check_limits(options: Options, limits: Mapping[str, int]) -> None:
             )
 
 
-def by_partition(rows: Iterable[Row], options: Options) -> Iterator[Transaction]:
+def by_partition(rows: Iterable[Row], options: SourceOptions) -> Iterator[WriteTransaction]:
     """Transactions of one partition each. A key comes once."""
     for partition, group in groupby(rows, itemgetter(0)):
         operations: list[Operation] = []
@@ -85,14 +85,14 @@ def by_partition(rows: Iterable[Row], options: Options) -> Iterator[Transaction]
             last = key
             length = len(key) + (0 if value is None else len(value))
             if operations and (len(operations) == options.batch_rows or size + length > options.batch_bytes):
-                yield Transaction(partition, number, operations, size)
+                yield WriteTransaction(partition, number, operations, size)
                 operations, size, number = [], 0, number + 1
             operations.append(_operation(key, value))
             size += length
-        yield Transaction(partition, number, operations, size)
+        yield WriteTransaction(partition, number, operations, size)
 
 
-def by_txn_id(rows: Iterable[Row], limits: Mapping[str, int]) -> Iterator[Transaction]:
+def by_txn_id(rows: Iterable[Row], limits: Mapping[str, int]) -> Iterator[WriteTransaction]:
     """One transaction for each id, in the order of ids. A key comes once in each."""
     most, most_bytes = limits["operations"], limits["transaction_bytes"]
     for name, group in groupby(rows, itemgetter(0)):
@@ -108,7 +108,7 @@ def by_txn_id(rows: Iterable[Row], limits: Mapping[str, int]) -> Iterator[Transa
                     f"wbkv: the transaction {_shown(name)} is too large: "
                     f"the cluster takes {most} rows and {most_bytes} bytes of keys and values in one"
                 )
-        yield Transaction(name, None, operations, size)
+        yield WriteTransaction(name, None, operations, size)
 
 
 def _operation(key: bytes, value: bytes | None) -> Operation:

@@ -26,11 +26,11 @@ from pyspark.sql.types import StructType
 from wbkv_pipeline.errors import PipelineError
 from wbkv_pipeline.source.connecting import DEADLINE_S, connect
 from wbkv_pipeline.source.explaining import explained
-from wbkv_pipeline.source.options import Options
+from wbkv_pipeline.source.options import SourceOptions
 from wbkv_pipeline.source.rows import Rows, check_columns
 from wbkv_pipeline.source.sending import send
 from wbkv_pipeline.source.sorting import Sorter
-from wbkv_pipeline.source.transactions import Task, Transaction, by_partition, by_txn_id, check_limits
+from wbkv_pipeline.source.transactions import Task, WriteTransaction, by_partition, by_txn_id, check_limits
 
 NAMES: Final = 1 << 18
 """Of a task's transactions, that the driver is told of: two megabytes."""
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
+class WriteReceipt(WriterCommitMessage):
     """What a task has done."""
 
     rows: int
@@ -51,7 +51,7 @@ class Written(WriterCommitMessage):
 class BatchWriter(DataSourceArrowWriter):
     """Made by the driver, once for a job; carried out by tasks."""
 
-    def __init__(self, schema: StructType, options: Options, *, overwrite: bool) -> None:
+    def __init__(self, schema: StructType, options: SourceOptions, *, overwrite: bool) -> None:
         check_target(schema, overwrite=overwrite)
         with explained("writing"), connect(options) as client:
             check_limits(options, client.topology().limits)
@@ -60,7 +60,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._named = "txn_id" in schema.names
         self._job = options.job_id or uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteReceipt:
         """Write the rows of one task."""
         task = Task(("batch", self._job), task_number(), self._deadline)
         with explained("writing"), connect(self._options) as client:
@@ -94,7 +94,7 @@ def check_whole(messages: list[WriterCommitMessage | None]) -> None:
     """Raise if rows of one `txn_id` were in several tasks. It is too late then, but not a secret."""
     seen: set[int] = set()
     for message in messages:
-        if isinstance(message, Written):
+        if isinstance(message, WriteReceipt):
             names = array("Q", message.names)
             if not seen.isdisjoint(names):
                 raise PipelineError(
@@ -106,7 +106,7 @@ def check_whole(messages: list[WriterCommitMessage | None]) -> None:
 
 def summary(messages: list[WriterCommitMessage | None]) -> str:
     """For the log."""
-    done = [message for message in messages if isinstance(message, Written)]
+    done = [message for message in messages if isinstance(message, WriteReceipt)]
     rows, transactions = sum(m.rows for m in done), sum(m.transactions for m in done)
     return f"{rows} rows in {transactions} transactions by {len(done)} tasks"
 
@@ -114,11 +114,11 @@ def summary(messages: list[WriterCommitMessage | None]) -> str:
 def write_rows(
     batches: Iterator[pa.RecordBatch],
     client: wbkv.Client[bytes],
-    options: Options,
+    options: SourceOptions,
     begin: Callable[[], Task | None],
     *,
     named: bool,
-) -> Written:
+) -> WriteReceipt:
     """Sort the rows, check them, and send them. `named`: by their `txn_id`.
 
     `begin` is asked whose they are once all rows are known to be good; None: they were written before.
@@ -129,14 +129,14 @@ def write_rows(
         for batch in batches:
             rows.add(batch)
 
-        def transactions() -> Iterator[Transaction]:
+        def transactions() -> Iterator[WriteTransaction]:
             return by_txn_id(rows, limits) if named else by_partition(rows, options)
 
         deque(transactions(), maxlen=0)  # whatever is wrong with them is found before anything is sent
         task = begin() if rows.count else None
         if task is None:
-            return Written(0, 0, b"")
+            return WriteReceipt(0, 0, b"")
         with client.pipeline() as pipeline:
             sent = send(transactions(), task, pipeline, options.in_flight, ordered=named)
         names = islice((task.id_of(each).client for each in transactions()), NAMES) if named else ()
-        return Written(rows.count, sent, array("Q", names).tobytes())
+        return WriteReceipt(rows.count, sent, array("Q", names).tobytes())

@@ -4,6 +4,6 @@ Each check is a function of DataFrames to a DataFrame of offending rows; docs/ve
 """
 
 from wbkv_pipeline.verifying.findings import FINDING
-from wbkv_pipeline.verifying.verifier import CHECKS, Check, Counts, Rules, Verdict, verified
+from wbkv_pipeline.verifying.verifier import CHECKS, Check, CheckedCounts, Rules, Verdict, verified
 
-__all__ = ["CHECKS", "FINDING", "Check", "Counts", "Rules", "Verdict", "verified"]
+__all__ = ["CHECKS", "FINDING", "Check", "CheckedCounts", "Rules", "Verdict", "verified"]

@@ -53,7 +53,7 @@ def explained(reads: DataFrame, versions: DataFrame, *, clock_skew_us: int) -> D
         sql.struct("revision", "put", "gone").cast(VERSION).alias("written"),
         "certain",
         sql.col("start_us").alias("written_us"),
-        sql.col("revision").alias("place"),
+        sql.col("revision").alias("position"),
         sql.lit(1).alias("rank"),
         sql.col("revision").alias("seen"),
         sql.col("ended.end_us").alias("at_us"),
@@ -66,7 +66,7 @@ def explained(reads: DataFrame, versions: DataFrame, *, clock_skew_us: int) -> D
             nothing.cast(VERSION).alias("written"),
             nothing.cast("boolean").alias("certain"),
             nothing.cast("bigint").alias("written_us"),
-            sql.col("revision").alias("place"),
+            sql.col("revision").alias("position"),
             sql.when(sql.col("exact") & sql.col("writes"), 0).otherwise(2).alias("rank"),
             "seen",
             (sql.col("start_us") - clock_skew_us).alias("at_us"),
@@ -77,7 +77,7 @@ def explained(reads: DataFrame, versions: DataFrame, *, clock_skew_us: int) -> D
     )
     # A version that ended in the very microsecond in which the read began comes after it: rank the other way.
     of_key = Window.partitionBy("key")
-    by_place = of_key.orderBy("place", "rank").rowsBetween(Window.unboundedPreceding, -1)
+    by_position = of_key.orderBy("position", "rank").rowsBetween(Window.unboundedPreceding, -1)
     by_time = of_key.orderBy("at_us", sql.col("read").isNull()).rowsBetween(Window.unboundedPreceding, -1)
     by_own = Window.partitionBy("key", "run").orderBy("at_own_us", sql.col("read").isNull())
     by_own = by_own.rowsBetween(Window.unboundedPreceding, -1)
@@ -87,8 +87,8 @@ def explained(reads: DataFrame, versions: DataFrame, *, clock_skew_us: int) -> D
     lost = sql.col("written").isNotNull() & sql.col("written.revision").isNull()
     rows = events.withColumns(
         {
-            "latest": sql.max(certain).over(by_place),
-            "removed": sql.max(gone).over(by_place),
+            "latest": sql.max(certain).over(by_position),
+            "removed": sql.max(gone).over(by_position),
             "acknowledged": sql.greatest(sql.max(certain).over(by_time), sql.max(certain).over(by_own)),
             "removed_ever": sql.max(gone).over(of_key),
             "may_be_put": sql.max(lost & sql.col("written.put")).over(of_key),
@@ -99,7 +99,7 @@ def explained(reads: DataFrame, versions: DataFrame, *, clock_skew_us: int) -> D
         }
     )
     return rows.where(sql.col("read").isNotNull()).select(
-        *("key", "run", "seen", sql.col("place").alias("revision"), "read.*"),
+        *("key", "run", "seen", sql.col("position").alias("revision"), "read.*"),
         *("latest", "removed", "acknowledged", "removed_ever", "may_be_put", "may_be_gone"),
         *("version", "version_us", "version_run"),
     )

@@ -19,7 +19,7 @@ from wbkv_pipeline.verifying import gaps, lines, messages, outcomes, reads, vers
 
 REPLICAS: Final = "the replicas' deliveries"
 CLIENTS: Final = "the clients' requests"
-PLACE: Final = ("run", "group", "kind", "position", "gts")
+LINE_FIELDS: Final = ("run", "group", "kind", "position", "gts")
 """What every line has."""
 
 
@@ -29,7 +29,7 @@ class Check(NamedTuple):
     name: str
     says: str
     of: str
-    """Which of the `Counts`."""
+    """Which of the `CheckedCounts`."""
     needs: tuple[str, ...]
 
 
@@ -48,7 +48,7 @@ CHECKS: Final = (
 )
 
 
-class Counts(NamedTuple):
+class CheckedCounts(NamedTuple):
     """How much was looked at."""
 
     lines: int = 0
@@ -75,7 +75,7 @@ class Rules:
 class Verdict:
     """What came out."""
 
-    counts: Counts
+    counts: CheckedCounts
     findings: DataFrame
     """As `wbkv_pipeline.verifying.findings.FINDING` with the run's name and node for its number. Kept
     until the `with` block ends."""
@@ -114,7 +114,7 @@ def verified(
         if requests is not None:
             requests = keep(_counted_requests(requests, counted[1]))
             requests.count()
-        counts, begins = _counts(counted, deliveries is not None, requests is not None)
+        counts, begins = _counts(counted, has_lines=deliveries is not None, has_requests=requests is not None)
         matches = keep(outcomes.matched(by_timestamp, requests))
         pairs = outcomes.paired(matches)
         parts = []
@@ -169,7 +169,7 @@ def _doubtful_reads(requests: DataFrame, pairs: DataFrame, rules: Rules, begins:
 def _counted_lines(deliveries: DataFrame, counted: Observation) -> DataFrame:
     kind = sql.col("kind")
     kinds = (lines.BEGIN, lines.MESSAGE, lines.JUMP)
-    needed = [sql.col(name).isNull() for name in PLACE]
+    needed = [sql.col(name).isNull() for name in LINE_FIELDS]
     message = [sql.col(name).isNull() for name in (*messages.IDENTITY, "destinations")]
     incomplete = reduce(or_, needed) | ((kind == lines.MESSAGE) & reduce(or_, message))
     return deliveries.observe(
@@ -194,18 +194,20 @@ def _counted_requests(requests: DataFrame, counted: Observation) -> DataFrame:
     )
 
 
-def _counts(counted: list[Observation], has_lines: bool, has_requests: bool) -> tuple[Counts, int | None]:  # noqa: FBT001 - a helper
+def _counts(
+    counted: list[Observation], *, has_lines: bool, has_requests: bool
+) -> tuple[CheckedCounts, int | None]:
     of_lines = counted[0].get if has_lines else {}
     strange, incomplete = of_lines.pop("strange", None), of_lines.pop("incomplete", 0)
     if strange is not None:
         raise PipelineError(f"deliveries have no kind {strange!r}")
     if incomplete:
         raise PipelineError(
-            f"{incomplete:,} lines of deliveries lack one of {', '.join(PLACE)} or the message"
+            f"{incomplete:,} lines of deliveries lack one of {', '.join(LINE_FIELDS)} or the message"
         )
     of_requests = counted[1].get if has_requests else {}
     begins = of_requests.pop("begins", None)
-    return Counts(**{name: value or 0 for name, value in {**of_lines, **of_requests}.items()}), begins
+    return CheckedCounts(**{name: value or 0 for name, value in {**of_lines, **of_requests}.items()}), begins
 
 
 def _named(findings: DataFrame, deliveries: DataFrame | None) -> DataFrame:

@@ -65,14 +65,14 @@ def bins(throughput: list[float], before: int = 4) -> list[dict[str, Any]]:
         {
             "crash": 1,
             "series": "affected",
-            "bin": place - before,
-            "at_s": float(place - before),
+            "bin": index - before,
+            "at_s": float(index - before),
             "throughput": each,
             "samples": 1,
             "p50_ms": 10.0,
             "max_ms": 20.0,
         }
-        for place, each in enumerate(throughput)
+        for index, each in enumerate(throughput)
     ]
 
 

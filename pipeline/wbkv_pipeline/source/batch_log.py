@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Final
 
 import wbkv
 
 from wbkv_pipeline.errors import PipelineError
 from wbkv_pipeline.source.connecting import DEADLINE_S
-
-PREFIX: Final = "wbkv.stream/"
+from wbkv_pipeline.stores import STREAMS
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class BatchState:
     """The last batch that was begun."""
 
     batch: int
@@ -29,13 +27,13 @@ class State:
     done: bool = False
 
 
-class Progress:
+class BatchLog:
     """Of one query."""
 
     def __init__(self, client: wbkv.Client[bytes], query: str) -> None:
         self._client = client
         self._query = query
-        self._key = PREFIX + query
+        self._key = STREAMS + query
 
     def begin(self, batch: int, *, rewrite: bool) -> int | None:
         """The deadline for all attempts of the batch; None if it is complete."""
@@ -60,7 +58,7 @@ class Progress:
                         "earlier: which of its rows were written cannot be known any more; "
                         "the option rewrite=true writes all of them, over what was written since"
                     )
-            begun = State(batch, wbkv.later(now, DEADLINE_S))
+            begun = BatchState(batch, wbkv.later(now, DEADLINE_S))
             if self._replace(entry, begun):
                 return begun.deadline
 
@@ -71,18 +69,18 @@ class Progress:
             state = None if entry is None else self._read(entry.value)
             if state is None or state.batch != batch or state.done:
                 return
-            if self._replace(entry, State(batch, state.deadline, done=True)):
+            if self._replace(entry, BatchState(batch, state.deadline, done=True)):
                 return
 
-    def _read(self, value: bytes) -> State:
+    def _read(self, value: bytes) -> BatchState:
         try:
-            return State(**json.loads(value))
+            return BatchState(**json.loads(value))
         except (ValueError, TypeError):
             raise PipelineError(
                 f"wbkv: the key {self._key} is not what a streaming query writes there: {value[:80]!r}"
             ) from None
 
-    def _replace(self, old: wbkv.Entry[bytes] | None, state: State) -> bool:
+    def _replace(self, old: wbkv.Entry[bytes] | None, state: BatchState) -> bool:
         """Unless another task has been faster."""
         key = self._key
         same = wbkv.absent(key) if old is None else wbkv.mod_revision(key) == old.mod_revision

@@ -98,7 +98,7 @@ def _joined(times: DataFrame, keys: Sequence[str], gap_us: int) -> DataFrame:
     )
 
 
-def placed(requests: DataFrame, times: DataFrame, keys: Sequence[str] = MEASUREMENT) -> DataFrame:
+def in_stretches(requests: DataFrame, times: DataFrame, keys: Sequence[str] = MEASUREMENT) -> DataFrame:
     """Requests, each with its stretch, and its start and end counted from where that begins."""
     near = F.broadcast(times.select(*keys, "stretch", "begin_us", F.col("end_us").alias("stretch_end_us")))
     inside = F.col("start_us").between(F.col("begin_us"), F.col("stretch_end_us"))

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 import wbkv
 from wbkv_pipeline.errors import PipelineError
-from wbkv_pipeline.source import progress
-from wbkv_pipeline.source.progress import PREFIX, Progress
+from wbkv_pipeline.source import batch_log
+from wbkv_pipeline.source.batch_log import BatchLog
+from wbkv_pipeline.stores import STREAMS
 
 
 @pytest.fixture
@@ -16,15 +17,15 @@ def store() -> Iterator[wbkv.Client[bytes]]:
 
 
 def test_all_attempts_of_a_batch_have_one_deadline(store: wbkv.Client[bytes]) -> None:
-    first = Progress(store, "q").begin(0, rewrite=False)
+    first = BatchLog(store, "q").begin(0, rewrite=False)
     assert first is not None
     assert first > store.revision()
-    assert Progress(store, "q").begin(0, rewrite=False) == first
-    assert Progress(store, "other").begin(0, rewrite=False) != first
+    assert BatchLog(store, "q").begin(0, rewrite=False) == first
+    assert BatchLog(store, "other").begin(0, rewrite=False) != first
 
 
 def test_a_batch_that_is_complete_is_not_begun_again(store: wbkv.Client[bytes]) -> None:
-    query = Progress(store, "q")
+    query = BatchLog(store, "q")
     first = query.begin(0, rewrite=False)
     query.finish(0)
     assert query.begin(0, rewrite=False) is None
@@ -34,20 +35,20 @@ def test_a_batch_that_is_complete_is_not_begun_again(store: wbkv.Client[bytes]) 
     assert second > first
     query.finish(0)  # a late one
     assert query.begin(1, rewrite=False) == second
-    Progress(store, "nothing was written").finish(0)
-    assert [entry.name for entry in store.scan(PREFIX)] == [PREFIX + "q"]
+    BatchLog(store, "nothing was written").finish(0)
+    assert [entry.name for entry in store.scan(STREAMS)] == [STREAMS + "q"]
 
 
 def test_an_old_checkpoint_is_refused(store: wbkv.Client[bytes]) -> None:
-    query = Progress(store, "q")
+    query = BatchLog(store, "q")
     query.begin(5, rewrite=False)
     with pytest.raises(PipelineError, match="batch 4 of the query q comes after its batch 5"):
         query.begin(4, rewrite=True)
 
 
 def test_what_nobody_can_know_is_refused(store: wbkv.Client[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "DEADLINE_S", 0.0)
-    query = Progress(store, "q")
+    monkeypatch.setattr(batch_log, "DEADLINE_S", 0.0)
+    query = BatchLog(store, "q")
     query.begin(5, rewrite=False)
     with pytest.raises(PipelineError, match=r"which of its rows were written cannot be known.*rewrite=true"):
         query.begin(5, rewrite=False)
@@ -60,7 +61,7 @@ def test_what_nobody_can_know_is_refused(store: wbkv.Client[bytes], monkeypatch:
 def test_of_two_tasks_that_begin_at_once_one_decides(
     store: wbkv.Client[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow, fast = Progress(store, "q"), Progress(store, "q")
+    slow, fast = BatchLog(store, "q"), BatchLog(store, "q")
     found: list[int | None] = []
     read = wbkv.Client.entry
 
@@ -77,6 +78,6 @@ def test_of_two_tasks_that_begin_at_once_one_decides(
 
 def test_something_else_in_its_place_is_told(store: wbkv.Client[bytes]) -> None:
     for value in (b"hello", b'{"batch": 1}', b"[]"):
-        store.put(PREFIX + "q", value)
+        store.put(STREAMS + "q", value)
         with pytest.raises(PipelineError, match=r"the key wbkv.stream/q is not what a streaming query"):
-            Progress(store, "q").begin(1, rewrite=False)
+            BatchLog(store, "q").begin(1, rewrite=False)

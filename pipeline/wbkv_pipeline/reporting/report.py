@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from wbkv_pipeline.errors import PipelineError
 from wbkv_pipeline.progress import step
-from wbkv_pipeline.reporting import findings, measured, recovery, tables
-from wbkv_pipeline.reporting.measured import MEASUREMENT, PANEL
+from wbkv_pipeline.reporting import measurements, recovery, tables, warnings
+from wbkv_pipeline.reporting.measurements import MEASUREMENT, PANEL
 
 MOST_MEASUREMENTS: Final = 1_000
 """With different numbers of destinations and repetitions counted apart."""
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReportOptions:
     """What a person may choose."""
 
     bin_s: float = 0.3
@@ -55,7 +55,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A table that was small enough to fetch."""
 
     schema: StructType
@@ -77,9 +77,9 @@ class Table:
 class Report:
     """Everything that the page says."""
 
-    options: Options
+    options: ReportOptions
     overview: Row
-    tables: Mapping[str, Table]
+    tables: Mapping[str, ReportTable]
     marks: Sequence[Row]
     crashes: Sequence[recovery.Crash]
     bin_s: float
@@ -92,32 +92,32 @@ class Report:
         return self.tables[name].rows
 
 
-def measure(requests: DataFrame, marks: DataFrame, options: Options | None = None) -> Report:
+def measure(requests: DataFrame, marks: DataFrame, options: ReportOptions | None = None) -> Report:
     """Compute all tables, of requests and marks as `wbkv_pipeline.traces` describes them.
 
     Spark keeps what it needs of the requests meanwhile, since several passes go over them.
     """
-    everything = measured.asked(requests).persist()
+    everything = measurements.asked(requests).persist()
     try:
-        return _measure(everything, marks, options or Options())
+        return _measure(everything, marks, options or ReportOptions())
     finally:
         everything.unpersist()
 
 
-def _measure(everything: DataFrame, marks: DataFrame, options: Options) -> Report:
+def _measure(everything: DataFrame, marks: DataFrame, options: ReportOptions) -> Report:
     spark, skip_us = everything.sparkSession, options.skip_us
     with step(spark, "reading requests") as reading:
-        overview = _fetched(measured.overview(everything)).rows[0]
+        overview = _fetched(measurements.overview(everything)).rows[0]
         reading.rows = overview["requests"]
     if not overview["requests"]:
         raise PipelineError("there are no requests in these traces")
     exact = overview["requests"] <= EXACT_REQUESTS
-    requests = measured.timed(everything)
-    found: dict[str, Table] = {}
+    requests = measurements.timed(everything)
+    found: dict[str, ReportTable] = {}
     with step(spark, "finding measurements") as finding:
-        finer = _fetched(measured.stretches(requests), (*PANEL, "stretch"), most=MOST_MEASUREMENTS)
+        finer = _fetched(measurements.stretches(requests), (*PANEL, "stretch"), most=MOST_MEASUREMENTS)
         panels = finer.frame(spark)
-        found["stretches"] = _fetched(measured.merged(panels), (*MEASUREMENT, "stretch"))
+        found["stretches"] = _fetched(measurements.merged(panels), (*MEASUREMENT, "stretch"))
         stretches = found["stretches"].rows
         finding.result = (
             f"{len({tuple(row[key] for key in MEASUREMENT) for row in stretches}):,} measurements"
@@ -126,11 +126,11 @@ def _measure(everything: DataFrame, marks: DataFrame, options: Options) -> Repor
     if max(lengths_us, default=-1) < skip_us:
         raise PipelineError(_nothing_left(overview, max(lengths_us, default=0), options))
     times = found["stretches"].frame(spark)
-    mine = measured.placed(requests, times)
+    mine = measurements.in_stretches(requests, times)
     with step(spark, "throughput and latency of each"):
         found["scenarios"] = _fetched(tables.summary(mine, times, skip_us=skip_us, exact=exact), MEASUREMENT)
-        placed = measured.placed(requests, panels, PANEL)
-        points = tables.by_destinations(placed, panels, skip_us=skip_us, exact=exact)
+        by_panel = measurements.in_stretches(requests, panels, PANEL)
+        points = tables.by_destinations(by_panel, panels, skip_us=skip_us, exact=exact)
         found["destinations"] = _fetched(points, PANEL)
         compared = tables.ratios(found["destinations"].frame(spark))
         found["ratios"] = _fetched(compared, ("scenario", "destinations", "clients", "protocol", "against"))
@@ -147,9 +147,9 @@ def _measure(everything: DataFrame, marks: DataFrame, options: Options) -> Repor
         crashes = recovery.crashes(known, stretches, skip_us)[:MOST_CRASHES]
         crash_bin_us = bin_width(options.bin_s, [crash.to_us - crash.from_us for crash in crashes])
         around = recovery.timeline(requests, crashes, crash_bin_us, exact=exact)
-        nothing = Table(around.schema, [])
+        nothing = ReportTable(around.schema, [])
         found["timeline"] = _fetched(around, ("crash", "series", "bin")) if crashes else nothing
-        found["recovery"] = Table(recovery.FIGURES, recovery.figures(crashes, found["timeline"].rows))
+        found["recovery"] = ReportTable(recovery.FIGURES, recovery.figures(crashes, found["timeline"].rows))
         looking.result = f"{len(crashes):,}"
     report = Report(
         options=options,
@@ -162,7 +162,7 @@ def _measure(everything: DataFrame, marks: DataFrame, options: Options) -> Repor
         exact=exact,
         warnings=[],
     )
-    return replace(report, warnings=findings.warnings(report))
+    return replace(report, warnings=warnings.find_warnings(report))
 
 
 def bin_width(wanted_s: float, lengths_us: Sequence[int]) -> int:
@@ -172,7 +172,7 @@ def bin_width(wanted_s: float, lengths_us: Sequence[int]) -> int:
     return wanted_us * max(1, math.ceil(width / wanted_us))
 
 
-def _nothing_left(overview: Row, longest_us: int, options: Options) -> str:
+def _nothing_left(overview: Row, longest_us: int, options: ReportOptions) -> str:
     if overview["untimed"] + overview["backwards"] == overview["requests"]:
         return f"none of the {overview['requests']:,} requests has an end after its start: nothing to measure"
     return (
@@ -181,7 +181,7 @@ def _nothing_left(overview: Row, longest_us: int, options: Options) -> str:
     )
 
 
-def _fetched(frame: DataFrame, order: Sequence[str] = (), *, most: int | None = None) -> Table:
+def _fetched(frame: DataFrame, order: Sequence[str] = (), *, most: int | None = None) -> ReportTable:
     """A table whose size does not depend on the number of requests, or whose size is checked."""
     rows = [row.asDict() for row in (frame if most is None else frame.limit(most + 1)).collect()]
     if most is not None and len(rows) > most:
@@ -190,4 +190,4 @@ def _fetched(frame: DataFrame, order: Sequence[str] = (), *, most: int | None = 
             "repetition): more than a page can show; give fewer traces at a time"
         )
     rows.sort(key=lambda row: tuple(row[name] for name in order))
-    return Table(frame.schema, rows)
+    return ReportTable(frame.schema, rows)

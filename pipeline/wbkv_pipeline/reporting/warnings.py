@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from wbkv_pipeline.reporting import recovery
+from wbkv_pipeline.reporting.recovery import Row
 
 if TYPE_CHECKING:
-    from wbkv_pipeline.reporting.making import Report
+    from wbkv_pipeline.reporting.report import Report
 
-Row = Mapping[str, Any]
 
 FEW: Final = 1_000
 """Of fewer requests the 99th percentile is one of the ten slowest."""
@@ -20,7 +20,7 @@ _MANY_NOT_OK: Final = 0.001
 _NAMED: Final = 5
 
 
-def warnings(report: Report) -> list[str]:
+def find_warnings(report: Report) -> list[str]:
     """In the order of importance."""
     return [
         *_clocks(report.overview),
