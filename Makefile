@@ -41,7 +41,7 @@ up: $(VENV)/serving ## set up, and run a cluster of three nodes until Ctrl-C; it
 test: java lint types layers unit ## set up, and run every check
 
 java: $(VENV)/installed
-	@$(BIN)/python -m pipeline.java --install
+	@$(BIN)/python -m wbkv_pipeline.java --install
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

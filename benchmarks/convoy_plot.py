@@ -19,8 +19,15 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-
-from pipeline.reporting.style import INK, PALETTE, as_svg, plain_log, protocol_name, protocol_styles, styled
+from wbkv_pipeline.reporting.style import (
+    INK,
+    PALETTE,
+    as_svg,
+    plain_log,
+    protocol_name,
+    protocol_styles,
+    styled,
+)
 
 TITLES = {
     "pair": "All messages to the same two groups",

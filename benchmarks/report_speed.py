@@ -14,12 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import wbkv_pipeline
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
-import pipeline
-from pipeline import reporting
-from pipeline.traces import MARKS, REQUESTS
+from wbkv_pipeline import reporting
+from wbkv_pipeline.traces import MARKS, REQUESTS
 
 T0 = 1_790_000_000_000_000
 SPAN_US = 100_000_000
@@ -75,7 +74,7 @@ def main() -> None:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--form", choices=("parquet", "json"), default="parquet")
     arguments = parser.parse_args()
-    spark = pipeline.session(arguments.master, name="report_speed")
+    spark = wbkv_pipeline.session(arguments.master, name="report_speed")
     spark.sparkContext.setLogLevel("ERROR")
     marks = spark.createDataFrame(
         [(CRASH, "crash", "n1", 1, None), (CRASH + 2_000_000, "leader", "n2", 1, None)], MARKS

@@ -18,8 +18,7 @@ from pathlib import Path
 import pyspark
 import wbkv
 import wbkv.testing
-
-import pipeline.jobs
+import wbkv_pipeline.jobs
 
 WBKV = str(Path(sys.executable).with_name("wbkv"))
 MASTER = "local-cluster[2,1,1024]"
@@ -61,7 +60,7 @@ def main() -> None:
         assert client.count(wbkv.prefix("key/")) == ROWS
 
         submit = str(Path(pyspark.__path__[0], "bin", "spark-submit"))
-        diff = str(Path(pipeline.jobs.__path__[0], "diff.py"))
+        diff = str(Path(wbkv_pipeline.jobs.__path__[0], "diff.py"))
         environment["PYSPARK_PYTHON"] = sys.executable
         said = run(
             "diff by spark-submit", 0, submit, "--master", "local[2]", "--driver-memory", "1g", diff,

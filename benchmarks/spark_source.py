@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 import wbkv
+import wbkv_pipeline
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-import pipeline
 from kvstore.local.cluster import LocalCluster, local_cluster
 
 
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--master", default="local[2]")
     arguments = parser.parse_args()
     rows = arguments.rows
-    spark = pipeline.session(arguments.master, name="benchmark")
+    spark = wbkv_pipeline.session(arguments.master, name="benchmark")
     with local_cluster() as cluster:
         endpoints = ",".join(cluster.addresses)
         write(spark, endpoints, 1000, 2)  # Spark is warm

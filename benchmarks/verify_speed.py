@@ -8,12 +8,11 @@ import argparse
 import time
 from pathlib import Path
 
+import wbkv_pipeline
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
-
-import pipeline
-from pipeline import traces
-from pipeline.verifying import verified
+from wbkv_pipeline import traces
+from wbkv_pipeline.verifying import verified
 
 DESTINATIONS = [[0], [1], [2], [0], [1, 2], [0, 1], [2], [0, 1, 2], [1], [0, 2]]
 """Of ten messages. They repeat, so that positions can be computed."""
@@ -107,7 +106,7 @@ def main() -> None:
     parser.add_argument("--partitions", default="16")
     arguments = parser.parse_args()
     config = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": arguments.partitions}
-    spark = pipeline.session(arguments.master, name="verify_speed", config=config)
+    spark = wbkv_pipeline.session(arguments.master, name="verify_speed", config=config)
     folder = arguments.folder / f"{arguments.deliveries}-{arguments.form}"
     began = time.monotonic()
     if not folder.exists():

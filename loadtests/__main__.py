@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import wbkv
@@ -14,7 +14,7 @@ import wbkv
 from loadtests import running
 from loadtests.checking import toml_file
 from loadtests.errors import LoadTestError
-from loadtests.running import Options, Result, Run, say
+from loadtests.running import Run, RunOptions, ScenarioResult, say
 from loadtests.scenario import known, read_scenario
 from loadtests.shape import FOLDER as SHAPES
 
@@ -30,7 +30,7 @@ exit status:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    usual = Options(scenarios=(), output=Path())
+    usual = RunOptions(scenarios=(), output=Path())
     found = argparse.ArgumentParser(
         prog="python -m loadtests",
         description="Put a cluster under load by Locust, check that nothing was lost, and report.",
@@ -93,31 +93,26 @@ def parser() -> argparse.ArgumentParser:
 
 def _whole(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1,000,000")
     return int(text)
 
 
 def _positive(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return found
+    return _number(text, lambda value: 0 < value < 1e6, "above 0 and below 1,000,000")
 
 
 def _percent(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 100")
-    return found
+    return _number(text, lambda value: 0 <= value <= 100, "from 0 to 100")
 
 
-def _options(found: argparse.ArgumentParser, given: argparse.Namespace) -> Options:
+def _number(text: str, valid: Callable[[float], bool], range_: str) -> float:
+    with contextlib.suppress(ValueError):
+        if valid(value := float(text)):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number {range_}")
+
+
+def _options(found: argparse.ArgumentParser, given: argparse.Namespace) -> RunOptions:
     """What was asked for, if it goes together."""
     if given.web and len(given.scenarios) > 1:
         found.error("--web is for one scenario at a time")
@@ -128,7 +123,7 @@ def _options(found: argparse.ArgumentParser, given: argparse.Namespace) -> Optio
     if given.no_traces and (given.verify or given.report is not None or given.traces):
         found.error("--no-traces: --traces, --verify and --report need them")
     output = given.output or Path("build", "loadtests", time.strftime("%Y%m%d-%H%M%S"))
-    return Options(
+    return RunOptions(
         scenarios=given.scenarios,
         overrides=given.overrides,
         shape=given.shape,
@@ -188,12 +183,12 @@ def _list() -> None:
         print(f"{path.stem:10} {toml_file(path).get('about', '')}")
 
 
-def _run(run: Run, options: Options) -> bool:
+def _run(run: Run, options: RunOptions) -> bool:
     options.output.mkdir(parents=True, exist_ok=True)
     good = True
-    with closing(run.results()) as results:
+    with contextlib.closing(run.results()) as results:
         for result in results:
-            _tell(result)
+            _print_result(result)
             good = good and not result.wrong
     if options.endpoints:
         say(f"the keys are still there: wbkv delete --prefix {run.prefix}")
@@ -202,7 +197,7 @@ def _run(run: Run, options: Options) -> bool:
     return good
 
 
-def _tell(result: Result) -> None:
+def _print_result(result: ScenarioResult) -> None:
     """What a scenario has given."""
     print(
         f"{'operation':24}{'requests':>9}{'failed':>8}{'/s':>9}{'mean':>8}{'p50':>7}{'p95':>7}{'p99':>7}  ms"

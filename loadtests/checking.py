@@ -40,7 +40,7 @@ def toml_file(path: Path) -> dict[str, Any]:
         raise LoadTestError(f"{path}: {error}") from error
 
 
-def refuse_strangers(where: str, names: Iterable[str], known: Iterable[str]) -> None:
+def reject_unknown(where: str, names: Iterable[str], known: Iterable[str]) -> None:
     """A misspelt name would be missed silently."""
     known = list(known)
     for name in names:
@@ -53,7 +53,7 @@ def refuse_strangers(where: str, names: Iterable[str], known: Iterable[str]) -> 
 def filled(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     """A data class, from values whose types and bounds are checked."""
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # it is one
-    refuse_strangers(where, values, fields)
+    reject_unknown(where, values, fields)
     hints = get_type_hints(kind)
     return kind(**{name: _checked(f"{where}: {name}", value, hints[name], fields[name].metadata)
                    for name, value in values.items()})  # fmt: skip

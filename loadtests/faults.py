@@ -15,7 +15,7 @@ AWAY_S: Final = 5.0
 _LOOK_S: Final = 0.02
 
 
-class Crash:
+class NodeCrash:
     """Kills a node that leads, some seconds after users have begun, and starts it again later."""
 
     def __init__(self, cluster: RunningCluster, client: wbkv.Client[bytes], trace: wbkv.Trace | None) -> None:

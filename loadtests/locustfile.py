@@ -26,7 +26,7 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from loadtests.errors import LoadTestError, Violation
 from loadtests.pacing import Pace
-from loadtests.plan import STOP_S, SUMMARY, TALLY, Plan, read_plan
+from loadtests.plan import STOP_S, SUMMARY, TALLY, RunPlan, read_plan
 from loadtests.scenario import Scenario
 from loadtests.workloads.base import Workload
 
@@ -41,10 +41,10 @@ SCENARIO = PLAN.read_scenario()
 SHAPE = PLAN.read_shape(SCENARIO)
 
 
-class Process:
+class WorkerProcess:
     """What a process that performs has: a client, a trace, a workload."""
 
-    def __init__(self, plan: Plan, scenario: Scenario) -> None:
+    def __init__(self, plan: RunPlan, scenario: Scenario) -> None:
         init_gevent()
         self._folder = Path(plan.folder)
         self._cpu_s = time.process_time()
@@ -58,14 +58,14 @@ class Process:
             trace=self._trace,
         )
         self.workload: Workload[Any] = scenario.workload(self._client, plan.prefix, parameters)
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self.save()  # which also says that it has begun
 
-    def tell_once(self, name: str, error: Exception) -> None:
+    def log_once(self, name: str, error: Exception) -> None:
         """Say what an error is like: of each class, the first."""
         kind = f"{name}: {type(error).__name__}"
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._logged:
+            self._logged.add(kind)
             logger.warning("%s: %s (others like it are only counted)", kind, error)
 
     def save(self, *, ended: bool = False) -> None:
@@ -86,7 +86,7 @@ class Process:
             self._trace.close()
 
 
-def _trace(plan: Plan, scenario: Scenario) -> wbkv.Trace:
+def _trace(plan: RunPlan, scenario: Scenario) -> wbkv.Trace:
     assert plan.traces is not None
     return wbkv.Trace(plan.traces, scenario=scenario.name, protocol=plan.protocol, clients=plan.users)
 
@@ -120,7 +120,7 @@ class StoreUser(User):
                 process.workload.perform(name, self._rng)
         except (wbkv.Error, Violation) as error:
             failure = type(error).__name__
-            process.tell_once(name, error)
+            process.log_once(name, error)
         took_s = time.monotonic() - (begun if intended is None else min(intended, begun))
         self.environment.events.request.fire(
             request_type=SCENARIO.name,
@@ -146,8 +146,8 @@ if SHAPE is not None:
             return wanted, max(abs(wanted - self.get_current_user_count()), 1)
 
 
-def _process(environment: Environment) -> Process:
-    found: Process = environment.wbkv_process  # type: ignore[attr-defined]  # put there when the test starts
+def _process(environment: Environment) -> WorkerProcess:
+    found: WorkerProcess = environment.wbkv_process  # type: ignore[attr-defined]  # put there when the test starts
     return found
 
 
@@ -157,7 +157,7 @@ def _begin(environment: Environment, **_: object) -> None:
     if isinstance(environment.runner, MasterRunner) or hasattr(environment, "wbkv_process"):
         return
     try:
-        environment.wbkv_process = Process(PLAN, SCENARIO)  # type: ignore[attr-defined]  # see `_process`
+        environment.wbkv_process = WorkerProcess(PLAN, SCENARIO)  # type: ignore[attr-defined]  # see `_process`
     except (wbkv.Error, LoadTestError) as error:
         logger.error("%s", error)  # noqa: TRY400 - its message says it all
         environment.process_exit_code = 2
@@ -171,7 +171,7 @@ def _pause(environment: Environment, **_: object) -> None:
         _process(environment).save()
 
 
-class Ending:
+class RunEnding:
     """How a run of several processes ends. Locust's master waits half a second for the last figures of its
     workers, whose users may take longer to finish what they do: so it asks them to finish first.
     """
@@ -179,10 +179,10 @@ class Ending:
     def __init__(self, runner: MasterRunner) -> None:
         self._runner = runner
         self._finished: set[str] = set()
-        runner.register_message(FINISHED, self._heard)
+        runner.register_message(FINISHED, self._worker_finished)
         events.test_stop.add_listener(self._finish)
 
-    def _heard(self, msg: Message, **_: object) -> None:
+    def _worker_finished(self, msg: Message, **_: object) -> None:
         self._finished.add(msg.node_id)
 
     def _finish(self, **_: object) -> None:
@@ -208,7 +208,7 @@ def _end_together(environment: Environment, **_: object) -> None:
     if isinstance(runner, WorkerRunner):
         runner.register_message(FINISH, finish, concurrent=True)
     elif isinstance(runner, MasterRunner) and options is not None and options.headless:
-        Ending(runner)
+        RunEnding(runner)
 
 
 @events.quitting.add_listener
@@ -246,7 +246,7 @@ def _attend(environment: Environment, **_: object) -> None:
     if os.getppid() != PLAN.parent:
         return
 
-    def tell(**_: object) -> None:
+    def write_summary(**_: object) -> None:
         Path(PLAN.folder, SUMMARY).write_text(json.dumps(_summary(environment)))
 
     def watch() -> None:
@@ -255,5 +255,5 @@ def _attend(environment: Environment, **_: object) -> None:
         if environment.runner is not None:
             environment.runner.quit()
 
-    events.quit.add_listener(tell)
+    events.quit.add_listener(write_summary)
     gevent.spawn(watch)

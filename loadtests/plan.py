@@ -1,4 +1,4 @@
-"""What Locust's processes are told: one file, whose path is in their environment."""
+"""The plan of a run, for Locust's processes: one file, whose path is in their environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STOP_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RunPlan:
     """One scenario's run."""
 
     scenario: str
@@ -52,9 +52,9 @@ class Plan:
         return scenario.shape if self.shape is None else read_shape(self.shape)
 
 
-def read_plan() -> Plan:
+def read_plan() -> RunPlan:
     """The plan of this process."""
     path = os.environ.get(VARIABLE)
     if not path:
         raise LoadTestError(f"${VARIABLE} names no plan: start Locust by `python -m loadtests`")
-    return Plan(**json.loads(Path(path).read_text()))
+    return RunPlan(**json.loads(Path(path).read_text()))

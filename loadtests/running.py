@@ -22,8 +22,8 @@ import wbkv
 import wbkv.testing
 
 from loadtests.errors import LoadTestError
-from loadtests.faults import Crash
-from loadtests.plan import STOP_S, SUMMARY, TALLY, VARIABLE, Plan
+from loadtests.faults import NodeCrash
+from loadtests.plan import STOP_S, SUMMARY, TALLY, VARIABLE, RunPlan
 from loadtests.scenario import Scenario, read_scenario
 from loadtests.shape import Shape, read_shape
 from loadtests.workloads.base import Tally, Workload
@@ -34,7 +34,7 @@ _LOCUSTFILE: Final = Path(__file__).parent / "locustfile.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RunOptions:
     """What a person may choose."""
 
     scenarios: Sequence[str]
@@ -59,7 +59,7 @@ class Options:
 
 
 @dataclass(slots=True)
-class Result:
+class ScenarioResult:
     """What became of a scenario."""
 
     scenario: Scenario
@@ -81,7 +81,7 @@ class Result:
 class Run:
     """All scenarios, one after the other, on one cluster. Making it checks the scenarios."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: RunOptions) -> None:
         if find_spec("locust") is None:
             raise LoadTestError("load tests need Locust: install wbkv[loadtests]")
         self._options = options
@@ -97,7 +97,7 @@ class Run:
         """How the cluster orders, if that is known."""
         return self._options.protocol or ("whitebox" if self._cluster is not None else None)
 
-    def results(self) -> Generator[Result]:
+    def results(self) -> Generator[ScenarioResult]:
         """Run everything. Whoever does not take all results ends it there."""
         options = self._options
         with contextlib.ExitStack() as stack:
@@ -123,9 +123,9 @@ class Run:
 
     def _run(
         self, given: str, scenario: Scenario, name: str, client: wbkv.Client[bytes], endpoints: list[str]
-    ) -> Result:
+    ) -> ScenarioResult:
         """Load, perform and check one. Its keys and files have a name that no other one has."""
-        result = Result(scenario, f"{self.prefix}{name}/")
+        result = ScenarioResult(scenario, f"{self.prefix}{name}/")
         workload: Workload[Any] = scenario.workload(client, result.prefix, scenario.parameters)
         say(f"{scenario.name}: {scenario.about or 'no description'}")
         begun = time.monotonic()
@@ -144,9 +144,9 @@ class Run:
         result.wrong += workload.check(result.tally)
         return result
 
-    def _plan(self, given: str, folder: Path, endpoints: list[str], prefix: str) -> Plan:
+    def _plan(self, given: str, folder: Path, endpoints: list[str], prefix: str) -> RunPlan:
         options = self._options
-        return Plan(
+        return RunPlan(
             scenario=given,
             overrides=list(options.overrides),
             shape=options.shape,
@@ -160,7 +160,7 @@ class Run:
             parent=os.getpid(),
         )
 
-    def _perform(self, plan: Plan, scenario: Scenario, client: wbkv.Client[bytes]) -> int:
+    def _perform(self, plan: RunPlan, scenario: Scenario, client: wbkv.Client[bytes]) -> int:
         options = self._options
         file = Path(plan.folder) / "plan.json"
         plan.write(file)
@@ -168,7 +168,7 @@ class Run:
         with contextlib.ExitStack() as stack:
             if options.kill_after is not None:
                 assert self._cluster is not None, "checked with the options"
-                crash = Crash(self._cluster, client, self._trace)
+                crash = NodeCrash(self._cluster, client, self._trace)
                 begun = Path(plan.folder).glob
                 stack.enter_context(crash.within(lambda: any(begun(f"{TALLY}*.json")), options.kill_after))
             output = None
@@ -209,7 +209,7 @@ class Run:
                     process.kill()
                     process.wait()
 
-    def _collect(self, folder: Path, result: Result) -> None:
+    def _collect(self, folder: Path, result: ScenarioResult) -> None:
         """What Locust's processes have left."""
         for path in sorted(folder.glob(f"{TALLY}*.json")):
             found = json.loads(path.read_text())
@@ -227,7 +227,7 @@ class Run:
             result.wrong.append(f"{failures} of {result.requests} operations have failed")
 
 
-def _command(options: Options, shape: Shape | None, folder: Path) -> list[str]:
+def _command(options: RunOptions, shape: Shape | None, folder: Path) -> list[str]:
     command = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--stop-timeout", str(STOP_S)]
     command += ["--exit-code-on-error", "0", "--html", str(folder / "locust.html")]
     if shape is None:

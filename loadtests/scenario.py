@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from loadtests.checking import filled, override, refuse_strangers, toml_file
+from loadtests.checking import filled, override, reject_unknown, toml_file
 from loadtests.errors import LoadTestError
 from loadtests.shape import Shape, path_of, read_shape
 from loadtests.workloads import WORKLOADS
@@ -45,7 +45,7 @@ def read_scenario(name: str, overrides: Iterable[str] = ()) -> Scenario:
     path = path_of(name, FOLDER)
     found = toml_file(path)
     where = str(path)
-    refuse_strangers(where, found, _PARTS)
+    reject_unknown(where, found, _PARTS)
     workload = str(found.get("workload"))
     if workload not in WORKLOADS:
         raise LoadTestError(f"{where}: workload must be one of {', '.join(WORKLOADS)}, not {workload!r}")
@@ -79,7 +79,7 @@ def read_scenario(name: str, overrides: Iterable[str] = ()) -> Scenario:
 
 def _check(where: str, made: type[Workload[Any]], parameters: dict[str, Any], mix: dict[str, Any]) -> None:
     filled(made.PARAMETERS, parameters, where)
-    refuse_strangers(f"{where}: [mix]", mix, made.OPERATIONS)
+    reject_unknown(f"{where}: [mix]", mix, made.OPERATIONS)
     for operation, weight in mix.items():
         if not isinstance(weight, int | float) or isinstance(weight, bool) or not 0 <= weight < 1e9:
             raise LoadTestError(f"{where}: [mix]: {operation} must be a weight from 0 on, not {weight!r}")

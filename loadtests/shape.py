@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from loadtests.checking import bounded, filled, refuse_strangers, toml_file
+from loadtests.checking import bounded, filled, reject_unknown, toml_file
 from loadtests.errors import LoadTestError
 
 FOLDER: Final = Path(__file__).parent / "shapes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
+class _StageFields:
     time: float = bounded(1.0, 0.001)
     level: float = bounded(1.0, 0.0, 1.0)
 
@@ -56,12 +56,12 @@ def read_shape(name: str) -> Shape:
     """One of ours by its name, or anybody's by the path of its file."""
     path = path_of(name, FOLDER)
     found = toml_file(path)
-    refuse_strangers(str(path), found, ("about", "stages"))
+    reject_unknown(str(path), found, ("about", "stages"))
     stages = found.get("stages")
     if not isinstance(stages, list) or not stages or not all(isinstance(each, dict) for each in stages):
         raise LoadTestError(f"{path}: stages must be [[stages]], at least one")
     return Shape(
-        path.stem, tuple(_stage(f"{path}: stage {place}", each) for place, each in enumerate(stages, 1))
+        path.stem, tuple(_stage(f"{path}: stage {number}", each) for number, each in enumerate(stages, 1))
     )
 
 
@@ -69,8 +69,8 @@ def _stage(where: str, values: dict[str, Any]) -> Stage:
     jump = values.get("jump", False)
     if not isinstance(jump, bool):
         raise LoadTestError(f"{where}: jump must be true or false, not {jump!r}")
-    refuse_strangers(where, values, ("time", "level", "jump"))
-    written = filled(_Written, {name: value for name, value in values.items() if name != "jump"}, where)
+    reject_unknown(where, values, ("time", "level", "jump"))
+    written = filled(_StageFields, {name: value for name, value in values.items() if name != "jump"}, where)
     return Stage(written.time, written.level, jump)
 
 

@@ -10,14 +10,7 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
-
-from benchmarks.paper.analysis import Measured, mean_ms, throughput
-from benchmarks.paper.bins import BIN_S
-from benchmarks.paper.conflicts import BOUNDS, Conflicts
-from benchmarks.paper.crashes import Crashes
-from benchmarks.paper.curves import MODERATE
-from benchmarks.paper.points import Found, Results
-from pipeline.reporting.style import (
+from wbkv_pipeline.reporting.style import (
     INK,
     as_png,
     as_svg,
@@ -28,6 +21,13 @@ from pipeline.reporting.style import (
     protocol_styles,
     styled,
 )
+
+from benchmarks.paper.analysis import Measured, mean_ms, throughput
+from benchmarks.paper.bins import BIN_S
+from benchmarks.paper.conflicts import BOUNDS, Conflicts
+from benchmarks.paper.crashes import Crashes
+from benchmarks.paper.curves import MODERATE
+from benchmarks.paper.points import Found, Results
 
 EVENT: Final = "#CC3311"
 SERIES: Final = (

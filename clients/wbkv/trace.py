@@ -13,7 +13,7 @@ deletes, transactions (reads among them), and what is made of these: counters, l
 of interactive transactions. Left out are scans, watches, snapshots and compaction, which are streams or
 housekeeping; a scan inside a transaction is recorded with what it has found.
 
-`pipeline/traces.py` says what a line has. In detail:
+`pipeline/wbkv_pipeline/traces.py` says what a line has. In detail:
 
 - `outcome`: `ok`; `failed`, if it was certainly not executed (it may have been ordered, and refused there);
   `unknown`, also if whoever called did not wait for the end.

@@ -1,7 +1,7 @@
 """What a node delivers, written to a file while it runs: evidence for checkers that look at whole runs.
 
 Each run of a node has a file of its own, `deliveries-NODE-START-RANDOM.jsonl`, with a line of JSON for each
-delivery of each of its replicas. `pipeline/traces.py` says what the lines have.
+delivery of each of its replicas. `pipeline/wbkv_pipeline/traces.py` says what the lines have.
 
 Lines are written in large pieces, twice a second, and before the node's state is committed: so the next run
 begins nowhere above what this one has written, and no delivery is missing between them, however this one

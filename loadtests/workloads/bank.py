@@ -83,8 +83,8 @@ class Bank(Workload[BankParameters]):
 
     def audit(self, rng: Random) -> None:
         """All the money, at one moment."""
-        if told := self._missing(self.client.scan(f"{self.prefix}account/")):
-            raise Violation(told)
+        if wrong := self._missing(self.client.scan(f"{self.prefix}account/")):
+            raise Violation(wrong)
 
     def _missing(self, found: Iterator[wbkv.Entry[bytes]]) -> str:
         balances = [int(entry.value) for entry in found]
@@ -96,8 +96,8 @@ class Bank(Workload[BankParameters]):
     def check(self, tally: Tally) -> list[str]:
         """Nothing was lost, whatever became of transfers whose outcome is unknown."""
         with self.client.snapshot(timeout=60.0) as moment:
-            told = self._missing(moment.scan(f"{self.prefix}account/", timeout=60.0))
-        return [told] if told else []
+            wrong = self._missing(moment.scan(f"{self.prefix}account/", timeout=60.0))
+        return [wrong] if wrong else []
 
 
 @wbkv.transactional

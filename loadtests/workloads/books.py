@@ -32,7 +32,7 @@ class Books:
     def __init__(self, rows: dict[str, bytes], prefix: str) -> None:
         self._prefix = prefix
         self._numbers: Counter[tuple[str, ...]] = Counter()
-        """By place: ("{w0}", "paid"), ("{w0}", "district/01", "orders"), ..."""
+        """By path: ("{w0}", "paid"), ("{w0}", "district/01", "orders"), ..."""
         self._taken: dict[str, int] = {}
         self._orders: dict[str, dict[str, Any]] = {}
         self._new: set[str] = set()
@@ -56,19 +56,19 @@ class Books:
     def _sums(self, kind: str, what: str) -> Counter[str]:
         """By warehouse, over its districts or customers."""
         found: Counter[str] = Counter()
-        for place, number in self._numbers.items():
-            if len(place) == 3 and place[1].startswith(kind) and place[2] == what:
-                found[place[0]] += number
+        for path, number in self._numbers.items():
+            if len(path) == 3 and path[1].startswith(kind) and path[2] == what:
+                found[path[0]] += number
         return found
 
     def _money(self) -> Iterator[str]:
         warehouses = Counter(
-            {place[0]: number for place, number in self._numbers.items() if place[1:] == ("paid",)}
+            {path[0]: number for path, number in self._numbers.items() if path[1:] == ("paid",)}
         )
         districts = self._sums("district/", "paid")
-        for place in sorted(warehouses.keys() | districts.keys()):
-            if warehouses[place] != districts[place]:
-                yield f"{place} has been paid {warehouses[place]}, its districts {districts[place]}"
+        for path in sorted(warehouses.keys() | districts.keys()):
+            if warehouses[path] != districts[path]:
+                yield f"{path} has been paid {warehouses[path]}, its districts {districts[path]}"
         customers = self._sums("customer/", "paid").total()
         if warehouses.total() != customers:
             yield f"all warehouses have been paid {warehouses.total()}, all customers have paid {customers}"
@@ -78,12 +78,12 @@ class Books:
         for name in self._orders:
             home, _, district, number = name.split("/")
             numbers[home, district].append(int(number))
-        counted = {(place[0], place[1].removeprefix("district/")): number
-                   for place, number in self._numbers.items() if place[-1] == "orders"}  # fmt: skip
-        for place in sorted(numbers.keys() | counted.keys()):
-            last = counted.get(place, 0)
-            if sorted(numbers[place]) != list(range(1, last + 1)):
-                yield f"district {'/'.join(place)} has {len(numbers[place])} orders, and counts to {last}"
+        counted = {(path[0], path[1].removeprefix("district/")): number
+                   for path, number in self._numbers.items() if path[-1] == "orders"}  # fmt: skip
+        for path in sorted(numbers.keys() | counted.keys()):
+            last = counted.get(path, 0)
+            if sorted(numbers[path]) != list(range(1, last + 1)):
+                yield f"district {'/'.join(path)} has {len(numbers[path])} orders, and counts to {last}"
 
     def _undelivered(self) -> Iterator[str]:
         open_ = {name for name, order in self._orders.items() if not order["carrier"]}
@@ -108,8 +108,8 @@ class Books:
             if rest[-1] == "paid" and rest[0].startswith("customer/"):
                 wanted[home, rest[0]] -= number
         found: dict[tuple[str, ...], int] = {
-            place[:2]: number for place, number in self._numbers.items() if place[-1] == "balance"
+            path[:2]: number for path, number in self._numbers.items() if path[-1] == "balance"
         }
-        for place in sorted(wanted.keys() | found.keys()):
-            if wanted[place] != found.get(place, 0):
-                yield f"{'/'.join(place)} has a balance of {found.get(place, 0)}, not {wanted[place]}"
+        for path in sorted(wanted.keys() | found.keys()):
+            if wanted[path] != found.get(path, 0):
+                yield f"{'/'.join(path)} has a balance of {found.get(path, 0)}, not {wanted[path]}"

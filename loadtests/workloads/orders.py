@@ -59,14 +59,16 @@ class Orders(Workload[OrdersParameters]):
                 f"multi_partition = {parameters.multi_partition:g} needs two warehouses and two partitions: "
                 f"there are {parameters.warehouses} and {len(self.partitions)}"
             )
-        self._tags = list(self._places())
-        self._homes = [client.partition_of(self._row(place, "")) for place in range(parameters.warehouses)]
+        self._tags = list(self._make_tags())
+        self._homes = [
+            client.partition_of(self._row(warehouse, "")) for warehouse in range(parameters.warehouses)
+        ]
 
-    def _places(self) -> Iterator[str]:
+    def _make_tags(self) -> Iterator[str]:
         """A tag for each warehouse, so that they go round the partitions."""
         number = 0
-        for place in range(self.parameters.warehouses):
-            wanted = self.partitions[place % len(self.partitions)]
+        for warehouse in range(self.parameters.warehouses):
+            wanted = self.partitions[warehouse % len(self.partitions)]
             for _ in range(_TAGS_TRIED):
                 tag = f"{self.prefix}{{w{number}}}/"
                 number += 1
@@ -93,7 +95,7 @@ class Orders(Workload[OrdersParameters]):
     def _far(self, rng: Random, warehouse: int) -> int:
         """Another one, in another partition."""
         home = self._homes[warehouse]
-        return rng.choice([place for place, partition in enumerate(self._homes) if partition != home])
+        return rng.choice([other for other, partition in enumerate(self._homes) if partition != home])
 
     def _some(self, rng: Random) -> tuple[int, int, str]:
         """A warehouse, one of its districts, and the customer who comes there: row's name, not key."""
@@ -167,13 +169,13 @@ class Orders(Workload[OrdersParameters]):
     def check(self, tally: Tally) -> list[str]:
         """All of it, at one moment."""
         found = Books(self.snapshot(), self.prefix)
-        told = found.wrong()
+        wrong = found.wrong()
         least = tally.ok["new-order"]
         most = least + tally.unknown["new-order"]
         if not least <= found.orders <= most:
             wanted = f"{least}" if least == most else f"{least} to {most}"
-            told.append(f"there are {found.orders} orders, and {wanted} were acknowledged")
-        return told
+            wrong.append(f"there are {found.orders} orders, and {wanted} were acknowledged")
+        return wrong
 
 
 @wbkv.transactional

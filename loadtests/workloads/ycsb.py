@@ -140,18 +140,18 @@ class Ycsb(Workload[YcsbParameters]):
     def check(self, tally: Tally) -> list[str]:
         """Every record is there, whole: those that were loaded, and those whose insertion was answered."""
         count = 0
-        told: list[str] = []
+        wrong: list[str] = []
         for entry in self.client.scan(self._table, timeout=60.0):
             count += 1
             number, colon, rest = entry.value.partition(b":")
             known = colon and number.isdigit() and self._key(int(number)) == entry.name
             if not known or len(rest) != self.parameters.value_size:
-                told.append(f"the record {entry.name} is {entry.value[:40]!r}")
+                wrong.append(f"the record {entry.name} is {entry.value[:40]!r}")
         least = self.parameters.keys + tally.ok["insert"]
         most = least + tally.unknown["insert"]
         if not least <= count <= most:
-            told.append(f"there are {count} records, not {least}" + (f" to {most}" if most > least else ""))
-        return told
+            wrong.append(f"there are {count} records, not {least}" + (f" to {most}" if most > least else ""))
+        return wrong
 
 
 @wbkv.transactional
@@ -160,5 +160,5 @@ def _modify(tx: wbkv.Transaction[bytes], keys: list[str], turn: float) -> None:
         if value is None:
             raise Violation(f"{key} is gone")
         number, _, rest = value.partition(b":")
-        place = int(turn * len(rest))
-        tx.put(key, number + b":" + rest[place:] + rest[:place])
+        cut = int(turn * len(rest))
+        tx.put(key, number + b":" + rest[cut:] + rest[:cut])

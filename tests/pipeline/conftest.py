@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import wbkv_pipeline
 from pyspark.sql import SparkSession
-
-import pipeline
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +20,7 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
-    session = pipeline.session("local[2,3]", name="tests", config=config)
+    session = wbkv_pipeline.session("local[2,3]", name="tests", config=config)
     java = session.sparkContext._gateway.proc  # type: ignore[union-attr] # there is one while it runs
     yield session
     session.stop()

@@ -20,7 +20,7 @@ def plant(*checks: str) -> Callable[[Callable[[Trace], None]], Callable[[Trace],
 
 
 def scenario(case: int) -> Trace:
-    """A bit of everything: two groups, three keys, at each place in the order a request, then two reads."""
+    """A bit of everything: two groups, three keys, at each index in the order a request, then two reads."""
     maker = Maker(case, random.Random(case), groups=2, messages=0)
     one, two = maker.trace.groups
     first, second, _ = maker.keys
@@ -112,8 +112,8 @@ def a_group_delivers_what_was_not_for_it(trace: Trace) -> None:
     other = trace.groups[1]
     for row in trace.copies(at(trace, 11)):  # housekeeping of the first group
         run = trace.log(row["run"], other)
-        place = trace.deliveries.index(run[-1])  # of 12
-        trace.deliveries.insert(place, {**row, "group": other})
+        index = trace.deliveries.index(run[-1])  # of 12
+        trace.deliveries.insert(index, {**row, "group": other})
     trace.renumber()
 
 

@@ -1,4 +1,4 @@
-"""What `pipeline.verifying` checks, by definition and one by one: slow, and easy to believe."""
+"""What `wbkv_pipeline.verifying` checks, by definition and one by one: slow, and easy to believe."""
 
 from __future__ import annotations
 

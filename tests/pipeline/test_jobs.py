@@ -12,9 +12,9 @@ import pytest
 import wbkv
 import wbkv.testing
 from pyspark.sql import SparkSession
+from wbkv_pipeline import command, importing
+from wbkv_pipeline.errors import PipelineError
 
-from pipeline import command, importing
-from pipeline.errors import PipelineError
 from tests.campaigns import campaign
 
 Run: TypeAlias = Callable[..., tuple[int, Any, str]]
@@ -41,7 +41,7 @@ def run(spark: SparkSession, cluster: wbkv.testing.RunningCluster, capsys: pytes
     def run(job: str, *arguments: object) -> tuple[int, Any, str]:
         """Its status, the result as JSON, and what it says."""
         capsys.readouterr()
-        module = importlib.import_module(f"pipeline.jobs.{job}")
+        module = importlib.import_module(f"wbkv_pipeline.jobs.{job}")
         where = () if "-e" in arguments else ("-e", ",".join(cluster.addresses))
         status = command.execute(job, module, [*map(str, arguments), "--json", *where])
         said = capsys.readouterr()
@@ -135,8 +135,8 @@ def test_bad_input_is_one_line(
     full = tmp_path / "full"
     full.mkdir()
     (full / "x").touch()
-    refused("full has something in it: an export wants", "export", full)
-    refused("full has something in it: --output wants", "diff", "@now", "@now", "--output", full)
+    refused("full is not empty: name a new folder", "export", full)
+    refused("full is not empty: name a new folder", "diff", "@now", "@now", "--output", full)
     refused("no node answers on 127.0.0.1:1", "export", tmp_path / "new", "-e", "127.0.0.1:1")
     refused("an endpoint must be HOST:PORT, not 'x'", "export", tmp_path / "new", "-e", "x")
     refused("full is not an export: it has no manifest.json", "diff", full, "@now")

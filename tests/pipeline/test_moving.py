@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-
-from pipeline import diffing, exporting, importing
-from pipeline.errors import PipelineError
-from pipeline.files import Folder
-from pipeline.manifest import NAME, Manifest
+from wbkv_pipeline import diffing, exporting, importing
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.files import Folder
+from wbkv_pipeline.manifest import NAME, Manifest
 
 SCHEMA = (
     "key binary, value binary, create_revision bigint, mod_revision bigint, version bigint, partition int"

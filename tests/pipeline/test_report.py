@@ -14,11 +14,11 @@ import pytest
 import wbkv
 import wbkv.testing
 from pyspark.sql import SparkSession
+from wbkv_pipeline import command, reporting
+from wbkv_pipeline.jobs import report as job
+from wbkv_pipeline.reporting import measurements, tables
+from wbkv_pipeline.traces import MARKS, REQUESTS
 
-from pipeline import command, reporting
-from pipeline.jobs import report as job
-from pipeline.reporting import measured, tables
-from pipeline.traces import MARKS, REQUESTS
 from tests.campaigns import campaign
 
 S = 1_000_000
@@ -39,9 +39,9 @@ def exact() -> list[Request]:
     """A request each 10 ms for 10 s, to one partition, latency 5 ms; then the same once more, later."""
     begins = (T0, T0 + 100 * S)
     return [
-        request("exact", begin + place * 10_000, begin + place * 10_000 + 5_000)
+        request("exact", begin + index * 10_000, begin + index * 10_000 + 5_000)
         for begin in begins
-        for place in range(1_000)
+        for index in range(1_000)
     ]
 
 
@@ -72,8 +72,8 @@ def mixed(rng: random.Random) -> list[Request]:
 def outage() -> list[Request]:
     """100 requests/s to group 3 and as many to others. For 6 s from the crash, those to group 3 wait."""
     rows = []
-    for place in range(4_000):
-        start = T0 + 1_000 * S + place * 10_000
+    for index in range(4_000):
+        start = T0 + 1_000 * S + index * 10_000
         waits = CRASH - 10_000 <= start < CRASH + 6 * S
         end = CRASH + 6 * S + 1_000 if waits else start + 10_000
         rows.append(request("outage", start, end, partitions=[1, 3]))
@@ -94,10 +94,10 @@ def late() -> list[Request]:
     """A request each 100 ms was intended, of 1 ms each; at first they wait for one of 2 s."""
     rows = []
     free = T0 + 2_500 * S
-    for place in range(100):
-        intended = T0 + 2_500 * S + place * 100_000
+    for index in range(100):
+        intended = T0 + 2_500 * S + index * 100_000
         start = max(intended, free)
-        free = start + (2 * S if place == 0 else 1_000)
+        free = start + (2 * S if index == 0 else 1_000)
         told = intended if start > intended else None
         rows.append(request("late", start, free, intended_us=told))
     return rows
@@ -115,7 +115,7 @@ EVENTS = [
 def report(spark: SparkSession) -> reporting.Report:
     requests = spark.createDataFrame([[row.get(name) for name in REQUESTS.names] for row in TRACE], REQUESTS)
     marks = spark.createDataFrame([[row[name] for name in MARKS.names] for row in EVENTS], MARKS)
-    return reporting.measure(requests, marks, reporting.Options(skip_s=SKIP_S, title="Known"))
+    return reporting.measure(requests, marks, reporting.ReportOptions(skip_s=SKIP_S, title="Known"))
 
 
 def of(report: reporting.Report, table: str, **wanted: Any) -> list[dict[str, Any]]:
@@ -261,10 +261,10 @@ def test_requests_without_a_place_in_time_are_left_out_and_told(report: reportin
 
 
 def test_approximate_percentiles_are_within_what_is_stated(spark: SparkSession) -> None:
-    latencies = [int(random.Random(place).lognormvariate(9, 1)) for place in range(20_000)]
-    rows = [request("many", T0 + place, T0 + place + each) for place, each in enumerate(latencies)]
+    latencies = [int(random.Random(index).lognormvariate(9, 1)) for index in range(20_000)]
+    rows = [request("many", T0 + index, T0 + index + each) for index, each in enumerate(latencies)]
     frame = spark.createDataFrame([[row.get(name) for name in REQUESTS.names] for row in rows], REQUESTS)
-    found = measured.asked(frame).agg(*tables.latencies(tables.QUANTILES, exact=False))
+    found = measurements.asked(frame).agg(*tables.latencies(tables.QUANTILES, exact=False))
     (row,) = tables.unpacked(found, tables.QUANTILES).collect()
     for name, quantile in tables.QUANTILES.items():
         low, high = (100 * (quantile + sign / tables.ACCURACY) for sign in (-1, 1))
@@ -279,11 +279,11 @@ def test_a_report_of_a_real_load(
     traces, output = tmp_path / "traces", tmp_path / "report"
     traces.mkdir()
     with wbkv.testing.cluster(trace=traces) as client:
-        for place in range(200):
+        for index in range(200):
             with wbkv.scenario("write"):
-                client.put(f"key/{place}", b"x")
+                client.put(f"key/{index}", b"x")
             with wbkv.scenario("read"):
-                client.get(f"key/{place}")
+                client.get(f"key/{index}")
     arguments = [str(traces), "--output", str(output), "--title", "Real", "--bin", "0.01", "--json"]
     assert command.execute("report", job, arguments) == 0
     said = json.loads(capsys.readouterr().out)

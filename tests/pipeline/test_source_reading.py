@@ -12,8 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, InputPartition, LessThan
-
-from pipeline.source import SCHEMA, WbkvSource, line_of
+from wbkv_pipeline.source import SCHEMA, WbkvSource, line_of
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

@@ -13,12 +13,11 @@ import wbkv
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-
-from pipeline.errors import PipelineError
-from pipeline.source import SCHEMA, line_of, streaming
-from pipeline.source.options import parse
-from pipeline.source.progress import PREFIX
-from pipeline.source.streaming import ChangesReader
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.source import SCHEMA, line_of, streaming
+from wbkv_pipeline.source.options import parse
+from wbkv_pipeline.source.streaming import ChangesReader
+from wbkv_pipeline.stores import STREAMS
 
 TIMEOUT_S = 120
 
@@ -140,7 +139,7 @@ def test_what_is_written_of_a_stream_is_written_once(
 
     client.put("out/03", b"foreign")
     client.delete("out/04")
-    (state,) = client.scan(PREFIX)
+    (state,) = client.scan(STREAMS)
     told = json.loads(state.value)
     assert (told["batch"], told["done"]) == (0, True)
     client.put(state.key, json.dumps({**told, "done": False}).encode())
@@ -151,7 +150,7 @@ def test_what_is_written_of_a_stream_is_written_once(
     client.put("in/20", b"2")
     run()
     assert client.get("out/20") == b"2"
-    (state,) = client.scan(PREFIX)
+    (state,) = client.scan(STREAMS)
     assert json.loads(state.value)["batch"] == 1
 
 

@@ -14,11 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import BinaryType, StructType
-
-from pipeline.errors import PipelineError
-from pipeline.source import WbkvSource, line_of
-from pipeline.source.options import parse
-from pipeline.source.writing import BatchWriter
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.source import WbkvSource, line_of
+from wbkv_pipeline.source.options import parse
+from wbkv_pipeline.source.writing import BatchWriter
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
+import wbkv_pipeline
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
-import pipeline
 
 
 def test_a_session_is_ready_for_the_store(spark: SparkSession) -> None:
@@ -22,7 +21,7 @@ def test_a_session_is_ready_for_the_store(spark: SparkSession) -> None:
 def test_a_session_that_is_there_is_used_and_set(spark: SparkSession) -> None:
     before = spark.conf.get("spark.sql.shuffle.partitions")
     try:
-        again = pipeline.session("local[7]", config={"spark.sql.shuffle.partitions": "3"})
+        again = wbkv_pipeline.session("local[7]", config={"spark.sql.shuffle.partitions": "3"})
         assert again is spark
         assert spark.sparkContext.master == "local[2,3]"
         assert spark.conf.get("spark.sql.shuffle.partitions") == "3"

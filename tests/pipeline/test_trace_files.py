@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.jobs import verify
+from wbkv_pipeline.traces import find, read_deliveries, read_requests, torn_lines
 
-from pipeline.errors import PipelineError
-from pipeline.jobs import verify
-from pipeline.traces import find, read_deliveries, read_requests, torn_lines
 from tests.pipeline.planted import a_replica_misses_a_message, scenario
 from tests.pipeline.trace_maker import Row
 

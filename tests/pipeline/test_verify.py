@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from wbkv_pipeline.traces import read_deliveries, read_requests
+from wbkv_pipeline.verifying import CHECKS, Rules, verified
 
-from pipeline.traces import read_deliveries, read_requests
-from pipeline.verifying import CHECKS, Rules, verified
 from tests.campaigns import campaign
 from tests.pipeline.planted import PLANTED, scenario
 from tests.pipeline.slow_verifier import verify

@@ -83,9 +83,9 @@ class Maker:
         self.state = dict.fromkeys(self.keys, 0)
         self.at_us = case * 10_000_000
         self.sequence = 0
-        for place in range(1, messages + 1):
+        for position in range(1, messages + 1):
             self.at_us += 1000
-            self._step(case * WIDTH + 10 * place)
+            self._step(case * WIDTH + 10 * position)
 
     def finish(self, *, quiet: bool = False) -> Trace:
         """With the logs of the replicas. In quiet times nothing happens to them."""

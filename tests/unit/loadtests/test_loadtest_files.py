@@ -10,7 +10,7 @@ import pytest
 
 from loadtests import __main__ as command
 from loadtests.errors import LoadTestError
-from loadtests.running import Result, Run
+from loadtests.running import Run, ScenarioResult
 from loadtests.scenario import known, read_scenario
 from loadtests.shape import FOLDER as SHAPES
 from loadtests.shape import read_shape
@@ -114,7 +114,7 @@ def test_a_bad_shape_is_refused_by_its_name(text: str, complaint: str, tmp_path:
         ([], "which scenarios?"),
         (["bank", "orders", "--web"], "--web is for one scenario"),
         (["bank", "--web", "8089"], "HOST:PORT is needed"),
-        (["bank", "--users", "0"], "'0' is not a number from 1 on"),
+        (["bank", "--users", "0"], "'0' is not a whole number from 1 to"),
         (["bank", "--endpoints", "a:1", "--kill-after", "1"], "only nodes of a cluster that is started here"),
         (["bank", "--no-traces", "--report"], "--no-traces"),
         (["bank", "--max-failures", "x"], "'x' is not a number from 0 to 100"),
@@ -138,7 +138,7 @@ def test_a_bad_command_line_starts_nothing(
 def test_a_run_fails_if_anything_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = Result(read_scenario("bank"), "loadtest/x/bank/")
+    found = ScenarioResult(read_scenario("bank"), "loadtest/x/bank/")
     monkeypatch.setattr(Run, "results", lambda run: (each for each in [found]))
     given = ["bank", "--output", str(tmp_path), "--endpoints", "127.0.0.1:1"]
     assert command.main(given) == 0

@@ -133,8 +133,8 @@ def test_records_that_are_lost_or_wrong_are_found(client: wbkv.Client[bytes]) ->
     number = (client.get(second) or b"").partition(b":")[0].decode()
     for wrong in (f"{number}:short", f"0:{'x' * 20}"):
         client.put(second, wrong.encode())
-        (told,) = ycsb.check(ycsb.tally)
-        assert told.endswith(f"is b'{wrong}'")
+        (problem,) = ycsb.check(ycsb.tally)
+        assert problem.endswith(f"is b'{wrong}'")
     client.delete(wbkv.prefix("run/ycsb-d/user/"))
     with pytest.raises(Violation, match="is None"):
         perform(ycsb, "read")
@@ -163,8 +163,8 @@ def test_books_without_a_row_are_wrong(client: wbkv.Client[bytes]) -> None:
         value = client.get(key)
         assert value is not None
         client.delete(key)
-        told = orders.check(orders.tally)
-        assert any(re.search(complaint, each) for each in told), (kind, told)
+        wrong = orders.check(orders.tally)
+        assert any(re.search(complaint, each) for each in wrong), (kind, wrong)
         client.put(key, value)
     assert orders.check(orders.tally) == []
 

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from pipeline import java
-from pipeline.errors import PipelineError
+from wbkv_pipeline import java
+from wbkv_pipeline.errors import PipelineError
 
 
 def fake(home: Path, version: str, *modules: str) -> Path:
@@ -81,7 +80,7 @@ def test_the_module_says_the_same_and_fails(tmp_path: Path) -> None:
     """What `make test` runs, with programs that are not ours to run hidden."""
     old = fake(tmp_path / "old", "11")
     code = (
-        "import sys; from pipeline import java\n"
+        "import sys; from wbkv_pipeline import java\n"
         "java.find.__defaults__ = (java.find.__defaults__[0], ())\n"
         "sys.exit(java.main(['--install']))\n"
     )

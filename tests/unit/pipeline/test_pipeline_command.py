@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import wbkv
 from wbkv import command as wbkv_command
+from wbkv_pipeline import command, progress, shipping
+from wbkv_pipeline.errors import PipelineError
 
-from pipeline import command, progress, shipping
-from pipeline.errors import PipelineError
 from tests.unit.cli.client_only import client_only
 
 
@@ -29,7 +29,7 @@ def test_help_has_a_line_for_each_job(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("name", ["diff", "export", "import"])
 def test_a_job_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    job: Any = importlib.import_module(f"pipeline.jobs.{name}")
+    job: Any = importlib.import_module(f"wbkv_pipeline.jobs.{name}")
     assert job.help == command.JOBS[name]
     with pytest.raises(SystemExit):
         wbkv_command.main(["pipeline", name, "--help"])
@@ -74,7 +74,7 @@ def test_nothing_of_spark_is_loaded_before_a_job_runs() -> None:
     code = (
         "import sys; from wbkv.command import load, full_parser\n"
         "load('pipeline'); full_parser()\n"
-        "for name in ('diff', 'export', 'import'): __import__(f'pipeline.jobs.{name}')\n"
+        "for name in ('diff', 'export', 'import'): __import__(f'wbkv_pipeline.jobs.{name}')\n"
         "print(*(name for name in sys.modules if name.split('.')[0] in ('pyspark', 'pyarrow', 'matplotlib')))"
     )
     done = subprocess.run(  # noqa: S603 - our own code
@@ -98,7 +98,7 @@ class JavaFailure(Exception):
         (PipelineError("no such thing"), "no such thing"),
         (wbkv.Unavailable("no node answers"), "no node answers"),
         (
-            RuntimeError("[X] failed\n  File x\npipeline.errors.PipelineError: wbkv: null key\n\tat y"),
+            RuntimeError("[X] failed\n  File x\nwbkv_pipeline.errors.PipelineError: wbkv: null key\n\tat y"),
             "null key",
         ),
         (JavaFailure(), "java.io.IOException: no space left"),

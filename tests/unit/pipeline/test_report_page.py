@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import StructType
-
-from pipeline.errors import PipelineError
-from pipeline.reporting import Options, Report, Table, console, findings
-from pipeline.reporting.drawing import Plot, draw
-from pipeline.reporting.making import MOST_BINS, MOST_BINS_IN_ALL, bin_width
-from pipeline.reporting.page import page
-from pipeline.reporting.recovery import FIGURES, Crash
-from pipeline.reporting.style import protocol_styles
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.reporting import Report, ReportOptions, ReportTable, console, warnings
+from wbkv_pipeline.reporting.drawing import Plot, draw
+from wbkv_pipeline.reporting.page import page
+from wbkv_pipeline.reporting.recovery import FIGURES, Crash
+from wbkv_pipeline.reporting.report import MOST_BINS, MOST_BINS_IN_ALL, bin_width
+from wbkv_pipeline.reporting.style import protocol_styles
 
 S = 1_000_000
 T0 = 1_790_000_000 * S
@@ -41,18 +40,18 @@ def made(*, crash: bool = True, scenario: str = "LAN") -> Report:
             scenario,
             *each,
             stretch=1,
-            bin=place,
-            at_s=0.3 * place,
+            bin=index,
+            at_s=0.3 * index,
             seconds=0.3,
             completed=30,
-            throughput=100.0 + place,
-            p50_ms=None if place == 4 else 1.5,
-            p99_ms=None if place == 4 else 4.0,
+            throughput=100.0 + index,
+            p50_ms=None if index == 4 else 1.5,
+            p99_ms=None if index == 4 else 4.0,
         )
         for each in who
-        for place in range(10)
+        for index in range(10)
     ]
-    begin = {each: T0 + place * 20 * S for place, each in enumerate(who)}
+    begin = {each: T0 + index * 20 * S for index, each in enumerate(who)}
     times = [
         measurement(scenario, *each, stretch=1, begin_us=begin[each], end_us=begin[each] + 10 * S)
         for each in who
@@ -61,13 +60,13 @@ def made(*, crash: bool = True, scenario: str = "LAN") -> Report:
         {
             "crash": 1,
             "series": series,
-            "bin": place,
-            "at_s": 0.3 * place,
+            "bin": index,
+            "at_s": 0.3 * index,
             "throughput": 100.0,
             "mean_ms": 2.0,
         }
         for series in ("affected", "clients", "others")
-        for place in range(-5, 20)
+        for index in range(-5, 20)
     ]
     derived = {
         "crash": 1,
@@ -99,9 +98,9 @@ def made(*, crash: bool = True, scenario: str = "LAN") -> Report:
         "recovery": [derived] if crash else [],
     }
     report = Report(
-        options=Options(title=f"Report {EVIL}"),
+        options=ReportOptions(title=f"Report {EVIL}"),
         overview={"requests": 40_000, "ok": 39_990, "runs": 4, "untimed": 0, "backwards": 0},
-        tables={name: Table(StructType([]), rows) for name, rows in tables.items()},
+        tables={name: ReportTable(StructType([]), rows) for name, rows in tables.items()},
         marks=[{"at_us": T0 + 5 * S, "name": "crash", "node": "n1", "group": 3, "scenario": ""}]
         if crash
         else [],
@@ -111,7 +110,7 @@ def made(*, crash: bool = True, scenario: str = "LAN") -> Report:
         exact=True,
         warnings=[],
     )
-    return replace(report, warnings=findings.warnings(report))
+    return replace(report, warnings=warnings.find_warnings(report))
 
 
 class Reader(HTMLParser):
@@ -181,7 +180,7 @@ def test_plots_take_the_ink_of_the_page(text: str) -> None:
 def test_a_page_says_what_it_has_no_data_for() -> None:
     report = made(crash=False)
     rows = [{**row, "clients": 0} for row in report.rows("destinations")]
-    without = replace(report, tables={**report.tables, "destinations": Table(StructType([]), rows)})
+    without = replace(report, tables={**report.tables, "destinations": ReportTable(StructType([]), rows)})
     drawn = draw(without)
     assert set(drawn) == {"percentiles", "over-time-lan"}
     text = page(without, drawn)
@@ -242,11 +241,11 @@ def test_bins_are_made_wider_until_they_are_few_enough(wanted: float, lengths: l
 )
 def test_bad_options_are_refused_by_name(options: dict[str, float], said: str) -> None:
     with pytest.raises(PipelineError, match=re.escape(said)):
-        Options(**options)  # type: ignore[arg-type] # only numbers
+        ReportOptions(**options)  # type: ignore[arg-type] # only numbers
 
 
 def warned(**changes: Any) -> str:
-    return "\n".join(findings.warnings(replace(made(), **changes)))
+    return "\n".join(warnings.find_warnings(replace(made(), **changes)))
 
 
 def test_clocks_that_run_backwards_are_told() -> None:
@@ -262,14 +261,14 @@ def test_runs_that_overlap_are_told_but_scenarios_may_mix() -> None:
     moved = [{**row, "begin_us": T0, "end_us": T0 + S} for row in times[:2]]
     mixed = [{**times[0], "scenario": name} for name in ("a", "b")]
     for rows, expected in ((moved, True), (mixed, False), (times, False)):
-        tables = {**report.tables, "stretches": Table(StructType([]), rows)}
+        tables = {**report.tables, "stretches": ReportTable(StructType([]), rows)}
         assert ("Runs overlap in time" in warned(tables=tables)) is expected
 
 
 def test_few_samples_marks_outside_and_coarser_bins_are_told() -> None:
     report = made()
     rows = [{**row, "samples": 12} for row in report.rows("scenarios")]
-    tables = {**report.tables, "scenarios": Table(StructType([]), rows)}
+    tables = {**report.tables, "scenarios": ReportTable(StructType([]), rows)}
     marks = [{"at_us": T0 - 5 * S, "name": "leader", "node": None, "group": None, "scenario": None}]
     crash = replace(report.crashes[0], leader_us=None)
     said = warned(tables=tables, marks=marks, bin_s=0.6, exact=False, crashes=[crash])
@@ -307,6 +306,6 @@ def test_a_table_keeps_its_types_as_parquet() -> None:
     import pyarrow.parquet as pq
 
     rows = [dict.fromkeys(FIGURES.names) | {"crash": 1, "before": 2.0}]
-    read = pq.read_table(io.BytesIO(Table(FIGURES, rows).parquet()))
+    read = pq.read_table(io.BytesIO(ReportTable(FIGURES, rows).parquet()))
     assert read.schema.field("recovered_s").type == "double"
     assert read.to_pylist() == rows

@@ -3,8 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from pipeline.reporting.recovery import Crash, covered, crashes, figures
+from wbkv_pipeline.reporting.recovery import Crash, covered, crashes, figures
 
 S = 1_000_000
 STRETCHES = [{"begin_us": 0, "end_us": 30 * S}, {"begin_us": 20 * S, "end_us": 100 * S}]
@@ -66,14 +65,14 @@ def bins(throughput: list[float], before: int = 4) -> list[dict[str, Any]]:
         {
             "crash": 1,
             "series": "affected",
-            "bin": place - before,
-            "at_s": float(place - before),
+            "bin": index - before,
+            "at_s": float(index - before),
             "throughput": each,
             "samples": 1,
             "p50_ms": 10.0,
             "max_ms": 20.0,
         }
-        for place, each in enumerate(throughput)
+        for index, each in enumerate(throughput)
     ]
 
 

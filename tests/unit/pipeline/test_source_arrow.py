@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 import wbkv
 from pyspark.sql.types import StructType
-
-from pipeline.errors import PipelineError
-from pipeline.source import arrow
-from pipeline.source.arrow import SCHEMA, arrow_schema, change_batches, check_schema, page_batch
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.source import arrow
+from wbkv_pipeline.source.arrow import SCHEMA, arrow_schema, change_batches, check_schema, page_batch
 
 
 def numbers(*found: int, size: int = 8) -> bytes:

@@ -4,9 +4,8 @@ import os
 
 import pytest
 import wbkv
-
-from pipeline.errors import PipelineError
-from pipeline.source.explaining import explained, line_of
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.source.explaining import explained, line_of
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +46,6 @@ def test_only_workers_are_changed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_line_is_found_again() -> None:
-    shown = "[FAILED] it failed: pipeline.errors.PipelineError: wbkv: reading: it is gone\n SQLSTATE: 38000"
+    shown = "[FAILED] no: wbkv_pipeline.errors.PipelineError: wbkv: reading: it is gone\n SQLSTATE: 38000"
     assert line_of(RuntimeError(shown)) == "reading: it is gone"
     assert line_of(RuntimeError("something else")) is None

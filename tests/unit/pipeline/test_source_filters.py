@@ -18,8 +18,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 from wbkv import EVERYTHING, KeyRange
-
-from pipeline.source.filters import MANY, Selection, push
+from wbkv_pipeline.source.filters import MANY, Selection, push
 
 KEY = ("key",)
 keys = st.lists(st.sampled_from(b"\0a\xff"), max_size=2).map(bytes)  # few, so that they meet

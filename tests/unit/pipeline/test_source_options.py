@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from wbkv import EVERYTHING, KeyRange
-
-from pipeline.errors import PipelineError
-from pipeline.source.options import parse
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.source.options import parse, reference
 
 
 def test_nothing_given_means_everything() -> None:
@@ -88,3 +89,8 @@ def test_options_of_another_use_are_refused() -> None:
         PipelineError, match="the option batchRows is for write and writeStream, not for read"
     ):
         options.check_use("read")
+
+
+def test_the_reference_has_the_table_of_options() -> None:
+    page = Path(__file__).parents[3] / "docs" / "reference" / "data-source.md"
+    assert reference() in page.read_text()

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import wbkv
-
-from pipeline.errors import PipelineError
-from pipeline.source import sending
-from pipeline.source.sending import ATTEMPTS, send
-from pipeline.source.transactions import Task, Transaction
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.source import sending
+from wbkv_pipeline.source.sending import ATTEMPTS, send
+from wbkv_pipeline.source.transactions import Task, WriteTransaction
 
 TASK = Task(("batch", "job"), 0, 1000)
 
@@ -55,9 +54,9 @@ class Pipe:
         return future
 
 
-def transactions(*keys: str, size: int = 1) -> list[Transaction]:
+def transactions(*keys: str, size: int = 1) -> list[WriteTransaction]:
     return [
-        Transaction(number, None, [wbkv.put(key, b"") for key in each], size)
+        WriteTransaction(number, None, [wbkv.put(key, b"") for key in each], size)
         for number, each in enumerate(keys)
     ]
 

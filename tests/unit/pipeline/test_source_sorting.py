@@ -6,8 +6,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-
-from pipeline.source.sorting import Sorter
+from wbkv_pipeline.source.sorting import Sorter
 
 
 @pytest.fixture

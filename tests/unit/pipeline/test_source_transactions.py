@@ -16,13 +16,12 @@ from pyspark.sql.types import (
     StringType,
     StructType,
 )
-
-from pipeline.errors import PipelineError
-from pipeline.source.ids import WINDOW, counted_id, named_id
-from pipeline.source.options import parse
-from pipeline.source.rows import Row, Rows, check_columns
-from pipeline.source.sorting import Sorter
-from pipeline.source.transactions import Task, Transaction, by_partition, by_txn_id, check_limits
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.source.ids import WINDOW, counted_id, named_id
+from wbkv_pipeline.source.options import parse
+from wbkv_pipeline.source.rows import Row, Rows, check_columns
+from wbkv_pipeline.source.sorting import Sorter
+from wbkv_pipeline.source.transactions import Task, WriteTransaction, by_partition, by_txn_id, check_limits
 
 LIMITS = {"key_bytes": 16, "value_bytes": 100, "operations": 5, "transaction_bytes": 300}
 TASK = Task(("batch", "job"), 3, 1000)
@@ -38,7 +37,7 @@ def gathered(*batches: dict[str, list[Any]], types: dict[str, pa.DataType] | Non
         return list(rows)
 
 
-def contents(transaction: Transaction) -> list[tuple[bytes, object]]:
+def contents(transaction: WriteTransaction) -> list[tuple[bytes, object]]:
     return [(operation.key, getattr(operation, "value", None)) for operation in transaction.operations]
 
 
@@ -170,7 +169,7 @@ def test_all_rows_of_an_id_are_one_transaction() -> None:
         (lambda: by_txn_id(rows(4, lambda _: b"x", 90), LIMITS), "transaction 'x' is too large"),
     ],
 )
-def test_what_can_be_no_transaction(cut: Callable[[], Iterator[Transaction]], line: str) -> None:
+def test_what_can_be_no_transaction(cut: Callable[[], Iterator[WriteTransaction]], line: str) -> None:
     with pytest.raises(PipelineError, match=line):
         list(cut())
 
@@ -198,7 +197,7 @@ def test_ids_do_not_depend_on_the_order_of_rows() -> None:
 
 
 def test_ids_tell_jobs_tasks_partitions_and_batches_apart() -> None:
-    one = Transaction(0, 0, [], 0)
+    one = WriteTransaction(0, 0, [], 0)
     tasks = [
         TASK,
         Task(("batch", "other"), 3, 1000),
@@ -206,12 +205,12 @@ def test_ids_tell_jobs_tasks_partitions_and_batches_apart() -> None:
         Task(("batch", "job"), 4, 9),
     ]
     ids = {task.id_of(one)[:2] for task in tasks}
-    ids |= {TASK.id_of(each)[:2] for each in (Transaction(1, 0, [], 0), Transaction(0, 1, [], 0))}
+    ids |= {TASK.id_of(each)[:2] for each in (WriteTransaction(1, 0, [], 0), WriteTransaction(0, 1, [], 0))}
     assert len(ids) == 6
 
 
 def test_a_named_transaction_has_its_id_in_all_tasks() -> None:
-    named = [Transaction(name, None, [], 0) for name in (b"7", 7, b"x", b"")]
+    named = [WriteTransaction(name, None, [], 0) for name in (b"7", 7, b"x", b"")]
     other = Task(("batch", "job"), 9, 1000)
     assert [TASK.id_of(each) for each in named] == [other.id_of(each) for each in named]
     assert len({TASK.id_of(each) for each in named}) == 4

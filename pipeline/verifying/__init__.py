@@ -1,9 +1,0 @@
-"""Checks of traces: whether the replicas delivered, and the clients saw, what atomic multicast promises.
-
-Each check is a function of DataFrames to a DataFrame of offending rows; docs/verify.md says what each means.
-"""
-
-from pipeline.verifying.findings import FINDING
-from pipeline.verifying.verifier import CHECKS, Check, Counts, Rules, Verdict, verified
-
-__all__ = ["CHECKS", "FINDING", "Check", "Counts", "Rules", "Verdict", "verified"]

@@ -1,0 +1,114 @@
+"""Transactions on their way: many at once, each under its own id until its outcome is known."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Any, Final, Protocol
+
+import wbkv
+
+from wbkv_pipeline.errors import PipelineError
+from wbkv_pipeline.source.transactions import Task, WriteTransaction
+
+ATTEMPTS: Final = 4
+"""How often one is sent. Each lasts as long as the client's time-out; then it is up to Spark to try again."""
+BYTES: Final = 16 << 20
+"""Of keys and values under way, however few transactions that is."""
+
+_AGAIN: Final = (wbkv.Unavailable, wbkv.OutcomeUnknown, wbkv.DeadlineExceeded)
+
+
+class TransactionPipeline(Protocol):
+    """What carries them: see `wbkv.Client.pipeline`."""
+
+    def transact(self, *then: wbkv.Operation, id: wbkv.RequestId) -> Future[Any]:  # noqa: A002 - its name
+        """Ask for one."""
+
+
+def send(
+    transactions: Iterable[WriteTransaction],
+    task: Task,
+    pipeline: TransactionPipeline,
+    in_flight: int,
+    *,
+    ordered: bool,
+) -> int:
+    """Have all of them executed; how many there were.
+
+    `ordered`: those that share a key are executed in the order given.
+    """
+    window = _Window(task, pipeline)
+    for transaction in transactions:
+        while (
+            len(window.under_way) >= in_flight
+            or (window.under_way and window.size + transaction.size > BYTES)
+            or (ordered and window.touches(transaction))
+        ):
+            window.finish_oldest()
+        window.submit(transaction, ordered=ordered)
+    while window.under_way:
+        window.finish_oldest()
+    return window.finished
+
+
+class _Window:
+    """What is under way, the oldest first."""
+
+    def __init__(self, task: Task, pipeline: TransactionPipeline) -> None:
+        self._task = task
+        self._pipeline = pipeline
+        self._keys: Counter[bytes] = Counter()
+        self.under_way: deque[tuple[WriteTransaction, Future[Any]]] = deque()
+        self.size = 0
+        self.finished = 0
+
+    def touches(self, transaction: WriteTransaction) -> bool:
+        """Whether it shares a key with any."""
+        return any(operation.key in self._keys for operation in transaction.operations)
+
+    def submit(self, transaction: WriteTransaction, *, ordered: bool) -> None:
+        self.under_way.append((transaction, self._ask(transaction)))
+        self.size += transaction.size
+        if ordered:
+            self._keys.update(operation.key for operation in transaction.operations)
+
+    def _ask(self, transaction: WriteTransaction) -> Future[Any]:
+        return self._pipeline.transact(*transaction.operations, id=self._task.id_of(transaction))
+
+    def finish_oldest(self) -> None:
+        """Wait for its outcome; without one, ask again under the same id."""
+        transaction, future = self.under_way[0]
+        attempts = 1
+        while not _executed(transaction, future):
+            if attempts == ATTEMPTS:
+                future.result()  # which raises why not
+            future = self._ask(transaction)
+            attempts += 1
+        self.under_way.popleft()
+        self.size -= transaction.size
+        self.finished += 1
+        if self._keys:
+            for operation in transaction.operations:
+                del self._keys[operation.key]  # no two under way share one
+
+
+def _executed(transaction: WriteTransaction, future: Future[Any]) -> bool:
+    """Wait until it is, or nobody knows."""
+    try:
+        future.result()
+    except _AGAIN:
+        return False
+    except wbkv.RequestMismatch:
+        raise PipelineError(
+            f"wbkv: the {transaction} was another one before: an earlier attempt had other rows. "
+            "Either the input is not deterministic (checkpoint it, or repartition it by key), "
+            'or rows of one txn_id are in several tasks (df.repartition("txn_id"))'
+        ) from None
+    except wbkv.RequestExpired:
+        raise PipelineError(
+            f"wbkv: the {transaction} came too late: its job began about a day ago; "
+            "whether an earlier attempt has written it is not known"
+        ) from None
+    return True
