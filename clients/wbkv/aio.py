@@ -1,6 +1,6 @@
 """The client for event loops: the twin of `wbkv.client`, with the same names, awaited.
 
-Calls that are under way together share a stream to each node: `asyncio.gather` is all it takes to pipeline.
+Calls that are under way together share a stream to each node: `asyncio.gather` is enough to send many.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from wbkv.data import (
     V,
     key_bytes,
 )
-from wbkv.history import History
 from wbkv.links.embedded import EmbeddedTasks, open_store
 from wbkv.links.grpc_tasks import GrpcTasks
 from wbkv.links.tasks import AsyncLink, AsyncPuller, run
 from wbkv.lock import AsyncLock
 from wbkv.operations import Condition, Operation, add, append, checked
-from wbkv.trace import Trace
+from wbkv.record.history import History
+from wbkv.record.trace import Trace
 
 T = TypeVar("T")
 W = TypeVar("W")

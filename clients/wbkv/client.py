@@ -13,6 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
+from wbkv.batching import Batch
 from wbkv.codecs import BYTES, Codec
 from wbkv.core.effects import Plan
 from wbkv.core.locks import raw
@@ -39,7 +40,6 @@ from wbkv.data import (
 from wbkv.links.threads import Link, Puller, run
 from wbkv.lock import Lock
 from wbkv.operations import Condition, Operation, add, append, checked
-from wbkv.pipeline import Pipeline
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -251,9 +251,9 @@ class Client(_Closes, Generic[V]):
         """
         return Transaction(self._link, Attempt(self._requests, timeout))
 
-    def pipeline(self) -> Pipeline[V]:
+    def batch(self) -> Batch[V]:
         """Many calls at once on one stream: each gives a `concurrent.futures.Future`."""
-        return Pipeline(self._requests, self._link.in_loop)
+        return Batch(self._requests, self._link.in_loop)
 
     # History
 

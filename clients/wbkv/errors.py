@@ -107,7 +107,7 @@ class ClientClosed(Error):
 
 
 class Forked(Error):
-    """An embedded store, an asyncio client, an open transaction, watch, scan or pipeline does not go with a
+    """An embedded store, an asyncio client, an open transaction, watch, scan or batch does not go with a
     process into its fork; and no client does if other threads were making calls at that moment.
     """
 

@@ -21,7 +21,7 @@ _AGAIN: Final = (wbkv.Unavailable, wbkv.OutcomeUnknown, wbkv.DeadlineExceeded)
 
 
 class Pipeline(Protocol):
-    """What carries them: see `wbkv.Client.pipeline`."""
+    """What carries them: see `wbkv.Client.batch`."""
 
     def transact(self, *then: wbkv.Operation, id: wbkv.RequestId) -> Future[Any]:  # noqa: A002 - its name
         """Ask for one."""

@@ -224,7 +224,7 @@ def test_streams_and_housekeeping_are_left_out(traced: Traced) -> None:
 # Scenarios
 
 
-def test_scenarios_belong_to_threads_tasks_and_pipelines(traced: Traced) -> None:
+def test_scenarios_belong_to_threads_tasks_and_batches(traced: Traced) -> None:
     client = traced.client
 
     def named(name: str, key: str) -> None:
@@ -237,17 +237,17 @@ def test_scenarios_belong_to_threads_tasks_and_pipelines(traced: Traced) -> None
         thread.join()
         named("inner", "inner")
         client.put("outer", b"")
-        with client.pipeline() as pipeline:
-            futures = [pipeline.put("pipelined", b"")]
-            with wbkv.scenario("piped"):
-                futures.append(pipeline.put("piped", b""))
+        with client.batch() as batch:
+            futures = [batch.put("batched", b"")]
+            with wbkv.scenario("in batch"):
+                futures.append(batch.put("in batch", b""))
             for future in futures:
                 future.result()
     with pytest.raises(TypeError, match="7"), wbkv.scenario(7):  # type: ignore[arg-type]  # that is the point
         pass
     found = {line["writes"][0]["key"]: line["scenario"] for line in traced.lines()}
     assert found == {
-        "thread": "usual", "inner": "inner", "outer": "outer", "pipelined": "outer", "piped": "piped",
+        "thread": "usual", "inner": "inner", "outer": "outer", "batched": "outer", "in batch": "in batch",
     }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from wbkv.errors import (
     Unavailable,
     error_of,
 )
-from wbkv.trace import Trace
+from wbkv.record.trace import Trace
 
 PATIENCE_S: Final = 2.0
 """How long a node may be silent before another is asked too; twice that the next time, and so on."""

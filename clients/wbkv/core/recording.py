@@ -12,8 +12,8 @@ from wbkv.core.effects import Plan
 from wbkv.core.requests import Requests, again
 from wbkv.data import Consistency, Entry, Failed, Key, KeyRange, RequestId, TxnResult, V, W, key_bytes
 from wbkv.errors import Error, InvalidRequest
-from wbkv.history import Begun, History, Step, text_of
 from wbkv.operations import Condition, Operation, Put, Result, delete
+from wbkv.record.history import Begun, History, Step, text_of
 
 
 def requests_of(
@@ -28,7 +28,7 @@ def requests_of(
 
 
 class Recorded(Requests[V]):
-    """What is recorded, and how, is said in `wbkv.history`."""
+    """What is recorded, and how, is said in `wbkv.record.history`."""
 
     def __init__(self, calls: Calls, codec: Codec[V], consistency: Consistency, history: History) -> None:
         super().__init__(calls, codec, consistency)

@@ -1,4 +1,4 @@
-"""Calls that are traced: what a request and its answer say of the order. See `wbkv.trace`."""
+"""Calls that are traced: what a request and its answer say of the order. See `wbkv.record.trace`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from wbkv.core.effects import DELETE, GET, PUT, TXN, Ask, Method, Plan
 from wbkv.core.routing import Router
 from wbkv.data import KeyRange, prefix
 from wbkv.errors import Compacted, DeadlineExceeded, Error, InvalidRequest, RequestMismatch
-from wbkv.history import text_of
-from wbkv.trace import Trace
+from wbkv.record.history import text_of
+from wbkv.record.trace import Trace
 
 _json_of: Final = json.JSONEncoder().encode
 
@@ -91,7 +91,7 @@ class _Facts:
 
 
 class _Call:
-    """A request, and how its line ends: see `wbkv.trace.Asked`."""
+    """A request, and how its line ends: see `wbkv.record.trace.Asked`."""
 
     __slots__ = ("_request", "_router")
 

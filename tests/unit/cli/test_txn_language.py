@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wbkv import operations
-from wbkv.commands import scriptjson
-from wbkv.commands.language import NUMBER_MAX, ScriptError, parse
-from wbkv.commands.script import COUNTED, NUMBERS, OPERATORS, VALUED, Condition, Operation, Script, one, word
+from wbkv.cli import scriptjson
+from wbkv.cli.language import NUMBER_MAX, ScriptError, parse
+from wbkv.cli.script import COUNTED, NUMBERS, OPERATORS, VALUED, Condition, Operation, Script, one, word
 from wbkv.data import EVERYTHING, KeyRange, between, prefix
 
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=300)

@@ -6,9 +6,9 @@ import argparse
 import sys
 from typing import Any, Final
 
-from wbkv.commands import language, options, scriptjson, tables
-from wbkv.commands.script import Script
-from wbkv.commands.text import escape
+from wbkv.cli import language, options, scriptjson, tables
+from wbkv.cli.script import Script
+from wbkv.cli.text import escape
 from wbkv.data import Entry, Failed, Scanned, TxnResult
 
 EXAMPLES: Final = """\

@@ -22,8 +22,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from wbkv.commands.hints import did_you_mean
-from wbkv.commands.script import (
+from wbkv.cli.hints import did_you_mean
+from wbkv.cli.script import (
     COUNTED,
     NUMBERS,
     OPERATIONS,
@@ -39,7 +39,7 @@ from wbkv.commands.script import (
     is_number,
     one,
 )
-from wbkv.commands.text import unescape
+from wbkv.cli.text import unescape
 from wbkv.data import EVERYTHING, KeyRange, between, prefix
 
 NUMBER_MAX: Final = 2**63 - 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wbkv import operations
-from wbkv.commands.text import escape
+from wbkv.cli.text import escape
 from wbkv.data import EVERYTHING, KeyRange, prefix
 
 NUMBERS: Final = ("version", "mod_revision", "create_revision")

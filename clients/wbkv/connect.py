@@ -14,11 +14,11 @@ from wbkv.core.calls import Calls
 from wbkv.core.recording import requests_of
 from wbkv.core.routing import Router, endpoints_of
 from wbkv.data import Consistency, V
-from wbkv.history import History
 from wbkv.links.embedded import EmbeddedLink, open_store
 from wbkv.links.grpc_calls import GrpcLink
 from wbkv.links.threads import run
-from wbkv.trace import Trace
+from wbkv.record.history import History
+from wbkv.record.trace import Trace
 
 
 @overload

@@ -14,9 +14,9 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from wbkv.commands.hints import did_you_mean
-from wbkv.commands.language import NUMBER_MAX
-from wbkv.commands.script import (
+from wbkv.cli.hints import did_you_mean
+from wbkv.cli.language import NUMBER_MAX
+from wbkv.cli.script import (
     COUNTED,
     NUMBERS,
     OPERATIONS,
@@ -28,7 +28,7 @@ from wbkv.commands.script import (
     Script,
     one,
 )
-from wbkv.commands.text import from_json
+from wbkv.cli.text import from_json
 from wbkv.data import EVERYTHING, KeyRange, between, prefix
 
 T = TypeVar("T")

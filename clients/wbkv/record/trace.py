@@ -25,7 +25,7 @@ housekeeping; a scan inside a transaction is recorded with what it has found.
 - `writes`: each key once, as the request left it; a key counts more than a range that has it. Of a range
   without an end, `end` is "". Of an `unknown` transaction, all that either branch could write.
 - `intended_us`: when the request should have begun, if `scenario` was told so; `start_us` is when it did.
-- Keys are text: bytes that are no UTF-8 are written in base64, after "base64:" (`wbkv.history.text_of`).
+- Keys are text. Bytes that are not UTF-8 are written as "base64:" and their base64 (`history.text_of`).
 """
 
 from __future__ import annotations
