@@ -279,7 +279,7 @@ def test_a_lock_is_renewed_and_taken_over(client: wbkv.Client[bytes]) -> None:
     dead = client.lock("lock", ttl=0.6)
     assert dead.acquire()
     assert not client.lock("lock", ttl=0.6).acquire(timeout=2.0)  # it is renewed all the time
-    dead._stop.set()  # and now it is not any more
+    dead._stop_renewing()  # and now it is not any more
     with client.lock("lock", ttl=5.0) as held:
         assert dead.lost
         entry = client.entry("lock")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Final, Generic
@@ -17,8 +18,8 @@ from typing import Final, Generic
 from wbkv_proto.v1 import kv_pb2 as kv
 
 from wbkv import codecs
-from wbkv.core.calls import time_of
-from wbkv.core.effects import Emit, Plan, mapped
+from wbkv.core.calls import backoff, time_of
+from wbkv.core.effects import Emit, Plan, Wait, mapped
 from wbkv.core.requests import Requests
 from wbkv.core.routing import Router
 from wbkv.core.streams import Page
@@ -28,6 +29,14 @@ from wbkv.operations import INT64_MAX, INT64_MIN, Condition, Delete, Operation, 
 
 NAMED: Final = 3
 """Keys that an error names."""
+
+AT_ONCE: Final = 4
+"""Of so many conflicts, all but the last are answered by another attempt at once."""
+
+CONFLICT_TRIES: Final = 3
+"""After so many conflicts the pauses grow no more: who waits long while others go on never has its turn."""
+
+STALE: Final = "what the transaction read did not hold together"
 
 TRIED: Final = "was tried to be committed"
 COMMITTED: Final = "was committed"
@@ -288,3 +297,36 @@ class _Protected:
 
 def _key_of(entry: Entry[V]) -> bytes:
     return entry.key
+
+
+class Patience:
+    """How long to go on, and how long to wait in between."""
+
+    def __init__(self, timeout_s: float | None, usual_s: float) -> None:
+        self._timeout_s = time_of(timeout_s, usual_s)
+        self._deadline = time.monotonic() + self._timeout_s
+        self._tries = 0
+
+    @property
+    def left_s(self) -> float:
+        """How much time there is left, for an attempt."""
+        return max(self._deadline - time.monotonic(), 0.001)
+
+    def pause(self, conflict: Aborted) -> float:
+        """After a conflict. Raises it if there is no time left.
+
+        Mostly 0: whoever has lost knows what is there now, and can win with one more message, while others
+        still read. Now and then those who only disturb each other step back.
+        """
+        self._tries += 1
+        pause = 0.0 if self._tries % AT_ONCE else backoff(min(self._tries // AT_ONCE, CONFLICT_TRIES))
+        if time.monotonic() + pause >= self._deadline:
+            raise Aborted(
+                f"still in conflict after {self._tries} attempts in {self._timeout_s:g} s: {conflict}"
+            ) from conflict
+        return pause
+
+
+def pause(seconds: float) -> Plan[None]:
+    """Wait."""
+    yield Wait(seconds)

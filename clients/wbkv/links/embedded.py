@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TooLate
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from google.protobuf.message import Message
 from wbkv_proto.v1.error_pb2 import Error as Told
@@ -117,6 +117,13 @@ class _Embedded:
 class EmbeddedLink(_Embedded):
     """For threads."""
 
+    @classmethod
+    def opened(
+        cls, path: str | os.PathLike[str] | None, partitions: int | None, durability: str | None
+    ) -> Self:
+        """Open the store."""
+        return cls(open_store(path, partitions, durability))
+
     def ask(self, ask: Ask) -> Message | Failure:
         """One request, one response."""
         try:
@@ -146,15 +153,22 @@ class EmbeddedLink(_Embedded):
 
     async def in_loop(self) -> AsyncLink:
         """The same store, for the running event loop."""
-        return EmbeddedTasks(self._store, shared=True)
+        return AsyncEmbeddedLink(self._store, shared=True)
 
     def close(self) -> None:
         """Commit, and end."""
         self._close()
 
 
-class EmbeddedTasks(_Embedded):
+class AsyncEmbeddedLink(_Embedded):
     """For event loops."""
+
+    @classmethod
+    async def opened(
+        cls, path: str | os.PathLike[str] | None, partitions: int | None, durability: str | None
+    ) -> Self:
+        """Open the store, in another thread."""
+        return cls(await asyncio.to_thread(open_store, path, partitions, durability))
 
     def ask(self, ask: Ask) -> Awaitable[Message | Failure]:
         """One request, one response."""

@@ -20,7 +20,7 @@ AHEAD: Final = 4
 """Messages of a stream that may wait for their reader."""
 
 
-class GrpcTasks:
+class AsyncGrpcLink:
     """Channels to the nodes, made when they are first needed. They belong to one event loop and one
     process.
     """

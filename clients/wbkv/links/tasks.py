@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import queue
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -63,13 +64,20 @@ class AsyncPuller(Generic[T]):
         self._closed = asyncio.Event()
         self._running = False
 
-    async def pull(self) -> T:
-        """The next thing. Raises `StopAsyncIteration` at the end."""
+    async def pull(self, timeout_s: float | None = None) -> T:
+        """The next thing. Raises `StopAsyncIteration` at the end, `queue.Empty` if there is none in time."""
         if self._running:
             raise RuntimeError("two tasks wait for the same iterator")
         self._running = True
         try:
-            return await self._pull()
+            if timeout_s is None:
+                return await self._pull()
+            async with asyncio.timeout(timeout_s) as limit:
+                return await self._pull()
+        except TimeoutError:
+            if timeout_s is None or not limit.expired():
+                raise  # the plan itself has failed, by `DeadlineExceeded`
+            raise queue.Empty from None
         finally:
             self._running = False
             if self._closed.is_set():
@@ -117,3 +125,19 @@ class AsyncPuller(Generic[T]):
             self._effect.stream.cancel()  # wakes whoever waits for it
         if not self._running:
             self._plan.close()
+
+
+class AsyncRepeater:
+    """Awaits a function at intervals, in a task of its own, until that returns False or `stop` is called."""
+
+    def __init__(self, function: Callable[[], Awaitable[bool]], interval_s: float, name: str) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._repeat(function, interval_s), name=name)
+
+    async def _repeat(self, function: Callable[[], Awaitable[bool]], interval_s: float) -> None:
+        await asyncio.sleep(interval_s)
+        while await function():
+            await asyncio.sleep(interval_s)
+
+    def stop(self) -> None:
+        """Do not call it again."""
+        self._task.cancel()

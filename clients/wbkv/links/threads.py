@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -120,3 +121,21 @@ class Puller(Generic[T]):
                 self._plan.close()
             finally:
                 self._lock.release()
+
+
+class Repeater:
+    """Calls a function at intervals, in a thread of its own, until that returns False or `stop` is called."""
+
+    def __init__(self, function: Callable[[], bool], interval_s: float, name: str) -> None:
+        self._stopped = threading.Event()
+        self._function = function
+        self._interval_s = interval_s
+        threading.Thread(target=self._repeat, name=name, daemon=True).start()
+
+    def _repeat(self) -> None:
+        while not self._stopped.wait(self._interval_s) and self._function():
+            pass
+
+    def stop(self) -> None:
+        """Do not call it again."""
+        self._stopped.set()

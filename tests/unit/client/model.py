@@ -4,7 +4,6 @@ threads, and a clock that only moves when somebody waits.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import queue
 import struct
@@ -15,7 +14,7 @@ from typing import Any
 import wbkv
 from google.protobuf.message import Message
 from wbkv import client
-from wbkv.core import calls, locks, routing, streams
+from wbkv.core import calls, locks, routing, streams, transactions
 from wbkv.core.effects import Ask, Emit, Failure, Method, Next, Open, Plan, Wait, failed
 from wbkv.links import threads
 from wbkv.links.tasks import AsyncLink
@@ -46,9 +45,7 @@ class Clock:
         self.now += seconds
 
 
-TIMED = (
-    calls, client, routing, streams, locks, threads, importlib.import_module("wbkv.transactional")
-)  # fmt: skip
+TIMED = (calls, client, routing, streams, locks, threads, transactions)
 """Modules that look at the clock."""
 
 

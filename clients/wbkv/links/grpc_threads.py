@@ -15,7 +15,7 @@ from wbkv.core.effects import Ask, Failure, Method, Open, Stream
 from wbkv.core.forks import at_fork
 from wbkv.errors import ClientClosed, Forked
 from wbkv.links.grpc_common import AT_FORK, CLOSED, OPTIONS, failure_of, serialize
-from wbkv.links.grpc_tasks import GrpcTasks
+from wbkv.links.grpc_tasks import AsyncGrpcLink
 from wbkv.links.tasks import AsyncLink
 
 AHEAD: Final = 4
@@ -97,7 +97,7 @@ class GrpcLink:
         """The same nodes, for the running event loop."""
         if self._closed:
             raise ClientClosed(CLOSED)
-        return GrpcTasks(self._credentials)
+        return AsyncGrpcLink(self._credentials)
 
     def close(self) -> None:
         """End all connections. Calls under way fail."""
