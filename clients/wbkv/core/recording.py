@@ -13,7 +13,7 @@ from wbkv.core.requests import Requests, again
 from wbkv.data import Consistency, Entry, Failed, Key, KeyRange, RequestId, TxnResult, V, W, key_bytes
 from wbkv.errors import Error, InvalidRequest
 from wbkv.operations import Condition, Operation, Put, Result, delete
-from wbkv.record.history import Begun, History, Step, text_of
+from wbkv.record.history import History, OpenTransaction, Step, text_of
 
 
 def requests_of(
@@ -81,10 +81,10 @@ class Recorded(Requests[V]):
     def _is_strict(self, revision: int, consistency: Consistency | None) -> bool:
         return not revision and self._level(consistency, revision)[0] == kv.STRICT
 
-    def _begin_reads(self, keys: Iterable[Key]) -> Begun:
+    def _begin_reads(self, keys: Iterable[Key]) -> OpenTransaction:
         return self._history.begin([("r", text_of(key_bytes(key)), None) for key in keys])
 
-    def _end_reads(self, begun: Begun, found: Iterable[Entry[V] | None]) -> None:
+    def _end_reads(self, begun: OpenTransaction, found: Iterable[Entry[V] | None]) -> None:
         steps = [self._read(step, entry) for step, entry in zip(begun.steps, found, strict=True)]
         self._history.executed(begun, steps, 0)
 
@@ -187,7 +187,7 @@ class Recorded(Requests[V]):
             for operation in operations
         ]
 
-    def _begin_branch(self, branch: Sequence[Sequence[Step]]) -> Begun | None:
+    def _begin_branch(self, branch: Sequence[Sequence[Step]]) -> OpenTransaction | None:
         steps = [step for part in branch for step in part]
         return self._history.begin(steps) if steps else None
 

@@ -60,7 +60,7 @@ class Attempt(Generic[V]):
         """None: to be removed."""
         self._trips = 0
         """How often the store was asked."""
-        self._told: dict[bytes, Entry[bytes] | None] = {}
+        self._returned: dict[bytes, Entry[bytes] | None] = {}
         """What an attempt before this one was told when it failed: all of one moment, and not old."""
         self.ended = ""
         """How, if it has."""
@@ -84,8 +84,8 @@ class Attempt(Generic[V]):
 
     def _fetch(self, keys: Iterable[bytes]) -> Plan[None]:
         missing = [key for key in dict.fromkeys(keys) if key not in self._writes and key not in self._read]
-        for key in [key for key in missing if key in self._told]:
-            self._read[key] = self._told[key]
+        for key in [key for key in missing if key in self._returned]:
+            self._read[key] = self._returned[key]
             missing.remove(key)
         if not missing:
             return
@@ -233,7 +233,7 @@ class Attempt(Generic[V]):
                 self.ended = "was aborted"
                 entries = [entry for entry in result.results if entry is None or isinstance(entry, Entry)]
                 if len(entries) == len(self._read):
-                    self._told = dict(zip(self._read, entries, strict=True))
+                    self._returned = dict(zip(self._read, entries, strict=True))
                 raise Aborted(self._why(result.unmet))
             self.revision = result.revision if writes else 0
         self.ended = COMMITTED
@@ -241,8 +241,8 @@ class Attempt(Generic[V]):
     def next(self, timeout_s: float | None) -> Attempt[V]:
         """The next attempt, after one that was aborted: it need not read again what that was told."""
         attempt = Attempt(self._requests, timeout_s)
-        if self._told:
-            attempt._told = self._told
+        if self._returned:
+            attempt._returned = self._returned
             attempt._trips = 1
         return attempt
 
@@ -269,7 +269,7 @@ class Attempt(Generic[V]):
     def _why(self, unmet: Iterable[int]) -> str:
         names = [repr(key) for key in self._read]
         names += [repr(part.range) for part in self._ranges if part.revision]
-        changed = [names[place] for place in unmet]
+        changed = [names[index] for index in unmet]
         others = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
         return f"another transaction has changed {', '.join(changed[:NAMED])}{others}: run this one again"
 

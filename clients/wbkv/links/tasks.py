@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
-from wbkv.core.effects import Ask, Effect, Emit, Failure, Next, Open, Plan, Stream, Wait, failed
+from wbkv.core.effects import Ask, Effect, Emit, Failure, Next, Open, Plan, ReplyStream, Wait, failed
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class AsyncLink(Protocol):
     def ask(self, ask: Ask) -> Awaitable[Message | Failure]:
         """One request, one response."""
 
-    def open(self, open_: Open) -> Stream:
+    def open(self, open_: Open) -> ReplyStream:
         """Begin a stream."""
 
     async def next(self, stream: Any) -> Message | Failure | None:
@@ -109,7 +109,7 @@ class AsyncPuller(Generic[T]):
                 async with asyncio.timeout_at(self._until):
                     return await self._link.next(effect.stream)
             except TimeoutError:
-                return failed(Told.DEADLINE_PASSED, "nothing came in time")
+                return failed(ApiError.DEADLINE_PASSED, "nothing came in time")
         if type(effect) is Open:
             return self._link.open(effect)
         if type(effect) is Ask:

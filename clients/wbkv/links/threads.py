@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
-from wbkv.core.effects import Ask, Effect, Emit, Failure, Next, Open, Plan, Stream, Wait, failed
+from wbkv.core.effects import Ask, Effect, Emit, Failure, Next, Open, Plan, ReplyStream, Wait, failed
 from wbkv.links.tasks import AsyncLink
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class Link(Protocol):
     def ask(self, ask: Ask) -> Message | Failure:
         """One request, one response."""
 
-    def open(self, open_: Open) -> Stream:
+    def open(self, open_: Open) -> ReplyStream:
         """Begin a stream."""
 
     def next(self, stream: Any, timeout_s: float) -> Message | Failure | None:
@@ -108,7 +108,7 @@ class Puller(Generic[T]):
         try:
             return self._link.next(effect.stream, max(self._deadline - now, 0.0))
         except queue.Empty:
-            return failed(Told.DEADLINE_PASSED, "nothing came in time")
+            return failed(ApiError.DEADLINE_PASSED, "nothing came in time")
 
     def close(self) -> None:
         """No more is wanted: also from another thread than the one that waits."""

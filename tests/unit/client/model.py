@@ -20,7 +20,7 @@ from wbkv.links import threads
 from wbkv.links.tasks import AsyncLink
 from wbkv_proto.v1 import cluster_pb2 as cluster
 from wbkv_proto.v1 import kv_pb2 as kv
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 ADDRESSES = ("h1:1", "h2:2", "h3:3")
 KEY_BYTES = 16
@@ -315,7 +315,7 @@ class ModelLink:
             answer = self.after(ask)
             if answer is None:
                 return found
-        if answer.error.kind == Told.DEADLINE_PASSED and not answer.heard:
+        if answer.error.kind == ApiError.DEADLINE_PASSED and not answer.heard:
             self.clock.now += min(ask.timeout_s, ask.patience_s)
         return answer
 
@@ -337,7 +337,7 @@ class ModelLink:
         if stream.cancelled:
             return None
         if stream.left == 0:
-            return failed(Told.UNAVAILABLE, "the connection broke")
+            return failed(ApiError.UNAVAILABLE, "the connection broke")
         stream.left -= 1
         try:
             return next(stream.messages)
@@ -401,21 +401,21 @@ def drive(link: ModelLink, plan: Plan[Any]) -> Any:
             try:
                 answer = link.next(effect.stream, effect.timeout_s)
             except queue.Empty:
-                answer = failed(Told.DEADLINE_PASSED, "nothing came in time")
+                answer = failed(ApiError.DEADLINE_PASSED, "nothing came in time")
         else:
             assert isinstance(effect, Wait)
             link.clock.sleep(effect.seconds)
 
 
-def lost(kind: Told.Kind = Told.UNAVAILABLE, *, begun: bool = True) -> Failure:
+def lost(kind: ApiError.Kind = ApiError.UNAVAILABLE, *, begun: bool = True) -> Failure:
     """Nobody knows what became of it."""
     return failed(kind, "the connection broke", begun=begun)
 
 
-def told(kind: Told.Kind, *, retryable: bool = False, same_id: bool = False, **fields: Any) -> Failure:
+def told(kind: ApiError.Kind, *, retryable: bool = False, same_id: bool = False, **fields: Any) -> Failure:
     """What a node says."""
     return Failure(
-        Told(kind=kind, message="as the node says", retryable=retryable, same_id=same_id, **fields)
+        ApiError(kind=kind, message="as the node says", retryable=retryable, same_id=same_id, **fields)
     )
 
 
