@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help up test java lint types layers unit campaign torture loadtest spark-cluster figures performance docs proto
-.PHONY: clean
+.PHONY: sync-client clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -126,6 +126,9 @@ proto: $(VENV)/installed ## the wire formats' Python code, from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto proto/wbkv_proto/*.proto
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto --grpc_python_out=proto \
 		proto/wbkv_proto/v1/*.proto
+
+sync-client: $(VENV)/installed ## the client for threads, from the one for event loops
+	$(BIN)/python clients/tools/sync_client.py
 
 clean: ## remove what was built
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build/site

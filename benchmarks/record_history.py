@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import wbkv
-from wbkv.history import Model
+from wbkv.record.history import Model
 
 KINDS = ("single", "txn", "conditional", "interactive", "transactional")
 KEYS = 32

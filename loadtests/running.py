@@ -253,7 +253,7 @@ def _free_port() -> int:
 
 def pipeline(job: str, *arguments: str) -> int:
     """Run a job of `wbkv pipeline`. Its status."""
-    start = "import sys, wbkv.command; sys.exit(wbkv.command.main())"
+    start = "import sys, wbkv.cli.main; sys.exit(wbkv.cli.main.main())"
     command = [sys.executable, "-c", start, "pipeline", job, *arguments]
     return subprocess.run(command, check=False).returncode  # noqa: S603 - ours
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from wbkv.commands.hints import did_you_mean
+from wbkv.cli.hints import did_you_mean
 
 from kvstore.config.model import CLOCKS, DURABILITY
 from multicast import PROTOCOLS, VARIANTS

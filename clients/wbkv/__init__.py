@@ -10,6 +10,7 @@
 from wbkv import aio, codecs, testing
 from wbkv.client import Client, Counter, Scan, Snapshot, Transaction, Txn, Watch
 from wbkv.codecs import Codec
+from wbkv.connect import connect, open  # noqa: A004 - as `wbkv.open` it cannot be mistaken
 from wbkv.data import (
     EVERYTHING,
     Change,
@@ -53,8 +54,6 @@ from wbkv.errors import (
     ServerError,
     Unavailable,
 )
-from wbkv.history import History
-from wbkv.opening import connect, open  # noqa: A004 - as `wbkv.open` it cannot be mistaken
 from wbkv.operations import (
     Condition,
     Operation,
@@ -74,7 +73,8 @@ from wbkv.operations import (
     value,
     version,
 )
-from wbkv.trace import Trace, scenario
+from wbkv.record.history import History
+from wbkv.record.trace import Trace, scenario
 from wbkv.transactional import transactional
 
 __all__ = [

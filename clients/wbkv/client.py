@@ -1,24 +1,31 @@
-"""The client for threads. `wbkv.aio` has its twin for event loops: the same names, awaited."""
+# Generated from aio/client.py by clients/tools/sync_client.py (`make sync-client`): do not edit.
+"""The client for threads. `wbkv.aio` has the same names, awaited."""
 
 from __future__ import annotations
 
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import closing
-from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
+from wbkv.batching import Batch
 from wbkv.codecs import BYTES, Codec
 from wbkv.core.effects import Plan
 from wbkv.core.locks import raw
-from wbkv.core.requests import Requests, columns_of
+from wbkv.core.requests import Requests, columns_of, keys_of
 from wbkv.core.streams import Page, Progress
-from wbkv.core.transactions import Attempt
+from wbkv.core.transactions import STALE, Attempt, Patience, pause
 from wbkv.data import (
     EVERYTHING,
     Change,
@@ -36,10 +43,10 @@ from wbkv.data import (
     V,
     key_bytes,
 )
+from wbkv.errors import Aborted, Error
 from wbkv.links.threads import Link, Puller, run
 from wbkv.lock import Lock
 from wbkv.operations import Condition, Operation, add, append, checked
-from wbkv.pipeline import Pipeline
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -64,7 +71,8 @@ class _Closes:
 class Client(_Closes, Generic[V]):
     """A connection to a cluster, or an embedded store. Any number of threads may use it.
 
-    Made by `wbkv.connect` and `wbkv.open`. Times are in seconds; a call's `timeout` is for all its attempts.
+    Made by `wbkv.connect` and `wbkv.open`. Times are in seconds; a call's `timeout` is for all its
+    attempts.
     """
 
     def __init__(self, link: Link, requests: Requests[V]) -> None:
@@ -243,17 +251,46 @@ class Client(_Closes, Generic[V]):
         return Txn(self._link, self._requests, id)
 
     def transaction(self, *, timeout: float | None = None) -> Transaction[V]:
-        """An interactive transaction: `with client.transaction() as tx:`; it commits at the end of the
-        block.
+        """An interactive transaction: `with client.transaction() as tx:`; it commits at the end of
+        the block.
 
         Raises `Aborted` there if something that it read was changed meanwhile: `@wbkv.transactional`
         repeats it.
         """
         return Transaction(self._link, Attempt(self._requests, timeout))
 
-    def pipeline(self) -> Pipeline[V]:
+    def _transact(self, function: Callable[[Transaction[V]], T], timeout_s: float | None) -> T:
+        """For `transactional`: run the function in a transaction, again after each conflict."""
+        patience = Patience(timeout_s, self.timeout)
+        tx = self.transaction(timeout=patience.left_s)
+        while True:
+            try:
+                with tx:
+                    result = function(tx)
+            except Aborted as conflict:
+                wait_s = patience.pause(conflict)
+            except Error:
+                raise
+            except Exception as error:
+                # It may have read keys of different moments, and be confused by that only.
+                try:
+                    holds = tx.holds()
+                except Error:
+                    raise error from None  # nobody can tell
+                if holds:
+                    raise
+                wait_s = patience.pause(Aborted(STALE))
+            else:
+                return result
+            if wait_s:
+                self._run(pause(wait_s))
+                tx = self.transaction(timeout=patience.left_s)
+            else:
+                tx = tx._again(patience.left_s)  # noqa: SLF001 - made for this
+
+    def batch(self) -> Batch[V]:
         """Many calls at once on one stream: each gives a `concurrent.futures.Future`."""
-        return Pipeline(self._requests, self._link.in_loop)
+        return Batch(self._requests, self._link.in_loop)
 
     # History
 
@@ -277,9 +314,10 @@ class Client(_Closes, Generic[V]):
     ) -> Watch[V]:
         """Every transaction that changes anything in these ranges, whole, in the order of revisions.
 
-        From the moment that its `with` block is entered, or after a revision. It goes on by itself when a
-        node fails; raises `Compacted` if what follows is gone. With `progress`, changes without events tell
-        that there was nothing up to their revision. The time-out is for finding a node that serves it.
+        From the moment that its `with` block is entered, or after a revision. It goes on by itself
+        when a node fails; raises `Compacted` if what follows is gone. With `progress`, changes without
+        events tell that there was nothing up to their revision. The time-out is for finding a node that
+        serves it.
         """
         return Watch(self._link, self._requests, self._requests.watch(keys, after, timeout), marks=progress)
 
@@ -314,7 +352,8 @@ class Client(_Closes, Generic[V]):
         """
         pages: Puller[Page] = Puller(self._link, self._requests.barrier(timeout))
         with closing(pages):
-            return pages.pull().revision
+            page = pages.pull()
+            return page.revision
 
     # Recipes
 
@@ -401,9 +440,8 @@ class Transaction(Generic[V]):
         """A range, with what the transaction has written so far. As far as it is consumed, no key may appear
         in it or change before the commit.
         """
-        puller: Puller[list[Entry[V]]] = Puller(self._link, self._attempt.scan(keys, limit, reverse=reverse))
-        entries = (entry for page in _all(puller) for entry in page)
-        return islice(entries, limit) if limit else entries
+        plan = self._attempt.scan(keys, limit, reverse=reverse)
+        return _first(Puller(self._link, plan), limit)
 
     def put(self, key: Key, value: V) -> None:
         """Write a key at the commit."""
@@ -593,12 +631,7 @@ class Counter:
         return int(self._client.using(BYTES).get(self._key, timeout=timeout) or 0)
 
 
-def keys_of(page: Page) -> list[bytes]:
-    """The keys of a page."""
-    return [entry.key for entry in page.entries]
-
-
-def _all(puller: Puller[T]) -> Iterator[T]:
+def _all(puller: Puller[T]) -> Generator[T, None, None]:
     try:
         while True:
             try:
@@ -608,3 +641,14 @@ def _all(puller: Puller[T]) -> Iterator[T]:
             yield item
     finally:
         puller.close()
+
+
+def _first(puller: Puller[list[Entry[V]]], limit: int) -> Iterator[Entry[V]]:
+    given = 0
+    with closing(_all(puller)) as pages:
+        for page in pages:
+            for entry in page:
+                yield entry
+                given += 1
+                if given == limit:
+                    return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 
 class Error(Exception):
@@ -107,7 +107,7 @@ class ClientClosed(Error):
 
 
 class Forked(Error):
-    """An embedded store, an asyncio client, an open transaction, watch, scan or pipeline does not go with a
+    """An embedded store, an asyncio client, an open transaction, watch, scan or batch does not go with a
     process into its fork; and no client does if other threads were making calls at that moment.
     """
 
@@ -117,26 +117,26 @@ class LockLost(Error):
 
 
 _ERRORS: Final[dict[int, type[Error]]] = {
-    Told.INVALID_REQUEST: InvalidRequest,
-    Told.LIMIT_EXCEEDED: LimitExceeded,
-    Told.UNAVAILABLE: Unavailable,
-    Told.OVERLOADED: Unavailable,
-    Told.WINDOW_FULL: Unavailable,
-    Told.OUTCOME_UNKNOWN: OutcomeUnknown,
-    Told.DEADLINE_PASSED: DeadlineExceeded,
-    Told.FUTURE_REVISION: FutureRevision,
-    Told.PINNED: Pinned,
-    Told.REQUEST_MISMATCH: RequestMismatch,
+    ApiError.INVALID_REQUEST: InvalidRequest,
+    ApiError.LIMIT_EXCEEDED: LimitExceeded,
+    ApiError.UNAVAILABLE: Unavailable,
+    ApiError.OVERLOADED: Unavailable,
+    ApiError.WINDOW_FULL: Unavailable,
+    ApiError.OUTCOME_UNKNOWN: OutcomeUnknown,
+    ApiError.DEADLINE_PASSED: DeadlineExceeded,
+    ApiError.FUTURE_REVISION: FutureRevision,
+    ApiError.PINNED: Pinned,
+    ApiError.REQUEST_MISMATCH: RequestMismatch,
     # Only a repetition can be expired or forgotten: an earlier attempt may have been executed.
-    Told.REQUEST_EXPIRED: OutcomeUnknown,
-    Told.REQUEST_FORGOTTEN: OutcomeUnknown,
+    ApiError.REQUEST_EXPIRED: OutcomeUnknown,
+    ApiError.REQUEST_FORGOTTEN: OutcomeUnknown,
 }
 
 
-def error_of(told: Told) -> Error:
-    """The exception for what a node has told."""
-    if told.kind == Told.COMPACTED:
-        return Compacted(told.message, told.revision)
-    if told.kind == Told.RESPONSE_TOO_LARGE:
-        return ResponseTooLarge(told.message, told.revision)
-    return _ERRORS.get(told.kind, ServerError)(told.message)
+def error_of(error: ApiError) -> Error:
+    """The exception for an error that a node returned."""
+    if error.kind == ApiError.COMPACTED:
+        return Compacted(error.message, error.revision)
+    if error.kind == ApiError.RESPONSE_TOO_LARGE:
+        return ResponseTooLarge(error.message, error.revision)
+    return _ERRORS.get(error.kind, ServerError)(error.message)

@@ -1,26 +1,27 @@
-"""The lock recipe, for threads and for event loops."""
+# Generated from aio/lock.py by clients/tools/sync_client.py (`make sync-client`): do not edit.
+"""The lock recipe for threads."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from wbkv.core.locks import RENEWALS, Holding
 from wbkv.core.requests import Requests
 from wbkv.data import Key
 from wbkv.errors import ClientClosed, Error, LockLost
-from wbkv.links import tasks, threads
+from wbkv.links.threads import Link, Repeater, run
 from wbkv.operations import Condition
 
 
-class _Lock:
-    """What both have in common."""
+class Lock:
+    """A lock, renewed by a thread of its own while it is held. Made by `client.lock`."""
 
-    def __init__(self, requests: Requests[bytes], name: Key, ttl: float) -> None:
+    def __init__(self, link: Link, requests: Requests[bytes], name: Key, ttl: float) -> None:
+        self._link = link
         self._holding = Holding(requests, name, ttl)
+        self._renewing: Repeater | None = None
 
     @property
     def token(self) -> int:
@@ -38,44 +39,33 @@ class _Lock:
         """
         return self._holding.condition()
 
-    def _lost_it(self) -> LockLost:
-        return LockLost(f"the lock {self._holding.key!r} was not renewed in time, or was removed")
-
-
-class Lock(_Lock):
-    """A lock, renewed by a thread of its own while it is held. Made by `client.lock`."""
-
-    def __init__(self, link: threads.Link, requests: Requests[bytes], name: Key, ttl: float) -> None:
-        super().__init__(requests, name, ttl)
-        self._link = link
-        self._stop = threading.Event()
-
     def acquire(self, timeout: float | None = None) -> bool:
         """Wait for the lock, for so long at most. Whether it is held."""
-        taken = threads.run(self._link, self._holding.acquire(timeout))
+        taken = run(self._link, self._holding.acquire(timeout))
         if taken:
-            self._stop.set()  # of a time before, if it was lost
-            self._stop = threading.Event()
+            self._stop_renewing()  # of a time before, if it was lost
             name = f"wbkv lock {self._holding.key!r}"
-            threading.Thread(target=self._renew, args=(self._stop,), name=name, daemon=True).start()
+            self._renewing = Repeater(self._renew, self._holding.ttl_s / RENEWALS, name)
         return taken
 
-    def _renew(self, stop: threading.Event) -> None:
-        while not stop.wait(self._holding.ttl_s / RENEWALS):
-            try:
-                if not threads.run(self._link, self._holding.renew()):
-                    return
-            except ClientClosed:
-                return
-            except Error:
-                if self._holding.lost:
-                    return
+    def _renew(self) -> bool:
+        try:
+            return run(self._link, self._holding.renew())
+        except ClientClosed:
+            return False
+        except Error:
+            return not self._holding.lost
+
+    def _stop_renewing(self) -> None:
+        if self._renewing is not None:
+            self._renewing.stop()
+            self._renewing = None
 
     def release(self) -> None:
         """Give it up. Raises `LockLost` if it was not held any more."""
-        self._stop.set()
-        if self.token and not threads.run(self._link, self._holding.release()):
-            raise self._lost_it()
+        self._stop_renewing()
+        if self.token and not run(self._link, self._holding.release()):
+            raise LockLost(f"the lock {self._holding.key!r} was not renewed in time, or was removed")
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -86,51 +76,3 @@ class Lock(_Lock):
     ) -> None:
         with contextlib.nullcontext() if kind is None else contextlib.suppress(Error):
             self.release()
-
-
-class AsyncLock(_Lock):
-    """A lock, renewed by a task of its own while it is held. Made by `client.lock` of `wbkv.aio`."""
-
-    def __init__(self, link: tasks.AsyncLink, requests: Requests[bytes], name: Key, ttl: float) -> None:
-        super().__init__(requests, name, ttl)
-        self._link = link
-        self._renewing: asyncio.Task[Any] | None = None
-
-    async def acquire(self, timeout: float | None = None) -> bool:
-        """Wait for the lock, for so long at most. Whether it is held."""
-        taken = await tasks.run(self._link, self._holding.acquire(timeout))
-        if taken:
-            if self._renewing is not None:
-                self._renewing.cancel()  # of a time before, if it was lost
-            self._renewing = asyncio.get_running_loop().create_task(self._renew())
-        return taken
-
-    async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(self._holding.ttl_s / RENEWALS)
-            try:
-                if not await tasks.run(self._link, self._holding.renew()):
-                    return
-            except ClientClosed:
-                return
-            except Error:
-                if self._holding.lost:
-                    return
-
-    async def release(self) -> None:
-        """Give it up. Raises `LockLost` if it was not held any more."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            self._renewing = None
-        if self.token and not await tasks.run(self._link, self._holding.release()):
-            raise self._lost_it()
-
-    async def __aenter__(self) -> Self:
-        await self.acquire()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with contextlib.nullcontext() if kind is None else contextlib.suppress(Error):
-            await self.release()

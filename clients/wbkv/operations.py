@@ -128,7 +128,7 @@ class Calculate(Operation):
         calculate.operand = self.operand
 
 
-class Scan(Operation):
+class ScanRange(Operation):
     """Read a range: one page of it."""
 
     __slots__ = ("limit", "range", "reverse")
@@ -185,7 +185,7 @@ def maximum(key: Key, operand: int) -> Operation:
 
 def scan(keys: Keys, *, limit: int = 0, reverse: bool = False) -> Operation:
     """Read a range, as far as one answer goes: `Scanned`. For ranges of any size there is `client.scan`."""
-    return Scan(range_of(keys), limit, reverse)
+    return ScanRange(range_of(keys), limit, reverse)
 
 
 # Conditions

@@ -32,12 +32,12 @@ from typing import Any, Protocol
 
 from wbkv import aio
 from wbkv.client import Client
+from wbkv.connect import connect
 from wbkv.data import Consistency
 from wbkv.errors import Error, InvalidRequest
-from wbkv.history import History
 from wbkv.links.embedded import backend
-from wbkv.opening import connect
-from wbkv.trace import Trace
+from wbkv.record.history import History
+from wbkv.record.trace import Trace
 
 __all__ = ["RunningCluster", "aio_cluster", "cluster", "running_cluster"]
 

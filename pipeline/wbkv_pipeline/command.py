@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import wbkv
-from wbkv.command import Parser
-from wbkv.commands.hints import did_you_mean
+from wbkv.cli.hints import did_you_mean
+from wbkv.cli.main import Parser
 
 from wbkv_pipeline.errors import PipelineError
 

@@ -86,7 +86,7 @@ REQUESTS: Final = StructType(
         StructField("revision", LongType()),
         StructField("exact", BooleanType()),
         StructField("reads", ArrayType(READ)),
-        # Of `ok` what it wrote; of `unknown` what it may have written. Keys are text as in `wbkv.history`.
+        # Of `ok` what it wrote; of `unknown` what it may have written. Keys are text: see `wbkv.record`.
         StructField("writes", ArrayType(WRITE)),
     ]
 )

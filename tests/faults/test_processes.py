@@ -119,7 +119,7 @@ def test_another_node_takes_a_members_place(tmp_path: Path) -> None:
 
 def member(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """`wbkv member`."""
-    command = [sys.executable, "-c", "from wbkv.command import main; raise SystemExit(main())", "member"]
+    command = [sys.executable, "-c", "from wbkv.cli.main import main; raise SystemExit(main())", "member"]
     file = str(cluster.data / "cluster.toml")
     command += [*arguments, "--config", file]
     return subprocess.run(command, check=False, capture_output=True)  # noqa: S603 - our own command

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import wbkv
 from wbkv import checker
-from wbkv.history import Model
+from wbkv.record.history import Model
 
 from benchmarks.record_history import Load, merge, record
 from tests.faults.harness import PATIENCE_S

@@ -89,7 +89,7 @@ def node(argv: list[str]) -> int:
 
 
 def wbkv(argv: list[str]) -> int:
-    from wbkv import command
+    from wbkv.cli import main as command
 
     from kvstore.commands.cluster import UpCommand
     from kvstore.local.cluster import LocalCluster

@@ -279,7 +279,7 @@ def test_a_lock_is_renewed_and_taken_over(client: wbkv.Client[bytes]) -> None:
     dead = client.lock("lock", ttl=0.6)
     assert dead.acquire()
     assert not client.lock("lock", ttl=0.6).acquire(timeout=2.0)  # it is renewed all the time
-    dead._stop.set()  # and now it is not any more
+    dead._stop_renewing()  # and now it is not any more
     with client.lock("lock", ttl=5.0) as held:
         assert dead.lost
         entry = client.entry("lock")
@@ -289,16 +289,16 @@ def test_a_lock_is_renewed_and_taken_over(client: wbkv.Client[bytes]) -> None:
             dead.release()
 
 
-def test_pipelines(client: wbkv.Client[bytes]) -> None:
-    with client.pipeline() as pipeline:
-        puts = [pipeline.put(f"p/{i}", b"%d" % i) for i in range(2000)]
-        adds = [pipeline.add("n") for _ in range(100)]
-        pipeline.wait()
-        gets = [pipeline.get(f"p/{i}") for i in range(2000)]
-        many = pipeline.get_many(["p/1", "none"])
-        entry = pipeline.entry("p/7")
-        txn = pipeline.transact(wbkv.append("l", b"x"), when=[wbkv.absent("l")])
-        wrong = pipeline.add("p/none" if client.put("p/none", b"x") else "")
+def test_batches(client: wbkv.Client[bytes]) -> None:
+    with client.batch() as batch:
+        puts = [batch.put(f"p/{i}", b"%d" % i) for i in range(2000)]
+        adds = [batch.add("n") for _ in range(100)]
+        batch.wait()
+        gets = [batch.get(f"p/{i}") for i in range(2000)]
+        many = batch.get_many(["p/1", "none"])
+        entry = batch.entry("p/7")
+        txn = batch.transact(wbkv.append("l", b"x"), when=[wbkv.absent("l")])
+        wrong = batch.add("p/none" if client.put("p/none", b"x") else "")
     assert [future.result() for future in gets] == [b"%d" % i for i in range(2000)]
     assert sorted(future.result() for future in adds) == list(range(1, 101))
     assert len({future.result() for future in puts}) == 2000
@@ -307,13 +307,13 @@ def test_pipelines(client: wbkv.Client[bytes]) -> None:
     assert txn.result().succeeded
     assert isinstance(wrong.exception(), wbkv.OperationFailed)
     with pytest.raises(wbkv.ClientClosed):
-        pipeline.get("a")
+        batch.get("a")
     assert client.count("p/") == 2001
 
 
-def test_a_pipelines_futures_can_be_cancelled(client: wbkv.Client[bytes]) -> None:
-    with client.pipeline() as pipeline:
-        futures = [pipeline.put(f"c/{i}", b"") for i in range(500)]
+def test_a_batchs_futures_can_be_cancelled(client: wbkv.Client[bytes]) -> None:
+    with client.batch() as batch:
+        futures = [batch.put(f"c/{i}", b"") for i in range(500)]
         cancelled = [future for future in futures if future.cancel()]
     done = [future for future in futures if not future.cancelled()]
     assert len(done) + len(cancelled) == 500
@@ -367,7 +367,7 @@ def test_closing_ends_everything(endpoints: str) -> None:
         assert not thread.is_alive()
     assert [type(error) for error in errors] == [wbkv.ClientClosed] * 3
     client.close()
-    for call in (lambda: client.get("a"), lambda: list(client.scan("a")), client.pipeline):
+    for call in (lambda: client.get("a"), lambda: list(client.scan("a")), client.batch):
         with pytest.raises(wbkv.ClientClosed):
             call()
 
@@ -522,8 +522,8 @@ def test_nothing_is_left_behind(tmp_path: Path, endpoints: str) -> None:
             with client.watch("a") as watch, client.lock("lock") as held, client.snapshot() as snapshot:
                 client.put("a", b"2")
                 assert watch.next(timeout=30)
-            with client.pipeline() as pipeline:
-                pipeline.get("a")
+            with client.batch() as batch:
+                batch.get("a")
         for thread in threading.enumerate():
             if thread.name.startswith("wbkv"):
                 thread.join(30)
@@ -556,7 +556,7 @@ def test_only_what_it_needs_is_loaded(tmp_path: Path, endpoints: str) -> None:
         import sys
         import wbkv
         client = wbkv.connect(sys.argv[1])
-        client.get("a"), list(client.scan("a")), client.pipeline().close()
+        client.get("a"), list(client.scan("a")), client.batch().close()
         client.close()
         roots = {name.partition(".")[0] for name in sys.modules}
         roots -= set(sys.stdlib_module_names) | {"__main__", "__mp_main__"}
@@ -626,7 +626,7 @@ client.close()
     in_process(tmp_path, endpoints, FORKS + program)
 
 
-@pytest.mark.parametrize("how", ["threads", "pipeline", "streams"])
+@pytest.mark.parametrize("how", ["threads", "batch", "streams"])
 def test_a_fork_of_a_process_that_is_busy_with_grpc_says_so(tmp_path: Path, endpoints: str, how: str) -> None:
     """It would hang or crash at some time."""
     threads = """
@@ -650,14 +650,14 @@ assert said <= {"Forked", "done", ""} and "Forked" in said, said
 client.put("a", b"2")
 client.close()
 """
-    pipeline = """
+    batch = """
 client = wbkv.connect(sys.argv[1])
-with client.pipeline() as pipeline:
-    pipeline.put("a", b"1").result()
-    assert in_child(lambda: pipeline.get("a")) in ("Forked", "")
-    assert in_child(pipeline.close) in ("done", "")
+with client.batch() as batch:
+    batch.put("a", b"1").result()
+    assert in_child(lambda: batch.get("a")) in ("Forked", "")
+    assert in_child(batch.close) in ("done", "")
     assert in_child(lambda: client.get("a")) in ("Forked", "")
-    assert pipeline.get("a").result() == b"1"
+    assert batch.get("a").result() == b"1"
 client.close()
 """
     streams = """
@@ -672,7 +672,7 @@ revision = client.put("a", b"2")
 assert watch.next(timeout=20).revision == revision
 watch.close(), client.close()
 """
-    programs = {"threads": threads, "pipeline": pipeline, "streams": streams}
+    programs = {"threads": threads, "batch": batch, "streams": streams}
     in_process(tmp_path, endpoints, FORKS + programs[how], strict=False)
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wbkv import command
-from wbkv.commands.txn import EXAMPLES
+from wbkv.cli import main as command
+from wbkv.cli.txn import EXAMPLES
 
 from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster, free_ports

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from wbkv import command
+from wbkv.cli import main as command
 
 from multicast import PROTOCOLS
 from multicast.sim import Outcome, Scenario, Simulation

@@ -14,7 +14,7 @@ def test_a_token_outlives_no_other_holder() -> None:
                 assert client.txn().when(held.holds()).then(wbkv.put(name, b"")).commit().succeeded
         gone = client.lock("lock", ttl=0.1)
         assert gone.acquire()
-        gone._stop.set()  # as if its process had stopped
+        gone._stop_renewing()  # as if its process had stopped
         was_held = gone.holds()
         with client.lock("lock", ttl=5.0) as held:
             entry = client.entry("lock")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import wbkv.testing
 from pyspark.sql import SparkSession
-from wbkv import command
+from wbkv.cli import main as command
 
 from tests.integration import pages
 

@@ -20,14 +20,14 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 @pytest.fixture(scope="module")
 def client(spark: SparkSession) -> Iterator[wbkv.Client[bytes]]:
     with wbkv.testing.cluster() as client:
-        with client.pipeline() as pipeline:
+        with client.batch() as batch:
             for number in range(1500):
-                pipeline.put(f"a/{number:04}", b"v" * (number % 50))
-                pipeline.put(f"b/{number:04}", b"w")
-        with client.pipeline() as pipeline:
+                batch.put(f"a/{number:04}", b"v" * (number % 50))
+                batch.put(f"b/{number:04}", b"w")
+        with client.batch() as batch:
             for number in range(0, 1500, 3):
-                pipeline.put(f"a/{number:04}", b"again")
-                pipeline.delete(f"b/{number:04}")
+                batch.put(f"a/{number:04}", b"again")
+                batch.delete(f"b/{number:04}")
         yield client
 
 

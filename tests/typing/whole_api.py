@@ -112,11 +112,11 @@ def blocks(client: wbkv.Client[str]) -> None:
         assert_type(held.lost, bool)
         assert_type(held.acquire(timeout=1.0), bool)
         held.release()
-    with client.pipeline() as pipeline:
-        assert_type(pipeline.put("a", "x"), Future[int])
-        assert_type(pipeline.get("a"), Future[str | None])
-        assert_type(pipeline.transact(wbkv.get("a"), when=[wbkv.exists("a")]), Future[wbkv.TxnResult[str]])
-        pipeline.wait()
+    with client.batch() as batch:
+        assert_type(batch.put("a", "x"), Future[int])
+        assert_type(batch.get("a"), Future[str | None])
+        assert_type(batch.transact(wbkv.get("a"), when=[wbkv.exists("a")]), Future[wbkv.TxnResult[str]])
+        batch.wait()
 
 
 @wbkv.transactional

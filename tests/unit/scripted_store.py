@@ -12,7 +12,7 @@ from wbkv.core.effects import TOPOLOGY, Ask, Failure, Open, failed
 from wbkv.core.routing import Router
 from wbkv.links.tasks import AsyncLink
 from wbkv_proto.v1 import kv_pb2 as kv
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 
 class Store:
@@ -31,7 +31,7 @@ class Store:
 
     def ask(self, ask: Ask) -> Message | Failure:
         if ask.method is TOPOLOGY:
-            return failed(Told.UNAVAILABLE, "no map")
+            return failed(ApiError.UNAVAILABLE, "no map")
         request: Any = type(ask.request).FromString(ask.request.SerializeToString())
         self.asked.append(request)
         if self.script and (found := self.script.pop(0)) is not None:

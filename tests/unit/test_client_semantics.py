@@ -17,7 +17,7 @@ from wbkv.core.requests import Requests
 from wbkv.core.transactions import Attempt
 from wbkv.links.threads import run
 from wbkv_proto.v1 import kv_pb2 as kv
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 from kvstore.machine import sessions
 from tests.unit.scripted_store import Store, calls_of
@@ -168,19 +168,24 @@ def test_the_window_is_the_stores() -> None:
     assert WINDOW == sessions.WINDOW
 
 
-REFUSALS = (Told.INVALID_REQUEST, Told.FUTURE_REVISION, Told.REQUEST_EXPIRED, Told.WINDOW_FULL)
+REFUSALS = (
+    ApiError.INVALID_REQUEST,
+    ApiError.FUTURE_REVISION,
+    ApiError.REQUEST_EXPIRED,
+    ApiError.WINDOW_FULL,
+)
 
 
-@pytest.mark.parametrize("kind", REFUSALS, ids=Told.Kind.Name)
+@pytest.mark.parametrize("kind", REFUSALS, ids=ApiError.Kind.Name)
 def test_a_refusal_says_nothing_of_an_attempt_before_it(
-    store: Store, client: Client[bytes], kind: Told.Kind
+    store: Store, client: Client[bytes], kind: ApiError.Kind
 ) -> None:
-    refusal = Failure(Told(kind=kind, message="no"))
+    refusal = Failure(ApiError(kind=kind, message="no"))
     store.script = [refusal]
     with pytest.raises(wbkv.Error) as found:
         client.put("a", b"")
     assert not isinstance(found.value, wbkv.OutcomeUnknown)
-    store.script = [failed(Told.UNAVAILABLE, "the connection broke"), refusal]
+    store.script = [failed(ApiError.UNAVAILABLE, "the connection broke"), refusal]
     with pytest.raises(wbkv.OutcomeUnknown):
         client.put("a", b"")
 

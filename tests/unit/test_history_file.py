@@ -16,8 +16,8 @@ import pytest
 import wbkv
 from wbkv.core.lines import BUFFER_BYTES
 from wbkv.data import Entry
-from wbkv.history import History, scalar_of, text_of
 from wbkv.operations import Append, Get, Put
+from wbkv.record.history import History, scalar_of, text_of
 
 
 def lines_of(file: io.BytesIO | Path) -> list[dict[str, Any]]:

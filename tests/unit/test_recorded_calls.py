@@ -14,7 +14,7 @@ from wbkv.client import Client
 from wbkv.core.effects import Failure, failed
 from wbkv.core.recording import requests_of
 from wbkv_proto.v1 import kv_pb2 as kv
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 from tests.unit.scripted_store import Store, calls_of
 
@@ -190,14 +190,14 @@ def _interactive(client: Client[bytes]) -> object:
     return None
 
 
-LOST = failed(Told.UNAVAILABLE, "the connection broke")
+LOST = failed(ApiError.UNAVAILABLE, "the connection broke")
 OUTCOMES = [
-    pytest.param([Failure(Told(kind=Told.INVALID_REQUEST))], "fail", id="refused"),
-    pytest.param([Failure(Told(kind=Told.PINNED))], "fail", id="pinned"),
-    pytest.param([Failure(Told(kind=Told.INTERNAL))], "unknown", id="internal"),
-    pytest.param([Failure(Told(kind=Told.RESPONSE_TOO_LARGE))], "unknown", id="executed"),
-    pytest.param([LOST, Failure(Told(kind=Told.REQUEST_EXPIRED))], "unknown", id="perhaps executed"),
-    pytest.param([failed(Told.UNAVAILABLE, "", begun=False)] * 99, "fail", id="not sent"),
+    pytest.param([Failure(ApiError(kind=ApiError.INVALID_REQUEST))], "fail", id="refused"),
+    pytest.param([Failure(ApiError(kind=ApiError.PINNED))], "fail", id="pinned"),
+    pytest.param([Failure(ApiError(kind=ApiError.INTERNAL))], "unknown", id="internal"),
+    pytest.param([Failure(ApiError(kind=ApiError.RESPONSE_TOO_LARGE))], "unknown", id="executed"),
+    pytest.param([LOST, Failure(ApiError(kind=ApiError.REQUEST_EXPIRED))], "unknown", id="perhaps executed"),
+    pytest.param([failed(ApiError.UNAVAILABLE, "", begun=False)] * 99, "fail", id="not sent"),
     pytest.param([LOST] * 99, "unknown", id="lost"),
 ]
 

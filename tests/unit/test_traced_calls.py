@@ -23,7 +23,7 @@ from wbkv.core.recording import requests_of
 from wbkv.core.requests import Requests
 from wbkv.core.routing import Placement
 from wbkv.links.threads import run
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 from kvstore.machine import placement as server
 from kvstore.machine.request import Range
@@ -224,7 +224,7 @@ def test_streams_and_housekeeping_are_left_out(traced: Traced) -> None:
 # Scenarios
 
 
-def test_scenarios_belong_to_threads_tasks_and_pipelines(traced: Traced) -> None:
+def test_scenarios_belong_to_threads_tasks_and_batches(traced: Traced) -> None:
     client = traced.client
 
     def named(name: str, key: str) -> None:
@@ -237,17 +237,17 @@ def test_scenarios_belong_to_threads_tasks_and_pipelines(traced: Traced) -> None
         thread.join()
         named("inner", "inner")
         client.put("outer", b"")
-        with client.pipeline() as pipeline:
-            futures = [pipeline.put("pipelined", b"")]
-            with wbkv.scenario("piped"):
-                futures.append(pipeline.put("piped", b""))
+        with client.batch() as batch:
+            futures = [batch.put("batched", b"")]
+            with wbkv.scenario("in batch"):
+                futures.append(batch.put("in batch", b""))
             for future in futures:
                 future.result()
     with pytest.raises(TypeError, match="7"), wbkv.scenario(7):  # type: ignore[arg-type]  # that is the point
         pass
     found = {line["writes"][0]["key"]: line["scenario"] for line in traced.lines()}
     assert found == {
-        "thread": "usual", "inner": "inner", "outer": "outer", "pipelined": "outer", "piped": "piped",
+        "thread": "usual", "inner": "inner", "outer": "outer", "batched": "outer", "in batch": "in batch",
     }  # fmt: skip
 
 
@@ -322,28 +322,28 @@ class Scripted:
         return {name: last[name] for name in TOLD if name in last}
 
 
-def refusal(kind: Told.Kind, *, retryable: bool = False) -> Failure:
-    return Failure(Told(kind=kind, message="so it is", retryable=retryable, same_id=True))
+def refusal(kind: ApiError.Kind, *, retryable: bool = False) -> Failure:
+    return Failure(ApiError(kind=kind, message="so it is", retryable=retryable, same_id=True))
 
 
-LOST = failed(Told.UNAVAILABLE, "it does not answer")
-UNSENT = failed(Told.UNAVAILABLE, "nobody listens", begun=False)
+LOST = failed(ApiError.UNAVAILABLE, "it does not answer")
+UNSENT = failed(ApiError.UNAVAILABLE, "nobody listens", begun=False)
 
 
 @pytest.mark.parametrize(
     ("script", "outcome", "error"),
     [
-        ([refusal(Told.INVALID_REQUEST)], "failed", "InvalidRequest"),
-        ([refusal(Told.LIMIT_EXCEEDED)], "failed", "LimitExceeded"),
-        ([refusal(Told.REQUEST_MISMATCH)], "failed", "RequestMismatch"),
-        ([refusal(Told.OVERLOADED)], "failed", "Unavailable"),
-        ([refusal(Told.REQUEST_EXPIRED)], "failed", "Unavailable"),
+        ([refusal(ApiError.INVALID_REQUEST)], "failed", "InvalidRequest"),
+        ([refusal(ApiError.LIMIT_EXCEEDED)], "failed", "LimitExceeded"),
+        ([refusal(ApiError.REQUEST_MISMATCH)], "failed", "RequestMismatch"),
+        ([refusal(ApiError.OVERLOADED)], "failed", "Unavailable"),
+        ([refusal(ApiError.REQUEST_EXPIRED)], "failed", "Unavailable"),
         ([UNSENT] * 1000, "failed", "Unavailable"),
-        ([refusal(Told.OUTCOME_UNKNOWN)], "unknown", "OutcomeUnknown"),
+        ([refusal(ApiError.OUTCOME_UNKNOWN)], "unknown", "OutcomeUnknown"),
         ([LOST] * 1000, "unknown", "OutcomeUnknown"),
-        ([LOST, refusal(Told.INVALID_REQUEST)], "unknown", "OutcomeUnknown"),
-        ([refusal(Told.INTERNAL)], "unknown", "ServerError"),
-        ([refusal(Told.RESPONSE_TOO_LARGE)], "unknown", "ResponseTooLarge"),
+        ([LOST, refusal(ApiError.INVALID_REQUEST)], "unknown", "OutcomeUnknown"),
+        ([refusal(ApiError.INTERNAL)], "unknown", "ServerError"),
+        ([refusal(ApiError.RESPONSE_TOO_LARGE)], "unknown", "ResponseTooLarge"),
     ],
 )
 def test_a_write_that_fails_is_failed_only_if_it_certainly_is(
@@ -363,7 +363,7 @@ def test_a_write_that_fails_is_failed_only_if_it_certainly_is(
     [
         ([LOST] * 1000, "unknown", "DeadlineExceeded"),
         ([UNSENT] * 1000, "failed", "Unavailable"),
-        ([refusal(Told.COMPACTED)], "failed", "Compacted"),
+        ([refusal(ApiError.COMPACTED)], "failed", "Compacted"),
     ],
 )
 def test_a_read_that_fails(script: list[Failure | None], outcome: str, error: str) -> None:

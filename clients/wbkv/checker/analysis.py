@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wbkv.checker.cycles import Cycle, Layers, Link, name, strongest
+from wbkv.checker.cycles import Cycle, Edge, Layers, name, strongest
 from wbkv.checker.dependencies import (
     BY_DATA,
     BY_PROCESS,
@@ -24,7 +24,7 @@ from wbkv.checker.dependencies import (
 )
 from wbkv.checker.explain import Explainer
 from wbkv.checker.graph import Further, Graph, Integers, Mask, add_process_order, barriers, cyclic, inside
-from wbkv.checker.history import FAIL, OK, UNKNOWN, History, called
+from wbkv.checker.history import FAIL, OK, UNKNOWN, HistoryColumns, called
 from wbkv.checker.model import Model, Recording
 from wbkv.checker.revisions import Claimed, inverted, repeated, revised
 from wbkv.checker.verdict import MODELS, NAMES, Anomaly, Verdict
@@ -49,7 +49,7 @@ def analyse(recording: Recording, wanted: str) -> Verdict:
 
 
 class _Analysis:
-    def __init__(self, history: History, model: Model, wanted: str) -> None:
+    def __init__(self, history: HistoryColumns, model: Model, wanted: str) -> None:
         self._history = history
         self._model = model
         self._wanted = wanted
@@ -74,7 +74,7 @@ class _Analysis:
         self._lost_updates()
         self._search(graph.select(graph.basis != BY_REVISION), present)
         self._revisions(graph, present)
-        strength = {title: place for place, title in enumerate(NAMES)}
+        strength = {title: index for index, title in enumerate(NAMES)}
         self._anomalies.sort(key=lambda anomaly: (strength[anomaly.name], anomaly.transactions))
         concerned = {number for anomaly in self._anomalies for number in anomaly.transactions}
         counts = {
@@ -105,14 +105,14 @@ class _Analysis:
         for key, version, transactions in history.lost:
             self._lost[key, version] = transactions
             one, other = transactions[:2]
-            links = [
-                Link(one, other, RW, key, version, history.writes(other, key)[-1]),
-                Link(other, one, RW, key, version, history.writes(one, key)[-1]),
+            edges = [
+                Edge(one, other, RW, key, version, history.writes(other, key)[-1]),
+                Edge(other, one, RW, key, version, history.writes(one, key)[-1]),
             ]
-            self._add("lost-update", Cycle(tuple(links), len(transactions) - 1))
+            self._add("lost-update", Cycle(tuple(edges), len(transactions) - 1))
 
     def _add(self, title: str, cycle: Cycle) -> None:
-        steps = tuple(self._explainer.step(link) for link in cycle.links)
+        steps = tuple(self._explainer.step(edge) for edge in cycle.edges)
         text = "; ".join(step.text for step in steps)
         transactions = tuple(step.source for step in steps)
         self._anomalies.append(Anomaly(title, f"{text}.", transactions, steps, cycle.alike - 1))
@@ -156,7 +156,7 @@ class _Analysis:
             rest[part] = True
             for cycle in find(within, part):
                 self._name(cycle, suffix)
-                rest[[link.source for link in cycle.links]] = False
+                rest[[edge.source for edge in cycle.edges]] = False
             within = within.within(rest)
             parts += cyclic(within, order(within, rest))
         if parts:
@@ -164,11 +164,11 @@ class _Analysis:
 
     def _name(self, cycle: Cycle, suffix: str) -> None:
         """Report a cycle, unless all that was missed on it was lost: that is reported already."""
-        missed = [link for link in cycle.links if link.kind == RW]
-        if missed and all(link.source in self._lost.get((link.key, link.before), ()) for link in missed):
+        missed = [edge for edge in cycle.edges if edge.kind == RW]
+        if missed and all(edge.source in self._lost.get((edge.key, edge.before), ()) for edge in missed):
             return
-        title = name(cycle.links)
-        if len(cycle.links) == len(missed) == 2 and not suffix:
+        title = name(cycle.edges)
+        if len(cycle.edges) == len(missed) == 2 and not suffix:
             title = "write-skew"
         self._add(suffix if suffix == REVISED else title + suffix, cycle)
 
@@ -183,7 +183,7 @@ class _Analysis:
         order = order[~np.isin(order, [other for _, other in same])]
         for cycle in inverted(history, order):
             self._add(REVISED, cycle)
-            present[[link.source for link in cycle.links]] = False
+            present[[edge.source for edge in cycle.edges]] = False
         graph = graph.select(graph.basis != BY_PROCESS).within(present)
         knots = cyclic(graph)
         self._unravel(graph, knots, strongest, _no_order, REVISED)

@@ -29,7 +29,7 @@ TRIED = 64
 """Paths that are followed, of those that an order closes at once."""
 
 
-class Link(NamedTuple):
+class Edge(NamedTuple):
     """A dependency between two transactions."""
 
     source: int
@@ -45,7 +45,7 @@ class Link(NamedTuple):
 class Cycle:
     """Dependencies that lead back to where they begin, and how many transactions begin one alike."""
 
-    links: tuple[Link, ...]
+    edges: tuple[Edge, ...]
     alike: int = 1
 
 
@@ -58,11 +58,11 @@ def worse(kind: int, path: int) -> int:
     return path
 
 
-def name(links: tuple[Link, ...]) -> str:
+def name(edges: tuple[Edge, ...]) -> str:
     """A cycle's name by its dependencies, without what it rests on."""
-    missed = [link.kind == RW for link in links]
+    missed = [edge.kind == RW for edge in edges]
     if sum(missed) == 0:
-        return "G1c" if any(link.kind == WR for link in links) else "G0"
+        return "G1c" if any(edge.kind == WR for edge in edges) else "G0"
     if sum(missed) == 1:
         return "G-single"
     if not any(one and other for one, other in zip(missed, missed[1:] + missed[:1], strict=True)):
@@ -70,7 +70,7 @@ def name(links: tuple[Link, ...]) -> str:
     return "G2-item"
 
 
-class Links:
+class Edges:
     """The dependencies of a part of the graph, by transaction."""
 
     def __init__(self, graph: Graph) -> None:
@@ -79,24 +79,24 @@ class Links:
         for row, source in enumerate(graph.source.tolist()):
             self._rows.setdefault(source, []).append(row)
 
-    def of(self, transaction: int) -> Iterator[Link]:
+    def of(self, transaction: int) -> Iterator[Edge]:
         """What must come after it."""
         graph = self._graph
         for row in self._rows.get(transaction, ()):
             kind, target = int(graph.kind[row]), int(graph.target[row])
             key, before, basis = int(graph.key[row]), int(graph.before[row]), int(graph.basis[row])
             if target < graph.transactions:
-                yield Link(transaction, target, kind, key, before, int(graph.after[row]), basis)
+                yield Edge(transaction, target, kind, key, before, int(graph.after[row]), basis)
                 continue
             for exit_row in self._rows.get(target, ()):
                 after = int(graph.after[exit_row])
-                yield Link(transaction, int(graph.target[exit_row]), kind, key, before, after, basis)
+                yield Edge(transaction, int(graph.target[exit_row]), kind, key, before, after, basis)
 
 
 def strongest(graph: Graph, component: Integers) -> list[Cycle]:
     """A shortest cycle of the strongest name in the component; `graph` has the edges within."""
-    links = Links(graph)
-    known = {transaction: list(links.of(transaction)) for transaction in component.tolist()}
+    edges = Edges(graph)
+    known = {transaction: list(edges.of(transaction)) for transaction in component.tolist()}
     search = _Search(known, _least_badness(graph))
     for begin in known:
         search.begin(begin)
@@ -115,12 +115,12 @@ def _least_badness(graph: Graph) -> int:
 class _Search:
     """Breadth first, from one transaction after the other, for less bad and then for shorter cycles."""
 
-    def __init__(self, known: dict[int, list[Link]], floor: int) -> None:
+    def __init__(self, known: dict[int, list[Edge]], floor: int) -> None:
         self._known = known
         self._floor = floor
         self._visits = 0
         self._badness = MISSED
-        self.best: tuple[Link, ...] = ()
+        self.best: tuple[Edge, ...] = ()
 
     def is_over(self) -> bool:
         """Whether nothing better can be found, or not for a fair price."""
@@ -128,7 +128,7 @@ class _Search:
 
     def begin(self, begin: int) -> None:
         """Find the ways back to where one begins."""
-        reached: dict[tuple[int, int], tuple[tuple[int, int], Link] | None] = {(begin, WRITES): None}
+        reached: dict[tuple[int, int], tuple[tuple[int, int], Edge] | None] = {(begin, WRITES): None}
         layer = [(begin, WRITES)]
         length = 0
         while layer and not (self._badness == self._floor and 0 < len(self.best) <= length + 1):
@@ -136,25 +136,25 @@ class _Search:
             following: list[tuple[int, int]] = []
             for state in layer:
                 self._visits += len(self._known[state[0]])
-                for link in self._known[state[0]]:
-                    path = worse(link.kind, state[1])
+                for edge in self._known[state[0]]:
+                    path = worse(edge.kind, state[1])
                     if path > self._badness:
                         continue
-                    if link.target == begin:
-                        self._close(reached, state, link, path)
-                    elif (link.target, path) not in reached:
-                        reached[link.target, path] = (state, link)
-                        following.append((link.target, path))
+                    if edge.target == begin:
+                        self._close(reached, state, edge, path)
+                    elif (edge.target, path) not in reached:
+                        reached[edge.target, path] = (state, edge)
+                        following.append((edge.target, path))
             layer = following
 
     def _close(
         self,
-        reached: dict[tuple[int, int], tuple[tuple[int, int], Link] | None],
+        reached: dict[tuple[int, int], tuple[tuple[int, int], Edge] | None],
         state: tuple[int, int],
-        link: Link,
+        edge: Edge,
         badness: int,
     ) -> None:
-        cycle = [link]
+        cycle = [edge]
         back = reached[state]
         while back is not None:
             cycle.append(back[1])
@@ -174,7 +174,7 @@ class Layers:
     def __init__(self, graph: Graph, component: Integers, value: Integers, limit: Integers) -> None:
         self._nodes = np.unique(np.concatenate([component, graph.source, graph.target]))
         self._graph = graph
-        self._links = Links(graph)
+        self._edges = Edges(graph)
         is_transaction: Mask = self._nodes < graph.transactions
         transactions = self._nodes[is_transaction]
         self._limit = np.full(len(self._nodes), -NEVER)
@@ -207,12 +207,12 @@ class Layers:
         on_one: set[int] = set()
         hits = np.flatnonzero(self._layers[-1][path] < self._limit)
         for hit in hits[:TRIED].tolist():
-            links = self._trace(hit, path)
-            links = (*links, Link(links[-1].target, links[0].source, closing))
-            members = {link.source for link in links}
+            edges = self._trace(hit, path)
+            edges = (*edges, Edge(edges[-1].target, edges[0].source, closing))
+            members = {edge.source for edge in edges}
             if on_one.isdisjoint(members):
                 on_one |= members
-                cycles.append(Cycle(links))
+                cycles.append(Cycle(edges))
         return [replace(cycle, alike=len(hits) - len(cycles) + 1) for cycle in cycles[:1]] + cycles[1:]
 
     def _next(self) -> Integers:
@@ -233,20 +233,20 @@ class Layers:
             np.minimum.at(path, self._source[rows], path[self._target[rows]])
         return layer
 
-    def _trace(self, place: int, path: int) -> tuple[Link, ...]:
+    def _trace(self, index: int, path: int) -> tuple[Edge, ...]:
         """Follow a path of the last layer through those before it."""
-        links: list[Link] = []
-        wanted = int(self._layers[-1][path, place])
+        edges: list[Edge] = []
+        wanted = int(self._layers[-1][path, index])
         for layer in reversed(self._layers[:-1]):
-            link, path = self._step(int(self._nodes[place]), path, wanted, layer)
-            links.append(link)
-            place = int(np.searchsorted(self._nodes, link.target))
-        return tuple(links)
+            edge, path = self._step(int(self._nodes[index]), path, wanted, layer)
+            edges.append(edge)
+            index = int(np.searchsorted(self._nodes, edge.target))
+        return tuple(edges)
 
-    def _step(self, transaction: int, path: int, wanted: int, layer: Integers) -> tuple[Link, int]:
-        for link in self._links.of(transaction):
-            place = int(np.searchsorted(self._nodes, link.target))
+    def _step(self, transaction: int, path: int, wanted: int, layer: Integers) -> tuple[Edge, int]:
+        for edge in self._edges.of(transaction):
+            index = int(np.searchsorted(self._nodes, edge.target))
             for before in range(4):
-                if worse(link.kind, before) == path and layer[before, place] == wanted:
-                    return link, before
+                if worse(edge.kind, before) == path and layer[before, index] == wanted:
+                    return edge, before
         raise AssertionError("a layer has a value that no dependency explains")

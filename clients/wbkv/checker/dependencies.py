@@ -19,7 +19,7 @@ BY_DATA, BY_PROCESS, BY_TIME, BY_REVISION = range(4)
 the revisions that the store has given out."""
 
 
-class Entry(NamedTuple):
+class Predecessor(NamedTuple):
     """One that precedes: how, and by which value (its own, or the one it read)."""
 
     kind: int
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
     value: int
 
 
-class Exit(NamedTuple):
+class Successor(NamedTuple):
     """One that follows, by the value it wrote."""
 
     transaction: int
@@ -62,16 +62,24 @@ class Dependencies:
         self.before.append(before)
         self.after.append(after)
 
-    def join(self, entries: Sequence[Entry], exits: Sequence[Exit], key: int, basis: int = BY_DATA) -> None:
-        """All entries precede all exits. Nobody may be among both, except where one side is a single one."""
-        if len(entries) <= 1 or len(exits) <= 1:
-            for kind, source, before in entries:
-                for target, after in exits:
+    def join(
+        self,
+        predecessors: Sequence[Predecessor],
+        successors: Sequence[Successor],
+        key: int,
+        basis: int = BY_DATA,
+    ) -> None:
+        """Add edges from all predecessors to all successors. No transaction may be on both sides, unless
+        one side has a single one.
+        """
+        if len(predecessors) <= 1 or len(successors) <= 1:
+            for kind, source, before in predecessors:
+                for target, after in successors:
                     self.add(kind, source, target, key, before, after, basis)
             return
         joint = self.nodes
         self.nodes += 1
-        for kind, source, before in entries:
+        for kind, source, before in predecessors:
             self.add(kind, source, joint, key, before, -1, basis)
-        for target, after in exits:
+        for target, after in successors:
             self.add(JOINT, joint, target, key, -1, after, basis)

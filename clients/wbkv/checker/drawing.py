@@ -42,23 +42,23 @@ def shorten(text: str, length: int) -> str:
 
 def in_text(verdict: Verdict, anomaly: Anomaly) -> Iterator[str]:
     """A cycle as lines: transactions from top to bottom, and an arrow back."""
-    for place, step in enumerate(anomaly.cycle):
-        rail = "|   " if place else "+-> "
+    for position, step in enumerate(anomaly.cycle):
+        rail = "|   " if position else "+-> "
         yield f"{rail}T{step.source}  {operations(verdict, step.source)}"
         yield f"|    |  {label(step)}"
-        yield "|    v" if place < len(anomaly.cycle) - 1 else "+----+"
+        yield "|    v" if position < len(anomaly.cycle) - 1 else "+----+"
 
 
 def as_dot(verdict: Verdict) -> str:
     """All cycles for Graphviz."""
     lines = ["digraph anomalies {", '  node [shape=box, fontname="monospace"];']
-    for place, anomaly in enumerate(_cycles(verdict)):
-        lines += [f"  subgraph cluster_{place} {{", f"    label={_quoted(anomaly.name)};"]
+    for position, anomaly in enumerate(_cycles(verdict)):
+        lines += [f"  subgraph cluster_{position} {{", f"    label={_quoted(anomaly.name)};"]
         for number in anomaly.transactions:
             text = f"T{number}\n" + "\n".join(verdict.transactions[number].operations)
-            lines.append(f"    a{place}_{number} [label={_quoted(text)}];")
+            lines.append(f"    a{position}_{number} [label={_quoted(text)}];")
         for step in anomaly.cycle:
-            ends = f"a{place}_{step.source} -> a{place}_{step.target}"
+            ends = f"a{position}_{step.source} -> a{position}_{step.target}"
             colour = COLOURS[step.kind]
             lines.append(f"    {ends} [label={_quoted(label(step))}, color={_quoted(colour)}];")
         lines.append("  }")
@@ -93,16 +93,16 @@ def _ring(verdict: Verdict, anomaly: Anomaly, top: float) -> tuple[list[str], fl
     radius = max(70.0, 26.0 * len(steps)) if len(steps) > 2 else 50.0
     centre_x, centre_y = WIDTH / 2, top + 50 + radius + 20
     body = [_text(20, top + 16, f"{anomaly.name}: {meaning(anomaly.name)}", "font-weight='bold'")]
-    places: dict[int, tuple[float, float]] = {}
-    for place, step in enumerate(steps):
-        angle = 2 * math.pi * place / len(steps) - math.pi
-        places[step.source] = (
+    positions: dict[int, tuple[float, float]] = {}
+    for position, step in enumerate(steps):
+        angle = 2 * math.pi * position / len(steps) - math.pi
+        positions[step.source] = (
             centre_x + 2 * max(radius, 75) * math.cos(angle),
             centre_y + radius * math.sin(angle),
         )
     for step in steps:
-        body += _arrow(step, places[step.source], places[step.target])
-    for number, (x, y) in places.items():
+        body += _arrow(step, positions[step.source], positions[step.target])
+    for number, (x, y) in positions.items():
         title = escape("\n".join(verdict.transactions[number].operations))
         name = _text(x, y + 4, f"T{number}", "text-anchor='middle'")
         body.append(
@@ -110,7 +110,7 @@ def _ring(verdict: Verdict, anomaly: Anomaly, top: float) -> tuple[list[str], fl
             f"fill='#f1f3f5' stroke='#343a40'/>{name}</g>"
         )
     y = centre_y + radius + 46
-    for number in places:
+    for number in positions:
         body.append(_text(20, y, f"T{number}: {operations(verdict, number)}"))
         y += 16
     for step in steps:

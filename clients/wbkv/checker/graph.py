@@ -9,7 +9,7 @@ import numpy.typing as npt
 import rustworkx
 
 from wbkv.checker.dependencies import BY_PROCESS, PROCESS, Dependencies
-from wbkv.checker.history import NEVER, NOTHING, OK, History
+from wbkv.checker.history import NEVER, NOTHING, OK, HistoryColumns
 
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -35,7 +35,7 @@ class Graph:
     """When transactions began, and when they were done."""
 
     @classmethod
-    def of(cls, history: History, dependencies: Dependencies) -> Graph:
+    def of(cls, history: HistoryColumns, dependencies: Dependencies) -> Graph:
         """The columns of what was inferred."""
 
         def column(values: object) -> Integers:
@@ -77,7 +77,7 @@ class Graph:
         return self.select(every[self.source] & every[self.target])
 
 
-def add_process_order(history: History, happened: bytearray, to: Dependencies) -> None:
+def add_process_order(history: HistoryColumns, happened: bytearray, to: Dependencies) -> None:
     """A process begins one thing after it knows the last one's outcome."""
     last: dict[int, int] = {}
     for transaction, process in enumerate(history.process):

@@ -56,7 +56,7 @@ class Finding:
     text: str
 
 
-class History:
+class HistoryColumns:
     """Transactions, their operations and the values they are about."""
 
     def __init__(self) -> None:
@@ -157,14 +157,14 @@ class History:
                 self.final[number] = 1
 
     def operations(self, transaction: int) -> range:
-        """The places of its operations."""
+        """The positions of its operations."""
         first = self.first[transaction]
         return range(first, first + self.count[transaction])
 
     def writes(self, transaction: int, key: int) -> list[int]:
         """The values it wrote to the key, in its order."""
         return [
-            self.op_value[place]
-            for place in self.operations(transaction)
-            if self.op_kind[place] == WRITE and self.op_key[place] == key
+            self.op_value[index]
+            for index in self.operations(transaction)
+            if self.op_kind[index] == WRITE and self.op_key[index] == key
         ]

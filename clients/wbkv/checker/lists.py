@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from itertools import pairwise
 
-from wbkv.checker.dependencies import RW, WR, WW, Dependencies, Entry, Exit
+from wbkv.checker.dependencies import RW, WR, WW, Dependencies, Predecessor, Successor
 from wbkv.checker.history import (
     FAIL,
     NOTHING,
@@ -19,7 +19,7 @@ from wbkv.checker.history import (
     UNKNOWN,
     UNSEEN,
     WRITE,
-    History,
+    HistoryColumns,
     HistoryError,
     Operation,
     Scalar,
@@ -35,13 +35,13 @@ class Lists:
     name = "list-append"
     write = "append"
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: HistoryColumns) -> None:
         self._history = history
         self._orders: list[list[Scalar]] = []
         """By key: the longest read."""
-        self._places: list[dict[Scalar, int]] = []
+        self._positions: list[dict[Scalar, int]] = []
         self._seen_by: list[array[int]] = []
-        """By key and place: who saw the element first."""
+        """By key and position: who saw the element first."""
         self._broken: set[int] = set()
         """Keys whose reads contradict each other: nothing follows from them."""
         self._reads: list[tuple[array[int], array[int], bytearray]] = []
@@ -83,9 +83,9 @@ class Lists:
                 history.odd[history.add_operation(READ, key, ODD)] = seen
                 continue
             length = self._place(transaction, key, seen)
-            place = history.add_operation(READ, key, length)
+            position = history.add_operation(READ, key, length)
             if length == ODD:
-                history.odd[place] = seen
+                history.odd[position] = seen
             elif key not in known:
                 outside[key] = length - len(mine)
             known[key] = seen[: len(seen) - len(mine)]
@@ -112,7 +112,9 @@ class Lists:
     def _end(self, transaction: int, last: dict[int, int]) -> None:
         history = self._history
         history.end_writes(transaction, last)
-        if len(last) < sum(history.op_kind[place] == WRITE for place in history.operations(transaction)):
+        if len(last) < sum(
+            history.op_kind[position] == WRITE for position in history.operations(transaction)
+        ):
             for key in last:
                 if len(history.writes(transaction, key)) > 1:
                     self._several.setdefault(key, []).append(transaction)
@@ -123,7 +125,7 @@ class Lists:
         key = self._history.key_number(name)
         if key == len(self._orders):
             self._orders.append([])
-            self._places.append({})
+            self._positions.append({})
             self._seen_by.append(array("q"))
             self._reads.append((array("q"), array("i"), bytearray()))
         return key
@@ -137,9 +139,9 @@ class Lists:
                 return length
         elif order == seen[: len(order)]:
             news = [_scalar(element) for element in seen[len(order) :]]
-            places = self._places[key]
-            if len(set(news)) == len(news) and places.keys().isdisjoint(news):
-                places.update(zip(news, range(len(order), length), strict=True))
+            positions = self._positions[key]
+            if len(set(news)) == len(news) and positions.keys().isdisjoint(news):
+                positions.update(zip(news, range(len(order), length), strict=True))
                 order.extend(news)
                 self._seen_by[key].extend([transaction] * len(news))
                 return length
@@ -149,23 +151,23 @@ class Lists:
     def _reject(self, transaction: int, key: int, seen: list[Scalar]) -> None:
         history = self._history
         name, me = show(history.keys[key]), called(transaction)
-        twice = next((element for place, element in enumerate(seen) if element in seen[:place]), None)
+        twice = next((element for position, element in enumerate(seen) if element in seen[:position]), None)
         if twice is not None:
             text = f"{me} read {show(seen)} from {name}, which has {show(twice)} more than once"
             history.find("duplicate-elements", text, transaction)
             return
         order = self._orders[key]
-        place = next(place for place, element in enumerate(seen) if order[place] != element)
-        other = self._seen_by[key][place]
+        position = next(position for position, element in enumerate(seen) if order[position] != element)
+        other = self._seen_by[key][position]
         self._broken.add(key)
         text = (
             f"{me} read {show(seen)} from {name}, but {called(other)} read {show(order)}: "
-            f"at place {place + 1} stands {show(seen[place])} or {show(order[place])}"
+            f"at position {position + 1} stands {show(seen[position])} or {show(order[position])}"
         )
         history.find("incompatible-order", text, transaction, other)
 
     def infer(self, dependencies: Dependencies) -> bytearray:
-        """Draw all conclusions. Returns which transactions took place."""
+        """Draw all conclusions. Returns which transactions were executed."""
         history = self._history
         happened = bytearray(status == OK for status in history.status)
         versions = [self._versions(key, happened) for key in range(len(self._orders))]
@@ -179,14 +181,14 @@ class Lists:
         return happened
 
     def _versions(self, key: int, happened: bytearray) -> list[int]:
-        """By place: the value's number, or NOTHING where its writer did not write it."""
+        """By position: the value's number, or NOTHING where its writer did not write it."""
         history = self._history
         numbers = history.numbers[key]
         chain: list[int] = []
-        for place, element in enumerate(self._orders[key]):
+        for position, element in enumerate(self._orders[key]):
             number = history.value_number(key, element) if element not in numbers else numbers[element]
             writer = history.writer[number]
-            reader = self._seen_by[key][place]
+            reader = self._seen_by[key][position]
             if writer != NOTHING and history.status[writer] != FAIL:
                 if history.status[writer] == UNKNOWN:
                     happened[writer] = 1
@@ -207,10 +209,10 @@ class Lists:
         highest, missing = -1, None
         for number in history.writes(transaction, key):
             element = history.values[number]
-            place = self._places[key].get(element)
-            if place is not None and (missing is not None or place < highest):
+            position = self._positions[key].get(element)
+            if position is not None and (missing is not None or position < highest):
                 self._broken.add(key)
-                reader = self._seen_by[key][place]
+                reader = self._seen_by[key][position]
                 own = show([history.values[number] for number in history.writes(transaction, key)])
                 text = (
                     f"{called(transaction)} appended {own} to {show(history.keys[key])} in this order, "
@@ -218,38 +220,38 @@ class Lists:
                 )
                 history.find("incompatible-order", text, transaction, reader)
                 return
-            if place is None:
+            if position is None:
                 missing = element
             else:
-                highest = place
+                highest = position
 
-    def _infer_key(self, key: int, places: list[int], happened: bytearray, to: Dependencies) -> None:
+    def _infer_key(self, key: int, positions: list[int], happened: bytearray, to: Dependencies) -> None:
         history = self._history
         writer = history.writer
-        chain = [number for number in places if number != NOTHING]
+        chain = [number for number in positions if number != NOTHING]
         before = [0]
         """By length of a read: how many of the chain's versions it has seen."""
-        for number in places:
+        for number in positions:
             before.append(before[-1] + (number != NOTHING))
         updates = Updates()
         reads: list[tuple[int, int]] = []
         for transaction, length, appends in zip(*self._reads[key], strict=True):
-            if self._is_spoiled(transaction, key, length, places, appends):
+            if self._is_spoiled(transaction, key, length, positions, appends):
                 continue
             version = before[length]
             reads.append((transaction, version))
             if appends:
                 updates.add(chain[version - 1] if version else NOTHING, transaction)
         unread: dict[int, list[int]] = {}
-        places_of = self._places[key]
-        if len(history.numbers[key]) > len(places_of):
+        positions_of = self._positions[key]
+        if len(history.numbers[key]) > len(positions_of):
             for element, number in history.numbers[key].items():
-                if element not in places_of and writer[number] != NOTHING and happened[writer[number]]:
+                if element not in positions_of and writer[number] != NOTHING and happened[writer[number]]:
                     unread.setdefault(writer[number], []).append(number)
         self._extend(chain, unread, updates)
         for earlier, later in pairwise(chain):
             to.add(WW, writer[earlier], writer[later], key, earlier, later)
-        entries = [Entry(WW, writer[chain[-1]], chain[-1])] if chain else []
+        predecessors = [Predecessor(WW, writer[chain[-1]], chain[-1])] if chain else []
         for transaction, version in reads:
             seen = chain[version - 1] if version else NOTHING
             if version:
@@ -257,9 +259,9 @@ class Lists:
             if version < len(chain):
                 to.add(RW, transaction, writer[chain[version]], key, seen, chain[version])
             else:
-                entries.append(Entry(RW, transaction, seen))
-        exits = [Exit(transaction, numbers[0]) for transaction, numbers in unread.items()]
-        to.join(entries, exits, key)
+                predecessors.append(Predecessor(RW, transaction, seen))
+        successors = [Successor(transaction, numbers[0]) for transaction, numbers in unread.items()]
+        to.join(predecessors, successors, key)
         updates.report(history, key)
 
     def _extend(self, chain: list[int], unread: dict[int, list[int]], updates: Updates) -> None:
@@ -271,18 +273,20 @@ class Lists:
                 chain += unread.pop(transaction)
                 return
 
-    def _is_spoiled(self, transaction: int, key: int, length: int, places: list[int], appends: int) -> bool:
+    def _is_spoiled(
+        self, transaction: int, key: int, length: int, positions: list[int], appends: int
+    ) -> bool:
         """Whether a read shows what no serial execution shows, whatever the order: it is reported at once."""
         history = self._history
         name, me = show(history.keys[key]), called(transaction)
         if appends:
             for number in history.writes(transaction, key):
-                if self._places[key].get(history.values[number], length) < length:
+                if self._positions[key].get(history.values[number], length) < length:
                     element = show(history.values[number])
                     text = f"{me} read {element} from {name} before it appended that itself"
                     history.find("internal", text, transaction)
                     return True
-        number = places[length - 1] if length else NOTHING
+        number = positions[length - 1] if length else NOTHING
         if number == NOTHING or history.final[number]:
             return False
         writer = history.writer[number]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wbkv.checker.dependencies import Dependencies
-from wbkv.checker.history import History, Operation
+from wbkv.checker.history import HistoryColumns, Operation
 
 
 class Model(Protocol):
@@ -25,12 +25,12 @@ class Model(Protocol):
         """What a read saw."""
 
     def infer(self, dependencies: Dependencies) -> bytearray:
-        """Draw all conclusions. Returns which transactions took place."""
+        """Draw all conclusions. Returns which transactions were executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
     """A history as it was read, and its kind."""
 
-    history: History
+    history: HistoryColumns
     model: Model

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable
 from typing import BinaryIO
 
-from wbkv.checker.history import FAIL, OK, UNKNOWN, History, HistoryError, Operation
+from wbkv.checker.history import FAIL, OK, UNKNOWN, HistoryColumns, HistoryError, Operation
 from wbkv.checker.lists import Lists
 from wbkv.checker.model import Recording
 from wbkv.checker.registers import Registers
@@ -66,7 +66,7 @@ class _Reader:
     """Matches invocations with outcomes, and finds out what kind of history it is."""
 
     def __init__(self) -> None:
-        self.history = History()
+        self.history = HistoryColumns()
         self._model: Lists | Registers | None = None
         self._open: dict[int, tuple[int, list[Operation]]] = {}
         """By process: the transaction that is under way."""

@@ -16,7 +16,7 @@ from array import array
 from bisect import bisect_right
 from itertools import pairwise
 
-from wbkv.checker.dependencies import BY_REVISION, BY_TIME, RW, WR, WW, Dependencies, Entry, Exit
+from wbkv.checker.dependencies import BY_REVISION, BY_TIME, RW, WR, WW, Dependencies, Predecessor, Successor
 from wbkv.checker.history import (
     FAIL,
     NEVER,
@@ -27,7 +27,7 @@ from wbkv.checker.history import (
     UNKNOWN,
     UNSEEN,
     WRITE,
-    History,
+    HistoryColumns,
     HistoryError,
     Operation,
     Scalar,
@@ -43,7 +43,7 @@ class Registers:
     name = "register"
     write = "w"
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: HistoryColumns) -> None:
         self._history = history
         self._reads: list[tuple[array[int], array[int], bytearray]] = []
         """By key: what was read of others' writes, as transactions, values, and whether they also write."""
@@ -103,7 +103,7 @@ class Registers:
         return key
 
     def infer(self, dependencies: Dependencies) -> bytearray:
-        """Draw all conclusions. Returns which transactions took place."""
+        """Draw all conclusions. Returns which transactions were executed."""
         history = self._history
         happened = bytearray(status == OK for status in history.status)
         found = []
@@ -151,7 +151,7 @@ class _Key:
 
     def __init__(
         self,
-        history: History,
+        history: HistoryColumns,
         key: int,
         readers: dict[int, list[int]],
         updates: Updates,
@@ -189,19 +189,19 @@ class _Key:
                 for transaction in transactions:
                     to.add(WR, writer[version], transaction, key, version, NOTHING)
         for version, following in self._next.items():
-            to.join(self._entries(version), [Exit(writer[following], following)], key)
-        heads = [Exit(writer[block[0]], block[0]) for block in self._blocks]
-        to.join(self._entries(self._first[-1]), heads, key)
+            to.join(self._predecessors(version), [Successor(writer[following], following)], key)
+        heads = [Successor(writer[block[0]], block[0]) for block in self._blocks]
+        to.join(self._predecessors(self._first[-1]), heads, key)
         if len(self._blocks) > 1:
             self._infer_by_time(to)
         self._infer_by_revision(to)
 
-    def _entries(self, version: int) -> list[Entry]:
+    def _predecessors(self, version: int) -> list[Predecessor]:
         """Those who precede whatever follows the version: who wrote it, and who read it."""
-        entries = [Entry(RW, reader, version) for reader in self._readers.get(version, ())]
+        predecessors = [Predecessor(RW, reader, version) for reader in self._readers.get(version, ())]
         if version != NOTHING:
-            entries.append(Entry(WW, self._history.writer[version], version))
-        return entries
+            predecessors.append(Predecessor(WW, self._history.writer[version], version))
+        return predecessors
 
     def _infer_by_time(self, to: Dependencies) -> None:
         """A block precedes another if somebody was done with it before somebody began who knew the other.
@@ -214,10 +214,10 @@ class _Key:
         by_start = sorted(range(len(zones)), key=lambda index: zones[index][0])
         starts = [zones[index][0] for index in by_start]
         for index, (start, end) in enumerate(zones):
-            exits: list[Exit] = []
+            successors: list[Successor] = []
             bound = NEVER
-            for place in range(bisect_right(starts, end), len(by_start)):
-                other = by_start[place]
+            for position in range(bisect_right(starts, end), len(by_start)):
+                other = by_start[position]
                 other_start, other_end = zones[other]
                 if other_start > bound:
                     break
@@ -225,9 +225,9 @@ class _Key:
                     continue
                 bound = min(bound, other_end)
                 head = self._blocks[other][0]
-                exits.append(Exit(self._history.writer[head], head))
-            if exits:
-                to.join(self._entries(self._blocks[index][-1]), exits, self._key, BY_TIME)
+                successors.append(Successor(self._history.writer[head], head))
+            if successors:
+                to.join(self._predecessors(self._blocks[index][-1]), successors, self._key, BY_TIME)
 
     def _infer_by_revision(self, to: Dependencies) -> None:
         """Versions with a revision, in its order."""
@@ -236,7 +236,7 @@ class _Key:
             (revision[t], t, version) for t, version in self._final.items() if revision[t] != NOTHING
         )
         for (_, _, version), (_, transaction, following) in pairwise(known):
-            to.join(self._entries(version), [Exit(transaction, following)], self._key, BY_REVISION)
+            to.join(self._predecessors(version), [Successor(transaction, following)], self._key, BY_REVISION)
 
     def _zone(self, block: list[int]) -> tuple[int, int]:
         """When the last began, and when the first was done, of those who read or wrote the block."""

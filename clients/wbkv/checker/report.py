@@ -10,7 +10,7 @@ from wbkv.checker.drawing import TEXT, in_text, shorten
 from wbkv.checker.verdict import Anomaly, Verdict, meaning
 
 SHOWN = 3
-"""Anomalies of one name that are told in full."""
+"""Anomalies of one name that are reported in full."""
 
 
 def as_json(verdict: Verdict) -> str:
@@ -46,13 +46,13 @@ def as_text(verdict: Verdict) -> Iterator[str]:
     width = max(map(len, names))
     for name, count in names.items():
         yield f"  {name:{width}}  {count:5,}  {meaning(name)}"
-    told: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for anomaly in verdict.anomalies:
-        told[anomaly.name] = told.get(anomaly.name, 0) + 1
-        if told[anomaly.name] <= SHOWN:
+        counts[anomaly.name] = counts.get(anomaly.name, 0) + 1
+        if counts[anomaly.name] <= SHOWN:
             yield ""
             yield from _anomaly(verdict, anomaly)
-        elif told[anomaly.name] == SHOWN + 1:
+        elif counts[anomaly.name] == SHOWN + 1:
             yield f"\n{anomaly.name}: and {names[anomaly.name] - SHOWN:,} more; --json has them all"
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from wbkv.checker.cycles import Cycle, Layers, Link
+from wbkv.checker.cycles import Cycle, Edge, Layers
 from wbkv.checker.dependencies import REALTIME, REVISION
 from wbkv.checker.graph import Further, Graph, Integers, Mask
-from wbkv.checker.history import NEVER, NOTHING, History
+from wbkv.checker.history import NEVER, NOTHING, HistoryColumns
 
 
-def revised(history: History, present: Mask) -> Integers:
+def revised(history: HistoryColumns, present: Mask) -> Integers:
     """The transactions that wrote and have a revision, in its order."""
     revisions = np.array(history.revision, dtype=np.int64)
     writers = np.array(history.writer, dtype=np.int64)
@@ -24,21 +24,21 @@ def revised(history: History, present: Mask) -> Integers:
     return order[np.argsort(revisions[order], kind="stable")]
 
 
-def repeated(history: History, order: Integers) -> list[tuple[int, int]]:
+def repeated(history: HistoryColumns, order: Integers) -> list[tuple[int, int]]:
     """Transactions with the same revision."""
     revisions = np.array(history.revision, dtype=np.int64)[order]
     again = np.flatnonzero(np.diff(revisions) == 0)
     return list(zip(order[again].tolist(), order[again + 1].tolist(), strict=True))
 
 
-def inverted(history: History, order: Integers) -> list[Cycle]:
+def inverted(history: HistoryColumns, order: Integers) -> list[Cycle]:
     """For each key that has some: a write that was done before one of a lower revision began."""
     writers = np.array(history.writer, dtype=np.int64)
-    place = np.full(len(history), NOTHING)
-    place[order] = np.arange(len(order))
-    values = np.flatnonzero((writers != NOTHING) & (place[writers] != NOTHING))
+    position = np.full(len(history), NOTHING)
+    position[order] = np.arange(len(order))
+    values = np.flatnonzero((writers != NOTHING) & (position[writers] != NOTHING))
     keys = np.array(history.value_key, dtype=np.int64)
-    values = values[np.lexsort((place[writers[values]], keys[values]))]
+    values = values[np.lexsort((position[writers[values]], keys[values]))]
     found: list[Cycle] = []
     key, first_done, known = NOTHING, NOTHING, False
     # From the highest revision of a key down: who was done first, of those above?
@@ -48,7 +48,7 @@ def inverted(history: History, order: Integers) -> list[Cycle]:
             key, first_done, known = history.value_key[value], writer, False
         elif not known and history.end[first_done] < history.start[writer]:
             known = True
-            found.append(Cycle((Link(first_done, writer, REALTIME), Link(writer, first_done, REVISION))))
+            found.append(Cycle((Edge(first_done, writer, REALTIME), Edge(writer, first_done, REVISION))))
         elif history.end[writer] < history.end[first_done]:
             first_done = writer
     return found
@@ -57,7 +57,7 @@ def inverted(history: History, order: Integers) -> list[Cycle]:
 class Claimed:
     """The order of revisions, as one that dependencies may contradict."""
 
-    def __init__(self, history: History, order: Integers) -> None:
+    def __init__(self, history: HistoryColumns, order: Integers) -> None:
         revisions = np.array(history.revision, dtype=np.int64)
         self._order = order
         self._value, self._limit = np.full(len(history), NEVER), np.full(len(history), -NEVER)

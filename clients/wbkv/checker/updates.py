@@ -5,7 +5,7 @@ Whatever the order of versions, one of them must have come between the other's r
 
 from __future__ import annotations
 
-from wbkv.checker.history import History
+from wbkv.checker.history import HistoryColumns
 
 
 class Updates:
@@ -26,7 +26,7 @@ class Updates:
         """The versions that were replaced, each with one who did it."""
         return [(version, transactions[0]) for version, transactions in self._by_version.items()]
 
-    def report(self, history: History, key: int) -> None:
+    def report(self, history: HistoryColumns, key: int) -> None:
         """Note what was lost."""
         for version, transactions in self._by_version.items():
             if len(transactions) > 1:

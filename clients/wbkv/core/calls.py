@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from google.protobuf.message import Message
 from wbkv_proto.v1 import cluster_pb2 as cluster
 from wbkv_proto.v1 import kv_pb2 as kv
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 from wbkv.core.effects import TOPOLOGY, Ask, Failure, Method, Plan, Wait
 from wbkv.core.forks import at_fork
@@ -29,7 +29,7 @@ from wbkv.errors import (
     Unavailable,
     error_of,
 )
-from wbkv.trace import Trace
+from wbkv.record.trace import Trace
 
 PATIENCE_S: Final = 2.0
 """How long a node may be silent before another is asked too; twice that the next time, and so on."""
@@ -110,7 +110,7 @@ class Calls:
         elif self.router.learn(answer):
             self._learning_until = 0.0
         else:
-            self.router.failed(address, Told(), gone=True)  # the address is another cluster's now
+            self.router.failed(address, ApiError(), gone=True)  # the address is another cluster's now
 
     # Calls
 
@@ -169,11 +169,11 @@ class Calls:
                     header = answer.header
                     self.saw(header.transaction_revision or header.revision)
                     return answer
-                told = answer.error
-                if not told.retryable:
-                    raise _refused(told, unsure=unsure, named=writes and signed is None)
-                unsure = unsure or (writes and answer.begun and told.same_id)
-                router.failed(address, told, gone=_is_gone(answer, limit_s, patience_s))
+                error = answer.error
+                if not error.retryable:
+                    raise _refused(error, unsure=unsure, named=writes and signed is None)
+                unsure = unsure or (writes and answer.begun and error.same_id)
+                router.failed(address, error, gone=_is_gone(answer, limit_s, patience_s))
                 tried.append(address)
                 left = yield from self._pause(len(tried), deadline)
                 if left <= 0:
@@ -205,7 +205,7 @@ def time_of(asked_s: float | None, usual_s: float) -> float:
 
 def _is_gone(failure: Failure, limit_s: float, patience_s: float) -> bool:
     """Whether it is better to ask others for a while: not if the caller only had no time."""
-    return not failure.heard and (failure.error.kind != Told.DEADLINE_PASSED or limit_s >= patience_s)
+    return not failure.heard and (failure.error.kind != ApiError.DEADLINE_PASSED or limit_s >= patience_s)
 
 
 def backoff(tries: int) -> float:
@@ -226,17 +226,17 @@ def _checked(named: RequestId) -> kv.RequestId:
     return kv.RequestId(client=client, sequence=sequence, ack_below=1, deadline=deadline)
 
 
-def _refused(told: Told, *, unsure: bool, named: bool) -> Error:
+def _refused(error: ApiError, *, unsure: bool, named: bool) -> Error:
     """A refusal is about this attempt: one before it may have been executed all the same."""
-    if named and told.kind == Told.REQUEST_EXPIRED:
-        return RequestExpired(f"not executed now: {told.message}")
-    if named and told.kind == Told.REQUEST_MISMATCH:
-        return RequestMismatch(told.message)
-    if unsure and told.kind not in (Told.RESPONSE_TOO_LARGE, Told.INTERNAL):
-        return OutcomeUnknown(f"an attempt without an answer may have been executed; {told.message}")
-    if told.kind in (Told.REQUEST_EXPIRED, Told.REQUEST_FORGOTTEN):
-        return Unavailable(f"not executed: {told.message}")
-    return error_of(told)
+    if named and error.kind == ApiError.REQUEST_EXPIRED:
+        return RequestExpired(f"not executed now: {error.message}")
+    if named and error.kind == ApiError.REQUEST_MISMATCH:
+        return RequestMismatch(error.message)
+    if unsure and error.kind not in (ApiError.RESPONSE_TOO_LARGE, ApiError.INTERNAL):
+        return OutcomeUnknown(f"an attempt without an answer may have been executed; {error.message}")
+    if error.kind in (ApiError.REQUEST_EXPIRED, ApiError.REQUEST_FORGOTTEN):
+        return Unavailable(f"not executed: {error.message}")
+    return error_of(error)
 
 
 def out_of_time(last: Failure, timeout_s: float, tried: list[str], *, unsure: bool = False) -> Error:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from google.protobuf.message import Message
 from wbkv_proto.v1 import cluster_pb2 as cluster
 from wbkv_proto.v1 import kv_pb2 as kv
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Wait(NamedTuple):
     seconds: float
 
 
-class Stream(Protocol):
+class ReplyStream(Protocol):
     """Messages that come one after the other."""
 
     def cancel(self) -> None:
@@ -75,7 +75,7 @@ class Stream(Protocol):
 
 
 class Open(NamedTuple):
-    """Begin a stream, and come back with a `Stream`. Failures come with its first message."""
+    """Begin a stream, and come back with a `ReplyStream`. Failures come with its first message."""
 
     address: str
     method: Method
@@ -85,7 +85,7 @@ class Open(NamedTuple):
 class Next(NamedTuple):
     """Come back with a stream's next message, None at its end, or a `Failure`."""
 
-    stream: Stream
+    stream: ReplyStream
     timeout_s: float
 
 
@@ -98,7 +98,7 @@ class Emit(NamedTuple):
 class Failure(NamedTuple):
     """A request was not answered, or refused."""
 
-    error: Told
+    error: ApiError
     begun: bool = True
     """Whether it may have reached the node."""
     heard: bool = True
@@ -109,9 +109,9 @@ Effect: TypeAlias = Ask | Wait | Open | Next | Emit
 Plan: TypeAlias = Generator[Effect, Any, T]
 
 
-def failed(kind: Told.Kind, message: str, *, begun: bool = True) -> Failure:
+def failed(kind: ApiError.Kind, message: str, *, begun: bool = True) -> Failure:
     """A failure that no node has told of, and that may have another outcome when tried again."""
-    return Failure(Told(kind=kind, message=message, retryable=True, same_id=True), begun, heard=False)
+    return Failure(ApiError(kind=kind, message=message, retryable=True, same_id=True), begun, heard=False)
 
 
 def mapped(plan: Plan[None], change: Callable[[Any], Any]) -> Plan[None]:

@@ -12,8 +12,8 @@ from wbkv.core.effects import Plan
 from wbkv.core.requests import Requests, again
 from wbkv.data import Consistency, Entry, Failed, Key, KeyRange, RequestId, TxnResult, V, W, key_bytes
 from wbkv.errors import Error, InvalidRequest
-from wbkv.history import Begun, History, Step, text_of
 from wbkv.operations import Condition, Operation, Put, Result, delete
+from wbkv.record.history import History, OpenTransaction, Step, text_of
 
 
 def requests_of(
@@ -28,7 +28,7 @@ def requests_of(
 
 
 class Recorded(Requests[V]):
-    """What is recorded, and how, is said in `wbkv.history`."""
+    """What is recorded, and how, is said in `wbkv.record.history`."""
 
     def __init__(self, calls: Calls, codec: Codec[V], consistency: Consistency, history: History) -> None:
         super().__init__(calls, codec, consistency)
@@ -81,10 +81,10 @@ class Recorded(Requests[V]):
     def _is_strict(self, revision: int, consistency: Consistency | None) -> bool:
         return not revision and self._level(consistency, revision)[0] == kv.STRICT
 
-    def _begin_reads(self, keys: Iterable[Key]) -> Begun:
+    def _begin_reads(self, keys: Iterable[Key]) -> OpenTransaction:
         return self._history.begin([("r", text_of(key_bytes(key)), None) for key in keys])
 
-    def _end_reads(self, begun: Begun, found: Iterable[Entry[V] | None]) -> None:
+    def _end_reads(self, begun: OpenTransaction, found: Iterable[Entry[V] | None]) -> None:
         steps = [self._read(step, entry) for step, entry in zip(begun.steps, found, strict=True)]
         self._history.executed(begun, steps, 0)
 
@@ -187,7 +187,7 @@ class Recorded(Requests[V]):
             for operation in operations
         ]
 
-    def _begin_branch(self, branch: Sequence[Sequence[Step]]) -> Begun | None:
+    def _begin_branch(self, branch: Sequence[Sequence[Step]]) -> OpenTransaction | None:
         steps = [step for part in branch for step in part]
         return self._history.begin(steps) if steps else None
 

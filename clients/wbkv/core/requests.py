@@ -361,6 +361,11 @@ class Requests(Generic[V]):
         return found
 
 
+def keys_of(page: streams.Page) -> list[bytes]:
+    """The keys of a page."""
+    return [entry.key for entry in page.entries]
+
+
 def columns_of(page: streams.Page) -> list[Columns]:
     """A page's entries in columns; none if it has none."""
     found = page.columns

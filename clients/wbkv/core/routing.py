@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 
 from wbkv_proto.v1 import cluster_pb2 as cluster
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 from wbkv.data import KeyRange, Partition, Topology, prefix
 from wbkv.errors import Unavailable
@@ -52,7 +52,7 @@ def endpoints_of(endpoints: str | Iterable[str] | None) -> tuple[str, ...]:
     return found
 
 
-_BUSY: Final = frozenset({Told.OVERLOADED, Told.WINDOW_FULL})
+_BUSY: Final = frozenset({ApiError.OVERLOADED, ApiError.WINDOW_FULL})
 """Failures that have nothing to do with who leads."""
 
 
@@ -116,15 +116,15 @@ class Router:
         """Whether the map should be asked for."""
         return time.monotonic() - self._learned_at > (AGAIN_S if self.stale else REFRESH_S)
 
-    def learn(self, told: cluster.TopologyResponse) -> bool:
+    def learn(self, map_: cluster.TopologyResponse) -> bool:
         """What a node says of the cluster. False if it is another one: its map is none for us."""
-        name = told.header.cluster
+        name = map_.header.cluster
         if self.topology is not None and self.topology.cluster != name:
             return False
-        nodes = {node.name: node.address for node in told.nodes}
-        partitions = tuple(Partition(p.id, p.leader or None, tuple(p.members)) for p in told.partitions)
-        limits = {field.name: value for field, value in told.limits.ListFields()}
-        placement = told.placement
+        nodes = {node.name: node.address for node in map_.nodes}
+        partitions = tuple(Partition(p.id, p.leader or None, tuple(p.members)) for p in map_.partitions)
+        limits = {field.name: value for field, value in map_.limits.ListFields()}
+        placement = map_.placement
         hashed = placement.scheme == cluster.Placement.HASHED
         starts, owners = tuple(placement.starts), tuple(placement.owners)
         self.placement = Placement(hashed, starts, owners) if owners else None
@@ -140,8 +140,8 @@ class Router:
             # What any node can do should not all be done by the first.
             self._addresses = tuple(random.sample(list(addresses), len(addresses)))
         self.topology = Topology(name, nodes, partitions, limits)
-        self.request_bytes = (told.limits.message_bytes or sys.maxsize) - ENVELOPE_BYTES
-        self._key_bytes = told.limits.key_bytes or sys.maxsize
+        self.request_bytes = (map_.limits.message_bytes or sys.maxsize) - ENVELOPE_BYTES
+        self._key_bytes = map_.limits.key_bytes or sys.maxsize
         self._learned_at = time.monotonic()
         self.stale = False
         return True
@@ -175,7 +175,7 @@ class Router:
         fresh = [address for address in ranked if address not in asked]
         return fresh[0] if fresh else ranked[tries % len(ranked)]
 
-    def failed(self, address: str, error: Told, *, gone: bool) -> None:
+    def failed(self, address: str, error: ApiError, *, gone: bool) -> None:
         """A node could not do it: it may know who can, or be gone."""
         if error.kind not in _BUSY:
             self.stale = True

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from wbkv_proto.v1 import kv_pb2 as kv
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 from wbkv.core.calls import PATIENCE_S, Calls, backoff, out_of_time
-from wbkv.core.effects import SCAN, WATCH, Emit, Failure, Next, Open, Plan, Stream, Wait, failed
+from wbkv.core.effects import SCAN, WATCH, Emit, Failure, Next, Open, Plan, ReplyStream, Wait, failed
 from wbkv.data import KeyRange
 from wbkv.errors import error_of
 
@@ -92,7 +92,7 @@ def scan(calls: Calls, request: kv.ScanRequest, asked: KeyRange, timeout_s: floa
     while True:
         request.range.CopyFrom(KeyRange(start, end).message())
         request.limit = limit - seen if limit else 0
-        stream: Stream = yield Open(attempts.address(), SCAN, request)
+        stream: ReplyStream = yield Open(attempts.address(), SCAN, request)
         try:
             while True:
                 page: Any = yield Next(stream, attempts.wait_s())
@@ -148,22 +148,22 @@ def watch(calls: Calls, request: kv.WatchRequest, timeout_s: float) -> Plan[None
     while True:
         begun: list[kv.Event] = []
         """Of a transaction that did not fit into one message."""
-        stream: Stream = yield Open(attempts.address(), WATCH, request)
+        stream: ReplyStream = yield Open(attempts.address(), WATCH, request)
         wait_s = attempts.wait_s()
         try:
             while True:
-                told: Any = yield Next(stream, wait_s)
-                if told is None:
-                    told = failed(Told.UNAVAILABLE, "the node ended the watch")
-                if type(told) is Failure:
+                reply: Any = yield Next(stream, wait_s)
+                if reply is None:
+                    reply = failed(ApiError.UNAVAILABLE, "the node ended the watch")
+                if type(reply) is Failure:
                     break
                 changes: list[tuple[int, Sequence[kv.Event]]] = []
-                for change in told.transactions:
+                for change in reply.transactions:
                     begun += change.events
                     if not change.continued:
                         changes.append((change.revision, begun))
                         begun = []
-                request.after = max(request.after, told.revision)
+                request.after = max(request.after, reply.revision)
                 calls.saw(request.after)
                 attempts.went_on()
                 wait_s = SILENCE_S
@@ -172,4 +172,4 @@ def watch(calls: Calls, request: kv.WatchRequest, timeout_s: float) -> Plan[None
                     return
         finally:
             stream.cancel()
-        yield from attempts.failed(told)
+        yield from attempts.failed(reply)

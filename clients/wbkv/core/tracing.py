@@ -1,4 +1,4 @@
-"""Calls that are traced: what a request and its answer say of the order. See `wbkv.trace`."""
+"""Calls that are traced: what a request and its answer say of the order. See `wbkv.record.trace`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from wbkv.core.effects import DELETE, GET, PUT, TXN, Ask, Method, Plan
 from wbkv.core.routing import Router
 from wbkv.data import KeyRange, prefix
 from wbkv.errors import Compacted, DeadlineExceeded, Error, InvalidRequest, RequestMismatch
-from wbkv.history import text_of
-from wbkv.trace import Trace
+from wbkv.record.history import text_of
+from wbkv.record.trace import Trace
 
 _json_of: Final = json.JSONEncoder().encode
 
 
 def traced(trace: Trace, router: Router, plan: Plan[Any], method: Method, request: Any) -> Plan[Any]:
-    """A call, which the trace is told of when it has ended, however it ends."""
+    """A call, which the trace is line_end of when it has ended, however it ends."""
     kind = _KINDS.get(method.name)
     if kind is None:
         return (yield from plan)
@@ -90,8 +90,8 @@ class _Facts:
         return found + [_write(keys, removed=True) for keys in self.removed]
 
 
-class _Call:
-    """A request, and how its line ends: see `wbkv.trace.Asked`."""
+class _TracedRequest:
+    """A request, and how its line ends: see `wbkv.record.trace.TracedRequest`."""
 
     __slots__ = ("_request", "_router")
 
@@ -99,12 +99,12 @@ class _Call:
         self._request = request
         self._router = router
 
-    def told(self, outcome: str, answer: Any) -> str:
+    def line_end(self, outcome: str, answer: Any) -> str:
         """The rest of the line: from the request's id on."""
         raise NotImplementedError
 
-    def _tell(
-        self, targets: Iterable[bytes | KeyRange], place: str, reads: Iterable[str], writes: Iterable[str]
+    def _line_end(
+        self, targets: Iterable[bytes | KeyRange], position: str, reads: Iterable[str], writes: Iterable[str]
     ) -> str:
         """All of it: what the request touches; where it is; what it has read and written."""
         request, placement = self._request, self._router.placement
@@ -121,48 +121,50 @@ class _Call:
                     assert isinstance(target, KeyRange)
                     partitions |= placement.partitions_of(target)
             begin += f',"partitions":{sorted(partitions)}'
-        return f'{begin}{place},"reads":[{",".join(reads)}],"writes":[{",".join(writes)}]'
+        return f'{begin}{position},"reads":[{",".join(reads)}],"writes":[{",".join(writes)}]'
 
 
-class _Get(_Call):
+class _Get(_TracedRequest):
     __slots__ = ()
 
-    def told(self, outcome: str, answer: kv.GetResponse | None) -> str:
+    def line_end(self, outcome: str, answer: kv.GetResponse | None) -> str:
         request = self._request
         key = request.key
         if answer is None:
-            return self._tell((key,), "", (), ())
-        place = _place(answer.header, request)
-        return self._tell((key,), place, (_read(key, answer.entry.mod_revision),), ())
+            return self._line_end((key,), "", (), ())
+        position = _position(answer.header, request)
+        return self._line_end((key,), position, (_read(key, answer.entry.mod_revision),), ())
 
 
-class _Put(_Call):
+class _Put(_TracedRequest):
     __slots__ = ()
 
-    def told(self, outcome: str, answer: kv.PutResponse | None) -> str:
+    def line_end(self, outcome: str, answer: kv.PutResponse | None) -> str:
         key = self._request.key
-        place = "" if answer is None else _own_place(answer.header)
-        return self._tell((key,), place, (), () if outcome == "failed" else (_write(key, removed=False),))
+        position = "" if answer is None else _own_position(answer.header)
+        return self._line_end(
+            (key,), position, (), () if outcome == "failed" else (_write(key, removed=False),)
+        )
 
 
-class _Delete(_Call):
+class _Delete(_TracedRequest):
     __slots__ = ()
 
-    def told(self, outcome: str, answer: kv.DeleteResponse | None) -> str:
+    def line_end(self, outcome: str, answer: kv.DeleteResponse | None) -> str:
         request = self._request
         target = _range(request.range) if request.HasField("range") else request.key
         if answer is None:
             possible = () if outcome == "failed" else (_write(target, removed=True),)
-            return self._tell((target,), "", (), possible)
+            return self._line_end((target,), "", (), possible)
         facts = _Facts()
         facts.deleted(target, answer.count)
-        return self._tell((target,), _own_place(answer.header), facts.reads, facts.written())
+        return self._line_end((target,), _own_position(answer.header), facts.reads, facts.written())
 
 
-class _Txn(_Call):
+class _Txn(_TracedRequest):
     __slots__ = ()
 
-    def told(self, outcome: str, answer: kv.TxnResponse | None) -> str:
+    def line_end(self, outcome: str, answer: kv.TxnResponse | None) -> str:
         request = self._request
         then, otherwise = _operations(request.then), _operations(request.otherwise)
         targets = {target for _, target in (*then, *otherwise)}
@@ -178,15 +180,15 @@ class _Txn(_Call):
             writes = [
                 _write(target, removed=kind in _REMOVES) for kind, target in every if kind not in _READS
             ]
-            return self._tell(targets, "", (), writes)
+            return self._line_end(targets, "", (), writes)
         facts = _Facts()
         if answer.succeeded:
             _hold(facts, compared)
         _perform(facts, then if answer.succeeded else otherwise, answer.results)
-        return self._tell(targets, _place(answer.header, request), facts.reads, facts.written())
+        return self._line_end(targets, _position(answer.header, request), facts.reads, facts.written())
 
 
-_KINDS: Final[Mapping[str, type[_Call]]] = {
+_KINDS: Final[Mapping[str, type[_TracedRequest]]] = {
     GET.name: _Get, PUT.name: _Put, DELETE.name: _Delete, TXN.name: _Txn,
 }  # fmt: skip
 _READS: Final = frozenset(("get", "scan"))
@@ -223,11 +225,11 @@ def _perform(
     results: Sequence[kv.OperationResult],
 ) -> None:
     """What the operations did. One that failed did nothing."""
-    for place, (kind, target) in enumerate(operations):
+    for index, (kind, target) in enumerate(operations):
         if kind == "put" and type(target) is bytes:
             facts.writes[target] = False  # which cannot fail: no need to look
             continue
-        result = results[place]
+        result = results[index]
         if result.HasField("failed"):
             continue
         if kind in _REMOVES:
@@ -241,17 +243,17 @@ def _perform(
             facts.writes[target] = False
 
 
-def _own_place(header: kv.Header) -> str:
+def _own_position(header: kv.Header) -> str:
     """Of what was ordered."""
     return f',"revision":{header.transaction_revision},"exact":true'
 
 
-def _place(header: kv.Header, request: kv.GetRequest | kv.TxnRequest) -> str:
+def _position(header: kv.Header, request: kv.GetRequest | kv.TxnRequest) -> str:
     """What was not ordered was read from a state of which we know that everything up to a revision is in it;
     and nothing above, if it was one of the past.
     """
     if header.transaction_revision:
-        return _own_place(header)
+        return _own_position(header)
     exact = "true" if request.revision or request.consistency == kv.SERIALIZABLE else "false"
     return f',"revision":{header.revision},"exact":{exact}'
 

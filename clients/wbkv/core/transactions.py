@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Final, Generic
@@ -17,8 +18,8 @@ from typing import Final, Generic
 from wbkv_proto.v1 import kv_pb2 as kv
 
 from wbkv import codecs
-from wbkv.core.calls import time_of
-from wbkv.core.effects import Emit, Plan, mapped
+from wbkv.core.calls import backoff, time_of
+from wbkv.core.effects import Emit, Plan, Wait, mapped
 from wbkv.core.requests import Requests
 from wbkv.core.routing import Router
 from wbkv.core.streams import Page
@@ -28,6 +29,14 @@ from wbkv.operations import INT64_MAX, INT64_MIN, Condition, Delete, Operation, 
 
 NAMED: Final = 3
 """Keys that an error names."""
+
+AT_ONCE: Final = 4
+"""Of so many conflicts, all but the last are answered by another attempt at once."""
+
+CONFLICT_TRIES: Final = 3
+"""After so many conflicts the pauses grow no more: who waits long while others go on never has its turn."""
+
+STALE: Final = "what the transaction read did not hold together"
 
 TRIED: Final = "was tried to be committed"
 COMMITTED: Final = "was committed"
@@ -51,7 +60,7 @@ class Attempt(Generic[V]):
         """None: to be removed."""
         self._trips = 0
         """How often the store was asked."""
-        self._told: dict[bytes, Entry[bytes] | None] = {}
+        self._returned: dict[bytes, Entry[bytes] | None] = {}
         """What an attempt before this one was told when it failed: all of one moment, and not old."""
         self.ended = ""
         """How, if it has."""
@@ -75,8 +84,8 @@ class Attempt(Generic[V]):
 
     def _fetch(self, keys: Iterable[bytes]) -> Plan[None]:
         missing = [key for key in dict.fromkeys(keys) if key not in self._writes and key not in self._read]
-        for key in [key for key in missing if key in self._told]:
-            self._read[key] = self._told[key]
+        for key in [key for key in missing if key in self._returned]:
+            self._read[key] = self._returned[key]
             missing.remove(key)
         if not missing:
             return
@@ -224,7 +233,7 @@ class Attempt(Generic[V]):
                 self.ended = "was aborted"
                 entries = [entry for entry in result.results if entry is None or isinstance(entry, Entry)]
                 if len(entries) == len(self._read):
-                    self._told = dict(zip(self._read, entries, strict=True))
+                    self._returned = dict(zip(self._read, entries, strict=True))
                 raise Aborted(self._why(result.unmet))
             self.revision = result.revision if writes else 0
         self.ended = COMMITTED
@@ -232,8 +241,8 @@ class Attempt(Generic[V]):
     def next(self, timeout_s: float | None) -> Attempt[V]:
         """The next attempt, after one that was aborted: it need not read again what that was told."""
         attempt = Attempt(self._requests, timeout_s)
-        if self._told:
-            attempt._told = self._told
+        if self._returned:
+            attempt._returned = self._returned
             attempt._trips = 1
         return attempt
 
@@ -260,7 +269,7 @@ class Attempt(Generic[V]):
     def _why(self, unmet: Iterable[int]) -> str:
         names = [repr(key) for key in self._read]
         names += [repr(part.range) for part in self._ranges if part.revision]
-        changed = [names[place] for place in unmet]
+        changed = [names[index] for index in unmet]
         others = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
         return f"another transaction has changed {', '.join(changed[:NAMED])}{others}: run this one again"
 
@@ -288,3 +297,36 @@ class _Protected:
 
 def _key_of(entry: Entry[V]) -> bytes:
     return entry.key
+
+
+class Patience:
+    """How long to go on, and how long to wait in between."""
+
+    def __init__(self, timeout_s: float | None, usual_s: float) -> None:
+        self._timeout_s = time_of(timeout_s, usual_s)
+        self._deadline = time.monotonic() + self._timeout_s
+        self._tries = 0
+
+    @property
+    def left_s(self) -> float:
+        """How much time there is left, for an attempt."""
+        return max(self._deadline - time.monotonic(), 0.001)
+
+    def pause(self, conflict: Aborted) -> float:
+        """After a conflict. Raises it if there is no time left.
+
+        Mostly 0: whoever has lost knows what is there now, and can win with one more message, while others
+        still read. Now and then those who only disturb each other step back.
+        """
+        self._tries += 1
+        pause = 0.0 if self._tries % AT_ONCE else backoff(min(self._tries // AT_ONCE, CONFLICT_TRIES))
+        if time.monotonic() + pause >= self._deadline:
+            raise Aborted(
+                f"still in conflict after {self._tries} attempts in {self._timeout_s:g} s: {conflict}"
+            ) from conflict
+        return pause
+
+
+def pause(seconds: float) -> Plan[None]:
+    """Wait."""
+    yield Wait(seconds)

@@ -9,12 +9,12 @@ from collections.abc import Awaitable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TooLate
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from google.protobuf.message import Message
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
-from wbkv.core.effects import Ask, Failure, Open, Stream, failed
+from wbkv.core.effects import Ask, Failure, Open, ReplyStream, failed
 from wbkv.errors import ClientClosed, Error, Forked, error_of
 from wbkv.links.tasks import AsyncLink
 
@@ -68,7 +68,7 @@ def open_store(path: str | os.PathLike[str] | None, partitions: int | None, dura
     return store
 
 
-class _Stream:
+class _EmbeddedStream:
     """A store's stream, of which one message at a time is asked for."""
 
     def __init__(self, stream: StoreStream) -> None:
@@ -117,6 +117,13 @@ class _Embedded:
 class EmbeddedLink(_Embedded):
     """For threads."""
 
+    @classmethod
+    def opened(
+        cls, path: str | os.PathLike[str] | None, partitions: int | None, durability: str | None
+    ) -> Self:
+        """Open the store."""
+        return cls(open_store(path, partitions, durability))
+
     def ask(self, ask: Ask) -> Message | Failure:
         """One request, one response."""
         try:
@@ -124,9 +131,9 @@ class EmbeddedLink(_Embedded):
         except Exception as error:  # noqa: BLE001 - those that are not the store's are raised again
             return _failure(error)
 
-    def open(self, open_: Open) -> Stream:
+    def open(self, open_: Open) -> ReplyStream:
         """Begin a stream."""
-        return _Stream(self._store.stream(open_.method.name, open_.request, None))
+        return _EmbeddedStream(self._store.stream(open_.method.name, open_.request, None))
 
     def next(self, stream: Any, timeout_s: float) -> Message | Failure | None:
         """Its next message; None at its end. Raises `queue.Empty` if none has come in time."""
@@ -136,7 +143,7 @@ class EmbeddedLink(_Embedded):
         except TooLate:
             if not future.done():
                 raise queue.Empty from None
-            return failed(Told.DEADLINE_PASSED, "the store was too slow")
+            return failed(ApiError.DEADLINE_PASSED, "the store was too slow")
         except CancelledError:
             return None
         except Exception as error:  # noqa: BLE001 - those that are not the store's are raised again
@@ -146,23 +153,30 @@ class EmbeddedLink(_Embedded):
 
     async def in_loop(self) -> AsyncLink:
         """The same store, for the running event loop."""
-        return EmbeddedTasks(self._store, shared=True)
+        return AsyncEmbeddedLink(self._store, shared=True)
 
     def close(self) -> None:
         """Commit, and end."""
         self._close()
 
 
-class EmbeddedTasks(_Embedded):
+class AsyncEmbeddedLink(_Embedded):
     """For event loops."""
+
+    @classmethod
+    async def opened(
+        cls, path: str | os.PathLike[str] | None, partitions: int | None, durability: str | None
+    ) -> Self:
+        """Open the store, in another thread."""
+        return cls(await asyncio.to_thread(open_store, path, partitions, durability))
 
     def ask(self, ask: Ask) -> Awaitable[Message | Failure]:
         """One request, one response."""
         return _answer(self._store.call(ask.method.name, ask.request, ask.timeout_s))
 
-    def open(self, open_: Open) -> Stream:
+    def open(self, open_: Open) -> ReplyStream:
         """Begin a stream."""
-        return _Stream(self._store.stream(open_.method.name, open_.request, None))
+        return _EmbeddedStream(self._store.stream(open_.method.name, open_.request, None))
 
     async def next(self, stream: Any) -> Message | Failure | None:
         """Its next message; None at its end."""
@@ -191,7 +205,7 @@ async def _answer(future: Future[Message]) -> Message | Failure:
 
 
 def _failure(error: Exception) -> Failure:
-    told = getattr(error, "error", None)
-    if isinstance(told, Told):
-        return Failure(told)
+    found = getattr(error, "error", None)
+    if isinstance(found, ApiError):
+        return Failure(found)
     raise error

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError, Message
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 from wbkv.core.effects import Failure, failed
 from wbkv.errors import Forked
@@ -85,22 +85,22 @@ def failure_of(
     for name, value in trailing or ():
         if name == METADATA:
             try:
-                return Failure(Told.FromString(value))
+                return Failure(ApiError.FromString(value))
             except DecodeError:
                 break
     said = details or (code.name if code is not None else "the connection broke")
     message = f"{address}: {said}"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return failed(Told.DEADLINE_PASSED, f"{address} did not answer in time")
+        return failed(ApiError.DEADLINE_PASSED, f"{address} did not answer in time")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return Failure(Told(kind=Told.INVALID_REQUEST, message=f"{address} is no wbkv node ({said})"))
+        return Failure(ApiError(kind=ApiError.INVALID_REQUEST, message=f"{address} is no wbkv node ({said})"))
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         if "larger than max" in said:
-            return Failure(Told(kind=Told.LIMIT_EXCEEDED, message=message))
-        return failed(Told.OVERLOADED, message)
+            return Failure(ApiError(kind=ApiError.LIMIT_EXCEEDED, message=message))
+        return failed(ApiError.OVERLOADED, message)
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        return Failure(Told(kind=Told.INVALID_REQUEST, message=message))
+        return Failure(ApiError(kind=ApiError.INVALID_REQUEST, message=message))
     begun = not any(sign in said.lower() for sign in _NOT_BEGUN)
     if not begun:
         message = f"cannot connect to {address}"
-    return failed(Told.UNAVAILABLE, message, begun=begun)
+    return failed(ApiError.UNAVAILABLE, message, begun=begun)

@@ -8,19 +8,19 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf.message import Message
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
-from wbkv.core.effects import Ask, Failure, Method, Open, Stream, failed
+from wbkv.core.effects import Ask, Failure, Method, Open, ReplyStream, failed
 from wbkv.core.forks import at_fork
 from wbkv.errors import ClientClosed, Forked
 from wbkv.links.grpc_common import AT_FORK, CLOSED, OPTIONS, failure_of, serialize
-from wbkv.links.session import Session
+from wbkv.links.session import SessionLink
 
 AHEAD: Final = 4
 """Messages of a stream that may wait for their reader."""
 
 
-class GrpcTasks:
+class AsyncGrpcLink:
     """Channels to the nodes, made when they are first needed. They belong to one event loop and one
     process.
     """
@@ -30,9 +30,9 @@ class GrpcTasks:
         self._credentials = credentials
         self._loop = asyncio.get_running_loop()
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, SessionLink] = {}
         self._closed = False
-        self._of_parent: dict[str, Session] | None = None
+        self._of_parent: dict[str, SessionLink] | None = None
         """In the child of a fork: what must be left alone there."""
         at_fork(self)
 
@@ -46,7 +46,7 @@ class GrpcTasks:
         if method.in_session:
             session = self._sessions.get(address)
             if session is None or session.broken or asyncio.get_running_loop() is not self._loop:
-                session = self._sessions[address] = Session(self._channel(address), address, self._loop)
+                session = self._sessions[address] = SessionLink(self._channel(address), address, self._loop)
             return session.call(method.in_session, request, timeout_s, patience_s)
         return self._unary(address, method, request, min(timeout_s, patience_s))
 
@@ -61,14 +61,14 @@ class GrpcTasks:
         except grpc.aio.AioRpcError as error:
             return failure_of(error.code(), error.details(), error.trailing_metadata(), address)
 
-    def open(self, open_: Open) -> Stream:
+    def open(self, open_: Open) -> ReplyStream:
         """Begin a stream."""
         call = self._channel(open_.address).unary_stream(
             open_.method.path,
             request_serializer=serialize,
             response_deserializer=open_.method.response.FromString,
         )
-        return _Stream(call(open_.request), open_.address)
+        return _GrpcTaskStream(call(open_.request), open_.address)
 
     async def next(self, stream: Any) -> Message | Failure | None:
         """Its next message; None at its end."""
@@ -101,7 +101,7 @@ class GrpcTasks:
             await channel.close()
 
 
-class _Stream:
+class _GrpcTaskStream:
     """A stream of responses. A task reads a few ahead, so that whoever waits may be cancelled."""
 
     def __init__(self, call: Any, address: str) -> None:
@@ -129,7 +129,7 @@ class _Stream:
 
     def _wake(self) -> None:
         if self._came.empty():
-            self._came.put_nowait(failed(Told.UNAVAILABLE, "the stream was cancelled"))
+            self._came.put_nowait(failed(ApiError.UNAVAILABLE, "the stream was cancelled"))
 
     def cancel(self) -> None:
         self._call.cancel()

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError, Message
 from wbkv_proto.v1 import session_pb2
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 from wbkv.core.effects import Failure, failed
 from wbkv.links.grpc_common import failure_of
@@ -38,7 +38,7 @@ _KINDS: Final = {kind: bytes((_FIELDS[kind].number << 3 | 2,)) for kind in ("txn
 Answer: TypeAlias = Message | Failure
 
 
-class _Call:
+class _PendingCall:
     """A call that waits to be sent, or to be answered."""
 
     __slots__ = ("future", "patience_s", "raw", "until")
@@ -50,7 +50,7 @@ class _Call:
         self.patience_s = patience_s
 
 
-class Session:
+class SessionLink:
     """A stream to one node, from its first call until it breaks.
 
     Only so many calls are under way at once: a node that is slow is not given more than it can do in time.
@@ -61,9 +61,9 @@ class Session:
         self.broken = False
         self._address = address
         self._loop = loop
-        self._waiting: deque[tuple[int, _Call]] = deque()
+        self._waiting: deque[tuple[int, _PendingCall]] = deque()
         """To be sent."""
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _PendingCall] = {}
         """Sent, by number."""
         self._next = 1
         self._heard_at = 0.0
@@ -88,7 +88,7 @@ class Session:
         raw = b"%b%b%b%b" % (_CALLS, _varint(len(head) + len(raw)), head, raw)
         future: asyncio.Future[Answer] = self._loop.create_future()
         until = self._loop.time() + timeout_s + GRACE_S
-        self._waiting.append((number, _Call(future, raw, until, patience_s)))
+        self._waiting.append((number, _PendingCall(future, raw, until, patience_s)))
         self._wake.set()
         return future
 
@@ -122,7 +122,7 @@ class Session:
             return  # whoever reads learns why
 
     async def _read(self) -> None:
-        failure = failed(Told.UNAVAILABLE, f"{self._address} ended the session")
+        failure = failed(ApiError.UNAVAILABLE, f"{self._address} ended the session")
         try:
             while (raw := await self._stream.read()) is not grpc.aio.EOF:
                 self._take(raw)
@@ -134,7 +134,7 @@ class Session:
             failure = failure_of(error.code(), error.details(), error.trailing_metadata(), self._address)
         except DecodeError as error:
             self._stream.cancel()
-            failure = failed(Told.UNAVAILABLE, f"{self._address} sent what is no reply: {error}")
+            failure = failed(ApiError.UNAVAILABLE, f"{self._address} sent what is no reply: {error}")
         self._end(failure)
 
     def _take(self, raw: bytes) -> None:
@@ -148,7 +148,9 @@ class Session:
             if kind == "error":
                 found.future.set_result(Failure(reply.error))
             elif kind is None:
-                unknown = Told(kind=Told.INTERNAL, message=f"{self._address} gave an unknown kind of reply")
+                unknown = ApiError(
+                    kind=ApiError.INTERNAL, message=f"{self._address} gave an unknown kind of reply"
+                )
                 found.future.set_result(Failure(unknown))
             else:
                 found.future.set_result(getattr(reply, kind))
@@ -158,17 +160,17 @@ class Session:
     def _sweep(self) -> None:
         """Look for calls whose time is over, and whether the node is still there."""
         now = self._loop.time()
-        late = failed(Told.DEADLINE_PASSED, f"{self._address} did not answer in time")
+        late = failed(ApiError.DEADLINE_PASSED, f"{self._address} did not answer in time")
         for number in [number for number, call in self._calls.items() if call.until < now]:
-            _settle(self._calls.pop(number), late)
-        unsent = failed(Told.DEADLINE_PASSED, f"{self._address} is too slow", begun=False)
+            _resolve(self._calls.pop(number), late)
+        unsent = failed(ApiError.DEADLINE_PASSED, f"{self._address} is too slow", begun=False)
         for _, call in self._waiting:
             if call.until < now:
-                _settle(call, unsent)
+                _resolve(call, unsent)
         silent_s = now - self._heard_at
         if any(call.patience_s < silent_s for call in self._calls.values()):
             self._stream.cancel()
-            self._end(failed(Told.UNAVAILABLE, f"{self._address} has said nothing for {silent_s:.1f} s"))
+            self._end(failed(ApiError.UNAVAILABLE, f"{self._address} has said nothing for {silent_s:.1f} s"))
             return
         self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
 
@@ -180,15 +182,15 @@ class Session:
         self._sweeping.cancel()
         for task in self._tasks:
             task.cancel()
-        if not failure.error.retryable and failure.error.kind != Told.INVALID_REQUEST:
-            failure = failed(Told.UNAVAILABLE, failure.error.message, begun=failure.begun)
-        self._settle_all(failure)
+        if not failure.error.retryable and failure.error.kind != ApiError.INVALID_REQUEST:
+            failure = failed(ApiError.UNAVAILABLE, failure.error.message, begun=failure.begun)
+        self._resolve_all(failure)
 
-    def _settle_all(self, failure: Failure) -> None:
+    def _resolve_all(self, failure: Failure) -> None:
         for call in self._calls.values():
-            _settle(call, failure)
+            _resolve(call, failure)
         for _, call in self._waiting:
-            _settle(call, failure._replace(begun=False))
+            _resolve(call, failure._replace(begun=False))
 
     async def close(self) -> None:
         """End it. Calls under way fail.
@@ -200,7 +202,7 @@ class Session:
             return
         self.broken = True
         self._sweeping.cancel()
-        self._settle_all(failed(Told.UNAVAILABLE, "the client was closed"))
+        self._resolve_all(failed(ApiError.UNAVAILABLE, "the client was closed"))
         self._wake.set()
         _, late = await asyncio.wait(self._tasks, timeout=CLOSE_S)
         if late:
@@ -210,7 +212,7 @@ class Session:
             await asyncio.wait(late)
 
 
-def _settle(call: _Call, failure: Failure) -> None:
+def _resolve(call: _PendingCall, failure: Failure) -> None:
     if not call.future.done():
         call.future.set_result(failure)
 

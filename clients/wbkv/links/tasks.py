@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import queue
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
-from wbkv.core.effects import Ask, Effect, Emit, Failure, Next, Open, Plan, Stream, Wait, failed
+from wbkv.core.effects import Ask, Effect, Emit, Failure, Next, Open, Plan, ReplyStream, Wait, failed
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ class AsyncLink(Protocol):
     def ask(self, ask: Ask) -> Awaitable[Message | Failure]:
         """One request, one response."""
 
-    def open(self, open_: Open) -> Stream:
+    def open(self, open_: Open) -> ReplyStream:
         """Begin a stream."""
 
     async def next(self, stream: Any) -> Message | Failure | None:
@@ -63,13 +64,20 @@ class AsyncPuller(Generic[T]):
         self._closed = asyncio.Event()
         self._running = False
 
-    async def pull(self) -> T:
-        """The next thing. Raises `StopAsyncIteration` at the end."""
+    async def pull(self, timeout_s: float | None = None) -> T:
+        """The next thing. Raises `StopAsyncIteration` at the end, `queue.Empty` if there is none in time."""
         if self._running:
             raise RuntimeError("two tasks wait for the same iterator")
         self._running = True
         try:
-            return await self._pull()
+            if timeout_s is None:
+                return await self._pull()
+            async with asyncio.timeout(timeout_s) as limit:
+                return await self._pull()
+        except TimeoutError:
+            if timeout_s is None or not limit.expired():
+                raise  # the plan itself has failed, by `DeadlineExceeded`
+            raise queue.Empty from None
         finally:
             self._running = False
             if self._closed.is_set():
@@ -101,7 +109,7 @@ class AsyncPuller(Generic[T]):
                 async with asyncio.timeout_at(self._until):
                     return await self._link.next(effect.stream)
             except TimeoutError:
-                return failed(Told.DEADLINE_PASSED, "nothing came in time")
+                return failed(ApiError.DEADLINE_PASSED, "nothing came in time")
         if type(effect) is Open:
             return self._link.open(effect)
         if type(effect) is Ask:
@@ -117,3 +125,19 @@ class AsyncPuller(Generic[T]):
             self._effect.stream.cancel()  # wakes whoever waits for it
         if not self._running:
             self._plan.close()
+
+
+class AsyncRepeater:
+    """Awaits a function at intervals, in a task of its own, until that returns False or `stop` is called."""
+
+    def __init__(self, function: Callable[[], Awaitable[bool]], interval_s: float, name: str) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._repeat(function, interval_s), name=name)
+
+    async def _repeat(self, function: Callable[[], Awaitable[bool]], interval_s: float) -> None:
+        await asyncio.sleep(interval_s)
+        while await function():
+            await asyncio.sleep(interval_s)
+
+    def stop(self) -> None:
+        """Do not call it again."""
+        self._task.cancel()

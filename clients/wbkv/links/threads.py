@@ -5,12 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
-from wbkv.core.effects import Ask, Effect, Emit, Failure, Next, Open, Plan, Stream, Wait, failed
+from wbkv.core.effects import Ask, Effect, Emit, Failure, Next, Open, Plan, ReplyStream, Wait, failed
 from wbkv.links.tasks import AsyncLink
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ class Link(Protocol):
     def ask(self, ask: Ask) -> Message | Failure:
         """One request, one response."""
 
-    def open(self, open_: Open) -> Stream:
+    def open(self, open_: Open) -> ReplyStream:
         """Begin a stream."""
 
     def next(self, stream: Any, timeout_s: float) -> Message | Failure | None:
@@ -107,7 +108,7 @@ class Puller(Generic[T]):
         try:
             return self._link.next(effect.stream, max(self._deadline - now, 0.0))
         except queue.Empty:
-            return failed(Told.DEADLINE_PASSED, "nothing came in time")
+            return failed(ApiError.DEADLINE_PASSED, "nothing came in time")
 
     def close(self) -> None:
         """No more is wanted: also from another thread than the one that waits."""
@@ -120,3 +121,21 @@ class Puller(Generic[T]):
                 self._plan.close()
             finally:
                 self._lock.release()
+
+
+class Repeater:
+    """Calls a function at intervals, in a thread of its own, until that returns False or `stop` is called."""
+
+    def __init__(self, function: Callable[[], bool], interval_s: float, name: str) -> None:
+        self._stopped = threading.Event()
+        self._function = function
+        self._interval_s = interval_s
+        threading.Thread(target=self._repeat, name=name, daemon=True).start()
+
+    def _repeat(self) -> None:
+        while not self._stopped.wait(self._interval_s) and self._function():
+            pass
+
+    def stop(self) -> None:
+        """Do not call it again."""
+        self._stopped.set()

@@ -9,7 +9,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from wbkv.commands.text import escape, to_json
+from wbkv.cli.text import escape, to_json
 
 from wbkv_pipeline import command
 from wbkv_pipeline.errors import PipelineError

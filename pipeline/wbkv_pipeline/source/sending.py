@@ -20,8 +20,8 @@ BYTES: Final = 16 << 20
 _AGAIN: Final = (wbkv.Unavailable, wbkv.OutcomeUnknown, wbkv.DeadlineExceeded)
 
 
-class TransactionPipeline(Protocol):
-    """What carries them: see `wbkv.Client.pipeline`."""
+class TransactionBatch(Protocol):
+    """What carries them: see `wbkv.Client.batch`."""
 
     def transact(self, *then: wbkv.Operation, id: wbkv.RequestId) -> Future[Any]:  # noqa: A002 - its name
         """Ask for one."""
@@ -30,7 +30,7 @@ class TransactionPipeline(Protocol):
 def send(
     transactions: Iterable[WriteTransaction],
     task: Task,
-    pipeline: TransactionPipeline,
+    pipeline: TransactionBatch,
     in_flight: int,
     *,
     ordered: bool,
@@ -56,7 +56,7 @@ def send(
 class _Window:
     """What is under way, the oldest first."""
 
-    def __init__(self, task: Task, pipeline: TransactionPipeline) -> None:
+    def __init__(self, task: Task, pipeline: TransactionBatch) -> None:
         self._task = task
         self._pipeline = pipeline
         self._keys: Counter[bytes] = Counter()

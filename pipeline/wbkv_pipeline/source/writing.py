@@ -136,7 +136,7 @@ def write_rows(
         task = begin() if rows.count else None
         if task is None:
             return WriteReceipt(0, 0, b"")
-        with client.pipeline() as pipeline:
-            sent = send(transactions(), task, pipeline, options.in_flight, ordered=named)
+        with client.batch() as batch:
+            sent = send(transactions(), task, batch, options.in_flight, ordered=named)
         names = islice((task.id_of(each).client for each in transactions()), NAMES) if named else ()
         return WriteReceipt(rows.count, sent, array("Q", names).tobytes())

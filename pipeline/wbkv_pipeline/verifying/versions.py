@@ -10,7 +10,7 @@ from pyspark.sql import functions as sql
 from wbkv_pipeline.verifying.outcomes import REQUEST
 
 BASE64: Final = "base64:"
-"""How keys begin that are no text (`wbkv.history.text_of`)."""
+"""How keys begin that are no text (`wbkv.record.history.text_of`)."""
 SHARED_MAX: Final = 64
 """Of what the two ends of a range have in common, so much counts."""
 

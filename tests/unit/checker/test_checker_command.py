@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wbkv.command import main
+from wbkv.cli.main import main
 
 from benchmarks.checker_speed import Shape, write
 from tests.unit.checker.brute import Transaction, events
@@ -147,7 +147,7 @@ def test_it_is_not_offered_without_its_packages(package: str) -> None:
         "import importlib.util as u, sys\n"
         "real = u.find_spec\n"
         f"u.find_spec = lambda name, *rest: None if name == {package!r} else real(name, *rest)\n"
-        "from wbkv.command import main\n"
+        "from wbkv.cli.main import main\n"
         "sys.exit(main(['check', 'history.jsonl']))\n"
     )
     done = subprocess.run(  # noqa: S603 - our own command

@@ -16,7 +16,7 @@ class Hidden:
         if name.partition(".")[0] in {HIDDEN.split()!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Hidden())
-from wbkv.command import main
+from wbkv.cli.main import main
 sys.exit(main())
 """
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from wbkv import command, errors
+from wbkv import errors
+from wbkv.cli import main as command
 from wbkv_proto.v1 import cluster_pb2, cluster_pb2_grpc, kv_pb2, kv_pb2_grpc
 
 from tests.unit.cli.client_only import client_only
@@ -73,7 +74,7 @@ def test_completion_and_local_status_say_what_they_need() -> None:
 
 def test_only_the_command_that_was_asked_for_is_loaded() -> None:
     code = (
-        "import sys; from wbkv.command import main\n"
+        "import sys; from wbkv.cli.main import main\n"
         "status = main(['get', 'k', '-e', '127.0.0.1:1', '--timeout', '0.2'])\n"
         "print(status, *(name for name in sys.modules if name.split('.')[0] in"
         " ('kvstore', 'multicast', 'rich', 'shtab') or name.endswith('.txn')"

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wbkv.commands import status, tables
-from wbkv.commands.hints import did_you_mean
-from wbkv.commands.text import argument, escape, from_json, shown, to_json, unescape
+from wbkv.cli import status, tables
+from wbkv.cli.hints import did_you_mean
+from wbkv.cli.text import argument, escape, from_json, shown, to_json, unescape
 from wbkv.data import NodeStatus, Partition, PartitionStatus, Topology
 
 EXAMPLES = settings(deadline=None, derandomize=True)
@@ -118,7 +118,7 @@ def test_a_long_table_is_printed_page_by_page(capsys: pytest.CaptureFixture[str]
 
 
 RICH = """
-from wbkv.commands import tables
+from wbkv.cli import tables
 tables.show(("KEY", "VALUE"), [("alice", "[bold]not markup[/bold]"), ("bob", "x" * 100)])
 """
 

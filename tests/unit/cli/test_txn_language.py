@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wbkv import operations
-from wbkv.commands import scriptjson
-from wbkv.commands.language import NUMBER_MAX, ScriptError, parse
-from wbkv.commands.script import COUNTED, NUMBERS, OPERATORS, VALUED, Condition, Operation, Script, one, word
+from wbkv.cli import scriptjson
+from wbkv.cli.language import NUMBER_MAX, ScriptError, parse
+from wbkv.cli.script import (
+    COUNTED,
+    NUMBERS,
+    OPERATORS,
+    VALUED,
+    Script,
+    ScriptCondition,
+    ScriptOperation,
+    one,
+    word,
+)
 from wbkv.data import EVERYTHING, KeyRange, between, prefix
 
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=300)
@@ -32,9 +42,13 @@ def test_conditions_then_and_otherwise() -> None:
     conditions = "when exists(alice) and version(bob) > 0"
     script = parse(f"{conditions} then add alice -30; add bob 30; get alice otherwise get alice")
     assert script == Script(
-        (Condition("exists", b"alice"), Condition("version", b"bob", ">", 0)),
-        (Operation("add", b"alice", -30), Operation("add", b"bob", 30), Operation("get", b"alice")),
-        (Operation("get", b"alice"),),
+        (ScriptCondition("exists", b"alice"), ScriptCondition("version", b"bob", ">", 0)),
+        (
+            ScriptOperation("add", b"alice", -30),
+            ScriptOperation("add", b"bob", 30),
+            ScriptOperation("get", b"alice"),
+        ),
+        (ScriptOperation("get", b"alice"),),
     )
     assert parse(LONG) == script
 
@@ -42,44 +56,44 @@ def test_conditions_then_and_otherwise() -> None:
 @pytest.mark.parametrize(
     ("text", "condition"),
     [
-        ("absent(k)", Condition("absent", b"k")),
-        ("value(k) == v", Condition("value", b"k", "==", b"v")),
-        ('value("a b") != "x;\\x00"', Condition("value", b"a b", "!=", b"x;\0")),
-        ('value(k) < "30"', Condition("value", b"k", "<", b"30")),
-        ("value(k) < m", Condition("value", b"k", "<", b"m")),
-        ("mod_revision(k)==17", Condition("mod_revision", b"k", "==", 17)),
-        ("create_revision( k ) > 3", Condition("create_revision", b"k", ">", 3)),
-        ("unchanged(prefix(user/)) since 9", Condition("unchanged", prefix("user/"), None, 9)),
-        ("unchanged(k) since 9", Condition("unchanged", one(b"k"), None, 9)),
-        ("exists(prefix)", Condition("exists", b"prefix")),
-        ("exists('then')", Condition("exists", b"then")),
+        ("absent(k)", ScriptCondition("absent", b"k")),
+        ("value(k) == v", ScriptCondition("value", b"k", "==", b"v")),
+        ('value("a b") != "x;\\x00"', ScriptCondition("value", b"a b", "!=", b"x;\0")),
+        ('value(k) < "30"', ScriptCondition("value", b"k", "<", b"30")),
+        ("value(k) < m", ScriptCondition("value", b"k", "<", b"m")),
+        ("mod_revision(k)==17", ScriptCondition("mod_revision", b"k", "==", 17)),
+        ("create_revision( k ) > 3", ScriptCondition("create_revision", b"k", ">", 3)),
+        ("unchanged(prefix(user/)) since 9", ScriptCondition("unchanged", prefix("user/"), None, 9)),
+        ("unchanged(k) since 9", ScriptCondition("unchanged", one(b"k"), None, 9)),
+        ("exists(prefix)", ScriptCondition("exists", b"prefix")),
+        ("exists('then')", ScriptCondition("exists", b"then")),
     ],
 )
-def test_every_condition(text: str, condition: Condition) -> None:
+def test_every_condition(text: str, condition: ScriptCondition) -> None:
     assert parse(f"when {text}") == Script((condition,), (), ())
-    assert parse(f"when {text} otherwise get k").otherwise == (Operation("get", b"k"),)
+    assert parse(f"when {text} otherwise get k").otherwise == (ScriptOperation("get", b"k"),)
 
 
 @pytest.mark.parametrize(
     ("text", "operation"),
     [
-        ("get user/1", Operation("get", b"user/1")),
-        ("put k v", Operation("put", b"k", b"v")),
-        ("put k ''", Operation("put", b"k", b"")),
-        ("put put get", Operation("put", b"put", b"get")),
-        ("put grüße 'schöne \"Grüße\"'", Operation("put", "grüße".encode(), 'schöne "Grüße"'.encode())),
-        ("del k", Operation("del", b"k")),
-        ("del everything", Operation("del", b"everything")),
-        ("del everything()", Operation("del", EVERYTHING)),
-        ("append log line", Operation("append", b"log", b"line")),
-        ("min k -9223372036854775808", Operation("min", b"k", -NUMBER_MAX - 1)),
-        ("max k 9223372036854775807", Operation("max", b"k", NUMBER_MAX)),
-        ("scan prefix(u) limit 3 reverse", Operation("scan", prefix("u"), limit=3, reverse=True)),
-        ("scan between(a, m) reverse", Operation("scan", between("a", "m"), reverse=True)),
-        ("scan between(a)", Operation("scan", between("a", None))),
+        ("get user/1", ScriptOperation("get", b"user/1")),
+        ("put k v", ScriptOperation("put", b"k", b"v")),
+        ("put k ''", ScriptOperation("put", b"k", b"")),
+        ("put put get", ScriptOperation("put", b"put", b"get")),
+        ("put grüße 'schöne \"Grüße\"'", ScriptOperation("put", "grüße".encode(), 'schöne "Grüße"'.encode())),
+        ("del k", ScriptOperation("del", b"k")),
+        ("del everything", ScriptOperation("del", b"everything")),
+        ("del everything()", ScriptOperation("del", EVERYTHING)),
+        ("append log line", ScriptOperation("append", b"log", b"line")),
+        ("min k -9223372036854775808", ScriptOperation("min", b"k", -NUMBER_MAX - 1)),
+        ("max k 9223372036854775807", ScriptOperation("max", b"k", NUMBER_MAX)),
+        ("scan prefix(u) limit 3 reverse", ScriptOperation("scan", prefix("u"), limit=3, reverse=True)),
+        ("scan between(a, m) reverse", ScriptOperation("scan", between("a", "m"), reverse=True)),
+        ("scan between(a)", ScriptOperation("scan", between("a", None))),
     ],
 )
-def test_every_operation(text: str, operation: Operation) -> None:
+def test_every_operation(text: str, operation: ScriptOperation) -> None:
     assert parse(text) == Script((), (operation,), ())
 
 
@@ -170,17 +184,17 @@ UNSIGNED = st.integers(0, NUMBER_MAX)
 SIGNS = st.sampled_from(sorted(OPERATORS))
 VALUES = st.one_of(KEYS, st.just(b""))
 CONDITIONS = st.one_of(
-    st.builds(Condition, st.sampled_from(["exists", "absent"]), KEYS),
-    st.builds(Condition, st.just("value"), KEYS, SIGNS, VALUES),
-    st.builds(Condition, st.sampled_from(NUMBERS), KEYS, SIGNS, UNSIGNED),
-    st.builds(Condition, st.just("unchanged"), RANGES, st.none(), UNSIGNED),
+    st.builds(ScriptCondition, st.sampled_from(["exists", "absent"]), KEYS),
+    st.builds(ScriptCondition, st.just("value"), KEYS, SIGNS, VALUES),
+    st.builds(ScriptCondition, st.sampled_from(NUMBERS), KEYS, SIGNS, UNSIGNED),
+    st.builds(ScriptCondition, st.just("unchanged"), RANGES, st.none(), UNSIGNED),
 )
 OPERATIONS = st.one_of(
-    st.builds(Operation, st.just("get"), KEYS),
-    st.builds(Operation, st.sampled_from(VALUED), KEYS, VALUES),
-    st.builds(Operation, st.sampled_from(COUNTED), KEYS, SIGNED),
-    st.builds(Operation, st.just("del"), st.one_of(KEYS, RANGES)),
-    st.builds(Operation, st.just("scan"), RANGES, limit=st.integers(0, 9), reverse=st.booleans()),
+    st.builds(ScriptOperation, st.just("get"), KEYS),
+    st.builds(ScriptOperation, st.sampled_from(VALUED), KEYS, VALUES),
+    st.builds(ScriptOperation, st.sampled_from(COUNTED), KEYS, SIGNED),
+    st.builds(ScriptOperation, st.just("del"), st.one_of(KEYS, RANGES)),
+    st.builds(ScriptOperation, st.just("scan"), RANGES, limit=st.integers(0, 9), reverse=st.booleans()),
 )
 SOME = st.lists(OPERATIONS, max_size=3).map(tuple)
 SCRIPTS = st.one_of(

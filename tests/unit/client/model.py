@@ -4,7 +4,6 @@ threads, and a clock that only moves when somebody waits.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import queue
 import struct
@@ -15,13 +14,13 @@ from typing import Any
 import wbkv
 from google.protobuf.message import Message
 from wbkv import client
-from wbkv.core import calls, locks, routing, streams
+from wbkv.core import calls, locks, routing, streams, transactions
 from wbkv.core.effects import Ask, Emit, Failure, Method, Next, Open, Plan, Wait, failed
 from wbkv.links import threads
 from wbkv.links.tasks import AsyncLink
 from wbkv_proto.v1 import cluster_pb2 as cluster
 from wbkv_proto.v1 import kv_pb2 as kv
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 ADDRESSES = ("h1:1", "h2:2", "h3:3")
 KEY_BYTES = 16
@@ -46,9 +45,7 @@ class Clock:
         self.now += seconds
 
 
-TIMED = (
-    calls, client, routing, streams, locks, threads, importlib.import_module("wbkv.transactional")
-)  # fmt: skip
+TIMED = (calls, client, routing, streams, locks, threads, transactions)
 """Modules that look at the clock."""
 
 
@@ -318,7 +315,7 @@ class ModelLink:
             answer = self.after(ask)
             if answer is None:
                 return found
-        if answer.error.kind == Told.DEADLINE_PASSED and not answer.heard:
+        if answer.error.kind == ApiError.DEADLINE_PASSED and not answer.heard:
             self.clock.now += min(ask.timeout_s, ask.patience_s)
         return answer
 
@@ -340,7 +337,7 @@ class ModelLink:
         if stream.cancelled:
             return None
         if stream.left == 0:
-            return failed(Told.UNAVAILABLE, "the connection broke")
+            return failed(ApiError.UNAVAILABLE, "the connection broke")
         stream.left -= 1
         try:
             return next(stream.messages)
@@ -404,21 +401,21 @@ def drive(link: ModelLink, plan: Plan[Any]) -> Any:
             try:
                 answer = link.next(effect.stream, effect.timeout_s)
             except queue.Empty:
-                answer = failed(Told.DEADLINE_PASSED, "nothing came in time")
+                answer = failed(ApiError.DEADLINE_PASSED, "nothing came in time")
         else:
             assert isinstance(effect, Wait)
             link.clock.sleep(effect.seconds)
 
 
-def lost(kind: Told.Kind = Told.UNAVAILABLE, *, begun: bool = True) -> Failure:
+def lost(kind: ApiError.Kind = ApiError.UNAVAILABLE, *, begun: bool = True) -> Failure:
     """Nobody knows what became of it."""
     return failed(kind, "the connection broke", begun=begun)
 
 
-def told(kind: Told.Kind, *, retryable: bool = False, same_id: bool = False, **fields: Any) -> Failure:
+def told(kind: ApiError.Kind, *, retryable: bool = False, same_id: bool = False, **fields: Any) -> Failure:
     """What a node says."""
     return Failure(
-        Told(kind=kind, message="as the node says", retryable=retryable, same_id=same_id, **fields)
+        ApiError(kind=kind, message="as the node says", retryable=retryable, same_id=same_id, **fields)
     )
 
 

@@ -18,7 +18,7 @@ from wbkv.core.routing import REFRESH_S, REST_S, Placement, Router, endpoints_of
 from wbkv.errors import error_of
 from wbkv_proto.v1 import cluster_pb2 as cluster
 from wbkv_proto.v1 import kv_pb2 as kv
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 from wbkv_proto.v1.error_pb2 import Leader
 
 from kvstore.machine import placement as machine
@@ -84,7 +84,7 @@ def test_another_node_is_asked_under_the_same_id(link: ModelLink, requests: Requ
 
 def test_a_node_that_knows_the_leader_is_believed(link: ModelLink, requests: Requests[bytes]) -> None:
     moved = [Leader(partition=0, node="n3", address=H3)]
-    link.before = times(1, told(Told.UNAVAILABLE, retryable=True, same_id=True, leaders=moved))
+    link.before = times(1, told(ApiError.UNAVAILABLE, retryable=True, same_id=True, leaders=moved))
     link.after = lambda asked: lost() if asked.method.name == "Topology" else None
     drive(link, requests.put("a", b"1", None))
     drive(link, requests.put("a", b"2", None))
@@ -110,7 +110,7 @@ def test_a_silent_node_costs_one_call_its_patience(
     link: ModelLink, clock: Clock, requests: Requests[bytes]
 ) -> None:
     """It leads, by the map that all others give, and does not answer."""
-    link.before = lambda asked: lost(Told.DEADLINE_PASSED) if asked.address == H1 else None
+    link.before = lambda asked: lost(ApiError.DEADLINE_PASSED) if asked.address == H1 else None
     begun = clock.now
     drive(link, requests.put("a", b"1", None))
     assert PATIENCE_S <= clock.now - begun < 2 * PATIENCE_S + 1
@@ -120,7 +120,7 @@ def test_a_silent_node_costs_one_call_its_patience(
 
 
 def test_a_caller_in_a_hurry_says_nothing_of_the_node(link: ModelLink, requests: Requests[bytes]) -> None:
-    link.before = times(1, lost(Told.DEADLINE_PASSED))
+    link.before = times(1, lost(ApiError.DEADLINE_PASSED))
     with pytest.raises(wbkv.OutcomeUnknown):
         drive(link, requests.put("a", b"1", 0.1))
     drive(link, requests.put("a", b"1", None))
@@ -138,7 +138,7 @@ def test_the_map_is_asked_for_when_it_is_old(
 
 
 def test_the_map_is_not_asked_for_since_nodes_are_busy(link: ModelLink, requests: Requests[bytes]) -> None:
-    link.before = times(3, told(Told.OVERLOADED, retryable=True))
+    link.before = times(3, told(ApiError.OVERLOADED, retryable=True))
     drive(link, requests.put("a", b"1", None))
     assert not link.kinds("Topology")
 
@@ -146,7 +146,7 @@ def test_the_map_is_not_asked_for_since_nodes_are_busy(link: ModelLink, requests
 def test_asking_for_the_map_takes_no_longer_than_the_call_may(
     link: ModelLink, clock: Clock, requests: Requests[bytes]
 ) -> None:
-    link.before = lambda asked: lost(Told.DEADLINE_PASSED)
+    link.before = lambda asked: lost(ApiError.DEADLINE_PASSED)
     clock.now += REFRESH_S + 1
     begun = clock.now
     with pytest.raises(wbkv.DeadlineExceeded):
@@ -209,7 +209,7 @@ def test_connecting_fails_at_once_or_after_so_long(link: ModelLink, clock: Clock
 
 
 def test_what_is_no_node_is_said_at_once(link: ModelLink) -> None:
-    link.before = lambda asked: told(Told.INVALID_REQUEST)
+    link.before = lambda asked: told(ApiError.INVALID_REQUEST)
     with pytest.raises(wbkv.InvalidRequest):
         drive(link, Calls(Router((H1,)), 10.0).connect(60.0))
 
@@ -233,7 +233,7 @@ def test_waiting_in_between_is_bounded_and_jittered() -> None:
     assert max(backoff(1) for _ in range(200)) < min(backoff(4) for _ in range(200))
 
 
-@pytest.mark.parametrize("failure", [lost(), lost(begun=False), told(Told.OVERLOADED, retryable=True)])
+@pytest.mark.parametrize("failure", [lost(), lost(begun=False), told(ApiError.OVERLOADED, retryable=True)])
 def test_a_call_ends_in_time(link: ModelLink, clock: Clock, requests: Requests[bytes], failure: Any) -> None:
     link.before = lambda asked: failure
     begun = clock.now
@@ -244,7 +244,7 @@ def test_a_call_ends_in_time(link: ModelLink, clock: Clock, requests: Requests[b
 
 
 def test_patience_grows(link: ModelLink, requests: Requests[bytes]) -> None:
-    link.before = lambda asked: lost(Told.DEADLINE_PASSED) if asked.method.name == "Put" else None
+    link.before = lambda asked: lost(ApiError.DEADLINE_PASSED) if asked.method.name == "Put" else None
     with pytest.raises(wbkv.OutcomeUnknown):
         drive(link, requests.put("a", b"1", 60.0))
     patience = [ask.patience_s for ask in link.kinds("Put") if isinstance(ask, Ask)]
@@ -255,7 +255,7 @@ def test_patience_grows(link: ModelLink, requests: Requests[bytes]) -> None:
 def test_a_write_is_not_repeated_for_longer_than_it_is_remembered(
     link: ModelLink, clock: Clock, requests: Requests[bytes]
 ) -> None:
-    link.before = lambda asked: lost(Told.DEADLINE_PASSED)
+    link.before = lambda asked: lost(ApiError.DEADLINE_PASSED)
     begun = clock.now
     with pytest.raises(wbkv.OutcomeUnknown):
         drive(link, requests.put("a", b"1", 100_000.0))
@@ -281,15 +281,15 @@ def reading_txn(requests: Requests[bytes]) -> Any:
     ("call", "failure", "error"),
     [
         (put, lost(), wbkv.OutcomeUnknown),
-        (put, lost(Told.DEADLINE_PASSED), wbkv.OutcomeUnknown),
-        (put, told(Told.OUTCOME_UNKNOWN, retryable=True, same_id=True), wbkv.OutcomeUnknown),
-        (put, told(Told.UNAVAILABLE, retryable=True, same_id=True), wbkv.OutcomeUnknown),
+        (put, lost(ApiError.DEADLINE_PASSED), wbkv.OutcomeUnknown),
+        (put, told(ApiError.OUTCOME_UNKNOWN, retryable=True, same_id=True), wbkv.OutcomeUnknown),
+        (put, told(ApiError.UNAVAILABLE, retryable=True, same_id=True), wbkv.OutcomeUnknown),
         (put, lost(begun=False), wbkv.Unavailable),
-        (put, told(Told.OVERLOADED, retryable=True), wbkv.DeadlineExceeded),
+        (put, told(ApiError.OVERLOADED, retryable=True), wbkv.DeadlineExceeded),
         (get, lost(), wbkv.DeadlineExceeded),
-        (get, lost(Told.DEADLINE_PASSED), wbkv.DeadlineExceeded),
+        (get, lost(ApiError.DEADLINE_PASSED), wbkv.DeadlineExceeded),
         (get, lost(begun=False), wbkv.Unavailable),
-        (get, told(Told.UNAVAILABLE, retryable=True, same_id=True), wbkv.DeadlineExceeded),
+        (get, told(ApiError.UNAVAILABLE, retryable=True, same_id=True), wbkv.DeadlineExceeded),
         (reading_txn, lost(), wbkv.DeadlineExceeded),
     ],
 )
@@ -320,52 +320,52 @@ def test_one_lost_answer_makes_the_outcome_unknown(link: ModelLink, requests: Re
 
 
 KINDS = {
-    Told.INVALID_REQUEST: wbkv.InvalidRequest,
-    Told.LIMIT_EXCEEDED: wbkv.LimitExceeded,
-    Told.UNAVAILABLE: wbkv.Unavailable,
-    Told.OVERLOADED: wbkv.Unavailable,
-    Told.OUTCOME_UNKNOWN: wbkv.OutcomeUnknown,
-    Told.DEADLINE_PASSED: wbkv.DeadlineExceeded,
-    Told.COMPACTED: wbkv.Compacted,
-    Told.FUTURE_REVISION: wbkv.FutureRevision,
-    Told.PINNED: wbkv.Pinned,
-    Told.REQUEST_MISMATCH: wbkv.RequestMismatch,
-    Told.REQUEST_EXPIRED: wbkv.OutcomeUnknown,
-    Told.WINDOW_FULL: wbkv.Unavailable,
-    Told.REQUEST_FORGOTTEN: wbkv.OutcomeUnknown,
-    Told.RESPONSE_TOO_LARGE: wbkv.ResponseTooLarge,
-    Told.INTERNAL: wbkv.ServerError,
-    Told.KIND_UNSPECIFIED: wbkv.ServerError,
+    ApiError.INVALID_REQUEST: wbkv.InvalidRequest,
+    ApiError.LIMIT_EXCEEDED: wbkv.LimitExceeded,
+    ApiError.UNAVAILABLE: wbkv.Unavailable,
+    ApiError.OVERLOADED: wbkv.Unavailable,
+    ApiError.OUTCOME_UNKNOWN: wbkv.OutcomeUnknown,
+    ApiError.DEADLINE_PASSED: wbkv.DeadlineExceeded,
+    ApiError.COMPACTED: wbkv.Compacted,
+    ApiError.FUTURE_REVISION: wbkv.FutureRevision,
+    ApiError.PINNED: wbkv.Pinned,
+    ApiError.REQUEST_MISMATCH: wbkv.RequestMismatch,
+    ApiError.REQUEST_EXPIRED: wbkv.OutcomeUnknown,
+    ApiError.WINDOW_FULL: wbkv.Unavailable,
+    ApiError.REQUEST_FORGOTTEN: wbkv.OutcomeUnknown,
+    ApiError.RESPONSE_TOO_LARGE: wbkv.ResponseTooLarge,
+    ApiError.INTERNAL: wbkv.ServerError,
+    ApiError.KIND_UNSPECIFIED: wbkv.ServerError,
 }
 
 
 def test_every_kind_of_error_has_an_exception() -> None:
-    assert set(KINDS) == set(Told.Kind.values())
+    assert set(KINDS) == set(ApiError.Kind.values())
     for kind, error in KINDS.items():
-        found = error_of(Told(kind=kind, message="why", revision=7))
+        found = error_of(ApiError(kind=kind, message="why", revision=7))
         assert type(found) is error
         assert str(found) == "why"
         if isinstance(found, wbkv.Compacted | wbkv.ResponseTooLarge):
             assert found.revision == 7
-    assert type(error_of(Told(kind=99))) is wbkv.ServerError  # type: ignore[arg-type]  # of a newer server
+    assert type(error_of(ApiError(kind=99))) is wbkv.ServerError  # type: ignore[arg-type]  # of a newer server
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != 0])
 def test_what_cannot_be_retried_is_raised_at_once(
-    link: ModelLink, clock: Clock, requests: Requests[bytes], kind: Told.Kind
+    link: ModelLink, clock: Clock, requests: Requests[bytes], kind: ApiError.Kind
 ) -> None:
     link.before = lambda asked: told(kind)
     with pytest.raises(wbkv.Error) as found:
         drive(link, requests.put("a", b"1", None))
-    never_begun = kind in (Told.REQUEST_EXPIRED, Told.REQUEST_FORGOTTEN)
+    never_begun = kind in (ApiError.REQUEST_EXPIRED, ApiError.REQUEST_FORGOTTEN)
     assert type(found.value) is (wbkv.Unavailable if never_begun else KINDS[kind])
     assert len(link.asked) == 1
     assert not clock.slept
 
 
-@pytest.mark.parametrize("kind", [Told.REQUEST_EXPIRED, Told.REQUEST_FORGOTTEN])
+@pytest.mark.parametrize("kind", [ApiError.REQUEST_EXPIRED, ApiError.REQUEST_FORGOTTEN])
 def test_a_repetition_that_came_too_late_says_nothing_of_the_first(
-    link: ModelLink, requests: Requests[bytes], kind: Told.Kind
+    link: ModelLink, requests: Requests[bytes], kind: ApiError.Kind
 ) -> None:
     answers = iter([lost(), told(kind)])
     link.before = lambda asked: next(answers) if asked.method.name == "Put" else None
@@ -406,10 +406,10 @@ def test_what_is_no_id(client: wbkv.Client[bytes], named: tuple[int, int, int]) 
 
 @pytest.mark.parametrize(
     ("kind", "error"),
-    [(Told.REQUEST_EXPIRED, wbkv.RequestExpired), (Told.REQUEST_MISMATCH, wbkv.RequestMismatch)],
+    [(ApiError.REQUEST_EXPIRED, wbkv.RequestExpired), (ApiError.REQUEST_MISMATCH, wbkv.RequestMismatch)],
 )
 def test_what_is_said_of_a_given_id(
-    link: ModelLink, client: wbkv.Client[bytes], kind: Told.Kind, error: type[wbkv.Error]
+    link: ModelLink, client: wbkv.Client[bytes], kind: ApiError.Kind, error: type[wbkv.Error]
 ) -> None:
     """Also if an attempt without an answer came before: somebody else's attempts may have, at any time."""
     for failures in ([], [lost()]):
@@ -438,7 +438,7 @@ def test_requests_are_acknowledged_when_nobody_will_repeat_them() -> None:
 
 
 def test_all_ways_out_of_a_write_acknowledge_it(link: ModelLink, requests: Requests[bytes]) -> None:
-    link.before = lambda asked: told(Told.INVALID_REQUEST)
+    link.before = lambda asked: told(ApiError.INVALID_REQUEST)
     with pytest.raises(wbkv.InvalidRequest):
         drive(link, requests.put("a", b"1", None))
     link.before = lambda asked: lost()

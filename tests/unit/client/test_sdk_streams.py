@@ -19,7 +19,7 @@ from wbkv.core.effects import Ask, Failure, Open
 from wbkv.core.requests import Requests
 from wbkv.core.streams import SILENCE_S
 from wbkv_proto.v1 import kv_pb2 as kv
-from wbkv_proto.v1.error_pb2 import Error as Told
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 from tests.unit.client.model import KEY_BYTES, Clock, ModelLink, drive, lost, times, told
 
@@ -136,7 +136,7 @@ def test_a_node_that_says_nothing_is_left_for_another(
     link: ModelLink, clock: Clock, requests: Requests[bytes]
 ) -> None:
     fill(link)
-    link.before = times(1, lost(Told.DEADLINE_PASSED), method="Scan")
+    link.before = times(1, lost(ApiError.DEADLINE_PASSED), method="Scan")
     waits: list[float] = []
     plain = link.next
 
@@ -174,7 +174,7 @@ def test_a_scan_ends_in_time(link: ModelLink, clock: Clock, client: wbkv.Client[
 
 
 def test_what_a_scan_cannot_have_is_said_at_once(link: ModelLink, client: wbkv.Client[bytes]) -> None:
-    link.before = lambda asked: told(Told.COMPACTED, revision=50)
+    link.before = lambda asked: told(ApiError.COMPACTED, revision=50)
     with pytest.raises(wbkv.Compacted) as found:
         list(client.scan("k", revision=10))
     assert found.value.revision == 50
@@ -274,7 +274,7 @@ def test_marks_of_progress(link: ModelLink, client: wbkv.Client[bytes]) -> None:
 
 
 def test_a_watch_below_the_floor(link: ModelLink, client: wbkv.Client[bytes]) -> None:
-    link.before = lambda asked: told(Told.COMPACTED, revision=77)
+    link.before = lambda asked: told(ApiError.COMPACTED, revision=77)
     with pytest.raises(wbkv.Compacted) as found, client.watch("k", after=5):
         pass
     assert found.value.revision == 77
@@ -405,7 +405,7 @@ def test_the_twins_watch_says_that_it_failed(
 
     def silent(asked: Ask | Open) -> Failure:
         clock.now += 0.1
-        return lost(Told.DEADLINE_PASSED)
+        return lost(ApiError.DEADLINE_PASSED)
 
     link.before = silent
 

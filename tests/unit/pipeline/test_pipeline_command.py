@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import wbkv
-from wbkv import command as wbkv_command
+from wbkv.cli import main as wbkv_command
 from wbkv_pipeline import command, progress, shipping
 from wbkv_pipeline.errors import PipelineError
 
@@ -72,7 +72,7 @@ def test_without_pyspark_a_line_says_what_to_install() -> None:
 
 def test_nothing_of_spark_is_loaded_before_a_job_runs() -> None:
     code = (
-        "import sys; from wbkv.command import load, full_parser\n"
+        "import sys; from wbkv.cli.main import load, full_parser\n"
         "load('pipeline'); full_parser()\n"
         "for name in ('diff', 'export', 'import'): __import__(f'wbkv_pipeline.jobs.{name}')\n"
         "print(*(name for name in sys.modules if name.split('.')[0] in ('pyspark', 'pyarrow', 'matplotlib')))"

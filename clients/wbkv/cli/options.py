@@ -9,7 +9,7 @@ import sys
 from typing import Any, Final, TypedDict
 
 import wbkv
-from wbkv.commands.text import argument, to_json
+from wbkv.cli.text import argument, to_json
 from wbkv.data import EVERYTHING, Consistency, Entry, KeyRange, between, prefix
 
 ADVICE: Final = "Start one with `wbkv up` (needs wbkv[server]), or say where it is: --endpoints HOST:PORT"

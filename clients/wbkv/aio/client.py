@@ -1,40 +1,33 @@
-"""The client for event loops: the twin of `wbkv.client`, with the same names, awaited.
-
-Calls that are under way together share a stream to each node: `asyncio.gather` is all it takes to pipeline.
-"""
+"""The client for event loops. `wbkv.client`, the client for threads, is generated from this module."""
 
 from __future__ import annotations
 
-import asyncio
-import os
+import queue
+import time
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
+    Awaitable,
     Callable,
-    Coroutine,
-    Generator,
     Iterable,
     Iterator,
     Sequence,
 )
 from contextlib import aclosing, closing
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar
 
-import grpc
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from wbkv.client import keys_of
+from wbkv.aio.lock import Lock
+from wbkv.aio.opening import Opening
 from wbkv.codecs import BYTES, Codec
-from wbkv.core.calls import Calls
 from wbkv.core.effects import Plan
 from wbkv.core.locks import raw
-from wbkv.core.recording import requests_of
-from wbkv.core.requests import Requests, columns_of
-from wbkv.core.routing import Router, endpoints_of
+from wbkv.core.requests import Requests, columns_of, keys_of
 from wbkv.core.streams import Page, Progress
-from wbkv.core.transactions import Attempt
+from wbkv.core.transactions import STALE, Attempt, Patience, pause
 from wbkv.data import (
     EVERYTHING,
     Change,
@@ -52,13 +45,9 @@ from wbkv.data import (
     V,
     key_bytes,
 )
-from wbkv.history import History
-from wbkv.links.embedded import EmbeddedTasks, open_store
-from wbkv.links.grpc_tasks import GrpcTasks
+from wbkv.errors import Aborted, Error
 from wbkv.links.tasks import AsyncLink, AsyncPuller, run
-from wbkv.lock import AsyncLock
 from wbkv.operations import Condition, Operation, add, append, checked
-from wbkv.trace import Trace
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -78,30 +67,6 @@ class _Closes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-C = TypeVar("C", bound=_Closes)
-
-
-class Opening(Generic[C]):
-    """Something that is being opened: `await` it and close it yourself, or use it in `async with`."""
-
-    def __init__(self, open_: Callable[[], Coroutine[Any, Any, C]]) -> None:
-        self._open = open_
-        self._opened: C | None = None
-
-    def __await__(self) -> Generator[Any, Any, C]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> C:
-        self._opened = await self._open()
-        return self._opened
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._opened is not None:
-            await self._opened.close()
 
 
 class Client(_Closes, Generic[V]):
@@ -295,6 +260,37 @@ class Client(_Closes, Generic[V]):
         """
         return Transaction(self._link, Attempt(self._requests, timeout))
 
+    async def _transact(
+        self, function: Callable[[Transaction[V]], Awaitable[T]], timeout_s: float | None
+    ) -> T:
+        """For `transactional`: run the function in a transaction, again after each conflict."""
+        patience = Patience(timeout_s, self.timeout)
+        tx = self.transaction(timeout=patience.left_s)
+        while True:
+            try:
+                async with tx:
+                    result = await function(tx)
+            except Aborted as conflict:
+                wait_s = patience.pause(conflict)
+            except Error:
+                raise
+            except Exception as error:
+                # It may have read keys of different moments, and be confused by that only.
+                try:
+                    holds = await tx.holds()
+                except Error:
+                    raise error from None  # nobody can tell
+                if holds:
+                    raise
+                wait_s = patience.pause(Aborted(STALE))
+            else:
+                return result
+            if wait_s:
+                await self._run(pause(wait_s))
+                tx = self.transaction(timeout=patience.left_s)
+            else:
+                tx = tx._again(patience.left_s)  # noqa: SLF001 - made for this
+
     # History
 
     def snapshot(
@@ -359,7 +355,8 @@ class Client(_Closes, Generic[V]):
         """
         pages: AsyncPuller[Page] = AsyncPuller(self._link, self._requests.barrier(timeout))
         with closing(pages):
-            return (await pages.pull()).revision
+            page = await pages.pull()
+            return page.revision
 
     # Recipes
 
@@ -367,9 +364,9 @@ class Client(_Closes, Generic[V]):
         """A number under a key."""
         return Counter(self, key)
 
-    def lock(self, name: Key, *, ttl: float = 10.0) -> AsyncLock:
+    def lock(self, name: Key, *, ttl: float = 10.0) -> Lock:
         """A lock with fencing tokens. A holder that dies is in others' way for `ttl` seconds."""
-        return AsyncLock(self._link, raw(self._requests), name, ttl)
+        return Lock(self._link, raw(self._requests), name, ttl)
 
     # The cluster
 
@@ -585,31 +582,31 @@ class Watch(_Closes, Generic[V]):
 
     async def __aenter__(self) -> Self:
         if not self._position:
-            await self._pull()
+            await self._pull(None)
         return self
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Change[V]:
-        while not self._ready:
-            await self._pull()
-        self.revision, events = self._ready.popleft()
-        return self._requests.change(self.revision, events)
+        found = await self.next()
+        assert found is not None
+        return found
 
     async def next(self, timeout: float | None = None) -> Change[V] | None:
         """The next change; None if there is none in time. Raises `StopAsyncIteration` once it is closed."""
-        try:
-            async with asyncio.timeout(timeout) as limit:
-                return await anext(self)
-        except TimeoutError:
-            if not limit.expired():
-                raise  # the watch itself has failed, by `DeadlineExceeded`
-            return None
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._ready:
+            try:
+                await self._pull(None if until is None else max(until - time.monotonic(), 0.0))
+            except queue.Empty:
+                return None
+        self.revision, events = self._ready.popleft()
+        return self._requests.change(self.revision, events)
 
-    async def _pull(self) -> None:
+    async def _pull(self, timeout_s: float | None) -> None:
         self.revision = self._position  # all up to there were taken, or there would be no need for more
-        progress = await self._puller.pull()
+        progress = await self._puller.pull(timeout_s)
         self._ready += progress.changes
         if self._marks:
             self._ready.append((progress.revision, ()))
@@ -659,110 +656,3 @@ async def _first(puller: AsyncPuller[list[Entry[V]]], limit: int) -> AsyncIterat
                 given += 1
                 if given == limit:
                     return
-
-
-@overload
-def connect(
-    endpoints: str | Iterable[str] | None = None,
-    *,
-    timeout: float = 10.0,
-    consistency: Consistency = "strict",
-    wait: float = 0.0,
-    history: History | None = None,
-    trace: Trace | None = None,
-    credentials: grpc.ChannelCredentials | None = None,
-) -> Opening[Client[bytes]]: ...
-
-
-@overload
-def connect(
-    endpoints: str | Iterable[str] | None = None,
-    *,
-    timeout: float = 10.0,
-    codec: Codec[V],
-    consistency: Consistency = "strict",
-    wait: float = 0.0,
-    history: History | None = None,
-    trace: Trace | None = None,
-    credentials: grpc.ChannelCredentials | None = None,
-) -> Opening[Client[V]]: ...
-
-
-def connect(
-    endpoints: str | Iterable[str] | None = None,
-    *,
-    timeout: float = 10.0,
-    codec: Codec[Any] = BYTES,
-    consistency: Consistency = "strict",
-    wait: float = 0.0,
-    history: History | None = None,
-    trace: Trace | None = None,
-    credentials: grpc.ChannelCredentials | None = None,
-) -> Opening[Client[Any]]:
-    """Connect to a cluster, by any of its nodes. Await it, or use it in an `async with` block.
-
-    See `wbkv.connect`.
-    """
-    calls = Calls(Router(endpoints_of(endpoints)), timeout, trace)
-    requests = requests_of(calls, codec, consistency, history)
-
-    async def begin() -> Client[Any]:
-        link = GrpcTasks(credentials)
-        try:
-            await run(link, calls.connect(wait))
-        except BaseException:
-            await link.close()
-            raise
-        return Client(link, requests)
-
-    return Opening(begin)
-
-
-@overload
-def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
-    path: str | os.PathLike[str] | None = None,
-    *,
-    partitions: int | None = None,
-    durability: str | None = None,
-    timeout: float = 10.0,
-    consistency: Consistency = "strict",
-    history: History | None = None,
-    trace: Trace | None = None,
-) -> Opening[Client[bytes]]: ...
-
-
-@overload
-def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
-    path: str | os.PathLike[str] | None = None,
-    *,
-    partitions: int | None = None,
-    durability: str | None = None,
-    timeout: float = 10.0,
-    codec: Codec[V],
-    consistency: Consistency = "strict",
-    history: History | None = None,
-    trace: Trace | None = None,
-) -> Opening[Client[V]]: ...
-
-
-def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
-    path: str | os.PathLike[str] | None = None,
-    *,
-    partitions: int | None = None,
-    durability: str | None = None,
-    timeout: float = 10.0,
-    codec: Codec[Any] = BYTES,
-    consistency: Consistency = "strict",
-    history: History | None = None,
-    trace: Trace | None = None,
-) -> Opening[Client[Any]]:
-    """An embedded store: see `wbkv.open`."""
-    calls = Calls(Router(("embedded",)), timeout, trace)
-    requests = requests_of(calls, codec, consistency, history)
-
-    async def begin() -> Client[Any]:
-        link = EmbeddedTasks(await asyncio.to_thread(open_store, path, partitions, durability))
-        await run(link, calls.connect(0.0))
-        return Client(link, requests)
-
-    return Opening(begin)

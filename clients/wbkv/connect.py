@@ -1,4 +1,5 @@
-"""How a client is had: of a cluster, or of a store in this process."""
+# Generated from aio/connect.py by clients/tools/sync_client.py (`make sync-client`): do not edit.
+"""Open clients for threads."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from wbkv.core.calls import Calls
 from wbkv.core.recording import requests_of
 from wbkv.core.routing import Router, endpoints_of
 from wbkv.data import Consistency, V
-from wbkv.history import History
-from wbkv.links.embedded import EmbeddedLink, open_store
-from wbkv.links.grpc_calls import GrpcLink
+from wbkv.links.embedded import EmbeddedLink
+from wbkv.links.grpc_threads import GrpcLink
 from wbkv.links.threads import run
-from wbkv.trace import Trace
+from wbkv.record.history import History
+from wbkv.record.trace import Trace
 
 
 @overload
@@ -69,6 +70,7 @@ def connect(
     """
     calls = Calls(Router(endpoints_of(endpoints)), timeout, trace)
     requests = requests_of(calls, codec, consistency, history)
+
     link = GrpcLink(credentials)
     try:
         run(link, calls.connect(wait))
@@ -122,6 +124,7 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     """
     calls = Calls(Router(("embedded",)), timeout, trace)
     requests = requests_of(calls, codec, consistency, history)
-    link = EmbeddedLink(open_store(path, partitions, durability))
+
+    link = EmbeddedLink.opened(path, partitions, durability)
     run(link, calls.connect(0.0))
     return Client(link, requests)

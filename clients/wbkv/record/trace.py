@@ -25,7 +25,7 @@ housekeeping; a scan inside a transaction is recorded with what it has found.
 - `writes`: each key once, as the request left it; a key counts more than a range that has it. Of a range
   without an end, `end` is "". Of an `unknown` transaction, all that either branch could write.
 - `intended_us`: when the request should have begun, if `scenario` was told so; `start_us` is when it did.
-- Keys are text: bytes that are no UTF-8 are written in base64, after "base64:" (`wbkv.history.text_of`).
+- Keys are text. Bytes that are not UTF-8 are written as "base64:" and their base64 (`history.text_of`).
 """
 
 from __future__ import annotations
@@ -87,19 +87,19 @@ def scenario(name: str, *, intended: float | None = None) -> Iterator[None]:
         _SCENARIO.reset(before)
 
 
-class Asked(Protocol):
+class TracedRequest(Protocol):
     """What a request is, for its line."""
 
-    def told(self, outcome: str, answer: object) -> str:
+    def line_end(self, outcome: str, answer: object) -> str:
         """The rest of the line: from the request's id on."""
 
 
-class Begun:
+class OpenRequest:
     """A request that may be sent."""
 
     __slots__ = ("asked", "intended_us", "scenario", "start_us")
 
-    def __init__(self, asked: Asked, scenario: str, start_us: int, intended_us: int | None) -> None:
+    def __init__(self, asked: TracedRequest, scenario: str, start_us: int, intended_us: int | None) -> None:
         self.asked = asked
         self.scenario = scenario
         self.start_us = start_us
@@ -152,7 +152,7 @@ class Trace:
         """Times are those of the clock on the wall when this began, plus what has passed since: they do not
         jump when the wall clock is set."""
         self._lock = threading.Lock()
-        self._under_way: set[Begun] = set()
+        self._under_way: set[OpenRequest] = set()
         self._open = True
         self._lines = Lines(file, "trace")
         self._close = weakref.finalize(self, self._lines.close)
@@ -208,15 +208,15 @@ class Trace:
         if not self._open:
             raise Error("the trace is closed: nothing more can be recorded in it")
 
-    def begin(self, asked: Asked) -> Begun:
+    def begin(self, asked: TracedRequest) -> OpenRequest:
         """Something is asked for. `end` must follow."""
         self._lines.check()
         now_us = self._now_us()
         block = _SCENARIO.get()
         if block is None:
-            begun = Begun(asked, self.scenario, now_us, None)
+            begun = OpenRequest(asked, self.scenario, now_us, None)
         else:
-            begun = Begun(asked, block.name, now_us, self._intended_us(block, now_us))
+            begun = OpenRequest(asked, block.name, now_us, self._intended_us(block, now_us))
         with self._lock:
             self._check()
             self._under_way.add(begun)
@@ -230,14 +230,14 @@ class Trace:
         intended_us += self._base_us
         return intended_us if intended_us < now_us else None
 
-    def end(self, begun: Begun, outcome: str, error: str | None, answer: object) -> None:
+    def end(self, begun: OpenRequest, outcome: str, error: str | None, answer: object) -> None:
         """It has ended so, with this answer if it is ok."""
         end_us = self._now_us()
-        told = begun.asked.told(outcome, answer)
+        rest = begun.asked.line_end(outcome, answer)
         why = "" if error is None else f',"error":"{error}"'
         head = self._heads.get(begun.scenario) or self._head(begun.scenario)
         late = "" if begun.intended_us is None else f',"intended_us":{begun.intended_us}'
-        line = f'{head}{begun.start_us}{late},"end_us":{end_us},"outcome":"{outcome}"{why}{told}}}'
+        line = f'{head}{begun.start_us}{late},"end_us":{end_us},"outcome":"{outcome}"{why}{rest}}}'
         with self._lock:
             if begun in self._under_way:  # else the trace was closed meanwhile
                 self._under_way.remove(begun)

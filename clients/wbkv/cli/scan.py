@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from wbkv.commands import options, tables
-from wbkv.commands.text import escape, to_json
+from wbkv.cli import options, tables
+from wbkv.cli.text import escape, to_json
 from wbkv.data import EVERYTHING
 
 

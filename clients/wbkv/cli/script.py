@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wbkv import operations
-from wbkv.commands.text import escape
+from wbkv.cli.text import escape
 from wbkv.data import EVERYTHING, KeyRange, prefix
 
 NUMBERS: Final = ("version", "mod_revision", "create_revision")
@@ -35,7 +35,7 @@ SPECIAL: Final = frozenset(" \"'();,<>=!#\\")
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class ScriptCondition:
     """Something that must hold."""
 
     subject: str
@@ -48,13 +48,13 @@ class Condition:
     def __str__(self) -> str:
         if isinstance(self.target, KeyRange):
             return f"unchanged({_range(self.target, one_key=True)}) since {_operand(self.operand)}"
-        said = f"{self.subject}({word(self.target)})"
+        words = f"{self.subject}({word(self.target)})"
         if self.operator is None:
-            return said
+            return words
         operand = _operand(self.operand)
         if self.subject == "value" and self.operator in "<>" and is_number(operand):
             operand = f'"{operand}"'
-        return f"{said} {self.operator} {operand}"
+        return f"{words} {self.operator} {operand}"
 
     def lower(self) -> operations.Condition:
         """As the client has it."""
@@ -69,7 +69,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ScriptOperation:
     """Something to do."""
 
     name: str
@@ -81,14 +81,14 @@ class Operation:
 
     def __str__(self) -> str:
         target = _range(self.target) if isinstance(self.target, KeyRange) else word(self.target)
-        said = [self.name, target]
+        words = [self.name, target]
         if self.operand is not None:
-            said.append(_operand(self.operand))
+            words.append(_operand(self.operand))
         if self.limit:
-            said.append(f"limit {self.limit}")
+            words.append(f"limit {self.limit}")
         if self.reverse:
-            said.append("reverse")
-        return " ".join(said)
+            words.append("reverse")
+        return " ".join(words)
 
     def lower(self) -> operations.Operation:
         """As the client has it."""
@@ -104,16 +104,16 @@ class Operation:
 class Script:
     """If all conditions hold, `then` is performed, else `otherwise`."""
 
-    conditions: tuple[Condition, ...]
-    then: tuple[Operation, ...]
-    otherwise: tuple[Operation, ...]
+    conditions: tuple[ScriptCondition, ...]
+    then: tuple[ScriptOperation, ...]
+    otherwise: tuple[ScriptOperation, ...]
 
     def __str__(self) -> str:
         then, otherwise = "; ".join(map(str, self.then)), "; ".join(map(str, self.otherwise))
         if not self.conditions:
             return then
-        said = "when " + " and ".join(map(str, self.conditions))
-        return said + (f" then {then}" if then else "") + (f" otherwise {otherwise}" if otherwise else "")
+        words = "when " + " and ".join(map(str, self.conditions))
+        return words + (f" then {then}" if then else "") + (f" otherwise {otherwise}" if otherwise else "")
 
 
 def word(data: bytes) -> str:

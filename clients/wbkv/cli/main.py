@@ -1,6 +1,6 @@
 """The `wbkv` command, assembled from what is installed.
 
-The client's own commands are modules of `wbkv.commands`; others are entry points of the group of that name.
+The client's own commands are modules of `wbkv.cli`; others are entry points of the group `wbkv.commands`.
 One whose packages are missing is not offered: a client-only install has the client's commands, the server's
 install adds its own. Only the command that was asked for is loaded, so that a `get` starts quickly.
 """
@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, Protocol, cast
 
 from wbkv import errors
-from wbkv.commands.hints import did_you_mean
+from wbkv.cli.hints import did_you_mean
 
 OWN: Final = {
     "compact": "compact",
@@ -132,7 +132,7 @@ def _split(argv: Sequence[str]) -> tuple[Sequence[str], str | None, Sequence[str
 def load(name: str) -> Command:
     """The command of this name. Raises `Missing`, which says what to do about it."""
     if name in OWN:
-        return cast(Command, importlib.import_module(f"wbkv.commands.{OWN[name]}").command)
+        return cast(Command, importlib.import_module(f"wbkv.cli.{OWN[name]}").command)
     others = {entry.name: entry for entry in _others()}
     if name in others:
         try:
@@ -159,7 +159,7 @@ def _needs(name: str, error: ModuleNotFoundError) -> str:
 
 def full_parser() -> argparse.ArgumentParser:
     """With all commands that are installed: for help, and for shells that complete."""
-    from wbkv.commands.options import add_common
+    from wbkv.cli.options import add_common
 
     parser = Parser(
         prog="wbkv",

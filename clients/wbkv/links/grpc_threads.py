@@ -11,11 +11,11 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import Message
 
-from wbkv.core.effects import Ask, Failure, Method, Open, Stream
+from wbkv.core.effects import Ask, Failure, Method, Open, ReplyStream
 from wbkv.core.forks import at_fork
 from wbkv.errors import ClientClosed, Forked
 from wbkv.links.grpc_common import AT_FORK, CLOSED, OPTIONS, failure_of, serialize
-from wbkv.links.grpc_tasks import GrpcTasks
+from wbkv.links.grpc_tasks import AsyncGrpcLink
 from wbkv.links.tasks import AsyncLink
 
 AHEAD: Final = 4
@@ -56,11 +56,11 @@ class GrpcLink:
             raise ClientClosed(CLOSED) from error
         return response
 
-    def open(self, open_: Open) -> Stream:
+    def open(self, open_: Open) -> ReplyStream:
         """Begin a stream."""
         call = self._callable(open_.address, open_.method, streams=True)
         try:
-            return _Stream(call(open_.request), open_.address)
+            return _GrpcThreadStream(call(open_.request), open_.address)
         except ValueError as error:
             raise ClientClosed(CLOSED) from error
 
@@ -97,7 +97,7 @@ class GrpcLink:
         """The same nodes, for the running event loop."""
         if self._closed:
             raise ClientClosed(CLOSED)
-        return GrpcTasks(self._credentials)
+        return AsyncGrpcLink(self._credentials)
 
     def close(self) -> None:
         """End all connections. Calls under way fail."""
@@ -108,7 +108,7 @@ class GrpcLink:
                 channel.close()
 
 
-class _Stream:
+class _GrpcThreadStream:
     """A stream of responses. A thread reads a few ahead, so that waiting for the next can have an end."""
 
     def __init__(self, call: Any, address: str) -> None:

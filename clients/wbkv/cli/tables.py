@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from wbkv.commands.text import escape
+from wbkv.cli.text import escape
 from wbkv.data import Entry
 
 PAGE_ROWS: Final = 500

@@ -35,7 +35,7 @@ from typing import BinaryIO, Final, Literal, Self, TypeAlias
 from wbkv.core.lines import Lines
 from wbkv.data import Entry
 from wbkv.errors import Error, InvalidRequest
-from wbkv.operations import Append, Get, Operation, Put, Scan
+from wbkv.operations import Append, Get, Operation, Put, ScanRange
 
 Model: TypeAlias = Literal["list-append", "register"]
 Scalar: TypeAlias = int | str
@@ -50,7 +50,7 @@ _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,17}")
 _json_of: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Begun:
+class OpenTransaction:
     """A transaction that was sent."""
 
     __slots__ = ("process", "steps", "writes")
@@ -129,7 +129,7 @@ class History:
         kind = type(operation)
         if kind is Get:
             return [("r", text_of(operation.key), None)]
-        if kind is Scan:
+        if kind is ScanRange:
             return []
         if kind is Append and self.model == "list-append":
             return self._appended(operation.key, raw)
@@ -177,7 +177,7 @@ class History:
 
     # Events
 
-    def begin(self, steps: list[Step]) -> Begun:
+    def begin(self, steps: list[Step]) -> OpenTransaction:
         """A transaction is sent."""
         text = _json_of(steps)
         owner = _owner()
@@ -189,7 +189,7 @@ class History:
                 free = self._free[owner] = []
             process = free.pop() if free else self._new(free)
             self._event("invoke", process, text)
-        return Begun(process, steps)
+        return OpenTransaction(process, steps)
 
     def _new(self, free: list[_Process]) -> _Process:
         self._count += 1
@@ -201,7 +201,7 @@ class History:
             f'{{"type":"{kind}","process":{process.number},"time":{time.monotonic_ns()}{more},"txn":{text}}}'
         )
 
-    def end(self, begun: Begun | None, kind: str) -> None:
+    def end(self, begun: OpenTransaction | None, kind: str) -> None:
         """It was not executed (`fail`), or nobody knows (`unknown`): which does not matter if it only reads.
 
         A process whose transaction may still be under way does nothing more.
@@ -209,11 +209,11 @@ class History:
         if begun is not None:
             self._end(begun, kind if begun.writes else "fail", begun.steps, "")
 
-    def executed(self, begun: Begun, steps: list[Step], revision: int) -> None:
+    def executed(self, begun: OpenTransaction, steps: list[Step], revision: int) -> None:
         """It was executed, with these results; at a revision, if it wrote."""
         self._end(begun, "ok", steps, f',"revision":{revision}' if begun.writes else "")
 
-    def _end(self, begun: Begun, kind: str, steps: list[Step], more: str) -> None:
+    def _end(self, begun: OpenTransaction, kind: str, steps: list[Step], more: str) -> None:
         text = _json_of(steps)
         with self._lock:
             if self._close.alive:

@@ -22,8 +22,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from wbkv.commands.hints import did_you_mean
-from wbkv.commands.script import (
+from wbkv.cli.hints import did_you_mean
+from wbkv.cli.script import (
     COUNTED,
     NUMBERS,
     OPERATIONS,
@@ -33,13 +33,13 @@ from wbkv.commands.script import (
     STRUCTURE,
     SUBJECTS,
     VALUED,
-    Condition,
-    Operation,
     Script,
+    ScriptCondition,
+    ScriptOperation,
     is_number,
     one,
 )
-from wbkv.commands.text import unescape
+from wbkv.cli.text import unescape
 from wbkv.data import EVERYTHING, KeyRange, between, prefix
 
 NUMBER_MAX: Final = 2**63 - 1
@@ -166,8 +166,8 @@ class _Parser:
             return Script((), always, ())
         self._take()
         conditions = self._conditions()
-        then: tuple[Operation, ...] = ()
-        otherwise: tuple[Operation, ...] = ()
+        then: tuple[ScriptOperation, ...] = ()
+        otherwise: tuple[ScriptOperation, ...] = ()
         if self._next.is_word("then"):
             self._take()
             then = self._operations("an operation", OPERATIONS)
@@ -182,8 +182,8 @@ class _Parser:
             raise self._unexpected(self._next, "the end")
         return Script(conditions, then, otherwise)
 
-    def _conditions(self) -> tuple[Condition, ...]:
-        found: list[Condition] = []
+    def _conditions(self) -> tuple[ScriptCondition, ...]:
+        found: list[ScriptCondition] = []
         while True:
             self._skip("\n")
             found.append(self._condition())
@@ -192,7 +192,7 @@ class _Parser:
                 return tuple(found)
             self._take()
 
-    def _condition(self) -> Condition:
+    def _condition(self) -> ScriptCondition:
         subject = self._take()
         if not subject.is_word(*SUBJECTS):
             raise self._unexpected(subject, f"a condition ({', '.join(SUBJECTS)})", SUBJECTS)
@@ -204,26 +204,26 @@ class _Parser:
             if not since.is_word("since"):
                 raise self._unexpected(since, "since and a revision", ("since",))
             keys = keys if isinstance(keys, KeyRange) else one(keys)
-            return Condition("unchanged", keys, None, self._number("a revision", least=0))
+            return ScriptCondition("unchanged", keys, None, self._number("a revision", least=0))
         key = self._bytes("a key")
         self._expect(")", "after the key")
         if subject.is_word("exists", "absent"):
-            return Condition(subject.text, key)
+            return ScriptCondition(subject.text, key)
         compared = self._take()
         if not compared.is_mark(*OPERATORS):
             raise self._unexpected(compared, "==, !=, < or >")
         if subject.is_word(*NUMBERS):
-            return Condition(subject.text, key, compared.text, self._number("a number", least=0))
+            return ScriptCondition(subject.text, key, compared.text, self._number("a number", least=0))
         operand = self._next
         if compared.is_mark("<", ">") and operand.kind == "word" and is_number(operand.text):
             raise self._error(
                 operand,
                 f"values are compared as bytes, so 100 is below 30: quote {operand.text} if you mean that",
             )
-        return Condition(subject.text, key, compared.text, self._bytes("a value"))
+        return ScriptCondition(subject.text, key, compared.text, self._bytes("a value"))
 
-    def _operations(self, expected: str, known: Collection[str]) -> tuple[Operation, ...]:
-        found: list[Operation] = []
+    def _operations(self, expected: str, known: Collection[str]) -> tuple[ScriptOperation, ...]:
+        found: list[ScriptOperation] = []
         self._skip("\n", ";")
         while not (found and (self._next.kind == "end" or self._next.is_word("otherwise"))):
             found.append(self._operation(expected, known))
@@ -233,7 +233,7 @@ class _Parser:
                 self._skip("\n", ";")
         return tuple(found)
 
-    def _operation(self, expected: str, known: Collection[str]) -> Operation:
+    def _operation(self, expected: str, known: Collection[str]) -> ScriptOperation:
         verb = self._take()
         name = verb.text
         if not verb.is_word(*OPERATIONS):
@@ -241,15 +241,15 @@ class _Parser:
         if name == "scan":
             return self._scan()
         if name == "del":
-            return Operation(name, self._keys())
+            return ScriptOperation(name, self._keys())
         key = self._bytes("a key")
         if name in VALUED:
-            return Operation(name, key, self._bytes("a value"))
+            return ScriptOperation(name, key, self._bytes("a value"))
         if name in COUNTED:
-            return Operation(name, key, self._number("a number", least=-NUMBER_MAX - 1))
-        return Operation(name, key)
+            return ScriptOperation(name, key, self._number("a number", least=-NUMBER_MAX - 1))
+        return ScriptOperation(name, key)
 
-    def _scan(self) -> Operation:
+    def _scan(self) -> ScriptOperation:
         first = self._next
         keys = self._keys()
         if not isinstance(keys, KeyRange):
@@ -263,7 +263,7 @@ class _Parser:
                 reverse = True
             else:
                 raise self._error(option, f"{option} is there twice")
-        return Operation("scan", keys, limit=limit, reverse=reverse)
+        return ScriptOperation("scan", keys, limit=limit, reverse=reverse)
 
     def _keys(self) -> bytes | KeyRange:
         """A key, or a range of them."""

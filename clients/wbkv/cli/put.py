@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from wbkv.commands import options
-from wbkv.commands.text import argument
+from wbkv.cli import options
+from wbkv.cli.text import argument
 
 
 class PutCommand:

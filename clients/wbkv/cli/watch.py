@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any
 
-from wbkv.commands import options
-from wbkv.commands.text import argument, escape, to_json
+from wbkv.cli import options
+from wbkv.cli.text import argument, escape, to_json
 from wbkv.data import EVERYTHING, Change, Event, KeyRange, prefix
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from wbkv.commands import options
+from wbkv.cli import options
 
 
 class CompactCommand:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from wbkv.commands import options, tables
-from wbkv.commands.text import argument, escape, shown, to_json
+from wbkv.cli import options, tables
+from wbkv.cli.text import argument, escape, shown, to_json
 
 
 class GetCommand:

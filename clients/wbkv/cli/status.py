@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from wbkv.commands import options, tables
+from wbkv.cli import options, tables
 from wbkv.data import NodeStatus, Topology
 
 LOCAL: Final = "wbkv.commands.local"

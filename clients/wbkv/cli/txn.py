@@ -6,9 +6,9 @@ import argparse
 import sys
 from typing import Any, Final
 
-from wbkv.commands import language, options, scriptjson, tables
-from wbkv.commands.script import Script
-from wbkv.commands.text import escape
+from wbkv.cli import language, options, scriptjson, tables
+from wbkv.cli.script import Script
+from wbkv.cli.text import escape
 from wbkv.data import Entry, Failed, Scanned, TxnResult
 
 EXAMPLES: Final = """\
@@ -108,20 +108,20 @@ def _result_json(found: Entry[bytes] | Scanned[bytes] | Failed | int | None) -> 
 
 def _print(script: Script, result: TxnResult[bytes]) -> None:
     if not result.succeeded:
-        unmet = ", ".join(str(script.conditions[place]) for place in result.unmet)
+        unmet = ", ".join(str(script.conditions[index]) for index in result.unmet)
         sys.stderr.write(f"wbkv txn: does not hold: {unmet}\n")
     branch = script.then if result.succeeded else script.otherwise
     rows = [
-        (str(operation) if index == 0 else "", said)
+        (str(operation) if index == 0 else "", line)
         for operation, found in zip(branch, result.results, strict=True)
-        for index, said in enumerate(_said(found))
+        for index, line in enumerate(_lines_of(found))
     ]
     if rows:
         tables.show(("OPERATION", "RESULT"), rows)
     options.print_line(f"revision {result.revision}")
 
 
-def _said(found: Entry[bytes] | Scanned[bytes] | Failed | int | None) -> list[str]:
+def _lines_of(found: Entry[bytes] | Scanned[bytes] | Failed | int | None) -> list[str]:
     """A result, in lines."""
     if isinstance(found, Entry):
         return [escape(found.value)]

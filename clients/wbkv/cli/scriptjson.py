@@ -14,21 +14,21 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from wbkv.commands.hints import did_you_mean
-from wbkv.commands.language import NUMBER_MAX
-from wbkv.commands.script import (
+from wbkv.cli.hints import did_you_mean
+from wbkv.cli.language import NUMBER_MAX
+from wbkv.cli.script import (
     COUNTED,
     NUMBERS,
     OPERATIONS,
     OPERATORS,
     SUBJECTS,
     VALUED,
-    Condition,
-    Operation,
     Script,
+    ScriptCondition,
+    ScriptOperation,
     one,
 )
-from wbkv.commands.text import from_json
+from wbkv.cli.text import from_json
 from wbkv.data import EVERYTHING, KeyRange, between, prefix
 
 T = TypeVar("T")
@@ -74,45 +74,45 @@ def _each(found: dict[str, Any], name: str, read: Callable[[str, list[Any]], T])
     return tuple(things)
 
 
-def _condition(subject: str, row: list[Any]) -> Condition:
+def _condition(subject: str, row: list[Any]) -> ScriptCondition:
     if subject not in SUBJECTS:
         raise ScriptJsonError(f'"{subject}" is not a condition{did_you_mean(subject, SUBJECTS)}')
     if subject == "unchanged":
         _check(row, 2, "keys and a revision")
         keys = _keys(row[0])
         keys = keys if isinstance(keys, KeyRange) else one(keys)
-        return Condition(subject, keys, None, _number(row[1], least=0))
+        return ScriptCondition(subject, keys, None, _number(row[1], least=0))
     key = from_json(row[0])
     if subject in ("exists", "absent"):
         _check(row, 1, "a key")
-        return Condition(subject, key)
+        return ScriptCondition(subject, key)
     _check(row, 3, "a key, an operator and an operand")
     if row[1] not in tuple(OPERATORS):
         raise ScriptJsonError(f"{row[1]!r} is not one of {', '.join(OPERATORS)}")
     operand = _number(row[2], least=0) if subject in NUMBERS else from_json(row[2])
-    return Condition(subject, key, row[1], operand)
+    return ScriptCondition(subject, key, row[1], operand)
 
 
-def _operation(name: str, row: list[Any]) -> Operation:
+def _operation(name: str, row: list[Any]) -> ScriptOperation:
     if name not in OPERATIONS:
         raise ScriptJsonError(f'"{name}" is not an operation{did_you_mean(name, OPERATIONS)}')
     if name == "scan":
         return _scan(row)
     if name == "del":
         _check(row, 1, "a key or a range")
-        return Operation(name, _keys(row[0]))
+        return ScriptOperation(name, _keys(row[0]))
     key = from_json(row[0])
     if name in VALUED:
         _check(row, 2, "a key and a value")
-        return Operation(name, key, from_json(row[1]))
+        return ScriptOperation(name, key, from_json(row[1]))
     if name in COUNTED:
         _check(row, 2, "a key and a number")
-        return Operation(name, key, _number(row[1], least=-NUMBER_MAX - 1))
+        return ScriptOperation(name, key, _number(row[1], least=-NUMBER_MAX - 1))
     _check(row, 1, "a key")
-    return Operation(name, key)
+    return ScriptOperation(name, key)
 
 
-def _scan(row: list[Any]) -> Operation:
+def _scan(row: list[Any]) -> ScriptOperation:
     keys, options = _keys(row[0]), row[1] if len(row) > 1 else {}
     _check(row, max(1, min(len(row), 2)), "a range and options")
     if not isinstance(keys, KeyRange):
@@ -122,7 +122,7 @@ def _scan(row: list[Any]) -> Operation:
     reverse = options.get("reverse", False)
     if not isinstance(reverse, bool):
         raise ScriptJsonError(f"reverse must be true or false, not {reverse!r}")
-    return Operation("scan", keys, limit=_number(options.get("limit", 0), least=0), reverse=reverse)
+    return ScriptOperation("scan", keys, limit=_number(options.get("limit", 0), least=0), reverse=reverse)
 
 
 def _keys(found: Any) -> bytes | KeyRange:

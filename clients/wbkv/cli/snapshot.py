@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from wbkv.commands import options
+from wbkv.cli import options
 
 TTL_S: Final = 60.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from wbkv.commands import options
+from wbkv.cli import options
 
 SHELLS: Final = ("bash", "fish", "zsh")
 
@@ -32,7 +32,7 @@ class CompletionCommand:
             import shtab
         except ModuleNotFoundError:
             raise ValueError("this needs the package shtab: pip install 'wbkv[cli]'") from None
-        from wbkv.command import full_parser
+        from wbkv.cli.main import full_parser
 
         options.print_line(shtab.complete(full_parser(), arguments.shell))
         return 0

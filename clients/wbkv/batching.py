@@ -26,8 +26,8 @@ IN_FLIGHT: Final = 1024
 T = TypeVar("T")
 
 
-class Pipeline(Generic[V]):
-    """Made by `client.pipeline`. Every call returns at once, with a future. Calls that are under way
+class Batch(Generic[V]):
+    """Made by `client.batch`. Every call returns at once, with a future. Calls that are under way
     together are executed in any order; the end of the `with` block waits for all of them.
     """
 
@@ -42,7 +42,7 @@ class Pipeline(Generic[V]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name="wbkv pipeline", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="wbkv batch", daemon=True)
         self._thread.start()
         try:
             self._link: AsyncLink = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
@@ -64,13 +64,13 @@ class Pipeline(Generic[V]):
 
     def _submit(self, plan: Plan[T]) -> Future[T]:
         if self._pid != os.getpid():
-            raise Forked("a pipeline does not go with a process into its fork: begin another one")
+            raise Forked("a batch does not go with a process into its fork: begin another one")
         self._room.acquire()
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
                 self._room.release()
-                raise ClientClosed("the pipeline is closed")
+                raise ClientClosed("the batch is closed")
             self._futures.add(future)
             self._asked.append((plan, future, copy_context()))
             if len(self._asked) == 1:

@@ -1,0 +1,23 @@
+"""The client for event loops: the names and arguments of `wbkv`, awaited.
+
+Calls that are under way together share a stream to each node: `asyncio.gather` is enough to send many.
+"""
+
+from wbkv.aio.client import Client, Counter, Scan, Snapshot, Transaction, Txn, Watch
+from wbkv.aio.connect import connect, open  # noqa: A004 - as `wbkv.aio.open` it cannot be mistaken
+from wbkv.aio.lock import Lock
+from wbkv.aio.opening import Opening
+
+__all__ = [
+    "Client",
+    "Counter",
+    "Lock",
+    "Opening",
+    "Scan",
+    "Snapshot",
+    "Transaction",
+    "Txn",
+    "Watch",
+    "connect",
+    "open",
+]

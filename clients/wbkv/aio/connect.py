@@ -1,0 +1,137 @@
+"""Open clients for event loops. `wbkv.connect`, for threads, is generated from this module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, overload
+
+import grpc
+
+from wbkv.aio.client import Client
+from wbkv.aio.opening import Opening
+from wbkv.codecs import BYTES, Codec
+from wbkv.core.calls import Calls
+from wbkv.core.recording import requests_of
+from wbkv.core.routing import Router, endpoints_of
+from wbkv.data import Consistency, V
+from wbkv.links.embedded import AsyncEmbeddedLink
+from wbkv.links.grpc_tasks import AsyncGrpcLink
+from wbkv.links.tasks import run
+from wbkv.record.history import History
+from wbkv.record.trace import Trace
+
+
+@overload
+def connect(
+    endpoints: str | Iterable[str] | None = None,
+    *,
+    timeout: float = 10.0,
+    consistency: Consistency = "strict",
+    wait: float = 0.0,
+    history: History | None = None,
+    trace: Trace | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> Opening[Client[bytes]]: ...
+
+
+@overload
+def connect(
+    endpoints: str | Iterable[str] | None = None,
+    *,
+    timeout: float = 10.0,
+    codec: Codec[V],
+    consistency: Consistency = "strict",
+    wait: float = 0.0,
+    history: History | None = None,
+    trace: Trace | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> Opening[Client[V]]: ...
+
+
+def connect(
+    endpoints: str | Iterable[str] | None = None,
+    *,
+    timeout: float = 10.0,
+    codec: Codec[Any] = BYTES,
+    consistency: Consistency = "strict",
+    wait: float = 0.0,
+    history: History | None = None,
+    trace: Trace | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+) -> Opening[Client[Any]]:
+    """Connect to a cluster, by any of its nodes: the others are found by themselves. Await it, or use
+    it in an `async with` block.
+
+    `endpoints`: "host:port", several of them separated by commas or in a list; $WBKV_ENDPOINTS, or
+    127.0.0.1:7400 to 7402. `timeout`: how long a call may take, all its attempts together, unless it says
+    otherwise. `wait`: how long to wait for a cluster that is not up yet; else `Unavailable` is raised at
+    once. `history`: where to record what is asked and answered, for `wbkv check`: see `wbkv.History`.
+    `trace`: where to record each request and its revision, for `wbkv pipeline`: see `wbkv.Trace`.
+    """
+    calls = Calls(Router(endpoints_of(endpoints)), timeout, trace)
+    requests = requests_of(calls, codec, consistency, history)
+
+    async def begin() -> Client[Any]:
+        link = AsyncGrpcLink(credentials)
+        try:
+            await run(link, calls.connect(wait))
+        except BaseException:
+            await link.close()
+            raise
+        return Client(link, requests)
+
+    return Opening(begin)
+
+
+@overload
+def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
+    path: str | os.PathLike[str] | None = None,
+    *,
+    partitions: int | None = None,
+    durability: str | None = None,
+    timeout: float = 10.0,
+    consistency: Consistency = "strict",
+    history: History | None = None,
+    trace: Trace | None = None,
+) -> Opening[Client[bytes]]: ...
+
+
+@overload
+def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
+    path: str | os.PathLike[str] | None = None,
+    *,
+    partitions: int | None = None,
+    durability: str | None = None,
+    timeout: float = 10.0,
+    codec: Codec[V],
+    consistency: Consistency = "strict",
+    history: History | None = None,
+    trace: Trace | None = None,
+) -> Opening[Client[V]]: ...
+
+
+def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
+    path: str | os.PathLike[str] | None = None,
+    *,
+    partitions: int | None = None,
+    durability: str | None = None,
+    timeout: float = 10.0,
+    codec: Codec[Any] = BYTES,
+    consistency: Consistency = "strict",
+    history: History | None = None,
+    trace: Trace | None = None,
+) -> Opening[Client[Any]]:
+    """Open a store in this process: all partitions, no network, the same calls and promises.
+
+    Without a path it is a temporary one, gone when it is closed. Needs `wbkv[server]`.
+    """
+    calls = Calls(Router(("embedded",)), timeout, trace)
+    requests = requests_of(calls, codec, consistency, history)
+
+    async def begin() -> Client[Any]:
+        link = await AsyncEmbeddedLink.opened(path, partitions, durability)
+        await run(link, calls.connect(0.0))
+        return Client(link, requests)
+
+    return Opening(begin)

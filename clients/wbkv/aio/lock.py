@@ -1,0 +1,77 @@
+"""The lock recipe for event loops. `wbkv.lock`, for threads, is generated from this module."""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import Self
+
+from wbkv.core.locks import RENEWALS, Holding
+from wbkv.core.requests import Requests
+from wbkv.data import Key
+from wbkv.errors import ClientClosed, Error, LockLost
+from wbkv.links.tasks import AsyncLink, AsyncRepeater, run
+from wbkv.operations import Condition
+
+
+class Lock:
+    """A lock, renewed by a task of its own while it is held. Made by `client.lock`."""
+
+    def __init__(self, link: AsyncLink, requests: Requests[bytes], name: Key, ttl: float) -> None:
+        self._link = link
+        self._holding = Holding(requests, name, ttl)
+        self._renewing: AsyncRepeater | None = None
+
+    @property
+    def token(self) -> int:
+        """The fencing token: it rises with every acquisition. 0 if the lock is not held."""
+        return self._holding.token
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else may hold it by now: it could not be renewed in time."""
+        return self._holding.lost
+
+    def holds(self) -> Condition:
+        """A condition for `when`: that the lock is still held. With it, a transaction of a holder that was
+        paused for too long does nothing.
+        """
+        return self._holding.condition()
+
+    async def acquire(self, timeout: float | None = None) -> bool:
+        """Wait for the lock, for so long at most. Whether it is held."""
+        taken = await run(self._link, self._holding.acquire(timeout))
+        if taken:
+            self._stop_renewing()  # of a time before, if it was lost
+            name = f"wbkv lock {self._holding.key!r}"
+            self._renewing = AsyncRepeater(self._renew, self._holding.ttl_s / RENEWALS, name)
+        return taken
+
+    async def _renew(self) -> bool:
+        try:
+            return await run(self._link, self._holding.renew())
+        except ClientClosed:
+            return False
+        except Error:
+            return not self._holding.lost
+
+    def _stop_renewing(self) -> None:
+        if self._renewing is not None:
+            self._renewing.stop()
+            self._renewing = None
+
+    async def release(self) -> None:
+        """Give it up. Raises `LockLost` if it was not held any more."""
+        self._stop_renewing()
+        if self.token and not await run(self._link, self._holding.release()):
+            raise LockLost(f"the lock {self._holding.key!r} was not renewed in time, or was removed")
+
+    async def __aenter__(self) -> Self:
+        await self.acquire()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.nullcontext() if kind is None else contextlib.suppress(Error):
+            await self.release()

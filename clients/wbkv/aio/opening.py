@@ -1,0 +1,38 @@
+"""What `wbkv.aio` returns for things that must be opened and closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class Closes(Protocol):
+    """Something that is closed when its block ends."""
+
+    async def close(self) -> None:
+        """Give back what it holds."""
+
+
+C = TypeVar("C", bound=Closes)
+
+
+class Opening(Generic[C]):
+    """Something that is being opened: `await` it and close it yourself, or use it in `async with`."""
+
+    def __init__(self, open_: Callable[[], Coroutine[Any, Any, C]]) -> None:
+        self._open = open_
+        self._opened: C | None = None
+
+    def __await__(self) -> Generator[Any, Any, C]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> C:
+        self._opened = await self._open()
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.close()

@@ -1,0 +1,1 @@
+"""The `wbkv` command (`main`), and the subcommands that every install has: clients of a cluster's API."""

@@ -1,0 +1,1 @@
+"""Recordings of what a client does: histories for `wbkv check`, and traces for `wbkv pipeline`."""
