@@ -103,3 +103,7 @@ def stop_clusters(folder: Path) -> None:
     for found in folder.glob("*/cluster.toml"):
         with contextlib.suppress(ClusterError):  # that it is not up
             down(found.parent)
+
+
+if __name__ == "__main__":  # by itself: in an environment that lacks what tests need
+    run(Path(sys.argv[1]), {}, Path(sys.argv[2]), sys.argv[3])

@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from wbkv.cli.txn import EXAMPLES
 
 from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster, free_ports
+from tests.integration.interrupts import IGNORING_SIGINT
 from tests.unit.cli.client_only import client_only
 
 WAIT_S = 60
@@ -205,10 +206,10 @@ def test_the_three_examples_of_txn(shell: Shell) -> None:
     assert shell(*pay)[0] == 1
 
 
-def watching(shell: Shell, *words: str) -> subprocess.Popen[str]:
+def watching(shell: Shell, *words: str, by: Sequence[str] = ()) -> subprocess.Popen[str]:
     """A watch that has begun."""
     child = subprocess.Popen(  # noqa: S603 - our own command
-        [PROGRAM, "watch", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*by, PROGRAM, "watch", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert child.stderr is not None
     assert re.fullmatch(r"watching after revision \d+\n", child.stderr.readline())
@@ -238,8 +239,9 @@ def test_watch(shell: Shell) -> None:
     assert (code, out) == (0, f"{first}  put  watch/a  1\n")
 
 
-def test_ctrl_c_ends_a_watch_quietly(shell: Shell) -> None:
-    with watching(shell) as child:
+@pytest.mark.parametrize("by", [(), IGNORING_SIGINT], ids=["foreground", "background of a script"])
+def test_ctrl_c_ends_a_watch_quietly(shell: Shell, by: Sequence[str]) -> None:
+    with watching(shell, by=by) as child:
         try:
             child.send_signal(signal.SIGINT)
             assert child.communicate(timeout=WAIT_S) == ("", "")

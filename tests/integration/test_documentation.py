@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 from typing import Any
 
 import pytest
 import wbkv
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from kvstore.local.cluster import free_ports
 from tests.integration.pages import ROOT, USUAL, blocks, run, stop_clusters
+from tests.unit.cli.client_only import HIDE
 
 DOCS = ROOT / "docs"
 ON_A_CLUSTER = [ROOT / "README.md", DOCS / "api.md"]
 """They are about a cluster that is up."""
-ON_THEIR_OWN = [DOCS / "index.md", DOCS / "tutorial.md", *sorted(DOCS.glob("how-to/*.md"))]
+ON_THEIR_OWN = [DOCS / "index.md", *sorted(DOCS.glob("how-to/*.md"))]
 """They are given an embedded store as `client`, and start clusters if they want any."""
+
+IN_A_SMALL_ENVIRONMENT = [DOCS / "tutorial.md"]
+"""They need nothing but what `make up` has installed."""
 
 IN_SPARK = [DOCS / "pipeline.md"]
 """Run in Spark's session: tests/pipeline."""
@@ -73,9 +83,45 @@ def test_a_page_of_its_own(page: Path, folder: Path, monkeypatch: pytest.MonkeyP
         assert run(page, {"client": client}, folder, address) > 0
 
 
+@pytest.mark.parametrize("page", IN_A_SMALL_ENVIRONMENT, ids=name_of)
+def test_a_page_needs_only_what_make_up_installs(page: Path, folder: Path, tmp_path_factory: Any) -> None:
+    environment = tmp_path_factory.mktemp("environment")
+    hidden = installed_beside("server", "cli")
+    assert {"numpy", "pyarrow", "pyspark", "pytest", "rustworkx"} <= hidden
+    assert not {"google", "grpc", "lmdb", "rich", "wbkv"} & hidden
+    (environment / "sitecustomize.py").write_text(HIDE.format(hidden))
+    address = f"127.0.0.1:{first_of_three_ports()}"
+    done = subprocess.run(  # noqa: S603 - our own page
+        [sys.executable, "-m", "tests.integration.pages", page, folder, address],
+        env=os.environ | {"PYTHONPATH": f"{environment}:{ROOT}", "WBKV_ENDPOINTS": address},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def installed_beside(*extras: str) -> set[str]:
+    """The packages that can be imported here, but not where only wbkv and these extras are installed."""
+    wanted, kept = [("wbkv", extra) for extra in ("", *extras)], set()
+    while wanted:
+        name, extra = wanted.pop()
+        kept.add(name)
+        for required in map(Requirement, requires(name) or ()):
+            if required.marker is None or required.marker.evaluate({"extra": extra}):
+                found = canonicalize_name(required.name)
+                wanted += [(found, more) for more in ("", *required.extras) if found not in kept]
+    return {
+        package
+        for package, homes in packages_distributions().items()
+        if not kept & {canonicalize_name(home) for home in homes}
+    }
+
+
 def test_all_pages_that_teach_are_run() -> None:
     taught = {page for page in DOCS.rglob("*.md") if "python" in {block.language for block in blocks(page)}}
-    assert taught - {*ON_A_CLUSTER, *ON_THEIR_OWN, *IN_SPARK} == set()
+    assert taught - {*ON_A_CLUSTER, *ON_THEIR_OWN, *IN_A_SMALL_ENVIRONMENT, *IN_SPARK} == set()
 
 
 @pytest.mark.parametrize(

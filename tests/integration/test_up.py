@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from kvstore.local.cluster import LocalCluster, local_cluster
 from kvstore.local.probe import NotServing, wait_serving
 from kvstore.local.supervise import ClusterError
 from tests.integration import standin
+from tests.integration.interrupts import IGNORING_SIGINT, children_that_ignore_sigint, until
 
 WAIT_S = 60.0
 TOP = Path(__file__).parents[2]
@@ -38,10 +39,10 @@ def make_up() -> list[str]:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def running(folder: Path, by: Sequence[str] = ()) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command in a folder, until it has said everything. It is ended in any case."""
     up = subprocess.Popen(  # noqa: S603 - our own command
-        [*make_up(), *more],
+        [*by, *make_up()],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -84,13 +85,46 @@ def paste(example: str) -> str:
 
 def test_make_up_serves_an_example_that_can_be_pasted_and_keeps_its_data(tmp_path: Path) -> None:
     for again in (False, True):
-        with running(tmp_path) as (up, said):
+        with running(tmp_path, IGNORING_SIGINT if again else ()) as (up, said):
             assert re.match(r"cluster \w+ is up: 3 nodes, 3 partitions of 3 \(whitebox, fsync\)\n", said)
             example = said[said.index("import wbkv\n") :]
             if again:
                 example = re.sub(r"^client\.put.*\n", "", example, flags=re.MULTILINE)
             assert paste(example).splitlines()[-1] == ("[40, 60]" if again else "[70, 30]")
             assert interrupt(up) == f"stopping\nstopped; the data is kept in {tmp_path / '.wbkv'}\n"
+
+
+@contextlib.contextmanager
+def in_background(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A `wbkv` command that is started with SIGINT ignored, and told to end by SIGINT."""
+    command = [*IGNORING_SIGINT, str(Path(sys.executable).with_name("wbkv")), *arguments]
+    with subprocess.Popen(  # noqa: S603 - our own command
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        timer = threading.Timer(WAIT_S, child.kill)
+        timer.start()
+        try:
+            yield child
+            child.send_signal(signal.SIGINT)
+            child.communicate(timeout=WAIT_S)
+        finally:
+            timer.cancel()
+            child.kill()
+
+
+def test_a_campaign_in_the_background_of_a_script_ends_on_sigint() -> None:
+    with in_background("sim", "--seeds", "0:1000000", "--jobs", "2") as sim:
+        until(lambda: children_that_ignore_sigint(sim.pid) == 2, WAIT_S)
+    assert sim.returncode == 130
+
+
+def test_a_node_in_the_background_of_a_script_ends_on_sigint(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    Config.local(1, 1, 1, tmp_path).dump(file)
+    with in_background("serve", "--config", str(file), "--node", "n1", "--create") as node:
+        assert node.stderr is not None
+        assert any("n1 serves 1 groups" in line for line in node.stderr)
+    assert node.returncode == 0
 
 
 def test_a_cluster_that_does_not_serve_is_not_up(tmp_path: Path) -> None:

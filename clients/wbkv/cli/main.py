@@ -11,6 +11,7 @@ import argparse
 import importlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Collection, Sequence
 from typing import Any, Final, Protocol, cast
@@ -104,7 +105,9 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand. The exit status is as `EPILOG` says."""
-    argv = sys.argv[1:] if argv is None else list(argv)
+    if argv is None:
+        argv = sys.argv[1:]
+        _end_on_interrupt()
     before, name, after = _split(argv)
     if name is None:
         full_parser().parse_args(before)  # ends with help, or a complaint
@@ -117,6 +120,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog=f"wbkv {name}", description=command.help)
     command.configure(parser)
     return _run(name, command, parser.parse([*before, *after]))
+
+
+def _end_on_interrupt() -> None:
+    """Let SIGINT end this program also where it was started with SIGINT ignored: a shell starts `command &`
+    of a script so, and Python then leaves the signal ignored.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _split(argv: Sequence[str]) -> tuple[Sequence[str], str | None, Sequence[str]]:

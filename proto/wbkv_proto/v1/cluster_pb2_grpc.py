@@ -50,14 +50,15 @@ class ClusterServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Topology(self, request, context):
-        """Where things are, as far as this node knows: for clients that go to the right node at once.
+        """Returns nodes, leaders and the placement of keys, as far as this node knows them: for clients that route requests
+        to the right node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Status(self, request, context):
-        """How this node is.
+        """Returns the state of this node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -90,7 +90,7 @@ class KVServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Txn(self, request, context):
-        """Performs operations together, at one place in the order, in all partitions they touch: strictly serializable.
+        """Performs operations together, at one position in the order, in all partitions they touch: strictly serializable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,35 +125,36 @@ class KVServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Splits(self, request, context):
-        """Divides a range into pieces of about equally many keys, each of one partition: for who scans in parallel.
+        """Divides a range into pieces of about equally many keys, each of one partition: for parallel scans.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Snapshot(self, request, context):
-        """Takes a snapshot: a revision, at least that of everything completed before, that stays readable for a while.
+        """Takes a snapshot: a revision at or above that of everything completed before, which stays readable for a given
+        time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseSnapshot(self, request, context):
-        """Ends a snapshot before its time. One that is not there any more is no error.
+        """Ends a snapshot before its time. Releasing a snapshot that has ended is not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Compact(self, request, context):
-        """Drops what only reads below a revision need.
+        """Drops the versions that only reads below a revision need.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Follows the changes of some ranges: every transaction once, whole, in the order of revisions, without end.
+        """Follows the changes of some ranges: every transaction once, complete, in the order of revisions, without end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

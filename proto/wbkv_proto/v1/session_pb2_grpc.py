@@ -45,12 +45,13 @@ class SessionServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Open(self, request_iterator, context):
-        """Calls go in, replies come out: each as it is ready, so in any order, and those that are ready together in one
-        message. Put as many calls as there are into a message: per message it costs about as much as a unary call.
+        """Executes calls. Each reply is sent as soon as it is ready, so in any order; replies that are ready together share
+        one message. Put all calls that are ready into one message: a message costs about as much as a unary call.
 
-        The server reads no further while more calls are under way on the stream than it allows (`Limits` of
-        `Cluster.Topology`); the client's writes wait then. Whoever closes its side still gets all replies. When the
-        stream breaks, the outcome of writes without reply is unknown: repeat them under the same request ids.
+        The server stops reading while more calls are in progress on the stream than it allows (`Limits` of
+        `Cluster.Topology`); meanwhile the client's writes wait. A client that closes its side still receives all
+        replies. If the stream breaks, the outcome of writes without a reply is unknown: retry them with the same request
+        ids.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

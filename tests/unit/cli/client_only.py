@@ -9,16 +9,17 @@ HIDDEN = (
     "kvstore multicast lmdb msgspec uvloop sortedcontainers grpc_health grpc_reflection rich shtab pyspark"
 )
 
-CLIENT_ONLY = f"""
+HIDE = """
 import sys
 class Hidden:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {HIDDEN.split()!r}:
+        if name.partition(".")[0] in {!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Hidden())
-from wbkv.cli.main import main
-sys.exit(main())
 """
+"""Makes these top-level packages look as if they were not installed."""
+
+CLIENT_ONLY = HIDE.format(HIDDEN.split()) + "from wbkv.cli.main import main\nsys.exit(main())"
 
 
 def client_only(*arguments: str) -> subprocess.CompletedProcess[str]:
