@@ -21,7 +21,6 @@ from typing import Any
 from kvstore.local.cluster import down
 from kvstore.local.supervise import ClusterError
 
-ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 USUAL = "127.0.0.1:7400"
 _BLOCK = re.compile(r"^(<!-- not run: [^\n]+ -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

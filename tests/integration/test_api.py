@@ -20,8 +20,8 @@ from wbkv_proto.v1.error_pb2 import Error
 
 from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
-from tests.unit.api import scenarios
-from tests.unit.api.harness import Client, every, told
+from tests.unit.kvstore.api import scenarios
+from tests.unit.kvstore.api.harness import Client, every, told
 
 PATIENCE_S = 60.0
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")

@@ -23,7 +23,8 @@ from wbkv.cli.txn import EXAMPLES
 from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster, free_ports
 from tests.integration.interrupts import IGNORING_SIGINT
-from tests.unit.cli.client_only import client_only
+from tests.tree import ROOT
+from tests.unit.wbkv.cli.client_only import client_only
 
 WAIT_S = 60
 PROGRAM = str(Path(sys.executable).with_name("wbkv"))
@@ -323,7 +324,7 @@ def test_a_client_only_install_works(shell: Shell) -> None:
 
 # The page about the command is a session, from `wbkv up` to `wbkv down`.
 
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+PAGE = ROOT / "docs" / "cli.md"
 
 
 def session() -> Iterator[tuple[str, str]]:

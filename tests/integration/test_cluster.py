@@ -42,6 +42,7 @@ from kvstore.storage.identity import read_disk
 from multicast.protocol import Timing
 from multicast.types import GroupId, timestamp
 from tests.integration import standin
+from tests.tree import ROOT
 
 NODE = standin.NODE
 DIES_WITH_US = (sys.executable, "-I", "-S", "-c", supervise._LAUNCH, str(os.getpid()))
@@ -972,7 +973,7 @@ def test_real_nodes(tmp_path: Path) -> None:
 
 
 def test_the_commands_are_entry_points() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     entries = project["project"]["entry-points"]
     for group, name in (("", "serve"), ("", "up"), ("", "down"), (".local", "status")):
         found, _, attribute = entries[f"wbkv.commands{group}"][name].partition(":")

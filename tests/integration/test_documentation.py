@@ -18,8 +18,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from kvstore.local.cluster import free_ports
-from tests.integration.pages import ROOT, USUAL, blocks, run, stop_clusters
-from tests.unit.cli.client_only import HIDE
+from tests.integration.pages import USUAL, blocks, run, stop_clusters
+from tests.tree import ROOT
+from tests.unit.wbkv.cli.client_only import HIDE
 
 DOCS = ROOT / "docs"
 ON_A_CLUSTER = [ROOT / "README.md", DOCS / "api.md"]

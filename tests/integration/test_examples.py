@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import wbkv
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from tests.tree import ROOT
+
+EXAMPLES = ROOT / "examples"
 LAST = {
     "bank": "800 in all",
     "change_feed": "nothing missed, nothing counted twice",

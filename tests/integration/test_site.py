@@ -15,7 +15,8 @@ import wbkv
 from kvstore.config.model import LIMITS_MAX, Config
 from kvstore.machine.request import Limits
 from multicast.protocol import Timing
-from tests.integration.pages import ROOT, blocks
+from tests.integration.pages import blocks
+from tests.tree import ROOT
 
 
 @pytest.fixture(scope="module")

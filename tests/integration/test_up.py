@@ -24,15 +24,15 @@ from kvstore.local.probe import NotServing, wait_serving
 from kvstore.local.supervise import ClusterError
 from tests.integration import standin
 from tests.integration.interrupts import IGNORING_SIGINT, children_that_ignore_sigint, until
+from tests.tree import ROOT
 
 WAIT_S = 60.0
-TOP = Path(__file__).parents[2]
 
 
 def make_up() -> list[str]:
     """The command, without what sets everything up."""
     command = ["make", "--no-print-directory", "-n", "up"]
-    said = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=True)  # noqa: S603 - ours
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603 - ours
     program, *arguments = shlex.split(said.stdout.splitlines()[-1])
     assert program.endswith("bin/wbkv")
     return [str(Path(sys.executable).with_name("wbkv")), *arguments]

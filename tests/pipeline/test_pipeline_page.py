@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 from wbkv.cli import main as command
 
 from tests.integration import pages
+from tests.tree import ROOT
 
-PAGE = pages.ROOT / "docs" / "pipeline.md"
+PAGE = ROOT / "docs" / "pipeline.md"
 JOB = re.compile(r"^\.venv/bin/wbkv (pipeline .+)$", re.MULTILINE)
 
 

@@ -8,7 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.tree import ROOT
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = {"kvstore", "multicast", "wbkv", "wbkv_proto", "wbkv_pipeline", "pyspark_wbkv"}
 

@@ -1,0 +1,299 @@
+"""The machines of 1-4 groups, two replicas each, against a store that executes everything serially.
+
+Deliveries of different replicas interleave at random, votes and outcomes arrive late, early, repeated, in any
+order or not at all, compaction goes on in slices, replicas crash and go on from the bytes of their last
+durable picture and rows. Whatever the schedule: the same results, the same values at every revision, the same
+rows, reads that see what was delivered and nothing else, and nothing waits for ever.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import astuple
+
+from kvstore.machine.codec import TABLES, decode_machine_state, encode_machine_state
+from kvstore.machine.machine import Executed, Machine, MachineState, Store, Vote
+from kvstore.machine.placement import Placement
+from kvstore.machine.request import Footprint, Range
+from kvstore.machine.results import KeyValue, Refusal, Refused, Result
+from kvstore.machine.versions import Compacted, NotYet
+from kvstore.simulation.model import Model, ordered
+from multicast.types import GroupId, Timestamp
+from tests.unit.kvstore.machine.workload import KEYS, LIMITS, WINDOW, Workload, some_range, some_workload
+
+ALL = Range(b"", None)
+
+
+def copy_of(store: Store) -> Store:
+    """Through bytes, as a disk would have it."""
+    copy = Store()
+    for name, table in TABLES.items():
+        rows: list[tuple[bytes, bytes]] = []
+        for key, value in all_rows(store, name):
+            rows.append((table.encode_key(key), table.encode(value)))
+        assert rows == sorted(rows), "keys are not in order"
+        for raw, row in rows:
+            getattr(copy, name).put(table.decode_key(raw), table.decode(row))
+    return copy
+
+
+def all_rows(store: Store, name: str) -> list[tuple[Any, Any]]:
+    lowest: dict[str, Any] = {"latest": b"", "sessions": (0, ()), "results": (0, (), 0)}
+    return list(getattr(store, name).items(lowest.get(name, 0), None))
+
+
+def plain(result: Result | Refusal) -> Result | Refusal:
+    return result.refusal if isinstance(result, Refused) else result
+
+
+class Replica:
+    """One machine, its disk, and the messages on their way to it."""
+
+    def __init__(self, group: GroupId, placement: Placement, model: Model, workload: Workload) -> None:
+        self.group = group
+        self.model = model.groups[group]
+        self.messages = [m for m in workload.messages if group in m.destinations]
+        self.facts: list[Vote | tuple[Timestamp, bool]] = []
+        self.reads: dict[int, tuple[Timestamp, Footprint]] = {}
+        self.answers: dict[int, Result | Refusal] = {}
+        self.disk = (Store(), MachineState(placement))
+        self.crashes = -1
+        self.restart()
+
+    def restart(self) -> None:
+        self.crashes += 1
+        store, picture = self.disk
+        self.store = copy_of(store)
+        self.reads.clear()
+        picture = decode_machine_state(encode_machine_state(picture))
+        self.machine = Machine(self.group, self.store, picture, LIMITS, WINDOW)
+
+    def save(self) -> None:
+        self.disk = (copy_of(self.store), self.machine.picture())
+
+    def next(self) -> int:
+        return sum(m.gts <= self.machine.delivered for m in self.messages)
+
+    def idle(self) -> bool:
+        return self.next() == len(self.messages)
+
+    def deliver(self) -> None:
+        self.machine.deliver(self.messages[self.next()])
+
+    def hear(self, fact: Vote | tuple[Timestamp, bool]) -> None:
+        if isinstance(fact, Vote):
+            self.machine.vote(fact)
+        else:
+            self.machine.outcome(fact[0], succeeded=fact[1])
+
+    def read(self, rng: random.Random) -> None:
+        keys = tuple(rng.sample(KEYS, rng.choice([1, 2])))
+        token = max(self.reads, default=0) + 1
+        footprint = Footprint(keys, (), (some_range(rng),) if rng.random() < 0.3 else ())
+        self.reads[token] = (self.machine.delivered, footprint)
+        self.machine.read(token, footprint)
+
+    def check_read(self, token: int) -> None:
+        """A read sees its keys as of what was delivered when it came."""
+        at, footprint = self.reads.pop(token)
+        values = self.model.at(at)
+        for key in footprint.reads:
+            version = self.machine.versions.get(key)
+            assert (None if version is None else KeyValue(key, *astuple(version))) == values.get(key)
+        for asked in footprint.read_ranges:
+            assert list(self.machine.versions.scan(asked)) == list(ordered(values, asked, reverse=False))
+
+    def note(self, executed: Executed) -> None:
+        gts, result = executed.delivered.gts, plain(executed.result)
+        assert self.answers.setdefault(gts, result) == result, "another result after a crash"
+
+    def check_watermark(self) -> None:
+        """What is shown at the watermark is what it will always be."""
+        watermark = self.machine.watermark
+        if watermark >= self.machine.versions.floor:
+            found = list(self.machine.versions.scan_at(ALL, watermark))
+            assert found == list(ordered(self.model.at(watermark), ALL, reverse=False))
+        with pytest.raises(NotYet):
+            list(self.machine.versions.scan_at(ALL, max(watermark, self.machine.versions.floor) + 1))
+
+    def check_end(self) -> None:
+        machine, model = self.machine, self.model
+        assert machine.watermark == machine.delivered == (self.messages[-1].gts if self.messages else 0)
+        picture = machine.picture()
+        assert not picture.waiting
+        assert not picture.executed
+        assert not machine._locks._claims
+        assert not machine._early
+        assert not machine._sessions._open
+        assert not machine.open_votes()
+        assert picture.floor == model.floor
+        alive = {name: pin for name, pin in model.pins.items() if pin.until >= machine.delivered}
+        assert {name: pin for name, pin in machine.pins.items() if pin.until >= machine.delivered} == alive
+        for gts, expected in model.answers:
+            if gts in self.answers:
+                assert self.answers[gts] == plain(expected), gts
+            else:
+                self.check_unanswered(gts)
+        if not machine.watermark >= model.floor:
+            return
+        for reverse in (False, True):
+            for revision in range(model.floor, machine.watermark + 1, 97):
+                self.check_revision(revision, reverse=reverse)
+            for revision, _ in model.states:
+                if revision >= model.floor:
+                    self.check_revision(revision, reverse=reverse)
+        if model.floor:
+            with pytest.raises(Compacted):
+                machine.versions.get_at(b"a", model.floor - 1)
+        self.check_feed()
+
+    def check_unanswered(self, gts: int) -> None:
+        """A repetition that waited for the first when the replica crashed. Its client asks again."""
+        repeated = next(m for m in self.messages if m.gts == gts)
+        numbers = [
+            (m.destinations, m.request.client, m.request.sequence) for m in self.messages if m.gts <= gts
+        ]
+        assert self.crashes
+        assert numbers.count((repeated.destinations, repeated.request.client, repeated.request.sequence)) > 1
+
+    def check_revision(self, revision: int, *, reverse: bool) -> None:
+        values = self.model.at(revision)
+        found = list(self.machine.versions.scan_at(ALL, revision, reverse=reverse))
+        assert found == list(ordered(values, ALL, reverse=reverse)), revision
+        for key in (b"a", b"d", b"f{x}"):
+            version = self.machine.versions.get_at(key, revision)
+            entry = None if version is None else KeyValue(key, *astuple(version))
+            assert entry == values.get(key)
+
+    def check_feed(self) -> None:
+        """Played on the state at the floor, the feed gives every later state."""
+        values = dict(self.model.at(self.model.floor))
+        later = [(r, s) for r, s in self.model.states if r > self.model.floor]
+        feed = list(self.machine.versions.changes(self.model.floor))
+        assert [r for r, _ in feed] == [r for r, _ in later]
+        for (revision, row), (_, expected) in zip(feed, later, strict=True):
+            for change in row:
+                old = values.pop(change.key, None)
+                assert old is None or change.previous == old.mod_revision
+                if change.value is not None:
+                    entry = KeyValue(
+                        change.key, change.value, change.create_revision, revision, change.version
+                    )
+                    values[change.key] = expected[change.key]
+                    assert expected[change.key] == entry
+            assert values == expected
+
+
+class World:
+    """All replicas, and the schedule."""
+
+    def __init__(self, rng: random.Random, count: int) -> None:
+        self.rng = rng
+        self.workload = some_workload(rng, count)
+        placement = self.workload.placement
+        self.model = Model(placement, LIMITS, WINDOW)
+        for message in self.workload.messages:
+            self.model.execute(message)
+        self.replicas = [
+            Replica(g, placement, self.model, self.workload) for g in placement.groups for _ in range(2)
+        ]
+
+    def drain(self, replica: Replica) -> None:
+        while True:
+            effects = replica.machine.drain()
+            for executed in effects.results:
+                replica.note(executed)
+            for vote, groups in effects.votes:
+                for other in self.replicas:
+                    if other.group in groups and self.rng.random() < 0.9:
+                        other.facts.append(vote)
+            for gts, _, succeeded in effects.outcomes:
+                for other in self.replicas:
+                    if other.group == replica.group and self.rng.random() < 0.5:
+                        other.facts.append((gts, succeeded))
+            for token in effects.reads:
+                replica.check_read(token)
+            if not effects.reads:
+                break
+        replica.check_watermark()
+
+    def pull(self, replica: Replica) -> None:
+        """Ask again, as one does that has waited too long."""
+        for gts, groups in replica.machine.open_votes():
+            for other in self.replicas:
+                said = other.machine.said(gts)
+                if isinstance(said, Vote) and other.group in groups:
+                    replica.facts.append(said)
+                elif isinstance(said, bool):
+                    replica.facts.append((gts, said))
+
+    def step(self) -> None:
+        rng = self.rng
+        replica = rng.choice(self.replicas)
+        kind = rng.random()
+        if kind < 0.50:
+            if not replica.idle():
+                replica.deliver()
+        elif kind < 0.75:
+            if replica.facts:
+                at = rng.randrange(len(replica.facts))
+                replica.hear(replica.facts[at] if rng.random() < 0.1 else replica.facts.pop(at))
+        elif kind < 0.80:
+            replica.machine.work()
+        elif kind < 0.88:
+            replica.read(rng)
+        elif kind < 0.95:
+            self.drain(replica)
+            replica.save()
+        else:
+            replica.restart()
+        if rng.random() < 0.7:
+            self.drain(replica)
+
+    def finish(self) -> None:
+        for _ in range(2 * len(self.workload.messages) + 2):
+            for replica in self.replicas:
+                while not replica.idle():
+                    replica.deliver()
+                self.pull(replica)
+                while replica.facts:
+                    replica.hear(replica.facts.pop())
+                self.drain(replica)
+                while replica.machine.work():
+                    pass
+        for replica in self.replicas:
+            replica.check_end()
+            assert not replica.reads, "reads that were never granted"
+        for one, other in zip(self.replicas[::2], self.replicas[1::2], strict=True):
+            assert one.store == other.store
+
+
+def run(rng: random.Random, count: int, steps: int) -> None:
+    world = World(rng, count)
+    for _ in range(steps):
+        world.step()
+    world.finish()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_slices() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kvstore.machine.machine._STEPS", 3)
+        yield
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(st.randoms(use_true_random=False), st.integers(1, 8))
+def test_small_worlds(rng: random.Random, count: int) -> None:
+    run(rng, count, 10 * count)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_worlds(seed: int) -> None:
+    run(random.Random(seed), 40, 500)

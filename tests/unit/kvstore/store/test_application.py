@@ -1,0 +1,41 @@
+"""The store as an application, wired by hand: what keeps a node going."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from kvstore.machine import Limits
+from kvstore.machine.codec import decode_request, encode_request
+from kvstore.machine.commands import Expire, Request
+from kvstore.machine.request import Put, Transaction
+from kvstore.store import gateway
+from kvstore.store.application import EXPIRE_S, StoreApplication
+from multicast.messages import Delivery, Multicast
+from multicast.topology import Topology
+from multicast.types import NO_TIMESTAMP, MessageId, timestamp
+from tests.unit.kvstore.store.test_partition import GATEWAY, PLACEMENT, A, B, C, members, partition_of
+
+
+def test_a_busy_gateway_forgets_sessions_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk: Any = None
+    topology = Topology({group: members(group) for group in (A, B, C)})
+    application = StoreApplication(
+        disk, topology, PLACEMENT, me=GATEWAY, limits=Limits(),
+        now=lambda: 0.0, ticks=lambda: 1_000_000, rng=random.Random(1),
+    )  # fmt: skip
+    partition = partition_of(A)
+    application._replicas[A], application._partitions[A] = partition.replica, partition
+    request = Request(7, 1, 0, timestamp(20, A), 7, Transaction(then=(Put(b"a", b""),)))
+    place = timestamp(10, A)
+    mid = MessageId(GATEWAY, 1, 7)
+    partition.deliver(
+        [Delivery(mid, (A,), encode_request(request), 0, place, place, NO_TIMESTAMP, mismatch=False)]
+    )
+    with monkeypatch.context() as full:
+        full.setattr(gateway, "IN_FLIGHT", 0)
+        application.turn(EXPIRE_S)
+    said = [message for _, _, message in application.turn(2 * EXPIRE_S) if isinstance(message, Multicast)]
+    assert isinstance(decode_request(said[0].payload).command, Expire)

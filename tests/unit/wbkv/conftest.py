@@ -1,0 +1,44 @@
+"""A client of a model store, whose clock only moves when somebody waits."""
+
+from __future__ import annotations
+
+import pytest
+import wbkv
+from wbkv import aio
+from wbkv.core.calls import Calls
+from wbkv.core.requests import Requests
+from wbkv.core.routing import Router
+
+from tests.unit.wbkv.model import TIMED, Clock, ModelLink, ModelTasks, drive
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    for module in TIMED:
+        monkeypatch.setattr(module, "time", found)
+    return found
+
+
+@pytest.fixture
+def link(clock: Clock) -> ModelLink:
+    return ModelLink(clock)
+
+
+@pytest.fixture
+def requests(link: ModelLink) -> Requests[bytes]:
+    """What a client that has just connected can ask for."""
+    made = Calls(Router(("h1:1",)), 10.0)
+    drive(link, made.connect(0.0))
+    link.asked.clear()
+    return Requests(made, wbkv.codecs.BYTES, "strict")
+
+
+@pytest.fixture
+def client(link: ModelLink, requests: Requests[bytes]) -> wbkv.Client[bytes]:
+    return wbkv.Client(link, requests)
+
+
+@pytest.fixture
+def aclient(link: ModelLink, requests: Requests[bytes]) -> aio.Client[bytes]:
+    return aio.Client(ModelTasks(link), requests)

@@ -1,0 +1,222 @@
+"""What the client promises of transactions, ids and locks, where a schedule could break it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import wbkv
+from wbkv import codecs
+from wbkv.client import Client
+from wbkv.core.calls import Calls
+from wbkv.core.effects import Ask, Failure, Plan, failed
+from wbkv.core.identity import WINDOW, Identity
+from wbkv.core.locks import Holding
+from wbkv.core.requests import Requests
+from wbkv.core.transactions import Attempt
+from wbkv.links.threads import run
+from wbkv_proto.v1 import kv_pb2 as kv
+from wbkv_proto.v1.error_pb2 import Error as ApiError
+
+from kvstore.machine import sessions
+from tests.unit.kvstore.store.scripted_store import Store, calls_of
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return calls_of()
+
+
+@pytest.fixture
+def client(store: Store, calls: Calls) -> Client[bytes]:
+    return Client(store, Requests(calls, codecs.BYTES, "strict"))
+
+
+# Interactive transactions
+
+
+def test_what_is_written_during_a_scan_takes_nothing_away_from_it(
+    store: Store, client: Client[bytes]
+) -> None:
+    for key in b"abcdef":
+        store.put(bytes((key,)), b"old")
+    with client.transaction() as tx:
+        tx.put("b", b"before")
+        seen = {}
+        for entry in tx.scan(wbkv.EVERYTHING):
+            seen[entry.key] = entry.value
+            tx.put("e", b"during")
+        assert list(seen) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        assert (seen[b"b"], seen[b"e"]) == (b"before", b"old")
+        assert tx.get("e") == b"during"
+
+
+def interleave(store: Store, first: Plan[Any], second: Plan[Any], between: Callable[[], None]) -> list[Any]:
+    """Two tasks: both ask, then something happens before the second is answered."""
+    asked = [first.send(None), second.send(None)]
+    results = []
+    for plan, ask in zip((first, second), asked, strict=True):
+        assert isinstance(ask, Ask)
+        answer = store.ask(ask)
+        with pytest.raises(StopIteration) as end:
+            plan.send(answer)
+        results.append(end.value.value)
+        between()
+    return results
+
+
+def test_tasks_of_one_transaction_read_the_same(store: Store, calls: Calls) -> None:
+    store.put(b"a", b"1")
+    attempt = Attempt(Requests(calls, codecs.BYTES, "strict"), None)
+    values = interleave(store, attempt.get("a"), attempt.get("a"), lambda: store.put(b"a", b"2"))
+    assert values == [b"1", b"1"]
+    attempt.put("b", b"")
+    with pytest.raises(wbkv.Aborted):
+        run(store, attempt.commit())
+
+
+def test_tasks_of_one_transaction_add_up(store: Store, calls: Calls) -> None:
+    attempt = Attempt(Requests(calls, codecs.BYTES, "strict"), None)
+    assert interleave(store, attempt.add("n", 1), attempt.add("n", 1), lambda: None) == [1, 2]
+    run(store, attempt.commit())
+    assert store.rows[b"n"].value == b"2"
+
+
+@pytest.mark.parametrize("value", [b"", b" 1", b"1_0", b"+1", b"01", "\u0663".encode()])
+def test_a_transaction_counts_as_the_store_does(store: Store, client: Client[bytes], value: bytes) -> None:
+    store.put(b"n", value)
+    with pytest.raises(wbkv.OperationFailed, match="not a number"), client.transaction() as tx:
+        tx.add("n")
+
+
+def test_a_function_that_has_committed_is_not_run_again(store: Store, client: Client[bytes]) -> None:
+    runs = []
+
+    @wbkv.transactional
+    def work(tx: wbkv.Transaction[bytes]) -> None:
+        runs.append(tx.get("b"))
+        tx.add("a")
+        tx.commit()
+        raise LookupError("after the commit")
+
+    with pytest.raises(LookupError):
+        work(client)
+    assert len(runs) == 1
+
+
+def test_a_range_is_protected_from_what_comes_after_its_scan(store: Store, client: Client[bytes]) -> None:
+    store.put(b"user/1", b"")
+    tx = client.transaction()
+    tx.put("count", b"%d" % len(list(tx.scan("user/"))))
+    store.put(b"user/2", b"")
+    with pytest.raises(wbkv.Aborted, match="user/"):
+        tx.commit()
+    with client.transaction() as tx:
+        tx.put("count", b"%d" % len(list(tx.scan("user/"))))
+        store.put(b"other", b"")
+    assert store.rows[b"count"].value == b"2"
+
+
+# What a client has seen
+
+
+@pytest.mark.parametrize("operation", [wbkv.get("a"), wbkv.scan("a")])
+def test_a_transaction_that_reads_has_seen_what_it_shows(
+    store: Store, client: Client[bytes], operation: wbkv.Operation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(b"a", b"")
+    mod = store.rows[b"a"].mod_revision
+    entry = store.rows[b"a"]
+    scanned = kv.OperationResult(scanned=kv.Scanned(entries=[entry], count=1))
+    got = kv.OperationResult(got=kv.Got(entry=entry))
+    monkeypatch.setattr(store, "_perform", lambda asked: got if asked.HasField("get") else scanned)
+    store.lag = 500
+    client.txn().then(operation).commit()
+    assert client._requests.calls.seen == mod
+
+
+# Ids
+
+
+def test_an_old_request_does_not_hold_up_new_ones() -> None:
+    identity = Identity()
+    old = kv.RequestId()
+    first = identity.sign(old)
+    for number in range(2, WINDOW + 1):
+        message = kv.RequestId()
+        signed = identity.sign(message)
+        assert (message.client, message.sequence, message.ack_below) == (old.client, number, 1)
+        identity.done(signed)
+    message = kv.RequestId()
+    signed = identity.sign(message)
+    assert message.client != old.client
+    assert (message.sequence, message.ack_below) == (1, 1)
+    identity.done(first)  # its number is another client's, too
+    other = kv.RequestId()
+    identity.sign(other)
+    assert (other.client, other.sequence, other.ack_below) == (message.client, 2, 1)
+    identity.done(signed)
+
+
+def test_the_window_is_the_stores() -> None:
+    assert WINDOW == sessions.WINDOW
+
+
+REFUSALS = (
+    ApiError.INVALID_REQUEST,
+    ApiError.FUTURE_REVISION,
+    ApiError.REQUEST_EXPIRED,
+    ApiError.WINDOW_FULL,
+)
+
+
+@pytest.mark.parametrize("kind", REFUSALS, ids=ApiError.Kind.Name)
+def test_a_refusal_says_nothing_of_an_attempt_before_it(
+    store: Store, client: Client[bytes], kind: ApiError.Kind
+) -> None:
+    refusal = Failure(ApiError(kind=kind, message="no"))
+    store.script = [refusal]
+    with pytest.raises(wbkv.Error) as found:
+        client.put("a", b"")
+    assert not isinstance(found.value, wbkv.OutcomeUnknown)
+    store.script = [failed(ApiError.UNAVAILABLE, "the connection broke"), refusal]
+    with pytest.raises(wbkv.OutcomeUnknown):
+        client.put("a", b"")
+
+
+# Locks
+
+
+def test_a_renewal_that_comes_late_does_not_end_another_holding(store: Store, calls: Calls) -> None:
+    holding = Holding(Requests(calls, codecs.BYTES, "strict"), "lock", 10.0)
+    assert run(store, holding.acquire(None))
+    late = holding.renew()
+    asked = late.send(None)
+    assert run(store, holding.release())
+    assert run(store, holding.acquire(None))
+    assert isinstance(asked, Ask)
+    with pytest.raises(StopIteration) as end:
+        late.send(store.ask(asked))
+    assert end.value.value is False
+    assert not holding.lost
+
+
+def test_a_lock_taken_over_has_a_new_token(store: Store, calls: Calls) -> None:
+    requests = Requests(calls, codecs.BYTES, "strict")
+    dead, heir = Holding(requests, "lock", 0.001), Holding(requests, "lock", 10.0)
+    assert run(store, dead.acquire(None))
+    assert run(store, heir.acquire(5.0))
+    assert heir.token > dead.token
+
+    def write_under(holding: Holding) -> bool:
+        plan = requests.transact((holding.condition(),), (wbkv.put("x", b""),), (), None)
+        return run(store, plan).succeeded
+
+    assert not write_under(dead)
+    assert write_under(heir)

@@ -1,0 +1,269 @@
+"""Keys, ranges, codecs, operations and conditions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import wbkv
+from hypothesis import given
+from hypothesis import strategies as st
+from wbkv import codecs
+from wbkv.codecs import Values
+from wbkv.data import keys_bytes
+from wbkv.operations import checked, result_of
+from wbkv_proto.v1 import kv_pb2 as kv
+
+from kvstore.machine.request import Range
+from tests.unit.wbkv.model import ModelLink, ModelStore
+
+
+@given(start=st.binary(max_size=4), key=st.binary(max_size=6))
+def test_a_prefix_has_just_the_keys_that_begin_with_it(start: bytes, key: bytes) -> None:
+    found = wbkv.prefix(start)
+    assert (key in found) == key.startswith(start)
+    assert (found.start, found.end) == tuple(Range.of_prefix(start))
+
+
+def test_prefixes_of_the_highest_bytes() -> None:
+    assert wbkv.prefix(b"\xff\xff") == wbkv.KeyRange(b"\xff\xff", None)
+    assert wbkv.prefix(b"a\xff") == wbkv.KeyRange(b"a\xff", b"b")
+    assert wbkv.prefix("") == wbkv.EVERYTHING
+    assert wbkv.EVERYTHING.message() == kv.Range(prefix=b"")
+    assert wbkv.prefix(b"\xff").message() == kv.Range(interval=kv.Interval(start=b"\xff"))
+
+
+def test_ranges() -> None:
+    found = wbkv.between("b", "d")
+    assert [key for key in ("a", "b", "c", "d") if key in found] == ["b", "c"]
+    assert b"zz" in wbkv.between("b", None)
+    assert 5 not in found
+    assert found == wbkv.KeyRange(b"b", b"d")
+    assert hash(found) == hash(wbkv.KeyRange(b"b", b"d"))
+    assert found != wbkv.prefix("b")
+    assert repr(found) == "KeyRange(b'b', b'd')"
+    for start, end in (("b", "b"), ("c", "b"), ("b", "")):
+        with pytest.raises(ValueError, match="empty"):
+            wbkv.between(start, end)
+
+
+@pytest.mark.parametrize("wrong", [5, None, 1.5, ["a"], wbkv.EVERYTHING])
+def test_keys_that_are_none(wrong: Any) -> None:
+    for make in (wbkv.get, wbkv.exists, wbkv.version, wbkv.add):
+        with pytest.raises(TypeError, match="a key must be str or bytes"):
+            make(wrong)
+
+
+def test_keys() -> None:
+    class Name(str):
+        __slots__ = ()
+
+    for key in ("é", "é".encode(), Name("é"), bytearray("é".encode()), memoryview("é".encode())):
+        assert wbkv.get(key).key == "é".encode()  # type: ignore[arg-type]  # more than it says
+    with pytest.raises(ValueError, match="surrogates"):
+        wbkv.get("\ud800")
+
+
+# Codecs
+
+
+@pytest.mark.parametrize(
+    ("codec", "value", "raw"),
+    [
+        (codecs.BYTES, b"\0\xff", b"\0\xff"),
+        (codecs.TEXT, "é", "é".encode()),
+        (codecs.INTEGER, -12, b"-12"),
+        (codecs.INTEGER, -(2**63), b"%d" % -(2**63)),
+        (codecs.JSON, {"a": [1, None, "é"]}, '{"a":[1,null,"é"]}'.encode()),
+    ],
+)
+def test_codecs(codec: codecs.Codec[Any], value: Any, raw: bytes) -> None:
+    assert codec.encode(value) == raw
+    assert codec.decode(raw) == value
+
+
+@pytest.mark.parametrize(
+    ("codec", "value", "error"),
+    [
+        (codecs.BYTES, "text", TypeError),
+        (codecs.BYTES, 5, TypeError),
+        (codecs.BYTES, None, TypeError),
+        (codecs.TEXT, b"x", TypeError),
+        (codecs.TEXT, "\ud800", ValueError),
+        (codecs.INTEGER, "5", TypeError),
+        (codecs.INTEGER, 1.0, TypeError),
+        (codecs.JSON, {1, 2}, TypeError),
+        (codecs.JSON, float("nan"), ValueError),
+        (codecs.JSON, "\ud800", ValueError),
+    ],
+)
+def test_values_that_a_codec_cannot_write(
+    link: ModelLink,
+    client: wbkv.Client[bytes],
+    codec: codecs.Codec[Any],
+    value: Any,
+    error: type[Exception],
+) -> None:
+    with pytest.raises(error, match="the value of b'key'"):
+        client.using(codec).put("key", value)
+    assert not link.asked
+
+
+@pytest.mark.parametrize(
+    ("codec", "raw"),
+    [(codecs.TEXT, b"\xff"), (codecs.INTEGER, b"x"), (codecs.JSON, b"{"), (codecs.JSON, b"\xff")],
+)
+def test_bytes_that_a_codec_cannot_read(
+    link: ModelLink, client: wbkv.Client[bytes], codec: codecs.Codec[Any], raw: bytes
+) -> None:
+    link.store.put(b"key", raw)
+    with pytest.raises(ValueError, match="the value of b'key'"):
+        client.using(codec).get("key")
+
+
+def test_a_codec_that_makes_no_bytes(client: wbkv.Client[bytes]) -> None:
+    class Wrong:
+        def encode(self, value: str, /) -> bytes:
+            return value  # type: ignore[return-value]  # that is the test
+
+        def decode(self, raw: bytes, /) -> str:
+            return ""
+
+    with pytest.raises(TypeError, match="made str of the value of b'key'"):
+        client.using(Wrong()).put("key", "x")
+
+
+# Operations and conditions
+
+
+def filled(operation: wbkv.Operation) -> kv.Operation:
+    message = kv.Operation()
+    operation.fill(message, Values(codecs.TEXT))
+    return message
+
+
+def test_operations() -> None:
+    keys = kv.Range(interval=kv.Interval(start=b"a", end=b"b"))
+    assert filled(wbkv.get("a")) == kv.Operation(get=kv.Get(key=b"a"))
+    assert filled(wbkv.put("a", "é")) == kv.Operation(put=kv.Put(key=b"a", value="é".encode()))
+    assert filled(wbkv.append("a", "x")) == kv.Operation(append=kv.Append(key=b"a", value=b"x"))
+    assert filled(wbkv.delete("a")) == kv.Operation(delete=kv.Delete(key=b"a"))
+    assert filled(wbkv.delete(wbkv.prefix("a"))) == kv.Operation(delete_range=kv.DeleteRange(range=keys))
+    assert filled(wbkv.add("a", -3)) == kv.Operation(add=kv.Calculate(key=b"a", operand=-3))
+    assert filled(wbkv.minimum("a", 1)) == kv.Operation(min=kv.Calculate(key=b"a", operand=1))
+    assert filled(wbkv.maximum("a", 1)) == kv.Operation(max=kv.Calculate(key=b"a", operand=1))
+    scan = kv.Scan(range=keys, limit=3, reverse=True)
+    assert filled(wbkv.scan("a", limit=3, reverse=True)) == kv.Operation(scan=scan)
+    assert [op.writes for op in (wbkv.get("a"), wbkv.scan("a"), wbkv.put("a", ""))] == [False, False, True]
+
+
+@pytest.mark.parametrize("wrong", [2**63, -(2**63) - 1, 1.5, "1", None])
+def test_numbers_that_do_not_fit(wrong: Any) -> None:
+    for make in (wbkv.add, wbkv.minimum, wbkv.maximum):
+        with pytest.raises(ValueError, match="64-bit"):
+            make("a", wrong)
+
+
+def compare(condition: wbkv.Condition) -> tuple[bytes, int, str | None, Any]:
+    message = kv.Condition()
+    condition.fill(message, Values(codecs.INTEGER))
+    kind = message.compare.WhichOneof("operand")
+    return message.compare.key, message.compare.operator, kind, getattr(message.compare, kind or "")
+
+
+def test_conditions() -> None:
+    assert compare(wbkv.value("a") == 5) == (b"a", kv.EQUAL, "value", b"5")
+    assert compare(wbkv.value("a") != 5) == (b"a", kv.NOT_EQUAL, "value", b"5")
+    for codec, operand in ((codecs.BYTES, b"5"), (codecs.TEXT, "5")):
+        for condition, operator in (
+            (wbkv.value("a") < operand, kv.LESS),
+            (wbkv.value("a") > operand, kv.GREATER),
+        ):
+            message = kv.Condition()
+            condition.fill(message, Values(codec))
+            assert (message.compare.operator, message.compare.value) == (operator, b"5")
+    assert compare(wbkv.version("a") == 0) == (b"a", kv.EQUAL, "version", 0)
+    assert compare(wbkv.mod_revision("a") > 7) == (b"a", kv.GREATER, "mod_revision", 7)
+    assert compare(wbkv.create_revision("a") < 7) == (b"a", kv.LESS, "create_revision", 7)
+    assert compare(wbkv.exists("a")) == (b"a", kv.EQUAL, "exists", True)
+    assert compare(wbkv.absent("a")) == (b"a", kv.EQUAL, "exists", False)
+    message = kv.Condition()
+    wbkv.unchanged("a", since=9).fill(message, Values(codecs.BYTES))
+    assert message.unchanged == kv.Unchanged(range=wbkv.prefix("a").message(), since=9)
+    assert repr(wbkv.version("a") == 3) == "version(b'a') == 3"
+
+
+@pytest.mark.parametrize("codec", [codecs.INTEGER, codecs.JSON])
+def test_values_whose_bytes_have_another_order_are_not_put_in_it(codec: codecs.Codec[Any]) -> None:
+    for condition in (wbkv.value("a") < 30, wbkv.value("a") > 30):
+        with pytest.raises(TypeError, match="compared as bytes"):
+            condition.fill(kv.Condition(), Values(codec))
+
+
+def test_what_belongs_elsewhere_in_a_transaction_is_refused() -> None:
+    for misplaced, wanted in (
+        (wbkv.exists("a"), wbkv.Operation),
+        (wbkv.get("a"), wbkv.Condition),
+        ("put", wbkv.Operation),
+    ):
+        with pytest.raises(TypeError, match=f"is no {wanted.__name__.lower()}"):
+            checked((misplaced,), wanted)  # type: ignore[type-var]  # that is the point
+    with pytest.raises(TypeError, match="the one key 'abc'"):
+        keys_bytes("abc")
+    with pytest.raises(ValueError, match="64 bits"):
+        codecs.INTEGER.encode(2**63)
+
+
+def test_conditions_that_are_none() -> None:
+    with pytest.raises(TypeError, match="not an answer"):
+        assert wbkv.version("a") == 3
+    for wrong in (-1, 2**63):
+        with pytest.raises(ValueError, match="version"):
+            wbkv.version("a") == wrong  # noqa: B015 - it raises
+        with pytest.raises(ValueError, match="since"):
+            wbkv.unchanged("a", since=wrong)
+    with pytest.raises(TypeError, match="is a number"):
+        wbkv.version("a") == "3"  # noqa: B015 - it raises
+
+
+def test_results() -> None:
+    entry = kv.Entry(key=b"a", value=b"5", create_revision=1, mod_revision=2, version=3)
+    plain = wbkv.Entry(b"a", 5, 1, 2, 3)
+    values = Values(codecs.INTEGER)
+    for message, expected in (
+        (kv.OperationResult(got=kv.Got(entry=entry)), plain),
+        (kv.OperationResult(got=kv.Got()), None),
+        (kv.OperationResult(written=kv.Written()), None),
+        (kv.OperationResult(deleted=kv.Deleted(count=4)), 4),
+        (kv.OperationResult(number=kv.Number(value=-4)), -4),
+        (
+            kv.OperationResult(scanned=kv.Scanned(entries=[entry], count=9, more=True)),
+            wbkv.Scanned((plain,), 9, more=True),
+        ),
+        (kv.OperationResult(failed=kv.Failed(fault=kv.OVERFLOW)), wbkv.Failed("overflow")),
+        (kv.OperationResult(), wbkv.Failed("unknown fault")),
+    ):
+        assert result_of(message, values) == expected
+    assert plain.name == "a"
+
+
+def test_a_single_operation_that_fails_is_raised(link: ModelLink, client: wbkv.Client[bytes]) -> None:
+    link.store.put(b"n", b"x")
+    with pytest.raises(wbkv.OperationFailed) as found:
+        client.add("n")
+    assert found.value.fault == "not a number"
+    result = client.txn().then(wbkv.add("n", 1), wbkv.put("m", b"")).commit()
+    assert result.results == (wbkv.Failed("not a number"), None)
+
+
+def test_one_transaction(link: ModelLink, client: wbkv.Client[bytes]) -> None:
+    store: ModelStore = link.store
+    store.put(b"a", b"1")
+    txn = client.txn().when(wbkv.exists("a"), wbkv.absent("b")).then(wbkv.get("a"), wbkv.put("b", b"2"))
+    result = txn.otherwise(wbkv.get("b")).commit()
+    assert (result.succeeded, result.unmet) == (True, ())
+    assert result.results == (wbkv.Entry(b"a", b"1", 110, 110, 1), None)
+    assert result.revision == store.revision
+    again = txn.commit()
+    assert (again.succeeded, again.unmet) == (False, (1,))
+    assert again.results == (wbkv.Entry(b"b", b"2", 120, 120, 1),)
