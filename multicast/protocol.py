@@ -1,21 +1,4 @@
-"""The interface of every ordering protocol, and what a host does with it.
-
-A protocol is a state machine without I/O. The host feeds it messages (`receive`, or `step` for a single one)
-and the time (`tick`), then drains a `Ready`:
-
-1. hands `persist` to the disk, which makes batches durable in the order in which it got them;
-2. sends `send` at once: nothing in it reveals more than what is already durable;
-3. sends `promise` when `persist` of this `Ready`, and of all before it, is durable;
-4. gives `deliver` to the application, in order, and answers `duplicates` from what it stored. What the
-   application makes durable, an installed snapshot included, must not become durable before `persist` of the
-   `Ready` that delivered it, and of all before it;
-5. calls `tick` no later than `wake_at`.
-
-Messages to the replica itself, which appear only in `promise`, are handed back with `step`. When the
-application has durably executed everything up to a position, and the records of the `Ready` that
-delivered it are durable too, the host says so with `executed`. Links are FIFO within a connection; a new
-connection between two processes supersedes the old one, and messages may be lost in between.
-"""
+"""The interface of every ordering protocol. The package's docstring states the contract of a host."""
 
 from __future__ import annotations
 
@@ -38,7 +21,7 @@ Send: TypeAlias = tuple[Sequence[Process], Message]
 
 @dataclass(slots=True)
 class Ready:
-    """What a protocol wants done since the last time. See the module's contract."""
+    """What the host is to do, since it last drained `ready`. See the contract in the package's docstring."""
 
     persist: list[Record] = field(default_factory=list)
     send: list[Send] = field(default_factory=list)

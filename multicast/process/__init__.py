@@ -1,15 +1,18 @@
-"""What every process does, whichever protocol orders its messages.
+"""What every process does, under any ordering protocol.
 
-The protocols differ in how messages get their timestamps. All the rest is here, once, so that a comparison of
-protocols compares nothing else. Each module adds one idea to a process:
+The protocols differ only in how messages get their timestamps. Everything else is here, once, so that a
+comparison of protocols compares nothing else. `Replica` is the end of a line of classes, each in a module
+that adds one idea to the class before it; read them in this order. A protocol derives from `Replica`, keeps
+its own kind of `Entry` for each message, and adds handlers for its own messages. A handler is called `on_`
+and the name of its message.
 
 `state`       the variables, and what a restart brings back
 `delivery`    the one path by which messages are delivered, the chain, and catching up
-`collection`  forgetting what everyone has executed
-`requests`    MULTICAST from clients and other groups, and multicasting again what takes too long
-`recovery`    NEWLEADER ... NEWSTATE_ACK: how a process comes to lead
+`collection`  garbage collection: dropping what every destination has executed
+`requests`    MULTICAST from clients and other groups, and retries of what takes too long
+`recovery`    NEWLEADER ... NEWSTATE_ACK: how a process becomes the leader
 `membership`  how a replica on a new disk becomes a member
-`replica`     time: heartbeats, elections, time-outs; and the dispatch of messages
+`replica`     time (heartbeats, elections, time-outs) and the dispatch of messages
 """
 
 from multicast.process.entry import Entry

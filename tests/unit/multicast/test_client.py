@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from multicast.client import MulticastRefused, Reply, Sender
 from multicast.errors import InvalidArgument, MulticastError
 from multicast.messages import Hint, Message, Multicast, NewLeader
-from multicast.numbering import Numbering
 from multicast.topology import Topology
 from multicast.types import (
     NO_BALLOT,
@@ -217,18 +216,6 @@ def test_ack_below_never_passes_an_unfinished_number(data: st.DataObject) -> Non
                 del unanswered[number]
     assert {mid.sequence for mid in client.pending} == set(unanswered)
     assert client.numbers.ack_below == min(unanswered, default=sequence + 1)
-
-
-@EXAMPLES
-@given(st.permutations(range(1, 12)))
-def test_numbers_pass_what_is_done_without_gaps(order: list[int]) -> None:
-    numbers = Numbering(ME)
-    mids = {number: numbers.next((G0,), b"x").mid for number in range(1, 12)}
-    done: set[int] = set()
-    for number in order:
-        numbers.done(mids[number].sequence)
-        done.add(number)
-        assert numbers.ack_below == min(set(range(1, 13)) - done)
 
 
 @pytest.mark.parametrize("payload", ["text", None, 7])
