@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help up test java lint types layers unit campaign torture loadtest spark-cluster figures performance docs proto
-.PHONY: sync-client clean
+.PHONY: reference sync-client clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -33,7 +33,12 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@echo "installing the server, Spark and all tools into $(VENV), once: about two minutes and 1.5 GB"
 	$(environment)
 	@$(INSTALL) -e '.[dev]'
-	@touch $(VENV)/serving $@
+	@touch $(VENV)/serving $(VENV)/documenting $@
+
+$(VENV)/documenting: pyproject.toml constraints.txt
+	$(environment)
+	@$(INSTALL) -e '.[docs]'
+	@touch $@
 
 up: $(VENV)/serving ## set up, and run a cluster of three nodes until Ctrl-C; its data stays in .wbkv
 	@$(BIN)/wbkv up --nodes 3 --partitions 3
@@ -119,13 +124,16 @@ performance: $(VENV)/installed ## the figures of docs/performance.md
 	$(BIN)/python -m benchmarks.node_figures restart --messages 100000
 	$(BIN)/python -m benchmarks.node_figures steady --seconds 60
 
-docs: $(VENV)/installed ## the documentation as a site, in build/site
+docs: $(VENV)/documenting ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 proto: $(VENV)/installed ## the wire formats' Python code, from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto proto/wbkv_proto/*.proto
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto --grpc_python_out=proto \
 		proto/wbkv_proto/v1/*.proto
+
+reference: ## the SDK's reference in docs/reference, from its docstrings
+	$(PYTHON) clients/tools/reference.py
 
 sync-client: $(VENV)/installed ## the client for threads, from the one for event loops
 	$(BIN)/python clients/tools/sync_client.py

@@ -1,8 +1,8 @@
 """Generate the client for threads, `wbkv/NAME.py`, from the one for event loops, `wbkv/aio/NAME.py`.
 
-`make sync-client` runs it after a change of `wbkv.aio`; a test checks that it was run. Words are replaced by
-rules, and texts that say different things of threads and of event loops by the table `TEXTS`. What works
-differently (waiting with a limit, repeating in the background, gRPC) is written by hand, in `wbkv.links`.
+Run `make sync-client` after a change of `wbkv.aio`; a test checks the committed result. `RULES` replace
+words, and `TEXTS` replaces texts that differ between threads and event loops. Code that works differently
+(waiting with a limit, repeating in the background, gRPC) is written by hand, in `wbkv.links`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RULES: Final = (
     (r"\bevent loops\b", "threads"),
     (r"(?<=[._ ])task(s?)\b", r"thread\1"),
 )
-"""What is replaced wherever it stands, in this order."""
+"""Patterns that are replaced everywhere, in this order."""
 
 TEXTS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "client": (
@@ -48,7 +48,7 @@ TEXTS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
             "    # History\n",
             '''\
     def batch(self) -> Batch[V]:
-        """Many calls at once on one stream: each gives a `concurrent.futures.Future`."""
+        """Make many calls at once on one stream to each node: each returns a `concurrent.futures.Future`."""
         return Batch(self._requests, self._link.in_loop)
 
     # History
@@ -57,11 +57,11 @@ TEXTS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     ),
     "connect": (
         (" `wbkv.connect`, for threads, is generated from this module.", ""),
-        (" Await it, or use\n    it in an `async with` block.", ""),
+        (" Await it, or use it in an\n    `async with` block.", ""),
     ),
     "lock": ((" `wbkv.lock`, for threads, is generated from this module.", ""),),
 }
-"""What is replaced in one module, once, before the rules apply: also what only threads have."""
+"""Texts of one module that are replaced once, before the rules. They also add what only threads have."""
 
 FIXES: Final = "D202,F401,I,UP028"
 """Ruff's rules that finish the work: blank lines, unused imports, their order, `yield from` for a loop."""

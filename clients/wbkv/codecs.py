@@ -1,4 +1,4 @@
-"""How values become bytes, and back. A client has one; `client.using(codec)` gives one with another."""
+"""Codecs: they encode values as bytes, and decode them. `client.using(codec)` selects one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 V = TypeVar("V")
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""What JSON can say."""
+"""A value that JSON can represent."""
 
 
 class Codec(Protocol[V]):
-    """Two functions. `encode` raises TypeError or ValueError for what it has no bytes for."""
+    """Converts values to bytes and back."""
 
     def encode(self, value: V, /) -> bytes:
-        """The value as bytes."""
+        """Encode a value. Raises TypeError or ValueError for a value that the codec does not support."""
 
     def decode(self, raw: bytes, /) -> V:
-        """The value of bytes. Raises ValueError for bytes that are none of its own."""
+        """Decode bytes. Raises ValueError for bytes that the codec cannot have encoded."""
 
 
 class _Bytes:
@@ -27,7 +27,7 @@ class _Bytes:
             return value
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
-        raise TypeError(f"a value must be bytes, not {type(value).__name__} (or give the client a codec)")
+        raise TypeError(f"a value must be bytes, not {type(value).__name__}; or give the client a codec")
 
     def decode(self, raw: bytes, /) -> bytes:
         return raw
@@ -48,7 +48,7 @@ class _Integer:
         if not isinstance(value, int):
             raise TypeError(f"a value must be int, not {type(value).__name__}")
         if not -(2**63) <= value < 2**63:
-            raise ValueError(f"a number must have 64 bits, as the store counts in, not {value}")
+            raise ValueError(f"{value} exceeds the store's signed 64-bit numbers, -2^63 to 2^63 - 1")
         return b"%d" % value
 
     def decode(self, raw: bytes, /) -> int:
@@ -65,21 +65,21 @@ class _Json:
 
 
 BYTES: Final[Codec[bytes]] = _Bytes()
-"""As they are: what a client has unless told otherwise."""
+"""Bytes, unchanged: the default."""
 TEXT: Final[Codec[str]] = _Text()
-"""UTF-8."""
+"""Text, as UTF-8."""
 INTEGER: Final[Codec[int]] = _Integer()
-"""Decimal digits of a signed 64-bit number: what `add` counts in."""
+"""Signed 64-bit numbers, as decimal digits: the format of `add`."""
 JSON: Final[Codec[Json]] = _Json()
-"""Anything that JSON can say."""
+"""Anything that JSON can represent."""
 
 
 _ORDERED: Final = (BYTES, TEXT)
-"""Codecs whose bytes are in the order of what they stand for. Not so of numbers: "100" comes before "30"."""
+"""Codecs whose bytes have the order of the values. Numbers do not: "100" comes before "30"."""
 
 
 class Values(Generic[V]):
-    """A codec whose mistakes name the key. Bytes take a short cut."""
+    """A codec whose errors name the key, with a fast path for bytes."""
 
     def __init__(self, codec: Codec[V]) -> None:
         self.codec = codec
@@ -87,22 +87,22 @@ class Values(Generic[V]):
         self.ordered = codec in _ORDERED
 
     def encode(self, key: bytes, value: object) -> bytes:
-        """A caller's value."""
+        """Encode a caller's value."""
         if self.plain and type(value) is bytes:
             return value
         try:
-            raw: object = self.codec.encode(value)  # type: ignore[arg-type]  # codecs refuse what is not theirs
+            raw: object = self.codec.encode(value)  # type: ignore[arg-type]  # codecs reject other types
         except TypeError as error:
             raise TypeError(f"the value of {key!r}: {error}") from error
         except ValueError as error:
             raise ValueError(f"the value of {key!r}: {error}") from error
         if not isinstance(raw, bytes):
-            raise TypeError(f"the codec made {type(raw).__name__} of the value of {key!r}, not bytes")
+            raise TypeError(f"the codec encoded the value of {key!r} as {type(raw).__name__}, not bytes")
         return raw
 
     def decode(self, key: bytes, raw: bytes) -> V:
-        """A stored value."""
+        """Decode a stored value."""
         try:
             return self.codec.decode(raw)
         except ValueError as error:
-            raise ValueError(f"the codec cannot read the value of {key!r}: {error}") from error
+            raise ValueError(f"the codec cannot decode the value of {key!r}: {error}") from error

@@ -60,13 +60,16 @@ def connect(
     trace: Trace | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> Client[Any]:
-    """Connect to a cluster, by any of its nodes: the others are found by themselves.
+    """Connect to a cluster by any of its nodes, which name the others.
 
-    `endpoints`: "host:port", several of them separated by commas or in a list; $WBKV_ENDPOINTS, or
-    127.0.0.1:7400 to 7402. `timeout`: how long a call may take, all its attempts together, unless it says
-    otherwise. `wait`: how long to wait for a cluster that is not up yet; else `Unavailable` is raised at
-    once. `history`: where to record what is asked and answered, for `wbkv check`: see `wbkv.History`.
-    `trace`: where to record each request and its revision, for `wbkv pipeline`: see `wbkv.Trace`.
+    - `endpoints`: "host:port", or several, separated by commas or in a list. The default is
+      $WBKV_ENDPOINTS, or else 127.0.0.1:7400 to 7402.
+    - `timeout`: the default time limit of a call, all its attempts together.
+    - `codec`: how values are encoded; the default are bytes.
+    - `consistency`: the default consistency of reads, "strict" or "serializable".
+    - `wait`: how long to wait for a cluster that is not up yet, before `Unavailable` is raised.
+    - `history`: records requests and results for `wbkv check`: see `wbkv.History`.
+    - `trace`: records each request and its revision for `wbkv pipeline`: see `wbkv.Trace`.
     """
     calls = Calls(Router(endpoints_of(endpoints)), timeout, trace)
     requests = requests_of(calls, codec, consistency, history)
@@ -118,9 +121,10 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     history: History | None = None,
     trace: Trace | None = None,
 ) -> Client[Any]:
-    """Open a store in this process: all partitions, no network, the same calls and promises.
+    """Open an embedded store: all partitions in this process, no network, the same calls and guarantees.
 
-    Without a path it is a temporary one, gone when it is closed. Needs `wbkv[server]`.
+    Without a path the store is temporary: closing it removes the data. `partitions` and `durability` left
+    as None keep the stored value, or the default for a new store. Needs `wbkv[server]`.
     """
     calls = Calls(Router(("embedded",)), timeout, trace)
     requests = requests_of(calls, codec, consistency, history)

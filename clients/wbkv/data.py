@@ -1,4 +1,4 @@
-"""What the store is asked for and what it answers, as plain data."""
+"""Keys, ranges and results as plain data."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _GROUP_BITS: Final = 10
 """A revision is a time, in ticks since the cluster was made, and the number of a partition."""
 
 Key: TypeAlias = str | bytes
-"""A str stands for its UTF-8 bytes."""
+"""A key. A str stands for its UTF-8 bytes."""
 
 Consistency: TypeAlias = Literal["strict", "serializable"]
-"""`strict`: sees everything completed before. `serializable`: a state that existed, not before anything
-that this client has seen, from whichever replica is near.
+"""`strict`: a read sees everything completed before it. `serializable`: a read sees a past state, at least as
+recent as anything that this client has seen, and any replica may serve it.
 """
 
 
 def keys_bytes(keys: Iterable[Key]) -> list[bytes]:
-    """Several keys. One is not taken for its letters."""
+    """Encode several keys. Raises `TypeError` for one str or bytes, which would be split into letters."""
     if isinstance(keys, str | bytes):
-        raise TypeError(f"several keys are needed, not the one key {keys!r}")
+        raise TypeError(f"several keys are needed, not the one key {keys!r}; pass a list")
     return [key_bytes(key) for key in keys]
 
 
 def key_bytes(key: Key) -> bytes:
-    """A key as the store knows it."""
+    """Encode a key."""
     if type(key) is str:
         return key.encode()
     if type(key) is bytes:
@@ -45,14 +45,14 @@ def key_bytes(key: Key) -> bytes:
 
 
 class KeyRange:
-    """Some keys, in the order of their bytes: see `prefix`, `between` and `EVERYTHING`."""
+    """A range of keys, in the order of their bytes: see `prefix`, `between` and `EVERYTHING`."""
 
     __slots__ = ("end", "start")
 
     def __init__(self, start: bytes, end: bytes | None) -> None:
         self.start: Final = start
         self.end: Final = end
-        """Not included; None: to the last key."""
+        """The exclusive upper bound; None: the range has no upper bound."""
 
     def __repr__(self) -> str:
         return f"KeyRange({self.start!r}, {self.end!r})"
@@ -72,53 +72,53 @@ class KeyRange:
         return raw >= self.start and (self.end is None or raw < self.end)
 
     def message(self) -> kv.Range:
-        """As the API has it."""
+        """Return the range as a message of the API."""
         if self.end is None and not self.start:
             return kv.Range(prefix=b"")
         return kv.Range(interval=kv.Interval(start=self.start, end=self.end or b""))
 
 
 EVERYTHING: Final = KeyRange(b"", None)
-"""All keys."""
+"""The range of all keys."""
 
 Keys: TypeAlias = Key | KeyRange
 """A range; a str or bytes is a prefix."""
 
 
 def prefix(start: Key) -> KeyRange:
-    """All keys that begin with this."""
+    """Return the range of all keys that begin with `start`."""
     raw = key_bytes(start)
     head = raw.rstrip(b"\xff")
     return KeyRange(raw, head[:-1] + bytes((head[-1] + 1,)) if head else None)
 
 
 def between(start: Key, end: Key | None) -> KeyRange:
-    """All keys from `start` up to, not including, `end`; None: to the last."""
+    """Return the range of keys from `start` up to, not including, `end`; None: no upper bound."""
     first = key_bytes(start)
     if end is None:
         return KeyRange(first, None)
     last = key_bytes(end)
     if last <= first:
-        raise ValueError(f"the range from {first!r} to {last!r} is empty")
+        raise ValueError(f"the range from {first!r} to {last!r} is empty: end must be greater than start")
     return KeyRange(first, last)
 
 
 def range_of(keys: Keys) -> KeyRange:
-    """What stands for a range."""
+    """Convert a range or a prefix to a range."""
     return keys if isinstance(keys, KeyRange) else prefix(keys)
 
 
 class Entry(NamedTuple, Generic[V]):
-    """A key with its value, and the transactions that made it what it is."""
+    """A key with its value and revisions."""
 
     key: bytes
     value: V
     create_revision: int
-    """Of the transaction that created it."""
+    """The revision of the transaction that created the key."""
     mod_revision: int
-    """Of the last one that wrote it."""
+    """The revision of the last transaction that wrote the key."""
     version: int
-    """How many have written it since it was created: 1 at first."""
+    """The number of transactions that have written the key since its creation, which counts as 1."""
 
     @property
     def name(self) -> str:
@@ -128,45 +128,45 @@ class Entry(NamedTuple, Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Scanned(Generic[V]):
-    """What a scan inside a transaction found."""
+    """The result of a scan inside a transaction."""
 
     entries: tuple[Entry[V], ...]
     count: int
     more: bool
-    """Its limits ended it before the range did."""
+    """Whether a limit ended the scan before the end of the range."""
 
 
 class Failed(NamedTuple):
-    """An operation inside a transaction that could not be performed, and wrote nothing."""
+    """The result of an operation inside a transaction that failed, and wrote nothing."""
 
     fault: str
     """`overflow`, `not a number`, `value too large`, `compacted` or `future revision`."""
 
 
 class TxnResult(NamedTuple, Generic[V]):
-    """What became of a transaction."""
+    """The result of a transaction."""
 
     succeeded: bool
-    """Whether all conditions held: which branch was taken."""
+    """Whether all conditions held: `then` was executed, and otherwise `otherwise`."""
     revision: int
-    """The transaction's own, which its writes have. Of one that only reads: everything up to it is in what
-    was read, which may be newer.
+    """The revision of the transaction, which its writes have. If it only reads: everything up to this
+    revision is in what was read, which may be newer.
     """
     results: tuple[Entry[V] | Scanned[V] | Failed | int | None, ...]
-    """Of the branch taken, in the order of its operations: an entry or None of a get, a `Scanned` of a
-    scan, how many keys of a delete, the new number or length of add, minimum, maximum and append, None
-    of a put.
+    """The results of the branch executed, in the order of its operations: an `Entry` or None for a get, a
+    `Scanned` for a scan, the number of keys for a delete, the new number or length for add, minimum, maximum
+    and append, None for a put, a `Failed` for an operation that failed.
     """
     unmet: tuple[int, ...]
-    """The places, from 0, of the conditions that did not hold."""
+    """The indexes, from 0, of the conditions that did not hold."""
 
 
 class Event(NamedTuple, Generic[V]):
-    """What became of a key."""
+    """The change of one key by a transaction."""
 
     key: bytes
     value: V | None
-    """None: it was removed."""
+    """None: the key was removed."""
     create_revision: int
     version: int
 
@@ -177,87 +177,87 @@ class Event(NamedTuple, Generic[V]):
 
 
 class Change(NamedTuple, Generic[V]):
-    """What one transaction made of the watched keys."""
+    """The changes of one transaction to the watched keys."""
 
     revision: int
     events: tuple[Event[V], ...]
-    """In the order of keys. None at all: a mark of progress, everything up to the revision has been seen."""
+    """In the order of keys. Empty for a progress mark: all changes up to the revision have been returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Entries of a scan, each field of all of them together: what `numpy.frombuffer` and Arrow take as it is.
-    Numbers are little endian.
+    """A page of a scan as columns, which `numpy.frombuffer` and Arrow read without conversion. Numbers are
+    little endian.
     """
 
     revision: int
-    """What all of the scan is as of."""
+    """The revision of the whole scan."""
     count: int
-    """How many entries there are here."""
+    """The number of entries in this page."""
     keys: bytes
-    """One after the other."""
+    """All keys, concatenated."""
     key_ends: bytes
-    """Where each ends, 32 bits."""
+    """The end of each key in `keys`, 32 bits."""
     values: bytes
     value_ends: bytes
-    """Likewise; both empty if only keys were asked for."""
+    """Likewise for values. Both are empty if only keys were requested."""
     create_revisions: bytes
-    """64 bits, as those that follow."""
+    """64 bits each, as in the following columns."""
     mod_revisions: bytes
     versions: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A piece of a range."""
+    """A part of a range, for parallel scans."""
 
     partition: int
-    """It has keys of this partition only."""
+    """The only partition whose keys are in it."""
     keys: KeyRange
     count: int
-    """About how many."""
+    """About how many keys it has."""
 
 
 class RequestId(NamedTuple):
-    """What makes a write the same write, wherever and whenever it is sent again: it is executed once."""
+    """The id of a write. Writes with the same id are executed once, whenever they are repeated."""
 
     client: int
-    """From 1 to 2^63 - 1: chosen so that nobody else has the same, at random or as a hash of something."""
+    """From 1 to 2^63 - 1. Choose one that no other client uses: at random, or as a hash."""
     sequence: int
     """From 1 to 4096."""
     deadline: int
-    """A revision (see `later`), at most a day ahead: after it, the write is not executed any more."""
+    """A revision, at most a day ahead (see `later`). After it, the write is not executed."""
 
 
 def later(revision: int, seconds: float) -> int:
-    """A revision so many seconds after another."""
+    """Return the revision that is `seconds` after another."""
     return revision + (int(seconds * _TICKS_PER_S) << _GROUP_BITS)
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Where a partition is."""
+    """The location of a partition."""
 
     id: int
     leader: str | None
-    """A node's name, if anybody is known to lead."""
+    """The name of the leading node; None if it is unknown."""
     members: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Where things are."""
+    """The nodes and partitions of a cluster."""
 
     cluster: str
     nodes: Mapping[str, str]
-    """Addresses by name."""
+    """The addresses of the nodes, by name."""
     partitions: tuple[Partition, ...]
     limits: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """A partition at a node."""
+    """The status of a partition at a node."""
 
     id: int
     serving: bool
@@ -267,11 +267,11 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """How a node is."""
+    """The status of a node."""
 
     name: str
     address: str
     partitions: tuple[PartitionStatus, ...] | None
-    """None: it does not answer."""
+    """None: the node does not answer."""
     details: str
-    """Everything it says of itself, as JSON; or why there is nothing."""
+    """The node's full status as JSON, or the reason why there is none."""

@@ -1,7 +1,7 @@
-"""What can go wrong. Every error says whether doing the same thing again is safe (`retry_safe`).
+"""Errors of the client. `retry_safe` says whether repeating the call is safe.
 
-The client has already repeated what it could within the call's time-out, under the same request id: what
-reaches the caller is what remains.
+The client has already retried within the call's time limit, under the same request id. An error that reaches
+the caller is one that retrying did not resolve.
 """
 
 from __future__ import annotations
@@ -12,77 +12,77 @@ from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 
 class Error(Exception):
-    """All errors of this package."""
+    """The base class of all errors of this package."""
 
     retry_safe: bool = False
-    """Whether the same call may be made again without any danger of it being executed twice."""
+    """Whether the call may be repeated without the risk that it is executed twice."""
 
 
 class InvalidRequest(Error, ValueError):
-    """The request can never be executed; nothing was. The message says why."""
+    """The request is invalid and was not executed: a permanent error. The message says why."""
 
 
 class LimitExceeded(InvalidRequest):
-    """Something is larger than the cluster allows; nothing was executed."""
+    """A limit of the cluster is exceeded. Nothing was executed."""
 
 
 class FutureRevision(InvalidRequest):
-    """A revision that is not in the past."""
+    """The revision is in the future."""
 
 
 class Aborted(Error):
-    """What the transaction has read was changed by another one. Nothing was written: run it again."""
+    """Another transaction has changed what this one has read. Nothing was written: run it again."""
 
     retry_safe = True
 
 
 class Unavailable(Error):
-    """No node could be reached, or none could do it. Nothing was executed."""
+    """No node could be reached, or none could serve the request. Nothing was executed."""
 
     retry_safe = True
 
 
 class DeadlineExceeded(Error, TimeoutError):
-    """There was no answer in time, to something that changes nothing."""
+    """A request that changes nothing timed out."""
 
     retry_safe = True
 
 
 class OutcomeUnknown(Error):
-    """There was no answer in time to a write: it may have been executed, or may be yet.
+    """A write timed out: it may have been executed, or may yet be.
 
-    Making the call again could execute it twice. Read first, or make it a transaction whose conditions do
-    not hold any more once it was executed.
+    Repeating the call could execute it twice. Read first, or make the write a transaction whose conditions
+    no longer hold once it was executed.
     """
 
 
 class RequestExpired(Error):
-    """A write under a `RequestId` came after its deadline. It was not executed now; it may have been
-    before.
+    """A write under a `RequestId` arrived after its deadline, and was not executed. An earlier attempt may
+    have been.
     """
 
 
 class RequestMismatch(Error):
-    """The `RequestId` has been used for another write. This one was not executed."""
+    """The `RequestId` was already used for another write. This one was not executed."""
 
 
 class Compacted(Error):
-    """History below `revision` is gone. Of a watch: scan again, and watch after the scan's revision."""
+    """History below `revision` was compacted. After a watch: scan again, and watch after that revision."""
 
     def __init__(self, message: str, revision: int = 0) -> None:
         super().__init__(message)
         self.revision = revision
-        """The oldest revision that can still be read; 0 if it is not known."""
+        """The oldest readable revision; 0 if it is unknown."""
 
 
 class Pinned(Error):
-    """A snapshot holds an older revision, so this one cannot be compacted to, until it has ended."""
+    """A snapshot keeps an older revision, which prevents this compaction until the snapshot ends."""
 
     retry_safe = True
 
 
 class OperationFailed(Error):
-    """The operation could not be performed, and wrote nothing: see `fault`."""
+    """The operation failed and wrote nothing: see `fault`."""
 
     def __init__(self, message: str, fault: str) -> None:
         super().__init__(message)
@@ -91,7 +91,7 @@ class OperationFailed(Error):
 
 
 class ResponseTooLarge(Error):
-    """Executed, at `revision` if it wrote, but its results are too large to be sent."""
+    """The request was executed, at `revision` if it wrote, but its results are too large to be sent."""
 
     def __init__(self, message: str, revision: int = 0) -> None:
         super().__init__(message)
@@ -99,21 +99,21 @@ class ResponseTooLarge(Error):
 
 
 class ServerError(Error):
-    """A fault of the server's own; its log says more. A write may have been executed."""
+    """An internal error of the server; see its log. A write may have been executed."""
 
 
 class ClientClosed(Error):
-    """The client was closed before the call, or while it was under way: a write may have been executed."""
+    """The client was closed before or during the call. A write may have been executed."""
 
 
 class Forked(Error):
-    """An embedded store, an asyncio client, an open transaction, watch, scan or batch does not go with a
-    process into its fork; and no client does if other threads were making calls at that moment.
+    """A resource of the parent process cannot be used in its fork: an embedded store, an asyncio client, an
+    open transaction, watch, scan or batch; any client, if other threads were making calls during the fork.
     """
 
 
 class LockLost(Error):
-    """The lock was not renewed in time, and may be somebody else's by now."""
+    """The lock was not renewed in time; another holder may have it by now."""
 
 
 _ERRORS: Final[dict[int, type[Error]]] = {
@@ -134,7 +134,7 @@ _ERRORS: Final[dict[int, type[Error]]] = {
 
 
 def error_of(error: ApiError) -> Error:
-    """The exception for an error that a node returned."""
+    """Return the exception for an error that a node returned."""
     if error.kind == ApiError.COMPACTED:
         return Compacted(error.message, error.revision)
     if error.kind == ApiError.RESPONSE_TOO_LARGE:

@@ -1,4 +1,4 @@
-"""What a transaction is made of: operations and conditions, and what their results are."""
+"""Operations and conditions of transactions, and the results of operations."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FAULTS: Final[dict[int, str]] = {
 
 
 class Operation:
-    """One step of a transaction. Made by `get`, `put`, `delete`, `append`, `add`, `minimum`, `maximum`,
-    `scan`.
+    """One step of a transaction. `get`, `put`, `delete`, `append`, `add`, `minimum`, `maximum` and `scan`
+    return one.
     """
 
     __slots__ = ("key",)
@@ -33,13 +33,13 @@ class Operation:
 
     def __init__(self, key: bytes) -> None:
         self.key = key
-        """Which partition to go to; of a range, its beginning."""
+        """The key, or the start of the range: it decides which partition is asked."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__.lower()}({self.key!r})"
 
     def fill(self, message: kv.Operation, values: Values[Any]) -> None:
-        """Write it down."""
+        """Fill the message of the API."""
         raise NotImplementedError
 
 
@@ -50,7 +50,7 @@ class Get(Operation):
     writes = False
 
     def fill(self, message: kv.Operation, values: Values[Any]) -> None:
-        """Write it down."""
+        """Fill the message of the API."""
         message.get.key = self.key
 
 
@@ -64,19 +64,19 @@ class Put(Operation):
         self.value = value
 
     def fill(self, message: kv.Operation, values: Values[Any]) -> None:
-        """Write it down."""
+        """Fill the message of the API."""
         put = message.put
         put.key = self.key
         put.value = values.encode(self.key, self.value)
 
 
 class Append(Put):
-    """Add to the end of a value. The codec is not asked for parts of values that only bytes have."""
+    """Append to a value."""
 
     __slots__ = ()
 
     def fill(self, message: kv.Operation, values: Values[Any]) -> None:
-        """Write it down."""
+        """Fill the message of the API."""
         append = message.append
         append.key = self.key
         append.value = values.encode(self.key, self.value)
@@ -88,7 +88,7 @@ class Delete(Operation):
     __slots__ = ()
 
     def fill(self, message: kv.Operation, values: Values[Any]) -> None:
-        """Write it down."""
+        """Fill the message of the API."""
         message.delete.key = self.key
 
 
@@ -102,7 +102,7 @@ class DeleteRange(Operation):
         self.range = keys
 
     def fill(self, message: kv.Operation, values: Values[Any]) -> None:
-        """Write it down."""
+        """Fill the message of the API."""
         message.delete_range.range.CopyFrom(self.range.message())
 
 
@@ -113,7 +113,7 @@ class Calculate(Operation):
 
     def __init__(self, kind: str, key: bytes, operand: int) -> None:
         if not isinstance(operand, int) or not INT64_MIN <= operand <= INT64_MAX:
-            raise ValueError(f"a signed 64-bit number is needed for {key!r}, not {operand!r}")
+            raise ValueError(f"the operand for {key!r} must be a signed 64-bit number, not {operand!r}")
         self.key = key
         self.kind = kind
         self.operand = operand
@@ -122,14 +122,14 @@ class Calculate(Operation):
         return f"{self.kind}({self.key!r}, {self.operand})"
 
     def fill(self, message: kv.Operation, values: Values[Any]) -> None:
-        """Write it down."""
+        """Fill the message of the API."""
         calculate: kv.Calculate = getattr(message, self.kind)
         calculate.key = self.key
         calculate.operand = self.operand
 
 
-class ScanRange(Operation):
-    """Read a range: one page of it."""
+class Scan(Operation):
+    """Read one page of a range."""
 
     __slots__ = ("limit", "range", "reverse")
     writes = False
@@ -141,7 +141,7 @@ class ScanRange(Operation):
         self.reverse = reverse
 
     def fill(self, message: kv.Operation, values: Values[Any]) -> None:
-        """Write it down."""
+        """Fill the message of the API."""
         scan = message.scan
         scan.range.CopyFrom(self.range.message())
         scan.limit = self.limit
@@ -149,50 +149,50 @@ class ScanRange(Operation):
 
 
 def get(key: Key) -> Operation:
-    """Read a key. Its result: an `Entry`, or None."""
+    """Read a key. The result is an `Entry`, or None."""
     return Get(key_bytes(key))
 
 
 def put(key: Key, value: object) -> Operation:
-    """Write a key; the client's codec makes bytes of the value. Its result: None."""
+    """Write a key; the client's codec encodes the value. The result is None."""
     return Put(key_bytes(key), value)
 
 
 def delete(keys: Key | KeyRange) -> Operation:
-    """Remove a key, or all keys of a range (by `prefix`, `between`, `EVERYTHING`). Its result: how many."""
+    """Remove a key, or all keys of a `prefix`, `between` or `EVERYTHING`. The result is how many."""
     return DeleteRange(keys) if isinstance(keys, KeyRange) else Delete(key_bytes(keys))
 
 
 def append(key: Key, value: object) -> Operation:
-    """Add bytes to the end of a value. Its result: the new length."""
+    """Append bytes to a value. The result is the new length."""
     return Append(key_bytes(key), value)
 
 
 def add(key: Key, amount: int = 1) -> Operation:
-    """Add to a number; an absent one counts as 0. Its result: the new number."""
+    """Add to a number; an absent key counts as 0. The result is the new number."""
     return Calculate("add", key_bytes(key), amount)
 
 
 def minimum(key: Key, operand: int) -> Operation:
-    """Lower a number to this, if it is higher or absent. Its result: the new number."""
+    """Set a number to the operand if it is greater or absent. The result is the new number."""
     return Calculate("min", key_bytes(key), operand)
 
 
 def maximum(key: Key, operand: int) -> Operation:
-    """Raise a number to this, if it is lower or absent. Its result: the new number."""
+    """Set a number to the operand if it is less or absent. The result is the new number."""
     return Calculate("max", key_bytes(key), operand)
 
 
 def scan(keys: Keys, *, limit: int = 0, reverse: bool = False) -> Operation:
-    """Read a range, as far as one answer goes: `Scanned`. For ranges of any size there is `client.scan`."""
-    return ScanRange(range_of(keys), limit, reverse)
+    """Read a range, as far as one response has room. The result is a `Scanned`. See also `client.scan`."""
+    return Scan(range_of(keys), limit, reverse)
 
 
 # Conditions
 
 
 class Condition:
-    """What must hold for `then` to be performed. Made by comparing `value(key)` and the like."""
+    """A condition of a transaction. Comparing `value(key)`, `version(key)` and so on returns one."""
 
     __slots__ = ("key", "operand", "operator", "subject")
 
@@ -206,17 +206,17 @@ class Condition:
         return f"{self.subject}({self.key!r}) {_SIGNS[self.operator]} {self.operand!r}"
 
     def __bool__(self) -> bool:
-        raise TypeError(f"{self!r} is a condition for `when`, not an answer")
+        raise TypeError(f"{self!r} is a condition for `when`, not a truth value")
 
     def fill(self, message: kv.Condition, values: Values[Any]) -> None:
-        """Write it down."""
+        """Fill the message of the API."""
         compare = message.compare
         compare.key = self.key
         compare.operator = self.operator
         if self.subject == "value":
             if self.operator in _ORDERS and not values.ordered:
                 raise TypeError(
-                    f"{self!r}: values are compared as bytes, in which this codec's are not in order "
+                    f"{self!r}: values are compared as bytes, whose order is not that of this codec's values "
                     '("100" comes before "30"); compare by == or !=, or read the value in a transaction'
                 )
             compare.value = values.encode(self.key, self.operand)
@@ -225,7 +225,7 @@ class Condition:
 
 
 class Unchanged(Condition):
-    """That no key of a range was written or removed after a revision."""
+    """The condition that no key of a range was written or removed after a revision."""
 
     __slots__ = ("range", "since")
 
@@ -238,7 +238,7 @@ class Unchanged(Condition):
         return f"unchanged({self.range!r}, since={self.since})"
 
     def fill(self, message: kv.Condition, values: Values[Any]) -> None:
-        """Write it down."""
+        """Fill the message of the API."""
         message.unchanged.range.CopyFrom(self.range.message())
         message.unchanged.since = self.since
 
@@ -248,7 +248,7 @@ _SIGNS: Final = {kv.EQUAL: "==", kv.NOT_EQUAL: "!=", kv.LESS: "<", kv.GREATER: "
 
 
 class _Subject:
-    """Something of a key that can be compared."""
+    """A property of a key that can be compared."""
 
     __slots__ = ("_key",)
     _name = "value"
@@ -259,7 +259,7 @@ class _Subject:
     def _compare(self, operator: kv.Operator, operand: object) -> Condition:
         return Condition(self._key, self._name, operator, operand)
 
-    __hash__ = None  # type: ignore[assignment]  # comparing makes conditions, so it cannot tell what is equal
+    __hash__ = None  # type: ignore[assignment]  # == returns a condition, not whether two are equal
 
     def __eq__(self, operand: object) -> Condition:  # type: ignore[override]  # conditions are made so
         return self._compare(kv.EQUAL, operand)
@@ -269,8 +269,8 @@ class _Subject:
 
 
 class ValueOf(_Subject):
-    """A key's value, compared as bytes. That of an absent key differs from all, and is not less nor
-    greater.
+    """A key's value, compared as bytes. The value of an absent key differs from all others, and is neither
+    less nor greater.
     """
 
     __slots__ = ()
@@ -283,7 +283,7 @@ class ValueOf(_Subject):
 
 
 class NumberOf(_Subject):
-    """A key's version or revision; 0 of an absent one."""
+    """A key's version or revision; 0 if the key is absent."""
 
     __slots__ = ("_name",)
 
@@ -293,7 +293,7 @@ class NumberOf(_Subject):
 
     def _compare(self, operator: kv.Operator, operand: object) -> Condition:
         if not isinstance(operand, int):
-            raise TypeError(f"the {self._name} of {self._key!r} is a number, not {operand!r}")
+            raise TypeError(f"the {self._name} of {self._key!r} is an int, not comparable with {operand!r}")
         return Condition(self._key, self._name, operator, _positive(self._name, operand))
 
     def __lt__(self, operand: int) -> Condition:
@@ -304,39 +304,39 @@ class NumberOf(_Subject):
 
 
 def value(key: Key) -> ValueOf:
-    """The key's value: `value("alice") == b"100"`. By `<` and `>` it is compared as bytes are, so that
-    numbers are not in their order: codecs other than bytes and text refuse that.
+    """Compare the key's value: `value("alice") == b"100"`. `<` and `>` compare bytes, which does not order
+    numbers: codecs other than bytes and text reject them.
     """
     return ValueOf(key)
 
 
 def version(key: Key) -> NumberOf:
-    """How many transactions have written the key since it was created."""
+    """Compare the number of transactions that have written the key since its creation."""
     return NumberOf(key, "version")
 
 
 def mod_revision(key: Key) -> NumberOf:
-    """The revision that last wrote the key."""
+    """Compare the revision that last wrote the key."""
     return NumberOf(key, "mod_revision")
 
 
 def create_revision(key: Key) -> NumberOf:
-    """The revision that created the key."""
+    """Compare the revision that created the key."""
     return NumberOf(key, "create_revision")
 
 
 def exists(key: Key) -> Condition:
-    """That the key is there."""
+    """Require that the key exists."""
     return Condition(key_bytes(key), "exists", kv.EQUAL, operand=True)
 
 
 def absent(key: Key) -> Condition:
-    """That the key is not there."""
+    """Require that the key is absent."""
     return Condition(key_bytes(key), "exists", kv.EQUAL, operand=False)
 
 
 def unchanged(keys: Keys, *, since: int) -> Condition:
-    """That no key of the range was written or removed after a revision: what was read then still holds."""
+    """Require that no key of the range was written or removed after a revision: a read then still holds."""
     return Unchanged(range_of(keys), since)
 
 
@@ -350,11 +350,11 @@ C = TypeVar("C", Condition, Operation)
 
 
 def checked(given: tuple[C, ...], wanted: type[C]) -> tuple[C, ...]:
-    """What was given for a transaction, if it is what belongs there."""
+    """Return the arguments of a transaction. Raises `TypeError` if one has the wrong type."""
     for each in given:
         if not isinstance(each, wanted):
             kind = wanted.__name__.lower()
-            raise TypeError(f"{each!r} is no {kind}: see `wbkv.{_EXAMPLES[kind]}` and the like")
+            raise TypeError(f"{each!r} is not a wbkv {kind}: see `wbkv.{_EXAMPLES[kind]}`")
     return given
 
 
@@ -367,7 +367,7 @@ Result: TypeAlias = Entry[V] | Scanned[V] | Failed | int | None
 
 
 def entry_of(message: kv.Entry, values: Values[V]) -> Entry[V]:
-    """A key as the client sees it."""
+    """Decode a key with its value."""
     key = message.key
     return Entry(
         key,
@@ -379,7 +379,7 @@ def entry_of(message: kv.Entry, values: Values[V]) -> Entry[V]:
 
 
 def result_of(message: kv.OperationResult, values: Values[V]) -> Result[V]:
-    """What became of an operation."""
+    """Decode the result of an operation."""
     kind = message.WhichOneof("result")
     if kind == "written":
         return None
@@ -397,7 +397,7 @@ def result_of(message: kv.OperationResult, values: Values[V]) -> Result[V]:
 
 
 def number_of(key: bytes, result: Result[V]) -> int:
-    """The number that an operation must have given. Raises `OperationFailed`."""
+    """Return the number that is an operation's result. Raises `OperationFailed`."""
     if isinstance(result, Failed):
         raise OperationFailed(f"{key!r}: {result.fault}", result.fault)
     assert isinstance(result, int)

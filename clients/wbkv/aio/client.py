@@ -54,10 +54,10 @@ W = TypeVar("W")
 
 
 class _Closes:
-    """Something to be used in an `async with` block."""
+    """A resource that the end of an `async with` block closes."""
 
     async def close(self) -> None:
-        """Give back what it holds."""
+        """Release the resource."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
@@ -72,8 +72,8 @@ class _Closes:
 class Client(_Closes, Generic[V]):
     """A connection to a cluster, or an embedded store. It belongs to one event loop.
 
-    Made by `wbkv.aio.connect` and `wbkv.aio.open`. Times are in seconds; a call's `timeout` is for all its
-    attempts.
+    `wbkv.aio.connect` and `wbkv.aio.open` return one. Times are in seconds. A call's `timeout` covers all
+    of its attempts.
     """
 
     def __init__(self, link: AsyncLink, requests: Requests[V]) -> None:
@@ -82,22 +82,22 @@ class Client(_Closes, Generic[V]):
 
     def __repr__(self) -> str:
         topology = self._requests.calls.router.topology
-        return f"<wbkv.aio.Client of {topology.cluster if topology else 'nothing yet'}>"
+        return f"<wbkv.aio.Client of {topology.cluster if topology else 'an unknown cluster'}>"
 
     async def _run(self, plan: Plan[T]) -> T:
         return await run(self._link, plan)
 
     @property
     def timeout(self) -> float:
-        """How long a call may take, unless it says otherwise."""
+        """The default time limit of a call, all attempts together."""
         return self._requests.calls.timeout_s
 
     def using(self, codec: Codec[W]) -> Client[W]:
-        """The same client with another codec. They share everything else; closing one closes both."""
+        """Return this client with another codec. Both share all connections; closing one closes both."""
         return Client(self._link, self._requests.using(codec))
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         await self._link.close()
         self._requests.closing()
 
@@ -111,7 +111,7 @@ class Client(_Closes, Generic[V]):
         consistency: Consistency | None = None,
         timeout: float | None = None,
     ) -> V | None:
-        """The key's value, or None: as of now, or as of a revision."""
+        """Return the key's value, or None if the key is absent: the current one, or that at a revision."""
         return await self._run(self._requests.get(key, revision, consistency, timeout))
 
     async def entry(
@@ -122,7 +122,7 @@ class Client(_Closes, Generic[V]):
         consistency: Consistency | None = None,
         timeout: float | None = None,
     ) -> Entry[V] | None:
-        """The key with its value and revisions, or None."""
+        """Return the key with its value and revisions, or None if the key is absent."""
         return await self._run(self._requests.entry(key, revision, consistency, timeout))
 
     async def get_many(
@@ -133,7 +133,7 @@ class Client(_Closes, Generic[V]):
         consistency: Consistency | None = None,
         timeout: float | None = None,
     ) -> list[V | None]:
-        """The keys' values, all as of one moment, in the order asked for."""
+        """Return the values of the keys, all as of one revision, in the order of the arguments."""
         return await self._run(self._requests.get_many(keys, revision, consistency, timeout))
 
     def scan(
@@ -146,9 +146,10 @@ class Client(_Closes, Generic[V]):
         consistency: Consistency | None = None,
         timeout: float | None = None,
     ) -> Scan[Entry[V]]:
-        """A range of any size, in the order of keys, all of it as of one revision; read as it is consumed.
+        """Iterate over a range of any size, in the order of keys, all of it as of one revision.
 
-        A str or bytes is a prefix. It survives nodes that fail; the time-out is for each page.
+        A str or bytes is a prefix. Pages are fetched as they are consumed; the scan continues on another
+        node if one fails. The time limit is for each page.
         """
         plan = self._requests.scan(
             keys, limit=limit, reverse=reverse, shape=kv.ENTRIES,
@@ -166,7 +167,7 @@ class Client(_Closes, Generic[V]):
         consistency: Consistency | None = None,
         timeout: float | None = None,
     ) -> Scan[bytes]:
-        """Like `scan`, the keys only."""
+        """Iterate over the keys of a range, without their values. See `scan`."""
         plan = self._requests.scan(
             keys, limit=limit, reverse=reverse, shape=kv.KEYS,
             revision=revision, consistency=consistency, timeout_s=timeout,
@@ -183,7 +184,10 @@ class Client(_Closes, Generic[V]):
         consistency: Consistency | None = None,
         timeout: float | None = None,
     ) -> Scan[Columns]:
-        """Like `scan`, page by page, each as columns: for those who read much. Of some partitions, or all."""
+        """Iterate over a range page by page, each page as columns: the fastest way to read much data.
+
+        Without `partitions`, all partitions are read. See `scan`.
+        """
         plan = self._requests.scan(
             keys, limit=0, reverse=False, shape=kv.ENTRIES if values else kv.KEYS, columns=True,
             partitions=partitions, revision=revision, consistency=consistency, timeout_s=timeout,
@@ -198,8 +202,9 @@ class Client(_Closes, Generic[V]):
         partitions: Iterable[int] | None = None,
         timeout: float | None = None,
     ) -> list[Split]:
-        """About so many pieces of a range, with about equally many keys, each of one partition, for those who
-        scan in parallel. The store looks at all keys to find out.
+        """Divide a range into about `pieces` splits for parallel scans, each within one partition.
+
+        The splits have about equally many keys. The store reads all keys to find them.
         """
         return await self._run(self._requests.splits(keys, pieces, partitions, timeout))
 
@@ -211,7 +216,7 @@ class Client(_Closes, Generic[V]):
         consistency: Consistency | None = None,
         timeout: float | None = None,
     ) -> int:
-        """How many keys there are in a range."""
+        """Return the number of keys in a range."""
         plan = self._requests.scan(
             keys, limit=0, reverse=False, shape=kv.COUNT,
             revision=revision, consistency=consistency, timeout_s=timeout,
@@ -225,45 +230,45 @@ class Client(_Closes, Generic[V]):
     # Writes
 
     async def put(self, key: Key, value: V, *, timeout: float | None = None) -> int:
-        """Write a key. The revision."""
+        """Write a key. Return the revision of the write."""
         return await self._run(self._requests.put(key, value, timeout))
 
     async def delete(self, keys: Key | KeyRange, *, timeout: float | None = None) -> int:
-        """Remove a key, or all keys of a `prefix(...)`, `between(...)` or `EVERYTHING`. How many there
-        were.
+        """Remove a key, or all keys of a `prefix(...)`, `between(...)` or `EVERYTHING`. Return how many keys
+        were removed.
         """
         return await self._run(self._requests.delete(keys, timeout))
 
     async def add(self, key: Key, amount: int = 1, *, timeout: float | None = None) -> int:
-        """Add to a number, stored in decimal digits; an absent one counts as 0. The new number."""
+        """Add to a number, stored as decimal digits; an absent key counts as 0. Return the new number."""
         return await self._run(self._requests.number(add(key, amount), timeout))
 
     async def append(self, key: Key, value: V, *, timeout: float | None = None) -> int:
-        """Add to the end of a value; an absent one counts as empty. Its new length in bytes."""
+        """Append to a value; an absent key counts as empty. Return the new length in bytes."""
         return await self._run(self._requests.number(append(key, value), timeout))
 
     # Transactions
 
     def txn(self, *, id: RequestId | None = None) -> Txn[V]:  # noqa: A002 - what it is
-        """A transaction in one message: `client.txn().when(...).then(...).otherwise(...).commit()`.
+        """Build a transaction in one message: `client.txn().when(...).then(...).otherwise(...).commit()`.
 
-        One that has an id is executed once, whoever sends it again; each time the first result is returned.
+        A transaction with an `id` is executed once, whichever client repeats it; each repetition returns the
+        first result.
         """
         return Txn(self._link, self._requests, id)
 
     def transaction(self, *, timeout: float | None = None) -> Transaction[V]:
-        """An interactive transaction: `async with client.transaction() as tx:`; it commits at the end of
-        the block.
+        """Begin an interactive transaction: `async with client.transaction() as tx:`.
 
-        Raises `Aborted` there if something that it read was changed meanwhile: `@wbkv.transactional`
-        repeats it.
+        The end of the block commits, or raises `Aborted` if another transaction has changed a key that this
+        one read. `@wbkv.transactional` retries then.
         """
         return Transaction(self._link, Attempt(self._requests, timeout))
 
     async def _transact(
         self, function: Callable[[Transaction[V]], Awaitable[T]], timeout_s: float | None
     ) -> T:
-        """For `transactional`: run the function in a transaction, again after each conflict."""
+        """Run a function in a transaction, and retry after each conflict: the loop of `transactional`."""
         patience = Patience(timeout_s, self.timeout)
         tx = self.transaction(timeout=patience.left_s)
         while True:
@@ -275,11 +280,11 @@ class Client(_Closes, Generic[V]):
             except Error:
                 raise
             except Exception as error:
-                # It may have read keys of different moments, and be confused by that only.
+                # The function may have read keys as of different revisions, and have failed only for that.
                 try:
                     holds = await tx.holds()
                 except Error:
-                    raise error from None  # nobody can tell
+                    raise error from None  # whether the reads were consistent stays unknown
                 if holds:
                     raise
                 wait_s = patience.pause(Aborted(STALE))
@@ -301,10 +306,10 @@ class Client(_Closes, Generic[V]):
         revision: int = 0,
         timeout: float | None = None,
     ) -> Opening[Snapshot[V]]:
-        """A revision with everything completed before, or a given one, which stays readable for `ttl` seconds
-        or to the end of the `async with` block.
+        """Keep a revision readable for `ttl` seconds, or until the end of the `async with` block.
 
-        What has the same name already becomes this one: so any process can extend its time.
+        It is the given revision, or one that contains everything completed before the call. A snapshot that
+        already has the `name` is replaced, so any process can extend its time.
         """
 
         async def take() -> Snapshot[V]:
@@ -315,12 +320,12 @@ class Client(_Closes, Generic[V]):
     def watch(
         self, *keys: Keys, after: int | None = None, progress: bool = False, timeout: float | None = None
     ) -> Watch[V]:
-        """Every transaction that changes anything in these ranges, whole, in the order of revisions.
+        """Follow every transaction that changes a key in these ranges, whole, in the order of revisions.
 
-        From the moment that its `async with` block is entered, or after a revision. It goes on by itself
-        when a node fails; raises `Compacted` if what follows is gone. With `progress`, changes without
-        events tell that there was nothing up to their revision. The time-out is for finding a node that
-        serves it.
+        The watch begins when its `async with` block is entered, or after the revision `after`. It resumes
+        on another node if one fails, and raises `Compacted` if the changes it needs were compacted. With
+        `progress`, it also yields changes without events: nothing else has changed up to their revision.
+        The time limit is for finding a node that serves the watch.
         """
         return Watch(self._link, self._requests, self._requests.watch(keys, after, timeout), marks=progress)
 
@@ -333,8 +338,8 @@ class Client(_Closes, Generic[V]):
         partitions: Iterable[int] | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[Change[V]]:
-        """Every transaction above a revision and up to another, which must not be in the future, that changes
-        anything in a range; of some partitions, or all. Like a `watch` that ends.
+        """Iterate over the transactions above the revision `after`, up to and including `until`, that change
+        a key in a range: a `watch` that ends. `until` must not be in the future.
         """
         plan = self._requests.changes(keys, after, until, partitions, timeout)
         pages: AsyncPuller[Progress] = AsyncPuller(self._link, plan)
@@ -342,16 +347,18 @@ class Client(_Closes, Generic[V]):
         return (change(*each) async for page in _all(pages) for each in page.changes)
 
     async def compact(self, revision: int, *, timeout: float | None = None) -> None:
-        """Forget what only reads below a revision need."""
+        """Discard versions that only reads below a revision need."""
         await self._run(self._requests.compact(revision, timeout))
 
     async def release(self, name: str, *, timeout: float | None = None) -> None:
-        """End a snapshot, by its name, before its time. One that is not there any more is no error."""
+        """End a snapshot, by its name, before its time. Releasing one that has ended is not an error."""
         await self._run(self._requests.release(name, timeout))
 
     async def revision(self, *, timeout: float | None = None) -> int:
-        """A revision with everything completed before, in all partitions: to read at, or to follow changes up
-        to. It stays readable until somebody compacts it; a `snapshot` is kept from that.
+        """Return a revision that contains everything completed before the call, in all partitions.
+
+        It is one to read at, or to follow changes up to. It stays readable until it is compacted; a
+        `snapshot` prevents that.
         """
         pages: AsyncPuller[Page] = AsyncPuller(self._link, self._requests.barrier(timeout))
         with closing(pages):
@@ -361,30 +368,30 @@ class Client(_Closes, Generic[V]):
     # Recipes
 
     def counter(self, key: Key) -> Counter:
-        """A number under a key."""
+        """Return a counter stored under a key."""
         return Counter(self, key)
 
     def lock(self, name: Key, *, ttl: float = 10.0) -> Lock:
-        """A lock with fencing tokens. A holder that dies is in others' way for `ttl` seconds."""
+        """Return a lock with fencing tokens. A holder that dies blocks the others for `ttl` seconds."""
         return Lock(self._link, raw(self._requests), name, ttl)
 
     # The cluster
 
     async def topology(self, *, timeout: float | None = None) -> Topology:
-        """Nodes, partitions, leaders and limits."""
+        """Return the cluster's nodes, partitions, leaders and limits."""
         return await self._run(self._requests.topology(timeout))
 
     def partition_of(self, key: Key) -> int:
-        """The partition that has a key, as far as this client knows."""
+        """Return the partition of a key, as far as this client knows the topology."""
         return self._requests.calls.router.partition_of(key_bytes(key))
 
     async def status(self, *, timeout: float | None = None) -> list[NodeStatus]:
-        """How every node is, those included that do not answer."""
+        """Return the status of every node, including nodes that do not answer."""
         return await self._run(self._requests.status(timeout))
 
 
 class Txn(Generic[V]):
-    """A transaction that is being put together."""
+    """A transaction that is being built. `client.txn` returns one."""
 
     def __init__(self, link: AsyncLink, requests: Requests[V], named: RequestId | None) -> None:
         self._link = link
@@ -395,28 +402,28 @@ class Txn(Generic[V]):
         self._otherwise: tuple[Operation, ...] = ()
 
     def when(self, *conditions: Condition) -> Self:
-        """All of these must hold for `then` to be performed."""
+        """Add conditions. If all conditions hold, `then` is executed."""
         self._conditions += checked(conditions, Condition)
         return self
 
     def then(self, *operations: Operation) -> Self:
-        """If they do, these, in order, each seeing what those before it wrote."""
+        """Add operations for when all conditions hold. Each one sees the writes of those before it."""
         self._then += checked(operations, Operation)
         return self
 
     def otherwise(self, *operations: Operation) -> Self:
-        """If not, these."""
+        """Add operations for when a condition does not hold."""
         self._otherwise += checked(operations, Operation)
         return self
 
     async def commit(self, *, timeout: float | None = None) -> TxnResult[V]:
-        """Send it: one message to just the partitions concerned."""
+        """Execute the transaction: one message to each partition concerned, and to no other."""
         plan = self._requests.transact(self._conditions, self._then, self._otherwise, timeout, self._named)
         return await run(self._link, plan)
 
 
 class Transaction(Generic[V]):
-    """An interactive transaction. It belongs to one thread at a time."""
+    """An interactive transaction. Only one thread may use it at a time."""
 
     def __init__(self, link: AsyncLink, attempt: Attempt[V]) -> None:
         self._link = link
@@ -424,50 +431,50 @@ class Transaction(Generic[V]):
 
     @property
     def revision(self) -> int:
-        """Of the commit, when it is done; 0 if it wrote nothing."""
+        """The revision of the commit; 0 before it, and if the transaction wrote nothing."""
         return self._attempt.revision
 
     async def get(self, key: Key) -> V | None:
-        """The key's value, as this transaction sees it."""
+        """Return the key's value, with the writes of this transaction."""
         return await run(self._link, self._attempt.get(key))
 
     async def entry(self, key: Key) -> Entry[V] | None:
-        """The key with its revisions, which are 0 if this transaction has written it."""
+        """Return the key with its revisions, which are 0 if this transaction has written the key."""
         return await run(self._link, self._attempt.entry(key))
 
     async def get_many(self, keys: Iterable[Key]) -> list[V | None]:
-        """Several values. Those not read before are read in one step."""
+        """Return the values of several keys. Keys not read before are read in one request."""
         return await run(self._link, self._attempt.get_many(keys))
 
     def scan(self, keys: Keys, *, limit: int = 0, reverse: bool = False) -> AsyncIterator[Entry[V]]:
-        """A range, with what the transaction has written so far. As far as it is consumed, no key may appear
-        in it or change before the commit.
+        """Iterate over a range, with the writes of this transaction so far. The commit fails if a key in the
+        part that was consumed has been added or changed since.
         """
         plan = self._attempt.scan(keys, limit, reverse=reverse)
         return _first(AsyncPuller(self._link, plan), limit)
 
     def put(self, key: Key, value: V) -> None:
-        """Write a key at the commit."""
+        """Write a key when the transaction commits."""
         self._attempt.put(key, value)
 
     def delete(self, key: Key) -> None:
-        """Remove a key at the commit."""
+        """Remove a key when the transaction commits."""
         self._attempt.delete(key)
 
     async def add(self, key: Key, amount: int = 1) -> int:
-        """Read a number, and write the sum at the commit. (`client.add` conflicts with nobody.)"""
+        """Read a number, and write the sum when the transaction commits. (`client.add` never conflicts.)"""
         return await run(self._link, self._attempt.add(key, amount))
 
     async def append(self, key: Key, value: V) -> int:
-        """Read a value, and write a longer one at the commit. Its new length in bytes."""
+        """Read a value, and write a longer one when the transaction commits. Return its length in bytes."""
         return await run(self._link, self._attempt.append(key, value))
 
     async def commit(self) -> None:
-        """Write all of it, or raise `Aborted`. The end of the `async with` block does it."""
+        """Write everything, or raise `Aborted`. The end of the `async with` block calls it."""
         await run(self._link, self._attempt.commit())
 
     def rollback(self) -> None:
-        """Write nothing."""
+        """End the transaction without writing."""
         self._attempt.roll_back()
 
     async def __aenter__(self) -> Self:
@@ -482,16 +489,16 @@ class Transaction(Generic[V]):
             await self.commit()
 
     def _again(self, timeout: float) -> Transaction[V]:
-        """For `transactional`: the next attempt, after this one was aborted."""
+        """Return the next attempt, after this one was aborted: for `transactional`."""
         return Transaction(self._link, self._attempt.next(timeout))
 
     async def holds(self) -> bool:
-        """Whether what it has read so far holds together, as of one moment."""
+        """Return whether all reads so far are consistent as of one revision."""
         return await run(self._link, self._attempt.holds())
 
 
 class Snapshot(_Closes, Generic[V]):
-    """All partitions as of one revision."""
+    """All partitions as of one revision. `client.snapshot` returns one."""
 
     def __init__(self, client: Client[V], name: str, revision: int) -> None:
         self._client = client
@@ -499,47 +506,47 @@ class Snapshot(_Closes, Generic[V]):
         self.revision = revision
 
     async def get(self, key: Key, *, timeout: float | None = None) -> V | None:
-        """The key's value."""
+        """Return the key's value, or None."""
         return await self._client.get(key, revision=self.revision, timeout=timeout)
 
     async def entry(self, key: Key, *, timeout: float | None = None) -> Entry[V] | None:
-        """The key with its value and revisions."""
+        """Return the key with its value and revisions, or None."""
         return await self._client.entry(key, revision=self.revision, timeout=timeout)
 
     async def get_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> list[V | None]:
-        """The keys' values."""
+        """Return the values of several keys."""
         return await self._client.get_many(keys, revision=self.revision, timeout=timeout)
 
     def scan(
         self, keys: Keys, *, limit: int = 0, reverse: bool = False, timeout: float | None = None
     ) -> Scan[Entry[V]]:
-        """A range."""
+        """Iterate over a range."""
         return self._client.scan(keys, limit=limit, reverse=reverse, revision=self.revision, timeout=timeout)
 
     def keys(
         self, keys: Keys, *, limit: int = 0, reverse: bool = False, timeout: float | None = None
     ) -> Scan[bytes]:
-        """A range's keys."""
+        """Iterate over the keys of a range."""
         return self._client.keys(keys, limit=limit, reverse=reverse, revision=self.revision, timeout=timeout)
 
     async def count(self, keys: Keys, *, timeout: float | None = None) -> int:
-        """How many keys there were in a range."""
+        """Return the number of keys in a range."""
         return await self._client.count(keys, revision=self.revision, timeout=timeout)
 
     async def close(self) -> None:
-        """It is not needed any more."""
-        await self._client._run(self._client._requests.release(self.name, None))  # noqa: SLF001 - it is its client's
+        """Release the snapshot: its revision may be compacted."""
+        await self._client._run(self._client._requests.release(self.name, None))  # noqa: SLF001 - a snapshot belongs to its client
 
 
 class Scan(_Closes, AsyncIterator[T]):
-    """What a scan finds, as it is consumed."""
+    """An iterator over the results of a scan, fetched as they are consumed."""
 
     def __init__(self, link: AsyncLink, plan: Plan[None], convert: Callable[[Page], list[T]]) -> None:
         self._puller: AsyncPuller[Page] = AsyncPuller(link, plan)
         self._convert = convert
         self._page: Iterator[T] = iter(())
         self.revision = 0
-        """What all of it is as of: known when the first page has come."""
+        """The revision of all results; 0 until the first page has arrived."""
 
     async def _turn(self) -> None:
         page = await self._puller.pull()
@@ -547,7 +554,7 @@ class Scan(_Closes, AsyncIterator[T]):
         self._page = iter(self._convert(page))
 
     async def __aiter__(self) -> AsyncIterator[T]:
-        # A generator is faster than `self`. It is not kept: a scan that nobody has any more ends.
+        # A generator is faster than `self`. The scan does not keep it, so an abandoned scan ends.
         while True:
             for item in self._page:
                 yield item
@@ -563,13 +570,13 @@ class Scan(_Closes, AsyncIterator[T]):
             await self._turn()
 
     async def close(self) -> None:
-        """No more of it is wanted."""
+        """End the scan."""
         self._page = iter(())
         self._puller.close()
 
 
 class Watch(_Closes, Generic[V]):
-    """Changes, as they happen."""
+    """An iterator over changes, as they happen. `client.watch` returns one."""
 
     def __init__(self, link: AsyncLink, requests: Requests[V], plan: Plan[None], *, marks: bool) -> None:
         self._requests = requests
@@ -578,7 +585,7 @@ class Watch(_Closes, Generic[V]):
         self._ready: deque[tuple[int, Sequence[kv.Event]]] = deque()
         self._position = 0
         self.revision = 0
-        """All changes up to here were given to the caller: where to go on from (`after`) another time."""
+        """All changes up to this revision were returned to the caller: `after` for a later watch."""
 
     async def __aenter__(self) -> Self:
         if not self._position:
@@ -594,7 +601,7 @@ class Watch(_Closes, Generic[V]):
         return found
 
     async def next(self, timeout: float | None = None) -> Change[V] | None:
-        """The next change; None if there is none in time. Raises `StopAsyncIteration` once it is closed."""
+        """Return the next change, or None if none arrives in time. Raises `StopAsyncIteration` if closed."""
         until = None if timeout is None else time.monotonic() + timeout
         while not self._ready:
             try:
@@ -605,7 +612,7 @@ class Watch(_Closes, Generic[V]):
         return self._requests.change(self.revision, events)
 
     async def _pull(self, timeout_s: float | None) -> None:
-        self.revision = self._position  # all up to there were taken, or there would be no need for more
+        self.revision = self._position  # the caller has taken everything up to there
         progress = await self._puller.pull(timeout_s)
         self._ready += progress.changes
         if self._marks:
@@ -615,23 +622,23 @@ class Watch(_Closes, Generic[V]):
             self.revision = self._position
 
     async def close(self) -> None:
-        """No more is wanted: also from another task, which ends the iteration."""
+        """End the watch. Another task may call it, which ends the iteration."""
         self._puller.close()
 
 
 class Counter:
-    """A number under a key, which any number of clients may count on without conflicts."""
+    """A number under a key, which any number of clients may change without conflicts."""
 
     def __init__(self, client: Client[Any], key: Key) -> None:
         self._client = client
         self._key = key
 
     async def add(self, amount: int = 1, *, timeout: float | None = None) -> int:
-        """Count, up or down. The new number."""
+        """Add to the number. Return the new number."""
         return await self._client.add(self._key, amount, timeout=timeout)
 
     async def value(self, *, timeout: float | None = None) -> int:
-        """The number now; 0 if nobody has counted yet."""
+        """Return the number; 0 if the key is absent."""
         return int(await self._client.using(BYTES).get(self._key, timeout=timeout) or 0)
 
 

@@ -15,7 +15,7 @@ from wbkv.operations import Condition
 
 
 class Lock:
-    """A lock, renewed by a task of its own while it is held. Made by `client.lock`."""
+    """A lock, which a background task renews while it is held. `client.lock` returns one."""
 
     def __init__(self, link: AsyncLink, requests: Requests[bytes], name: Key, ttl: float) -> None:
         self._link = link
@@ -24,25 +24,25 @@ class Lock:
 
     @property
     def token(self) -> int:
-        """The fencing token: it rises with every acquisition. 0 if the lock is not held."""
+        """The fencing token: it increases with every acquisition; 0 if the lock is not held."""
         return self._holding.token
 
     @property
     def lost(self) -> bool:
-        """Whether somebody else may hold it by now: it could not be renewed in time."""
+        """Whether another holder may have the lock by now, as it was not renewed in time."""
         return self._holding.lost
 
     def holds(self) -> Condition:
-        """A condition for `when`: that the lock is still held. With it, a transaction of a holder that was
-        paused for too long does nothing.
+        """Return a condition for `when`: the lock is still held. With it, a transaction of a holder that was
+        paused for too long has no effect.
         """
         return self._holding.condition()
 
     async def acquire(self, timeout: float | None = None) -> bool:
-        """Wait for the lock, for so long at most. Whether it is held."""
+        """Wait for the lock, for `timeout` seconds at most. Return whether it is held."""
         taken = await run(self._link, self._holding.acquire(timeout))
         if taken:
-            self._stop_renewing()  # of a time before, if it was lost
+            self._stop_renewing()  # of an earlier acquisition whose lock was lost
             name = f"wbkv lock {self._holding.key!r}"
             self._renewing = AsyncRepeater(self._renew, self._holding.ttl_s / RENEWALS, name)
         return taken
@@ -61,7 +61,7 @@ class Lock:
             self._renewing = None
 
     async def release(self) -> None:
-        """Give it up. Raises `LockLost` if it was not held any more."""
+        """Release the lock. Raises `LockLost` if it was no longer held."""
         self._stop_renewing()
         if self.token and not await run(self._link, self._holding.release()):
             raise LockLost(f"the lock {self._holding.key!r} was not renewed in time, or was removed")

@@ -1,4 +1,4 @@
-"""What `wbkv.aio` returns for things that must be opened and closed."""
+"""The awaitable that `wbkv.aio` returns for clients and snapshots."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Closes(Protocol):
-    """Something that is closed when its block ends."""
+    """A resource that can be closed."""
 
     async def close(self) -> None:
-        """Give back what it holds."""
+        """Release the resource."""
 
 
 C = TypeVar("C", bound=Closes)
 
 
 class Opening(Generic[C]):
-    """Something that is being opened: `await` it and close it yourself, or use it in `async with`."""
+    """A resource that is being opened: `await` it and close it yourself, or use it in `async with`."""
 
     def __init__(self, open_: Callable[[], Coroutine[Any, Any, C]]) -> None:
         self._open = open_

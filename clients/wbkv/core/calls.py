@@ -1,4 +1,4 @@
-"""How a call is made: by the map, again under the same id elsewhere when it fails, until its time is over."""
+"""Calls: routed by the topology, and retried under the same id at other nodes until the time limit."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from wbkv.errors import (
 from wbkv.record.trace import Trace
 
 PATIENCE_S: Final = 2.0
-"""How long a node may be silent before another is asked too; twice that the next time, and so on."""
+"""How long a node may be silent before another is asked. It doubles with every attempt."""
 
 REPEAT_S: Final = 500.0
-"""For how long a write is repeated at most: nodes remember it for ten minutes."""
+"""The longest time for which a write is retried: nodes remember its id for ten minutes."""
 
 BACKOFF_S: Final = 0.01
 BACKOFF_MAX_S: Final = 1.0
 
 TOPOLOGY_S: Final = 2.0
-"""How long the map may take to come."""
+"""The time limit for fetching the topology."""
 
 Write: TypeAlias = kv.TxnRequest | kv.PutRequest | kv.DeleteRequest
-"""What has a request id."""
+"""A request that has an id."""
 
 
 class Calls:
-    """One client's calls, from all its threads or tasks."""
+    """The calls of one client, from all its threads or tasks."""
 
     def __init__(self, router: Router, timeout_s: float, trace: Trace | None = None) -> None:
         if not isinstance(trace, Trace | None):
@@ -57,26 +57,26 @@ class Calls:
         self.trace = trace
         self.timeout_s = time_of(timeout_s, timeout_s)
         self.seen = 0
-        """The highest revision that any answer has shown: what this client must not go back behind."""
+        """The highest revision in any response: later reads must be at least as recent."""
         self._identity = Identity()
         self._learning_until = 0.0
         self.forked()
         at_fork(self)
 
     def forked(self) -> None:
-        """Nobody holds the lock."""
+        """Replace the lock, which a thread of the parent may have held."""
         self._lock = threading.Lock()
 
     def saw(self, revision: int) -> None:
-        """An answer has shown this."""
+        """Record a revision that a response contained."""
         if revision > self.seen:
             with self._lock:
                 self.seen = max(revision, self.seen)
 
-    # The map
+    # The topology
 
     def connect(self, wait_s: float) -> Plan[None]:
-        """Find the cluster. Raises `Unavailable` if no node answers, at once or after so long."""
+        """Find the cluster. Raises `Unavailable` if no node answers within `wait_s`."""
         deadline = time.monotonic() + wait_s
         tries = 0
         while True:
@@ -92,12 +92,12 @@ class Calls:
             tries += 1
             if time.monotonic() >= deadline:
                 seeds = ", ".join(self.router.seeds)
-                said = "" if last is None or not last.begun else f" ({last.error.message})"
-                raise Unavailable(f"no node answers on {seeds}{said}: is the cluster up?")
+                reason = "" if last is None or not last.begun else f" ({last.error.message})"
+                raise Unavailable(f"no node answers on {seeds}{reason}: is the cluster up?")
             yield Wait(backoff(tries))
 
     def refresh(self, left_s: float) -> Plan[None]:
-        """Ask for the map again, once: nothing depends on it but speed."""
+        """Fetch the topology again. Only speed depends on it, so a failure is ignored."""
         now = time.monotonic()
         if now < self._learning_until:
             return
@@ -110,12 +110,12 @@ class Calls:
         elif self.router.learn(answer):
             self._learning_until = 0.0
         else:
-            self.router.failed(address, ApiError(), gone=True)  # the address is another cluster's now
+            self.router.failed(address, ApiError(), gone=True)  # the address belongs to another cluster now
 
     # Calls
 
     def read(self, method: Method, request: Message, key: bytes | None, timeout_s: float | None) -> Plan[Any]:
-        """A call that changes nothing, or that may be made twice."""
+        """Make a call that changes nothing, or that may be executed twice."""
         plan = self._attempts(method, request, key, time_of(timeout_s, self.timeout_s), writes=False)
         return plan if self.trace is None else traced(self.trace, self.router, plan, method, request)
 
@@ -127,7 +127,7 @@ class Calls:
         timeout_s: float | None,
         named: RequestId | None = None,
     ) -> Plan[Any]:
-        """A call that must not be executed twice, under an id of this client's, or one that it was given."""
+        """Make a call that must not be executed twice, under an id of this client, or the id `named`."""
         left_s = min(time_of(timeout_s, self.timeout_s), REPEAT_S)
         if named is not None:
             request.id.CopyFrom(_checked(named))
@@ -148,8 +148,8 @@ class Calls:
             size = request.ByteSize()
             if size > router.request_bytes:
                 raise LimitExceeded(
-                    f"the request's {size} bytes are more than {router.request_bytes}, which the limit "
-                    "message_bytes allows"
+                    f"the request of {size} bytes exceeds {router.request_bytes} (limits.message_bytes); "
+                    "split it"
                 )
             left = timeout_s
             if router.due:
@@ -183,7 +183,7 @@ class Calls:
                 self._identity.done(signed)
 
     def _pause(self, tries: int, deadline: float) -> Plan[float]:
-        """Before the next attempt. How much time is left then."""
+        """Wait before the next attempt. Return the time that is left then."""
         left = deadline - time.monotonic()
         if left > 0:
             yield Wait(min(backoff(tries), left))
@@ -195,7 +195,7 @@ class Calls:
 
 
 def time_of(asked_s: float | None, usual_s: float) -> float:
-    """How long a call may take."""
+    """Return the time limit of a call."""
     if asked_s is None:
         return usual_s
     if not 0 < asked_s < math.inf:
@@ -204,18 +204,18 @@ def time_of(asked_s: float | None, usual_s: float) -> float:
 
 
 def _is_gone(failure: Failure, limit_s: float, patience_s: float) -> bool:
-    """Whether it is better to ask others for a while: not if the caller only had no time."""
+    """Return whether to prefer other nodes for a while: not if the caller's own time limit was too short."""
     return not failure.heard and (failure.error.kind != ApiError.DEADLINE_PASSED or limit_s >= patience_s)
 
 
 def backoff(tries: int) -> float:
-    """How long to wait before the next attempt: longer each time, and not all at the same moment."""
+    """Return the wait before the next attempt: exponential, with jitter."""
     longest = min(BACKOFF_S * (1 << min(tries, 10)), BACKOFF_MAX_S)
     return longest * random.uniform(0.5, 1.0)
 
 
 def _checked(named: RequestId) -> kv.RequestId:
-    """An id as the API has it. Raises `ValueError` if it can be none."""
+    """Return an id as a message of the API. Raises `ValueError` if it is invalid."""
     client, sequence, deadline = named
     if not 0 < client < 2**63:
         raise ValueError(f"the client of a RequestId must be from 1 to 2^63 - 1, not {client!r}")
@@ -227,24 +227,24 @@ def _checked(named: RequestId) -> kv.RequestId:
 
 
 def _refused(error: ApiError, *, unsure: bool, named: bool) -> Error:
-    """A refusal is about this attempt: one before it may have been executed all the same."""
+    """Return the exception for a rejected attempt. An earlier attempt may have been executed nevertheless."""
     if named and error.kind == ApiError.REQUEST_EXPIRED:
-        return RequestExpired(f"not executed now: {error.message}")
+        return RequestExpired(f"this attempt was not executed: {error.message}")
     if named and error.kind == ApiError.REQUEST_MISMATCH:
         return RequestMismatch(error.message)
     if unsure and error.kind not in (ApiError.RESPONSE_TOO_LARGE, ApiError.INTERNAL):
-        return OutcomeUnknown(f"an attempt without an answer may have been executed; {error.message}")
+        return OutcomeUnknown(f"an earlier attempt without an answer may have been executed; {error.message}")
     if error.kind in (ApiError.REQUEST_EXPIRED, ApiError.REQUEST_FORGOTTEN):
         return Unavailable(f"not executed: {error.message}")
     return error_of(error)
 
 
 def out_of_time(last: Failure, timeout_s: float, tried: list[str], *, unsure: bool = False) -> Error:
-    """What is known of a call when its time is over."""
+    """Return the exception for a call whose time is over."""
     where = ", ".join(dict.fromkeys(tried))
-    message = f"no answer within {timeout_s:g} s from {where}; the last one: {last.error.message}"
+    message = f"no answer within {timeout_s:g} s from {where}; last error: {last.error.message}"
     if unsure:
-        return OutcomeUnknown(f"{message}. It may have been executed, or may be yet")
+        return OutcomeUnknown(f"{message}. The write may have been executed, or may yet be")
     if last.begun:
         return DeadlineExceeded(message)
     return Unavailable(f"{message}: is the cluster up?")

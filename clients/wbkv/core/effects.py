@@ -1,8 +1,8 @@
-"""What the client's logic wants done, as data.
+"""Effects: what the client's logic asks its links to do, as data.
 
-Every call of the API is a *plan*: a generator that yields what is to be done (ask a node, wait, read the next
-message of a stream) and is sent what came of it. The two clients run the same plans, one with threads, one in
-an event loop; tests run them with neither.
+Every call of the API is a *plan*: a generator that yields effects (ask a node, wait, read the next message of
+a stream) and is sent their results. The two clients run the same plans, one with threads, one in an event
+loop; tests run them with neither.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 
 class Method(NamedTuple):
-    """A call of the API."""
+    """A method of the API."""
 
     service: str
     name: str
     response: type[Message]
     in_session: str = ""
-    """What it is called inside a session, if it can be."""
+    """Its name inside a session; empty if it cannot be called there."""
 
     @property
     def path(self) -> str:
-        """As gRPC calls it."""
+        """Its path in gRPC."""
         return f"/{self.service}/{self.name}"
 
 
@@ -50,15 +50,15 @@ STATUS: Final = Method(_CLUSTER, "Status", cluster.StatusResponse)
 
 
 class Ask(NamedTuple):
-    """Send a request, and come back with the response or a `Failure`."""
+    """Send a request. The result is the response, or a `Failure`."""
 
     address: str
     method: Method
     request: Message
     timeout_s: float
-    """How long this may take."""
+    """The time limit."""
     patience_s: float
-    """After how long a node that says nothing at all may be taken for dead."""
+    """How long a node may be silent before it counts as disconnected."""
 
 
 class Wait(NamedTuple):
@@ -68,14 +68,14 @@ class Wait(NamedTuple):
 
 
 class ReplyStream(Protocol):
-    """Messages that come one after the other."""
+    """A stream of responses."""
 
     def cancel(self) -> None:
-        """No more is wanted. At any time, also when it has ended."""
+        """End the stream. It may be called at any time, also after the end."""
 
 
 class Open(NamedTuple):
-    """Begin a stream, and come back with a `ReplyStream`. Failures come with its first message."""
+    """Open a stream. The result is a `ReplyStream`; its first message is a `Failure` if that failed."""
 
     address: str
     method: Method
@@ -83,26 +83,26 @@ class Open(NamedTuple):
 
 
 class Next(NamedTuple):
-    """Come back with a stream's next message, None at its end, or a `Failure`."""
+    """Read the next message of a stream. The result is the message, None at the end, or a `Failure`."""
 
     stream: ReplyStream
     timeout_s: float
 
 
 class Emit(NamedTuple):
-    """Something for the caller, who is to get more than one thing."""
+    """Return one of several items to the caller."""
 
     item: Any
 
 
 class Failure(NamedTuple):
-    """A request was not answered, or refused."""
+    """A request that was rejected, or not answered."""
 
     error: ApiError
     begun: bool = True
-    """Whether it may have reached the node."""
+    """Whether the request may have reached the node."""
     heard: bool = True
-    """Whether the node has said so itself. If not, it may be gone."""
+    """Whether the node itself has answered. If not, it may be disconnected."""
 
 
 Effect: TypeAlias = Ask | Wait | Open | Next | Emit
@@ -110,12 +110,12 @@ Plan: TypeAlias = Generator[Effect, Any, T]
 
 
 def failed(kind: ApiError.Kind, message: str, *, begun: bool = True) -> Failure:
-    """A failure that no node has told of, and that may have another outcome when tried again."""
+    """Return a failure that the client has noticed itself, and that a retry may resolve."""
     return Failure(ApiError(kind=kind, message=message, retryable=True, same_id=True), begun, heard=False)
 
 
 def mapped(plan: Plan[None], change: Callable[[Any], Any]) -> Plan[None]:
-    """The plan, with everything that it emits changed."""
+    """Run a plan with a function applied to every item that it emits."""
     answer: Any = None
     try:
         while True:

@@ -1,7 +1,7 @@
-"""Forks: the child has the parent's memory, but none of its other threads and no use for its connections.
+"""Forks: the child has the parent's memory, but not its other threads, and cannot use its connections.
 
-A lock that another thread held at that moment would never be released, and a connection used by both would
-be of no use to either. So whatever has one of them makes its own when the child begins.
+A lock that another thread held during the fork would never be released, and a connection used by both
+processes would work for neither. So objects that have one of them make a new one when the child begins.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Final, Protocol
 
 
 class Forkable(Protocol):
-    """What must do something in the child of a fork."""
+    """An object that must be reset in the child of a fork."""
 
     def forked(self) -> None:
-        """This is the child, and no other thread is there yet."""
+        """Reset the object. The child has no other threads yet."""
 
 
 _ALIVE: Final[weakref.WeakSet[Forkable]] = weakref.WeakSet()
 
 
 def at_fork(found: Forkable) -> None:
-    """Let it know of forks, for as long as it is there."""
+    """Call the object's `forked` in the child of every fork, for as long as the object lives."""
     _ALIVE.add(found)
 
 

@@ -1,4 +1,4 @@
-"""Request ids: what makes a repeated write the same write."""
+"""Request ids: the store executes writes with the same id once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv.core.forks import at_fork
 
 WINDOW: Final = 4096
-"""Numbers that the store accepts of one client, from the oldest without a result on."""
+"""How many numbers the store accepts of one client, from its oldest request without a result on."""
 
 
 class Signed(NamedTuple):
@@ -19,14 +19,15 @@ class Signed(NamedTuple):
 
     number: int
     open: dict[int, None]
-    """The numbers, in their order, of its client's requests without a definite result."""
+    """The numbers, in order, of the client's requests without a definite result."""
 
 
 class Identity:
-    """One client's numbers. The child of a fork is another client: both would use the same numbers else.
+    """The request ids of one client. The child of a fork takes a new client id, as both processes would use
+    the same numbers.
 
-    And so is this one, when its oldest request without a result would have the store refuse all others:
-    they must not wait for that.
+    So does this client when its oldest request without a result fills the window: the store would reject
+    all others, which must not wait for that one.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class Identity:
         at_fork(self)
 
     def forked(self) -> None:
-        """Begin anew, also if somebody held the lock."""
+        """Take a new client id and a new lock, which a thread of the parent may have held."""
         self._lock = threading.Lock()
         self._begin()
 
@@ -44,7 +45,7 @@ class Identity:
         self._open: dict[int, None] = {}
 
     def sign(self, message: kv.RequestId) -> Signed:
-        """Give a request its id. `done` must follow, whatever becomes of it."""
+        """Give a request its id. `done` must follow, whatever the outcome."""
         with self._lock:
             number = self._next
             oldest = next(iter(self._open), number)
@@ -59,6 +60,6 @@ class Identity:
             return Signed(number, self._open)
 
     def done(self, signed: Signed) -> None:
-        """The request will not be repeated any more."""
+        """Record that the request will not be repeated."""
         with self._lock:
             del signed.open[signed.number]

@@ -1,4 +1,4 @@
-"""A file that gets whole lines, some at a time: what histories and traces are written to."""
+"""The file of a history or a trace, to which whole lines are written in batches."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from wbkv.core.forks import at_fork
 from wbkv.errors import Forked
 
 BUFFER_BYTES: Final = 64 << 10
-"""About how much is kept before it is written."""
+"""About how many bytes are buffered."""
 
 
 class Lines:
-    """It belongs to the process that has made it. Whoever uses it from several threads has a lock."""
+    """Buffered lines of a file. They belong to the process that opened it; callers lock between threads."""
 
     def __init__(self, file: str | os.PathLike[str] | BinaryIO, what: str) -> None:
-        """A path is overwritten, a binary file is left open. `what` it is, for errors."""
+        """Overwrite a path, or write to a binary file, which stays open. Errors call it `what`."""
         if isinstance(file, io.TextIOBase):
-            raise TypeError(f"the {what} needs a binary file, or a path")
+            raise TypeError(f"the {what} must be a binary file or a path, not a text file")
         self._own = isinstance(file, str | os.PathLike)
         self._file: BinaryIO
         if isinstance(file, str | os.PathLike):
@@ -28,22 +28,22 @@ class Lines:
             self._file = file
         self._what = what
         self.foreign = False
-        """Whether this process is a fork of the one that has made it."""
+        """Whether this process is a fork of the one that opened the file."""
         self._waiting: list[str] = []
         self._size = 0
         at_fork(self)
 
     def forked(self) -> None:
-        """The parent writes them."""
+        """Leave the file to the parent."""
         self.foreign = True
 
     def check(self) -> None:
-        """Raise `Forked` in another process."""
+        """Raise `Forked` in the child of a fork."""
         if self.foreign:
-            raise Forked(f"a {self._what} does not go with a process into its fork: record another one there")
+            raise Forked(f"a {self._what} of the parent process cannot be used in its fork: open another one")
 
     def add(self, line: str) -> None:
-        """Write it, sooner or later."""
+        """Buffer a line, and flush when the buffer is full."""
         self.check()
         self._waiting.append(line)
         self._size += len(line)
@@ -51,7 +51,7 @@ class Lines:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is not written yet."""
+        """Write all buffered lines."""
         if self._waiting and not self.foreign:
             self._waiting.append("")
             self._file.write("\n".join(self._waiting).encode())
@@ -60,7 +60,7 @@ class Lines:
             self._size = 0
 
     def close(self) -> None:
-        """Write the rest."""
+        """Flush, and close the file if this object opened it."""
         self.flush()
         if self._own:
             self._file.close()

@@ -1,10 +1,11 @@
 """Locks with fencing tokens, on nothing but transactions.
 
-A lock is a key. Whoever creates it holds the lock, and the revision that created it is the *token*: it
-rises from holder to holder. The holder writes the key again and again. A waiter that has seen no such write
-for as long as the holder promised to make one, by its own clock, removes and creates the key in one
-transaction. Clocks decide only how long a dead holder is in the way: what a token protects is safe whatever
-they do, since `create_revision(key) == token` can be a condition of every transaction made under the lock.
+A lock is a key. The client that creates the key holds the lock, and the revision that created it is the
+*token*: it increases from holder to holder. The holder renews the lock by writing the key. A waiter that has
+seen no such write for the holder's time to live, by the waiter's own clock, removes and creates the key in
+one transaction. Clocks decide only how long a dead holder blocks the others. What a token protects is safe
+whatever the clocks do, since `create_revision(key) == token` can be a condition of every transaction made
+under the lock.
 """
 
 from __future__ import annotations
@@ -23,41 +24,41 @@ from wbkv.errors import DeadlineExceeded, LockLost, OutcomeUnknown, Unavailable
 from wbkv.operations import Condition, Operation, absent, create_revision, delete, get, mod_revision, put
 
 POLL_S: Final = 0.1
-"""How often a waiter looks, about."""
+"""About how often a waiter looks."""
 
 RENEWALS: Final = 3
-"""How often a holder renews its lock within the time that it promised."""
+"""How often a holder renews its lock within the time to live."""
 
 
 class Holding:
-    """One holder's, or waiter's, side of a lock."""
+    """A lock, as its holder or a waiter sees it."""
 
     def __init__(self, requests: Requests[bytes], name: Key, ttl_s: float) -> None:
         if not ttl_s > 0:
-            raise ValueError(f"the ttl must be positive, not {ttl_s!r}")
+            raise ValueError(f"the ttl must be a positive number of seconds, not {ttl_s!r}")
         self._requests = requests
         self.key = key_bytes(name)
         self.ttl_s = ttl_s
         self._value = b""
         self.token = 0
-        """0: it is not held."""
+        """0: the lock is not held."""
         self._safe_until = 0.0
         self._seen: tuple[int, float] | None = None
         """The last write of another holder, and when it was first seen."""
 
     @property
     def lost(self) -> bool:
-        """Whether somebody else may hold it by now."""
+        """Whether another holder may have the lock by now."""
         return bool(self.token) and time.monotonic() >= self._safe_until
 
     def condition(self) -> Condition:
-        """That this holder still has it."""
+        """Return the condition that this holder still has the lock."""
         if not self.token:
             raise LockLost(f"the lock {self.key!r} is not held")
         return create_revision(self.key) == self.token
 
     def acquire(self, timeout_s: float | None) -> Plan[bool]:
-        """Wait for it."""
+        """Wait for the lock. The result is whether it is held."""
         if self.token and not self.lost:
             raise ValueError(f"the lock {self.key!r} is held already")
         self.token = 0
@@ -72,7 +73,7 @@ class Holding:
             except OutcomeUnknown:
                 if unsure:
                     raise
-                unsure = True  # another look tells, as the value is this holder's own
+                unsure = True  # the next read resolves it, as the value identifies this holder
                 continue
             unsure = False
             pause = POLL_S * random.uniform(0.5, 1.5)
@@ -81,7 +82,7 @@ class Holding:
             yield Wait(pause)
 
     def _try(self) -> Plan[bool]:
-        """Take it if it is free, or if its holder has been silent for too long."""
+        """Take the lock if it is free, or if its holder has not renewed it in time."""
         asked = time.monotonic()
         result = yield from self._write((absent(self.key),), put(self.key, self._value))
         if result.succeeded:
@@ -91,7 +92,7 @@ class Holding:
             return False
         asked = time.monotonic()
         if holder.value == self._value:
-            # An attempt without an answer was executed. When, nobody knows: so it is renewed.
+            # An attempt without an answer was executed, at an unknown time: so the lock is renewed.
             mine = create_revision(self.key) == holder.create_revision
             result = yield from self._write((mine,), put(self.key, self._value))
             return result.succeeded and self._taken(holder.create_revision, asked)
@@ -112,7 +113,7 @@ class Holding:
         return True
 
     def renew(self) -> Plan[bool]:
-        """Say that the holder is there. Whether it still holds the lock."""
+        """Renew the lock. The result is whether it is still held."""
         asked = time.monotonic()
         left = self._safe_until - asked
         if left <= 0:
@@ -124,12 +125,12 @@ class Holding:
             )
         except (Unavailable, DeadlineExceeded):
             return not self.lost
-        if self.token == token:  # else it was released meanwhile, and may be held anew
+        if self.token == token:  # else the lock was released meanwhile, and may be held again
             self._safe_until = asked + self.ttl_s if result.succeeded else 0.0
         return result.succeeded
 
     def release(self) -> Plan[bool]:
-        """Give it up. Whether it was still held."""
+        """Release the lock. The result is whether it was still held."""
         if not self.token:
             return False
         condition = self.condition()
@@ -141,12 +142,12 @@ class Holding:
 
 
 def raw(requests: Requests[Any]) -> Requests[bytes]:
-    """The same calls, with bytes as values."""
+    """Return the same requests with bytes as values."""
     return Requests(requests.calls, BYTES, "strict")
 
 
 def _ttl_of(value: bytes, usual_s: float) -> float:
-    """How long the holder may be silent."""
+    """Return the time to live that the holder has written."""
     try:
         ttl_s = float(json.loads(value)["ttl"])
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Calls that are recorded: the same plans, which tell a history when they begin and what came of them."""
+"""Recorded calls: the same plans, whose invocations and results go into a history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wbkv.record.history import History, OpenTransaction, Step, text_of
 def requests_of(
     calls: Calls, codec: Codec[V], consistency: Consistency, history: History | None
 ) -> Requests[V]:
-    """A client's requests, recorded or not."""
+    """Return the requests of a client, recorded if there is a history."""
     if history is None:
         return Requests(calls, codec, consistency)
     if not isinstance(history, History):
@@ -28,18 +28,18 @@ def requests_of(
 
 
 class Recorded(Requests[V]):
-    """What is recorded, and how, is said in `wbkv.record.history`."""
+    """Requests that are recorded: `wbkv.record.history` says what is."""
 
     def __init__(self, calls: Calls, codec: Codec[V], consistency: Consistency, history: History) -> None:
         super().__init__(calls, codec, consistency)
         self._history = history
 
     def using(self, codec: Codec[W], consistency: Consistency | None = None) -> Recorded[W]:
-        """The same with another codec."""
+        """Return these requests with another codec."""
         return Recorded(self.calls, codec, consistency or self.consistency, self._history)
 
     def closing(self) -> None:
-        """The client is closed."""
+        """Flush the trace and the history: the client is closed."""
         super().closing()
         self._history.flush()
 
@@ -48,7 +48,7 @@ class Recorded(Requests[V]):
     def entry(
         self, key: Key, revision: int, consistency: Consistency | None, timeout_s: float | None
     ) -> Plan[Entry[V] | None]:
-        """A key with its revisions."""
+        """Read a key with its revisions."""
         plan = super().entry(key, revision, consistency, timeout_s)
         if not self._is_strict(revision, consistency):
             return (yield from plan)
@@ -64,7 +64,7 @@ class Recorded(Requests[V]):
     def entries(
         self, keys: Iterable[Key], revision: int, consistency: Consistency | None, timeout_s: float | None
     ) -> Plan[list[Entry[V] | None]]:
-        """Several keys, read at once."""
+        """Read several keys in one request."""
         keys = list(keys)
         plan = super().entries(keys, revision, consistency, timeout_s)
         if not keys or not self._is_strict(revision, consistency):
@@ -89,7 +89,7 @@ class Recorded(Requests[V]):
         self._history.executed(begun, steps, 0)
 
     def _read(self, step: Step, entry: Result[V]) -> Step:
-        """A read with its result."""
+        """Return a read with its result."""
         if step[0] != "r":
             return step
         raw = self.values.encode(entry.key, entry.value) if isinstance(entry, Entry) else None
@@ -98,7 +98,7 @@ class Recorded(Requests[V]):
     # Writes
 
     def put(self, key: Key, value: V, timeout_s: float | None) -> Plan[int]:
-        """Write a key: the revision."""
+        """Write a key. The result is the revision."""
         raw = key_bytes(key)
         plan = super().put(key, value, timeout_s)
         begun = self._history.begin(self._steps((Put(raw, value),))[0])
@@ -111,7 +111,7 @@ class Recorded(Requests[V]):
         return revision
 
     def delete(self, keys: Key | KeyRange, timeout_s: float | None) -> Plan[int]:
-        """Remove a key or a range: no history can say that."""
+        """Reject a removal, which a history cannot contain."""
         raise self._history.refusal(delete(keys))
 
     def transact(
@@ -122,7 +122,7 @@ class Recorded(Requests[V]):
         timeout_s: float | None,
         named: RequestId | None = None,
     ) -> Plan[TxnResult[V]]:
-        """Conditions and two branches: both are begun, and one of them then fails."""
+        """Execute a transaction. Both branches are invoked in the history, and one of them fails."""
         branches = self._steps(then), self._steps(otherwise) if conditions else []
         plan = super().transact(conditions, then, otherwise, timeout_s, named)
         taken, other = (self._begin_branch(branch) for branch in branches)
@@ -137,7 +137,7 @@ class Recorded(Requests[V]):
             taken, other, steps = other, taken, branches[1]
         self._history.end(other, "fail")
         if taken is not None and any(isinstance(each, Failed) for each in result.results):
-            self._history.end(taken, "unknown")  # some of it was not done
+            self._history.end(taken, "unknown")  # some operations failed
         elif taken is not None:
             done = [
                 self._read(step, found)
@@ -154,7 +154,7 @@ class Recorded(Requests[V]):
         writes: Sequence[Operation],
         timeout_s: float | None,
     ) -> Plan[TxnResult[V]]:
-        """An interactive transaction, whose reads hold if it commits."""
+        """Commit an interactive transaction. Its reads hold if it commits."""
         history = self._history
         steps: list[Step] = [("r", text_of(key), None) for key in reads]
         done: list[Step] = [
@@ -178,7 +178,7 @@ class Recorded(Requests[V]):
         return result
 
     def _steps(self, operations: Sequence[Operation]) -> list[list[Step]]:
-        """What the operations are in a history. Raises `InvalidRequest` for those that cannot be in it."""
+        """Return the operations' steps in a history. Raises `InvalidRequest` for those that have none."""
         encode = self.values.encode
         return [
             self._history.steps_of(
@@ -193,6 +193,6 @@ class Recorded(Requests[V]):
 
 
 def _outcome(error: BaseException) -> str:
-    """What is known of a write that has ended so."""
+    """Return the outcome of a write that ended with this error."""
     known = isinstance(error, InvalidRequest) or (isinstance(error, Error) and error.retry_safe)
     return "fail" if known else "unknown"

@@ -1,4 +1,4 @@
-"""Every call of the API as a plan: the request, and what its response means."""
+"""Every call of the API as a plan: builds the request, and decodes the response."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from wbkv.operations import Condition, Get, Operation, Result, entry_of, number_
 
 AGAIN: Final = 64
 AGAIN_BYTES: Final = 64 << 10
-"""Keys that a transaction which is aborted brings anew, and about how large they may be."""
+"""An aborted transaction returns the current values of at most so many keys, of about so many bytes."""
 
 PIECES_MAX: Final = 1 << 16
 
@@ -54,7 +54,7 @@ def _consistency(name: str) -> kv.Consistency:
 
 
 class Requests(Generic[V]):
-    """What a client can ask for, with a codec of its own, on calls that it may share with others."""
+    """The requests of a client, with its codec. Several may share their `Calls`."""
 
     def __init__(self, calls: Calls, codec: Codec[V], consistency: Consistency) -> None:
         self.calls = calls
@@ -63,19 +63,19 @@ class Requests(Generic[V]):
         self._consistency = _consistency(consistency)
 
     def using(self, codec: Codec[W], consistency: Consistency | None = None) -> Requests[W]:
-        """The same with another codec."""
+        """Return these requests with another codec."""
         return Requests(self.calls, codec, consistency or self.consistency)
 
     def closing(self) -> None:
-        """The client is closed."""
+        """Flush the trace: the client is closed."""
         if self.calls.trace is not None:
             self.calls.trace.flush()
 
     def _level(self, asked: Consistency | None, revision: int) -> tuple[kv.Consistency, int]:
-        """The level of a read, and what it must not go back behind."""
+        """Return the consistency level of a read, and the lowest revision that it may return."""
         level = self._consistency if asked is None else _consistency(asked)
         if not isinstance(revision, int) or revision < 0:
-            raise ValueError(f"the revision must be a positive number, not {revision!r}")
+            raise ValueError(f"the revision must be a positive int, or 0 for now, not {revision!r}")
         return level, 0 if revision or level == kv.STRICT else self.calls.seen
 
     # Reads
@@ -83,7 +83,7 @@ class Requests(Generic[V]):
     def entry(
         self, key: Key, revision: int, consistency: Consistency | None, timeout_s: float | None
     ) -> Plan[Entry[V] | None]:
-        """A key with its revisions."""
+        """Read a key with its revisions."""
         raw = key_bytes(key)
         level, at_least = self._level(consistency, revision)
         request = kv.GetRequest(key=raw, consistency=level, revision=revision, min_revision=at_least)
@@ -96,14 +96,14 @@ class Requests(Generic[V]):
     def get(
         self, key: Key, revision: int, consistency: Consistency | None, timeout_s: float | None
     ) -> Plan[V | None]:
-        """A key's value."""
+        """Read a key's value."""
         entry = yield from self.entry(key, revision, consistency, timeout_s)
         return None if entry is None else entry.value
 
     def entries(
         self, keys: Iterable[Key], revision: int, consistency: Consistency | None, timeout_s: float | None
     ) -> Plan[list[Entry[V] | None]]:
-        """Several keys, read at once."""
+        """Read several keys in one request."""
         raws = keys_bytes(keys)
         if not raws:
             return []
@@ -116,7 +116,7 @@ class Requests(Generic[V]):
         for raw, result in zip(raws, response.results, strict=True):
             entry = result_of(result, self.values)
             if entry is not None and not isinstance(entry, Entry):
-                number_of(raw, entry)  # it says why
+                number_of(raw, entry)  # raises the error
             assert entry is None or isinstance(entry, Entry)
             found.append(entry)
         self._saw(found)
@@ -125,7 +125,7 @@ class Requests(Generic[V]):
     def get_many(
         self, keys: Iterable[Key], revision: int, consistency: Consistency | None, timeout_s: float | None
     ) -> Plan[list[V | None]]:
-        """Several values, read at once."""
+        """Read several values in one request."""
         found = yield from self.entries(keys, revision, consistency, timeout_s)
         return [None if entry is None else entry.value for entry in found]
 
@@ -142,9 +142,9 @@ class Requests(Generic[V]):
         partitions: Iterable[int] | None = None,
         columns: bool = False,
     ) -> Plan[None]:
-        """Emits `streams.Page`."""
+        """Scan a range: emits `streams.Page`."""
         if not isinstance(limit, int) or limit < 0:
-            raise ValueError(f"the limit must be a positive number, or 0 for none, not {limit!r}")
+            raise ValueError(f"the limit must be a positive int, or 0 for none, not {limit!r}")
         asked = range_of(keys)
         level, at_least = self._level(consistency, revision)
         request = kv.ScanRequest(
@@ -156,7 +156,7 @@ class Requests(Generic[V]):
     def splits(
         self, keys: Keys, pieces: int, partitions: Iterable[int] | None, timeout_s: float | None
     ) -> Plan[list[Split]]:
-        """Pieces of a range, each of one partition."""
+        """Divide a range into pieces, each within one partition."""
         if not isinstance(pieces, int) or not 0 < pieces <= PIECES_MAX:
             raise ValueError(f"pieces must be from 1 to {PIECES_MAX}, not {pieces!r}")
         request = kv.SplitsRequest(
@@ -169,14 +169,14 @@ class Requests(Generic[V]):
         ]
 
     def barrier(self, timeout_s: float | None) -> Plan[None]:
-        """Emits a `streams.Page` as of a revision with everything completed before, in all partitions."""
+        """Emit a `streams.Page` as of a revision that contains everything completed before."""
         return self.scan(
             EVERYTHING, limit=1, reverse=False, shape=kv.COUNT,
             revision=0, consistency="strict", timeout_s=timeout_s,
         )  # fmt: skip
 
     def page_entries(self, page: streams.Page) -> list[Entry[V]]:
-        """A page's entries, as the client sees them."""
+        """Decode the entries of a page."""
         entries = page.entries
         if self.values.plain:
             return [
@@ -188,14 +188,14 @@ class Requests(Generic[V]):
     # Writes
 
     def put(self, key: Key, value: V, timeout_s: float | None) -> Plan[int]:
-        """Write a key: the revision."""
+        """Write a key. The result is the revision."""
         raw = key_bytes(key)
         request = kv.PutRequest(key=raw, value=self.values.encode(raw, value))
         response: kv.PutResponse = yield from self.calls.write(effects.PUT, request, raw, timeout_s)
         return response.header.transaction_revision
 
     def delete(self, keys: Key | KeyRange, timeout_s: float | None) -> Plan[int]:
-        """Remove a key or a range: how many keys there were."""
+        """Remove a key or a range. The result is the number of keys removed."""
         if isinstance(keys, KeyRange):
             request = kv.DeleteRequest(range=keys.message())
             raw = keys.start
@@ -206,7 +206,7 @@ class Requests(Generic[V]):
         return response.count
 
     def number(self, operation: Operation, timeout_s: float | None) -> Plan[int]:
-        """A single operation that gives a number."""
+        """Execute one operation whose result is a number."""
         result = yield from self.transact((), (operation,), (), timeout_s)
         return number_of(operation.key, result.results[0])
 
@@ -218,7 +218,7 @@ class Requests(Generic[V]):
         timeout_s: float | None,
         named: RequestId | None = None,
     ) -> Plan[TxnResult[V]]:
-        """Conditions and two branches, at one place in the order."""
+        """Execute a transaction: conditions and two branches, at one position in the order."""
         request = kv.TxnRequest()
         values = self.values
         for condition in conditions:
@@ -255,13 +255,13 @@ class Requests(Generic[V]):
         writes: Sequence[Operation],
         timeout_s: float | None,
     ) -> Plan[TxnResult[V]]:
-        """The end of an interactive transaction, which has read this. If it fails, its results are what is
-        there now of what it has read, unless that is much.
+        """Commit an interactive transaction that has read `reads`. If a condition fails, the results are the
+        current values of the same keys, unless there are too many.
         """
         return self.transact(conditions, writes, again(reads), timeout_s)
 
     def _saw(self, results: Iterable[Result[V]]) -> None:
-        """What a read shows may be above the revision that everything is complete up to."""
+        """Remember the revisions of results: they may be above the revision of the response."""
         for result in results:
             if isinstance(result, Entry):
                 self.calls.saw(result.mod_revision)
@@ -273,31 +273,31 @@ class Requests(Generic[V]):
     def snapshot(
         self, ttl_s: float, name: str | None, revision: int, timeout_s: float | None
     ) -> Plan[tuple[str, int]]:
-        """A revision that stays readable: its name, and it."""
+        """Keep a revision readable. The result is the snapshot's name, and the revision."""
         if not ttl_s > 0:
             raise ValueError(f"the ttl must be positive, not {ttl_s!r}")
         if name is not None and not (isinstance(name, str) and name):
-            raise ValueError(f"a snapshot's name must be some text, not {name!r}")
+            raise ValueError(f"a snapshot's name must be a str that is not empty, not {name!r}")
         if not isinstance(revision, int) or revision < 0:
-            raise ValueError(f"the revision must be a positive number, not {revision!r}")
+            raise ValueError(f"the revision must be a positive int, or 0 for now, not {revision!r}")
         request = kv.SnapshotRequest(ttl_ms=max(int(ttl_s * 1000), 1), name=name or "", revision=revision)
         taken: kv.SnapshotResponse = yield from self.calls.read(effects.SNAPSHOT, request, None, timeout_s)
         return taken.name, taken.revision
 
     def release(self, name: str, timeout_s: float | None) -> Plan[None]:
-        """A snapshot is not needed any more."""
+        """End a snapshot."""
         yield from self.calls.read(effects.RELEASE, kv.ReleaseSnapshotRequest(name=name), None, timeout_s)
 
     def compact(self, revision: int, timeout_s: float | None) -> Plan[None]:
-        """Forget what only reads below a revision need."""
+        """Discard versions that only reads below a revision need."""
         if not isinstance(revision, int) or revision < 1:
-            raise ValueError(f"the revision must be a positive number, not {revision!r}")
+            raise ValueError(f"the revision must be a positive int, not {revision!r}")
         yield from self.calls.read(effects.COMPACT, kv.CompactRequest(revision=revision), None, timeout_s)
 
     def watch(self, ranges: Sequence[Keys], after: int | None, timeout_s: float | None) -> Plan[None]:
-        """Emits `streams.Progress`."""
+        """Follow changes: emits `streams.Progress`."""
         if not ranges:
-            raise ValueError("a watch needs at least one range (EVERYTHING for all keys)")
+            raise ValueError("a watch needs at least one range; pass EVERYTHING for all keys")
         if after is not None and (not isinstance(after, int) or after < 1):
             raise ValueError(f"after must be a revision, or None for now, not {after!r}")
         request = kv.WatchRequest(ranges=[range_of(keys).message() for keys in ranges], after=after or 0)
@@ -306,19 +306,19 @@ class Requests(Generic[V]):
     def changes(
         self, keys: Keys, after: int, until: int, partitions: Iterable[int] | None, timeout_s: float | None
     ) -> Plan[None]:
-        """A watch that ends. Emits `streams.Progress`."""
+        """Follow changes up to a revision: emits `streams.Progress`."""
         for name, revision in (("after", after), ("until", until)):
             if not isinstance(revision, int) or revision < 1:
                 raise ValueError(f"{name} must be a revision, not {revision!r}")
         if until < after:
-            raise ValueError(f"until, {until}, must not be before after, {after}")
+            raise ValueError(f"until ({until}) must not be less than after ({after})")
         request = kv.WatchRequest(
             ranges=[range_of(keys).message()], after=after, until=until, partitions=_partitions(partitions)
         )
         return streams.watch(self.calls, request, time_of(timeout_s, self.calls.timeout_s))
 
     def change(self, revision: int, events: Iterable[kv.Event]) -> Change[V]:
-        """A transaction, as the client sees it."""
+        """Decode the changes of a transaction."""
         decode = self.values.decode
         return Change(
             revision,
@@ -334,7 +334,7 @@ class Requests(Generic[V]):
         )
 
     def topology(self, timeout_s: float | None) -> Plan[Topology]:
-        """Where things are, asked anew."""
+        """Fetch the topology from a node."""
         request = cluster.TopologyRequest()
         found: Any = yield from self.calls.read(effects.TOPOLOGY, request, None, timeout_s)
         self.calls.router.learn(found)
@@ -342,13 +342,13 @@ class Requests(Generic[V]):
         return self.calls.router.topology
 
     def status(self, timeout_s: float | None) -> Plan[list[NodeStatus]]:
-        """How every node is, those included that do not answer."""
+        """Fetch the status of every node, including nodes that do not answer."""
         topology = yield from self.topology(timeout_s)
         left = time_of(timeout_s, self.calls.timeout_s)
         found = []
         for name, address in sorted(topology.nodes.items()):
             if not address:
-                found.append(NodeStatus(name, address, None, "it has no API"))
+                found.append(NodeStatus(name, address, None, "the node has no API"))
                 continue
             answer = yield Ask(address, effects.STATUS, cluster.StatusRequest(), min(left, 2.0), 2.0)
             if isinstance(answer, Failure):
@@ -362,12 +362,12 @@ class Requests(Generic[V]):
 
 
 def keys_of(page: streams.Page) -> list[bytes]:
-    """The keys of a page."""
+    """Return the keys of a page."""
     return [entry.key for entry in page.entries]
 
 
 def columns_of(page: streams.Page) -> list[Columns]:
-    """A page's entries in columns; none if it has none."""
+    """Return the columns of a page, as a list of one, or of none if the page is empty."""
     found = page.columns
     count = len(found.key_ends) // 4
     if not count:
@@ -381,23 +381,23 @@ def columns_of(page: streams.Page) -> list[Columns]:
 
 
 def _partitions(asked: Iterable[int] | None) -> list[int]:
-    """None: all. An empty list is none at all, which the API cannot say: so nobody may mean it by mistake."""
+    """Return the partitions; none means all. The API cannot express an empty selection, so it is rejected."""
     if asked is None:
         return []
     found = list(asked)
     if not found:
-        raise ValueError("partitions must be some partitions, or None for all")
+        raise ValueError("partitions must not be empty; pass None for all partitions")
     return found
 
 
 def again(reads: Mapping[bytes, Entry[bytes] | None]) -> list[Operation]:
-    """Reads of the same keys, for whoever has to begin anew, unless that is much."""
+    """Return reads of the same keys, for the next attempt, unless there are too many."""
     size = sum(len(entry.value) for entry in reads.values() if entry is not None)
     return [Get(key) for key in reads] if len(reads) <= AGAIN and size <= AGAIN_BYTES else []
 
 
 def _first_key(*parts: Sequence[Condition] | Sequence[Operation]) -> bytes:
-    """Which partition's leader to ask: that of the first write, since reads can be anywhere."""
+    """Return the key whose partition's leader is asked: that of the first write, as any node can read."""
     for part in (parts[1], parts[0], parts[2]):
         for each in part:
             return each.key

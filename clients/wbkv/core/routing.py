@@ -1,4 +1,4 @@
-"""Which node to ask: who leads the partition, by a map that is learned from the cluster and kept."""
+"""Routing: which node to ask for a key, by the topology that the cluster's nodes return."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from wbkv.data import KeyRange, Partition, Topology, prefix
 from wbkv.errors import Unavailable
 
 DEFAULT: Final = ("127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7402")
-"""Where a local cluster serves its clients, one of whose nodes may be down."""
+"""The default endpoints of a local cluster. Several, as a node may be down."""
 
 REFRESH_S: Final = 30.0
-"""How old the map may be. It is asked for again at once when something fails."""
+"""The maximum age of the topology. After a failure it is fetched at once."""
 
 AGAIN_S: Final = 0.05
-"""How old it must be before that."""
+"""The minimum age of the topology before it is fetched again after a failure."""
 
 REST_S: Final = 5.0
-"""How long a node that could not be reached is only tried after all others."""
+"""How long an unreachable node is only tried after all others."""
 
 ENVELOPE_BYTES: Final = 64
-"""What a session needs around a request, at most."""
+"""The maximum overhead of a session around a request."""
 
 _SLOT_MASK: Final = (1 << 14) - 1
 
 
 def endpoints_of(endpoints: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Nodes' addresses, as callers may give them."""
+    """Return the addresses of the nodes in an argument of `connect`, or the default."""
     if endpoints is None:
         endpoints = os.environ.get("WBKV_ENDPOINTS") or DEFAULT
     if isinstance(endpoints, str):
@@ -53,18 +53,18 @@ def endpoints_of(endpoints: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 _BUSY: Final = frozenset({ApiError.OVERLOADED, ApiError.WINDOW_FULL})
-"""Failures that have nothing to do with who leads."""
+"""Failures that do not depend on which node leads."""
 
 
 class Placement(NamedTuple):
-    """Which partition has which keys: see `wbkv.v1.Placement`."""
+    """The partition of every key: see `wbkv.v1.Placement`."""
 
     hashed: bool
     starts: tuple[bytes, ...]
     owners: tuple[int, ...]
 
     def partition_of(self, key: bytes) -> int:
-        """The partition that has a key."""
+        """Return the partition of a key."""
         if len(self.owners) == 1:
             return self.owners[0]
         token = key
@@ -73,7 +73,7 @@ class Placement(NamedTuple):
         return self.owners[bisect_right(self.starts, token) - 1]
 
     def partitions_of(self, keys: KeyRange) -> frozenset[int]:
-        """The partitions that have keys of a range: with hash slots all, unless they share a tag."""
+        """Return the partitions of a range: with hash slots all, unless its keys share a tag."""
         start, end = keys.start, keys.end
         if self.hashed:
             stem = start
@@ -93,7 +93,9 @@ def _tag_of(key: bytes) -> bytes:
 
 
 class Router:
-    """What is known of the cluster. Replaced piece by piece, so that threads may read while others learn."""
+    """The client's knowledge of the cluster. Attributes are replaced whole, so that threads may read them
+    while another one updates them.
+    """
 
     def __init__(self, seeds: Sequence[str]) -> None:
         self.seeds: Final = tuple(seeds)
@@ -102,22 +104,22 @@ class Router:
         self._leaders: dict[int, str] = {}
         """Addresses by partition."""
         self._addresses = self.seeds
-        """Everybody who may be asked."""
+        """All nodes that may be asked."""
         self._learned_at = 0.0
         self.stale = True
         self.request_bytes = sys.maxsize
-        """The largest request that nodes take."""
+        """The size limit of a request."""
         self._key_bytes = sys.maxsize
         self._resting: dict[str, float] = {}
-        """Nodes that could not be reached, and until when to prefer others."""
+        """Unreachable nodes, and until when to prefer others."""
 
     @property
     def due(self) -> bool:
-        """Whether the map should be asked for."""
+        """Whether the topology should be fetched."""
         return time.monotonic() - self._learned_at > (AGAIN_S if self.stale else REFRESH_S)
 
     def learn(self, map_: cluster.TopologyResponse) -> bool:
-        """What a node says of the cluster. False if it is another one: its map is none for us."""
+        """Update the topology. Return False, and ignore it, if it is that of another cluster."""
         name = map_.header.cluster
         if self.topology is not None and self.topology.cluster != name:
             return False
@@ -131,13 +133,12 @@ class Router:
         self._leaders = {
             p.id: nodes[p.leader] for p in partitions if p.leader is not None and nodes.get(p.leader)
         }
-        told_of = list(filter(None, nodes.values()))
-        seeds = (
-            () if self.seeds == DEFAULT and told_of else self.seeds
-        )  # nobody has said that these are nodes
-        addresses = dict.fromkeys([*seeds, *told_of])
+        listed = list(filter(None, nodes.values()))
+        # The caller has not said that the default endpoints are nodes of this cluster.
+        seeds = () if self.seeds == DEFAULT and listed else self.seeds
+        addresses = dict.fromkeys([*seeds, *listed])
         if addresses.keys() != set(self._addresses) or self.topology is None:
-            # What any node can do should not all be done by the first.
+            # Requests that any node can serve should not all go to the first one.
             self._addresses = tuple(random.sample(list(addresses), len(addresses)))
         self.topology = Topology(name, nodes, partitions, limits)
         self.request_bytes = (map_.limits.message_bytes or sys.maxsize) - ENVELOPE_BYTES
@@ -147,17 +148,17 @@ class Router:
         return True
 
     def partition_of(self, key: bytes) -> int:
-        """The partition that has a key. Raises `Unavailable` if no node has told yet."""
+        """Return the partition of a key. Raises `Unavailable` if the topology is not known yet."""
         if self.placement is None:
-            raise Unavailable("no node has said which partition has which keys")
+            raise Unavailable("the partitions are not known yet: no node has returned the topology")
         return self.placement.partition_of(key)
 
     def after(self, key: bytes) -> bytes | None:
-        """The lowest key above this one that the store can have; None: there is none."""
+        """Return the lowest possible key above this one; None if there is none."""
         return key + b"\0" if len(key) < self._key_bytes else prefix(key).end
 
     def address_for(self, key: bytes | None, tries: int, tried: Iterable[str] = ()) -> str:
-        """Whom to ask next about a key: at first who leads its partition, then the others in turn."""
+        """Return the node to ask next for a key: first the leader of its partition, then the others."""
         leader = None
         if key is not None and self.placement is not None:
             leader = self._leaders.get(self.placement.partition_of(key))
@@ -176,7 +177,7 @@ class Router:
         return fresh[0] if fresh else ranked[tries % len(ranked)]
 
     def failed(self, address: str, error: ApiError, *, gone: bool) -> None:
-        """A node could not do it: it may know who can, or be gone."""
+        """Record a node's failure: its error may name the leaders, or the node may be unreachable."""
         if error.kind not in _BUSY:
             self.stale = True
         if gone:
@@ -188,6 +189,6 @@ class Router:
             self._leaders = {p: a for p, a in self._leaders.items() if a != address}
 
     def answered(self, address: str) -> None:
-        """A node is there again."""
+        """Record that a node is reachable again."""
         if address in self._resting:
             self._resting = {a: until for a, until in self._resting.items() if a != address}

@@ -1,4 +1,4 @@
-"""Scans and watches: streams that go on elsewhere, where they were, when a node fails."""
+"""Scans and watches: streams that resume at another node when one fails."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from wbkv.data import KeyRange
 from wbkv.errors import error_of
 
 PROGRESS_S: Final = 2.0
-"""How often a watch must hear something, changes or none."""
+"""The interval in which nodes send progress to a watch."""
 
 SILENCE_S: Final = 4 * PROGRESS_S
-"""How long a watch may hear nothing before another node is asked."""
+"""How long a node of a watch may be silent before another is asked."""
 
 
 class _Attempts:
-    """Streams of one scan or watch, one after the other: each at another node than the last, if that
-    failed.
-    """
+    """The streams of one scan or watch, one after the other. After a failure the next is at another node."""
 
     def __init__(self, calls: Calls, key: bytes | None, timeout_s: float) -> None:
         self._calls = calls
@@ -34,15 +32,15 @@ class _Attempts:
         self._tried: list[str] = []
         self._address = ""
         self._give_up: float | None = None
-        """When, if something is being waited for."""
+        """When to give up, while the stream waits for a message."""
 
     def address(self) -> str:
-        """Whom to ask."""
+        """Return the node to ask."""
         self._address = self._calls.router.address_for(self._key, len(self._tried), self._tried)
         return self._address
 
     def wait_s(self) -> float:
-        """How long a node may take for something that it has at once, if all is well."""
+        """Return how long a node may take for a message that a healthy node sends at once."""
         patience_s = PATIENCE_S * (1 << min(len(self._tried), 8))
         return min(max(self._left_s(), 0.001), patience_s)
 
@@ -53,12 +51,12 @@ class _Attempts:
         return self._give_up - now
 
     def went_on(self) -> None:
-        """It has come."""
+        """Record that a message has arrived."""
         self._tried.clear()
         self._give_up = None
 
     def failed(self, failure: Failure) -> Plan[None]:
-        """Wait before the next attempt. Raises if there is to be none."""
+        """Wait before the next attempt. Raises if the failure is permanent, or the time is over."""
         if not failure.error.retryable:
             raise error_of(failure.error)
         router = self._calls.router
@@ -74,18 +72,18 @@ class _Attempts:
 
 @dataclass(slots=True)
 class Page:
-    """Some of a scan."""
+    """A page of a scan."""
 
     revision: int
     entries: Sequence[kv.Entry]
     count: int
-    """In the last page: how many keys were found."""
+    """In the last page: the number of keys found."""
     columns: kv.Columns
-    """Instead of entries, if that was asked for."""
+    """The entries as columns, if requested."""
 
 
 def scan(calls: Calls, request: kv.ScanRequest, asked: KeyRange, timeout_s: float) -> Plan[None]:
-    """Emits the pages of a scan, all of them as of one revision. The time-out is for each."""
+    """Emit the pages of a scan, all as of one revision. The time limit is for each page."""
     start, end, limit = asked.start, asked.end, request.limit
     seen = 0
     attempts = _Attempts(calls, asked.start or None, timeout_s)
@@ -121,7 +119,7 @@ def scan(calls: Calls, request: kv.ScanRequest, asked: KeyRange, timeout_s: floa
 
 
 def _size_of(page: kv.ScanResponse) -> tuple[int, bytes]:
-    """How many entries a page has, and the last one's key."""
+    """Return the number of entries in a page, and the last key."""
     if page.entries:
         return len(page.entries), page.entries[-1].key
     columns = page.columns
@@ -131,23 +129,23 @@ def _size_of(page: kv.ScanResponse) -> tuple[int, bytes]:
 
 
 class Progress(NamedTuple):
-    """A watch has come to a revision."""
+    """The progress of a watch to a revision."""
 
     revision: int
     changes: Sequence[tuple[int, Sequence[kv.Event]]]
-    """Whole transactions since the last one, in the order of revisions."""
+    """Whole transactions since the previous progress, in the order of revisions."""
 
 
 def watch(calls: Calls, request: kv.WatchRequest, timeout_s: float) -> Plan[None]:
-    """Emits how far the watch is, first of all where it begins; without end, or until it is there.
+    """Emit the progress of a watch, first its beginning; without end, or up to `request.until`.
 
-    The time-out is for finding a node that serves it; one that falls silent is given up.
+    The time limit is for finding a node that serves the watch. A silent node is replaced.
     """
     request.progress_ms = int(PROGRESS_S * 1000)
     attempts = _Attempts(calls, None, timeout_s)
     while True:
         begun: list[kv.Event] = []
-        """Of a transaction that did not fit into one message."""
+        """The first events of a transaction that did not fit into one message."""
         stream: ReplyStream = yield Open(attempts.address(), WATCH, request)
         wait_s = attempts.wait_s()
         try:

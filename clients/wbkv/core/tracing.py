@@ -1,4 +1,4 @@
-"""Calls that are traced: what a request and its answer say of the order. See `wbkv.record.trace`."""
+"""Traced calls: the trace's line of a request and its response. See `wbkv.record.trace`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _json_of: Final = json.JSONEncoder().encode
 
 
 def traced(trace: Trace, router: Router, plan: Plan[Any], method: Method, request: Any) -> Plan[Any]:
-    """A call, which the trace is line_end of when it has ended, however it ends."""
+    """Make a call, and record it in the trace when it has ended, however it ends."""
     kind = _KINDS.get(method.name)
     if kind is None:
         return (yield from plan)
@@ -43,8 +43,8 @@ def traced(trace: Trace, router: Router, plan: Plan[Any], method: Method, reques
 
 
 def _outcome(error: BaseException, request: Any, *, sent: bool) -> str:
-    """What is known of a call that has ended so. A read of which nobody has heard may have been executed;
-    a write that may be is never only late.
+    """Return the outcome of a call that ended with this error. A read that timed out may have been executed;
+    a write that may have been never ends with `DeadlineExceeded`.
     """
     if not sent or isinstance(error, InvalidRequest | Compacted | RequestMismatch):
         return "failed"
@@ -57,7 +57,7 @@ def _has_id(request: Any) -> bool:
 
 
 class _Facts:
-    """What a transaction has read and written, operation by operation."""
+    """The reads and writes of a transaction, collected operation by operation."""
 
     __slots__ = ("reads", "removed", "writes")
 
@@ -68,13 +68,13 @@ class _Facts:
         self.removed: list[KeyRange] = []
 
     def read(self, key: bytes, revision: int) -> None:
-        """What the request found there, unless it had written that itself."""
+        """Record a read, unless the transaction has written the key before."""
         if key in self.writes or (self.removed and any(key in keys for keys in self.removed)):
             return
         self.reads.append(_read(key, revision))
 
     def deleted(self, target: bytes | KeyRange, count: int) -> None:
-        """So many keys were removed: if there was none, nothing was written."""
+        """Record that `count` keys were removed: if none, nothing was written."""
         if isinstance(target, KeyRange):
             if count:
                 self.writes = {key: gone for key, gone in self.writes.items() if key not in target}
@@ -85,13 +85,13 @@ class _Facts:
             self.read(target, 0)
 
     def written(self) -> list[str]:
-        """What became of what."""
+        """Return the writes of the trace's line."""
         found = [_write(key, removed=removed) for key, removed in self.writes.items()]
         return found + [_write(keys, removed=True) for keys in self.removed]
 
 
 class _TracedRequest:
-    """A request, and how its line ends: see `wbkv.record.trace.TracedRequest`."""
+    """A request of the API, as `wbkv.record.trace.TracedRequest`."""
 
     __slots__ = ("_request", "_router")
 
@@ -100,13 +100,13 @@ class _TracedRequest:
         self._router = router
 
     def line_end(self, outcome: str, answer: Any) -> str:
-        """The rest of the line: from the request's id on."""
+        """Return the rest of the line, from the request's id on."""
         raise NotImplementedError
 
     def _line_end(
         self, targets: Iterable[bytes | KeyRange], position: str, reads: Iterable[str], writes: Iterable[str]
     ) -> str:
-        """All of it: what the request touches; where it is; what it has read and written."""
+        """Return the id, partitions, position, reads and writes of the request."""
         request, placement = self._request, self._router.placement
         begin = ""
         if _has_id(request):
@@ -197,7 +197,7 @@ _REMOVES: Final = frozenset(("delete", "delete_range"))
 
 
 def _operations(branch: Sequence[kv.Operation]) -> list[tuple[str | None, bytes | KeyRange]]:
-    """What is done with what."""
+    """Return the kind and the target of each operation."""
     found: list[tuple[str | None, bytes | KeyRange]] = []
     if not branch:
         return found
@@ -209,7 +209,7 @@ def _operations(branch: Sequence[kv.Operation]) -> list[tuple[str | None, bytes 
 
 
 def _hold(facts: _Facts, conditions: Iterable[kv.Compare]) -> None:
-    """Conditions that held are reads, if they tell which version there was."""
+    """Record conditions that held as reads, if they determine the version."""
     for condition in conditions:
         if condition.operator == kv.EQUAL:
             kind = condition.WhichOneof("operand")
@@ -224,10 +224,10 @@ def _perform(
     operations: Iterable[tuple[str | None, bytes | KeyRange]],
     results: Sequence[kv.OperationResult],
 ) -> None:
-    """What the operations did. One that failed did nothing."""
+    """Record what the operations did. One that failed did nothing."""
     for index, (kind, target) in enumerate(operations):
         if kind == "put" and type(target) is bytes:
-            facts.writes[target] = False  # which cannot fail: no need to look
+            facts.writes[target] = False  # a put cannot fail
             continue
         result = results[index]
         if result.HasField("failed"):
@@ -244,13 +244,13 @@ def _perform(
 
 
 def _own_position(header: kv.Header) -> str:
-    """Of what was ordered."""
+    """Return the position of an ordered request."""
     return f',"revision":{header.transaction_revision},"exact":true'
 
 
 def _position(header: kv.Header, request: kv.GetRequest | kv.TxnRequest) -> str:
-    """What was not ordered was read from a state of which we know that everything up to a revision is in it;
-    and nothing above, if it was one of the past.
+    """Return the position of a request. One that was not ordered has read a state that contains everything up
+    to a revision, and nothing above it if the state was a past one.
     """
     if header.transaction_revision:
         return _own_position(header)
@@ -272,7 +272,7 @@ def _write(target: bytes | KeyRange, *, removed: bool) -> str:
 
 
 def _read(key: bytes, revision: int) -> str:
-    """What was seen of a key; an absent one has revision 0."""
+    """Return a read of the trace's line; an absent key has revision 0."""
     return f'{{"key":{_shown(key)},"revision":{revision}}}'
 
 

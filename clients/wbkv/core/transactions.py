@@ -1,9 +1,9 @@
 """Interactive transactions: read, think, write, and commit if nothing that was read has changed.
 
-Reads are strict, each at its own moment, and remembered; writes are kept until the commit. The commit is
-one ordered transaction: the conditions that every key read still has the revision it had, and that no range
-read was changed since; and the writes. So what commits is strictly serializable, phantoms included, and
-what does not commit has written nothing. A transaction that read once and wrote nothing needs no commit.
+Reads are strict, each at its own moment, and remembered; writes are buffered until the commit. The commit is
+one ordered transaction: the conditions that every key read still has its revision, and that no range read
+has changed since; and the writes. So a transaction that commits is strictly serializable, phantoms included,
+and one that does not has written nothing. A transaction that read once and wrote nothing needs no commit.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from wbkv.errors import Aborted, Error, Forked, OperationFailed
 from wbkv.operations import INT64_MAX, INT64_MIN, Condition, Delete, Operation, Put, Unchanged, add
 
 NAMED: Final = 3
-"""Keys that an error names."""
+"""How many keys an error names."""
 
 AT_ONCE: Final = 4
-"""Of so many conflicts, all but the last are answered by another attempt at once."""
+"""Of so many conflicts, all but the last are followed by a retry without a pause."""
 
 CONFLICT_TRIES: Final = 3
-"""After so many conflicts the pauses grow no more: who waits long while others go on never has its turn."""
+"""After so many pauses they stop growing: a transaction that waits long while others go on starves."""
 
-STALE: Final = "what the transaction read did not hold together"
+STALE: Final = "the transaction's reads were not consistent"
 
-TRIED: Final = "was tried to be committed"
+TRIED: Final = "has already tried to commit"
 COMMITTED: Final = "was committed"
 
 _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
-"""What the store takes for a number."""
+"""The store's format of numbers."""
 
 
 class Attempt(Generic[V]):
@@ -57,26 +57,26 @@ class Attempt(Generic[V]):
         self._read: dict[bytes, Entry[bytes] | None] = {}
         self._ranges: list[_Protected] = []
         self._writes: dict[bytes, bytes | None] = {}
-        """None: to be removed."""
+        """None: the key is to be removed."""
         self._trips = 0
-        """How often the store was asked."""
+        """The number of requests to the store."""
         self._returned: dict[bytes, Entry[bytes] | None] = {}
-        """What an attempt before this one was told when it failed: all of one moment, and not old."""
+        """What the aborted commit before this attempt returned: all as of one revision, and recent."""
         self.ended = ""
-        """How, if it has."""
+        """How the attempt has ended; empty if it has not."""
         self.revision = 0
-        """Of the commit, if it wrote."""
+        """The revision of the commit, if the transaction wrote."""
 
     def _check_open(self) -> None:
         if self.ended:
             raise Error(f"the transaction {self.ended}: begin another one")
         if self._pid != os.getpid():
-            raise Forked("a transaction does not go with a process into its fork: begin another one")
+            raise Forked("a transaction of the parent process cannot be used in its fork: begin another one")
 
     # Reads
 
     def entries(self, keys: Iterable[Key]) -> Plan[list[Entry[V] | None]]:
-        """Keys, those that were not read before in one read."""
+        """Read keys; those that were not read before in one request."""
         self._check_open()
         raws = keys_bytes(keys)
         yield from self._fetch(raws)
@@ -95,31 +95,31 @@ class Attempt(Generic[V]):
         else:
             found = yield from self._raw.entries(missing, 0, None, self._timeout_s)
         for key, entry in zip(missing, found, strict=True):
-            self._read.setdefault(key, entry)  # another task may have read it meanwhile: that was shown
+            self._read.setdefault(key, entry)  # another task may have read it meanwhile, and used that
 
     def entry(self, key: Key) -> Plan[Entry[V] | None]:
-        """One key."""
+        """Read one key."""
         found = yield from self.entries((key,))
         return found[0]
 
     def get(self, key: Key) -> Plan[V | None]:
-        """One value."""
+        """Read one value."""
         found = yield from self.entries((key,))
         return None if found[0] is None else found[0].value
 
     def get_many(self, keys: Iterable[Key]) -> Plan[list[V | None]]:
-        """Several values."""
+        """Read several values."""
         found = yield from self.entries(keys)
         return [None if entry is None else entry.value for entry in found]
 
     def _seen(self, key: bytes) -> Entry[V] | None:
-        """A key as this transaction sees it."""
+        """Return a key with the writes of this transaction."""
         if key in self._writes:
             return self._written(key, self._writes[key])
         return self._decoded(self._read[key])
 
     def _written(self, key: bytes, value: bytes | None) -> Entry[V] | None:
-        """A key that this transaction has written: it has no revision yet."""
+        """Return a key that this transaction has written. It has no revision yet."""
         return None if value is None else Entry(key, self._values.decode(key, value), 0, 0, 0)
 
     def _decoded(self, entry: Entry[bytes] | None) -> Entry[V] | None:
@@ -128,8 +128,8 @@ class Attempt(Generic[V]):
         return Entry(entry.key, self._values.decode(entry.key, entry.value), *entry[2:])
 
     def scan(self, keys: Keys, limit: int, *, reverse: bool) -> Plan[None]:
-        """Emits lists of entries, at least as many as the limit allows. What was read is protected, as far as
-        the scan came.
+        """Emit lists of entries, at least as many as the limit allows. The part of the range that was read is
+        protected from changes before the commit.
         """
         self._check_open()
         asked = range_of(keys)
@@ -149,7 +149,7 @@ class Attempt(Generic[V]):
         *,
         reverse: bool,
     ) -> Plan[None]:
-        """The pages, with what this transaction had written when the scan began."""
+        """Emit the pages with the writes that this transaction had made when the scan began."""
         enough = limit + len(mine) if limit else 0
         written = deque(sorted(mine, reverse=reverse))
         protected = _Protected(asked)
@@ -178,19 +178,19 @@ class Attempt(Generic[V]):
     # Writes
 
     def put(self, key: Key, value: V) -> None:
-        """Write a key at the commit."""
+        """Buffer a write."""
         self._check_open()
         raw = key_bytes(key)
         self._writes[raw] = self._values.encode(raw, value)
 
     def delete(self, key: Key) -> None:
-        """Remove a key at the commit."""
+        """Buffer a removal."""
         self._check_open()
         self._writes[key_bytes(key)] = None
 
     def add(self, key: Key, amount: int) -> Plan[int]:
-        """Read a number, and write the sum at the commit."""
-        raw = add(key, amount).key  # which says what is wrong with either
+        """Read a number, and buffer the sum."""
+        raw = add(key, amount).key  # raises if either is invalid
         base = yield from self._base(raw)
         stored = 0 if base is None else int(base) if _NUMBER.fullmatch(base) else INT64_MAX + 1
         if not INT64_MIN <= stored <= INT64_MAX:
@@ -202,7 +202,7 @@ class Attempt(Generic[V]):
         return number
 
     def append(self, key: Key, value: V) -> Plan[int]:
-        """Read a value, and write a longer one at the commit."""
+        """Read a value, and buffer a longer one."""
         raw = key_bytes(key)
         more = self._values.encode(raw, value)
         base = yield from self._base(raw)
@@ -210,7 +210,7 @@ class Attempt(Generic[V]):
         return len(longer)
 
     def _base(self, key: bytes) -> Plan[bytes | None]:
-        """The bytes of a key as this transaction sees it."""
+        """Return the bytes of a key, with the writes of this transaction."""
         self._check_open()
         yield from self._fetch([key])
         if key in self._writes:
@@ -221,7 +221,7 @@ class Attempt(Generic[V]):
     # The end
 
     def commit(self) -> Plan[None]:
-        """Write all of it, or raise `Aborted`."""
+        """Commit all writes, or raise `Aborted`."""
         self._check_open()
         self.ended = TRIED
         writes: list[Operation] = [
@@ -239,7 +239,7 @@ class Attempt(Generic[V]):
         self.ended = COMMITTED
 
     def next(self, timeout_s: float | None) -> Attempt[V]:
-        """The next attempt, after one that was aborted: it need not read again what that was told."""
+        """Return the next attempt after an aborted one. It uses the values that the abort returned."""
         attempt = Attempt(self._requests, timeout_s)
         if self._returned:
             attempt._returned = self._returned
@@ -247,8 +247,8 @@ class Attempt(Generic[V]):
         return attempt
 
     def holds(self) -> Plan[bool]:
-        """Whether what was read holds together, at one moment. It did if it was committed: then its own
-        writes have changed it.
+        """Return whether all reads are consistent as of one revision. After a commit they were, although its
+        own writes have changed the keys since.
         """
         if self._trips <= 1 or self.ended in (TRIED, COMMITTED):
             return True
@@ -256,7 +256,7 @@ class Attempt(Generic[V]):
         return result.succeeded
 
     def roll_back(self) -> None:
-        """Write nothing."""
+        """End the attempt without writing."""
         self.ended = self.ended or "was rolled back"
 
     def _conditions(self) -> list[Condition]:
@@ -271,27 +271,27 @@ class Attempt(Generic[V]):
         names += [repr(part.range) for part in self._ranges if part.revision]
         changed = [names[index] for index in unmet]
         others = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
-        return f"another transaction has changed {', '.join(changed[:NAMED])}{others}: run this one again"
+        return f"another transaction has changed {', '.join(changed[:NAMED])}{others}: retry this one"
 
 
 class _Protected:
-    """What a scan has read of its range, and as of when."""
+    """The part of a range that a scan has read, and its revision."""
 
     def __init__(self, asked: KeyRange) -> None:
         self._asked = asked
         self.range = asked
         self.revision = 0
-        """0: nothing yet."""
+        """0: nothing was read yet."""
 
     def came(self, revision: int, last: bytes | None, router: Router, *, reverse: bool) -> None:
-        """A page was read, up to this key."""
+        """Record a page, up to the key `last`."""
         self.revision = revision
         if last is not None:
             start, end = self._asked.start, self._asked.end
             self.range = KeyRange(last, end) if reverse else KeyRange(start, router.after(last))
 
     def whole(self) -> None:
-        """All of it was read."""
+        """Record that the whole range was read."""
         self.range = self._asked
 
 
@@ -300,7 +300,7 @@ def _key_of(entry: Entry[V]) -> bytes:
 
 
 class Patience:
-    """How long to go on, and how long to wait in between."""
+    """The time limit of a transaction's attempts, and the pauses between them."""
 
     def __init__(self, timeout_s: float | None, usual_s: float) -> None:
         self._timeout_s = time_of(timeout_s, usual_s)
@@ -309,14 +309,14 @@ class Patience:
 
     @property
     def left_s(self) -> float:
-        """How much time there is left, for an attempt."""
+        """The time left for the next attempt."""
         return max(self._deadline - time.monotonic(), 0.001)
 
     def pause(self, conflict: Aborted) -> float:
-        """After a conflict. Raises it if there is no time left.
+        """Return the pause after a conflict. Raises `Aborted` if no time is left.
 
-        Mostly 0: whoever has lost knows what is there now, and can win with one more message, while others
-        still read. Now and then those who only disturb each other step back.
+        Mostly it is 0: the aborted transaction knows the current values, and can commit with one more message
+        while others still read. Every `AT_ONCE` conflicts, transactions that only disturb each other pause.
         """
         self._tries += 1
         pause = 0.0 if self._tries % AT_ONCE else backoff(min(self._tries // AT_ONCE, CONFLICT_TRIES))
@@ -328,5 +328,5 @@ class Patience:
 
 
 def pause(seconds: float) -> Plan[None]:
-    """Wait."""
+    """Let some time pass."""
     yield Wait(seconds)

@@ -35,7 +35,7 @@ from typing import BinaryIO, Final, Literal, Self, TypeAlias
 from wbkv.core.lines import Lines
 from wbkv.data import Entry
 from wbkv.errors import Error, InvalidRequest
-from wbkv.operations import Append, Get, Operation, Put, ScanRange
+from wbkv.operations import Append, Get, Operation, Put, Scan
 
 Model: TypeAlias = Literal["list-append", "register"]
 Scalar: TypeAlias = int | str
@@ -129,7 +129,7 @@ class History:
         kind = type(operation)
         if kind is Get:
             return [("r", text_of(operation.key), None)]
-        if kind is ScanRange:
+        if kind is Scan:
             return []
         if kind is Append and self.model == "list-append":
             return self._appended(operation.key, raw)

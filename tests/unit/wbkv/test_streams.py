@@ -344,9 +344,9 @@ def test_changes_that_are_none(client: wbkv.Client[bytes]) -> None:
     for after, until in ((0, 9), (9, 0), (9, 8)):
         with pytest.raises(ValueError, match=r"after|until"):
             client.changes(after=after, until=until)
-    with pytest.raises(ValueError, match="partitions must be some partitions"):
+    with pytest.raises(ValueError, match="partitions must not be empty"):
         client.changes(after=1, until=2, partitions=[])
-    with pytest.raises(ValueError, match="partitions must be some partitions"):
+    with pytest.raises(ValueError, match="partitions must not be empty"):
         client.scan_columns(partitions=[])
 
 

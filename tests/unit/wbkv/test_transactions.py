@@ -346,7 +346,7 @@ def test_a_commit_without_an_answer(link: ModelLink, client: wbkv.Client[bytes])
     link.before = lambda asked: lost()
     with pytest.raises(wbkv.OutcomeUnknown), client.transaction(timeout=1.0) as tx:
         tx.put("a", b"2")
-    with pytest.raises(wbkv.Error, match="tried to be committed"):
+    with pytest.raises(wbkv.Error, match="already tried to commit"):
         tx.commit()
 
 

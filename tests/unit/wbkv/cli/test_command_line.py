@@ -113,7 +113,10 @@ def test_only_the_command_that_was_asked_for_is_loaded() -> None:
         ("del k --prefix k", "wbkv del: give a key, or --prefix"),
         ("del --prefix=", "wbkv del: these are all keys: say --all if you mean that\n"),
         ("scan u --from a", "wbkv scan: give a prefix, or --from and --to\n"),
-        ("scan --from m --to a", "wbkv scan: the range from b'm' to b'a' is empty\n"),
+        (
+            "scan --from m --to a",
+            "wbkv scan: the range from b'm' to b'a' is empty: end must be greater than start\n",
+        ),
         ("scan --limit 0", "argument --limit: 0 must be at least 1"),
         ("scan --count --limit 3", "wbkv scan: --count counts all of it: leave out --limit and --reverse\n"),
         ("compact now", "argument REVISION: 'now' is not a number from 0"),
@@ -324,7 +327,7 @@ def test_a_write_without_an_answer_is_unknown_and_a_read_is_not_done(
 ) -> None:
     code, out, err = run(capsys, "put", "k", "v", "-e", silent_node, "--timeout", "1")
     assert (code, out) == (4, "")
-    assert "It may have been executed" in err
+    assert "may have been executed" in err
     code, out, err = run(capsys, "get", "k", "-e", silent_node, "--timeout", "1")
     assert (code, out) == (3, "")
     assert f"no answer within 1 s from {silent_node}" in err
