@@ -1,8 +1,12 @@
-"""The data pipeline: the store's data in Spark, in bulk and as a stream, and evidence that it is in order.
+"""The data pipeline: the store's data in Spark, in bulk and as a stream, and checks of recorded runs.
 
-`session()` gives a Spark session in which `spark.read.format("wbkv")` works (docs/pipeline.md). The jobs are
-run by `wbkv pipeline NAME`, or by spark-submit. Only the client's SDK is used: where Spark runs, no server
-needs to be installed.
+`session()` returns a Spark session in which `spark.read.format("wbkv")` works (docs/pipeline.md).
+`wbkv pipeline NAME` or spark-submit runs the jobs. The pipeline uses only the client's SDK: Spark's machines
+need no server.
+
+- `source/`: the data source `wbkv`; its options are the fields of `source.options.SourceOptions`
+- `jobs/`: the jobs, over `exporting`, `importing`, `diffing`, `verifying/` and `reporting/`
+- `session`, `java`, `shipping`: how Spark starts, and what travels to its executors
 """
 
 from wbkv_pipeline.errors import PipelineError

@@ -1,4 +1,4 @@
-"""What differs between two states of a store."""
+"""The differences between two states of a store."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ COLUMNS: Final = ("value", "mod_revision")
 
 
 def differences(left: DataFrame, right: DataFrame, *, ignore_revisions: bool = False) -> DataFrame:
-    """One row for each key that is not the same on both sides: `change`, and what each side has.
+    """Return one row for each key that differs: `change`, and the columns of both sides.
 
-    The same are keys with equal values that were written by the same transaction; `ignore_revisions`: with
-    equal values, as a copy in another cluster has.
+    A key is the same on both sides if its value and its mod_revision are equal. `ignore_revisions` compares
+    values only, as a copy in another cluster requires.
     """
     sides = [
         side.select("key", *(F.col(name).alias(f"{which}_{name}") for name in COLUMNS))
         for which, side in (("left", left), ("right", right))
     ]
-    # In neither side a key's mod_revision is null, so that null means: no such key.
+    # No key has a null mod_revision, so null means that the side lacks the key.
     there = F.col("left_mod_revision").isNotNull(), F.col("right_mod_revision").isNotNull()
     compared = ("value",) if ignore_revisions else COLUMNS
     equal = F.lit(True)  # noqa: FBT003 - Spark's
@@ -36,6 +36,6 @@ def differences(left: DataFrame, right: DataFrame, *, ignore_revisions: bool = F
 
 
 def counts(different: DataFrame) -> dict[str, int]:
-    """How many keys were added, removed, changed."""
+    """Return how many keys were added, removed and changed."""
     found = {row["change"]: row["count"] for row in different.groupBy("change").count().collect()}
     return {change: found.get(change, 0) for change in CHANGES}

@@ -1,7 +1,7 @@
-"""What goes wrong in a way that a person can do something about."""
+"""The pipeline's error."""
 
 from __future__ import annotations
 
 
 class PipelineError(Exception):
-    """Says in one line what is wrong, and what to do."""
+    """An error that a user can act on: one line says what failed, and the remedy."""

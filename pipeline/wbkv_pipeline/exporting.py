@@ -1,4 +1,4 @@
-"""Exports: a DataFrame of the store's rows as Parquet files that can be checked."""
+"""Exports: the store's rows as Parquet files with checksums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROWS_PER_FILE: Final = 500_000
 BYTES_MAX: Final = 1 << 30
-"""Of a file: a task that computes its checksum has all of it in memory."""
+"""Largest file: a task that computes its checksum holds all of it in memory."""
 
 
 def write(rows: DataFrame, folder: Folder, rows_per_file: int = ROWS_PER_FILE) -> None:
@@ -28,7 +28,7 @@ def write(rows: DataFrame, folder: Folder, rows_per_file: int = ROWS_PER_FILE) -
 
 
 def count(spark: SparkSession, folder: Folder, schema: str) -> dict[str, int]:
-    """How many rows were written, by file. One row for each file comes to the driver."""
+    """Return the number of rows of each file. The driver receives one row for each file."""
     if not files_of(folder):
         return {}
     rows = spark.read.schema(schema).parquet(folder.child(DATA))
@@ -37,17 +37,20 @@ def count(spark: SparkSession, folder: Folder, schema: str) -> dict[str, int]:
 
 
 def describe(spark: SparkSession, folder: Folder, rows: Mapping[str, int]) -> tuple[ExportedFile, ...]:
-    """All files that were written, with their rows, and checksums that are computed in tasks."""
+    """Return all files with their rows and checksums, which tasks compute."""
     found = dict(files_of(folder))
     too_large = max(found, key=lambda name: found[name], default=None)
     if too_large is not None and found[too_large] > BYTES_MAX:
-        raise PipelineError(f"{too_large} has {found[too_large]:,} bytes: take fewer --rows-per-file")
+        raise PipelineError(
+            f"{too_large} has {found[too_large]:,} bytes, above the limit of {BYTES_MAX:,}: "
+            "choose a lower --rows-per-file"
+        )
     known = checksums(spark, folder) if found else []
     return tuple(ExportedFile(name, rows.get(name, 0), size, digest) for name, size, digest in known)
 
 
 def files_of(folder: Folder) -> list[tuple[str, int]]:
-    """The names and sizes of an export's files."""
+    """Return the names and sizes of an export's files."""
     before = f"{DATA}/"
     return sorted(
         (name.removeprefix(before), size) for name, size in folder.files() if name.startswith(before)
@@ -55,19 +58,19 @@ def files_of(folder: Folder) -> list[tuple[str, int]]:
 
 
 def checksums(spark: SparkSession, folder: Folder) -> list[tuple[str, int, str]]:
-    """Name, size and SHA-256 of each file of an export, by name."""
+    """Return name, size and SHA-256 of each file of an export, by name."""
     contents = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(folder.child(DATA))
     found = contents.select(_name("path"), "length", F.sha2("content", 256).alias("sha256"))
     return sorted((row["name"], row["length"], row["sha256"]) for row in found.collect())
 
 
 def _name(path: str) -> Column:
-    """A file's name in the folder of the data, from its address."""
+    """Extract a file's name below the data folder from its URI."""
     return F.regexp_extract(path, r"([^/]+/[^/]+)$", 1).alias("name")
 
 
 def verify(spark: SparkSession, folder: Folder, manifest: Manifest) -> None:
-    """Compare all files with the manifest. Raises `PipelineError`, which names one that is not as it was."""
+    """Compare all files with the manifest. Raises `PipelineError` for the first that differs."""
     listed = {file.name: file for file in manifest.files}
     there = dict(files_of(folder))
     for name in sorted(listed.keys() - there.keys()):
@@ -79,11 +82,11 @@ def verify(spark: SparkSession, folder: Folder, manifest: Manifest) -> None:
             raise PipelineError(f"{folder}: {DATA}/{name} is damaged: {size} bytes, not {listed[name].bytes}")
     for name, _, digest in checksums(spark, folder) if there else ():
         if digest != listed[name].sha256:
-            raise PipelineError(f"{folder}: {DATA}/{name} is damaged: its checksum is another")
+            raise PipelineError(f"{folder}: {DATA}/{name} is damaged: its checksum differs")
 
 
 def read(spark: SparkSession, folder: Folder, manifest: Manifest) -> DataFrame:
-    """The rows of an export."""
+    """Return the rows of an export."""
     if not manifest.files:
         return spark.createDataFrame([], manifest.schema)
     return spark.read.schema(manifest.schema).parquet(folder.child(DATA))

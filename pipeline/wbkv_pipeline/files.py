@@ -1,4 +1,4 @@
-"""Folders on whatever file system Spark can reach (file:, hdfs:, s3a:, ...), through Hadoop's own calls."""
+"""Folders on any file system that Spark can reach (file:, hdfs:, s3a:, ...), through Hadoop's API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def new_folder(spark: SparkSession, path: str) -> Folder:
 
 
 class Folder:
-    """A folder, which need not exist."""
+    """A folder, or a file, which need not exist."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         from py4j.protocol import Py4JJavaError
@@ -38,9 +38,9 @@ class Folder:
             self._path = self._jvm.org.apache.hadoop.fs.Path(path)
             self._system = self._path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001 - the same
             if self._system.getUri().getScheme() == "file" and not self._path.isAbsolute():
-                # Java stays where it was started, this process may have moved.
+                # Java keeps the working directory of its start; this process may have changed its own.
                 self._path = self._jvm.org.apache.hadoop.fs.Path(os.path.abspath(path))
-            # As Spark would write it: absolute, and with the scheme.
+            # Absolute, and with the scheme, as Spark writes paths.
             self._path = self._system.makeQualified(self._path)
         except Py4JJavaError as error:
             raise PipelineError(f"{path}: {error.java_exception.getMessage()}") from None
@@ -50,17 +50,17 @@ class Folder:
         return self.uri
 
     def exists(self) -> bool:
-        """Whether there is something of this name."""
+        """Whether a file or folder of this name exists."""
         return bool(self._system.exists(self._path))
 
     def is_empty(self) -> bool:
-        """Whether nothing is in it, or it is not there at all."""
+        """Whether the folder is empty, or does not exist."""
         if not self.exists():
             return True
         return bool(self._system.isDirectory(self._path)) and not self._system.listStatus(self._path)
 
     def files(self) -> Iterator[tuple[str, int]]:
-        """The names of all files in it and below, with their sizes; not those that Spark ignores."""
+        """Yield the names and sizes of all files in the folder and below, except those that Spark ignores."""
         if not self.exists():
             return
         if self._system.isFile(self._path):
@@ -75,11 +75,11 @@ class Folder:
                 yield name, status.getLen()
 
     def child(self, name: str) -> str:
-        """The address of something in it."""
+        """Return the URI of a file or folder in this one."""
         return f"{self.uri.rstrip('/')}/{name}" if name else self.uri
 
     def read(self, name: str) -> bytes | None:
-        """A small file's content; None if there is no such file."""
+        """Return the content of a small file, or None if it does not exist."""
         path = self._jvm.org.apache.hadoop.fs.Path(self.child(name))
         if not self._system.exists(path):
             return None
@@ -90,7 +90,7 @@ class Folder:
             stream.close()
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a small file that is not there yet, whole or not at all."""
+        """Write a small new file, atomically."""
         path = self._jvm.org.apache.hadoop.fs.Path
         temporary = path(self.child(f".{name}.{uuid4().hex}"))
         stream = self._system.create(temporary, not OVERWRITE)
@@ -102,22 +102,22 @@ class Folder:
             raise PipelineError(f"{self.child(name)} cannot be written")
 
     def temporary(self, spark: SparkSession) -> Folder:
-        """A new name beside it, on the same file system."""
+        """Return a folder with a new name beside this one, on the same file system."""
         return Folder(spark, self._beside(f".{self._path.getName()}.{uuid4().hex[:8]}"))
 
     def _beside(self, name: str) -> str:
         parent = self._path.getParent()
         if parent is None:
-            raise PipelineError(f"{self} is a root: name a folder in it")
+            raise PipelineError(f"{self} is the root of a file system: name a folder in it")
         return f"{str(parent.toString()).rstrip('/')}/{name}"
 
     def become(self, target: Folder) -> None:
-        """Take the place of another folder, which is empty or not there."""
+        """Rename this folder to another, which is empty or does not exist."""
         if target.exists():
             self._system.delete(target._path, not RECURSIVE)
         if not self._system.rename(self._path, target._path):
             raise PipelineError(f"{self} cannot be renamed to {target}")
 
     def remove(self) -> None:
-        """With everything in it, if it is there."""
+        """Remove the folder and everything in it, if it exists."""
         self._system.delete(self._path, RECURSIVE)

@@ -1,7 +1,7 @@
-"""Imports: files with keys and values, written into a cluster, a few files at a time.
+"""Imports: writes files with keys and values into a cluster, a few files at a time.
 
-When all rows of a file are in, a note in the store says so, and whoever starts the same import again passes
-over it. Rows that were written before an interruption are written again: the same values.
+When all rows of a file are written, the import records the file's name in the store. The same import, started
+again, skips that file. Rows of other files are written again, with the same values.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ TEXT: Final = ("binary", "string")
 
 @dataclass(frozen=True)
 class ImportSource:
-    """What is imported."""
+    """The files of an import."""
 
     folder: Folder
     format: str
     names: tuple[str, ...]
     """Of all files, in order."""
     job: str
-    """The same for the same files, and no others."""
+    """The import's id: equal for equal files only."""
     manifest: Manifest | None = None
 
     def rows(self, names: Iterable[str]) -> int | None:
-        """How many these files have, if that is known."""
+        """Return the number of rows of these files, or None without a manifest."""
         if self.manifest is None:
             return None
         known = {f"{DATA}/{file.name}": file.rows for file in self.manifest.files}
         return sum(known[name] for name in names)
 
     def read(self, spark: SparkSession, names: Sequence[str]) -> DataFrame:
-        """The keys and values of these files."""
+        """Return the keys and values of these files."""
         reader = spark.read
         if self.manifest is not None:
             reader = reader.schema("key binary, value binary")
@@ -65,15 +65,15 @@ class ImportSource:
                 raise PipelineError(
                     f"{self.folder}: column {column} is of type {kinds[column]}, not binary or string"
                 )
-        if self.format == "csv":  # which has no nulls: they are empty texts
+        if self.format == "csv":  # CSV has no nulls: an empty value is an empty text
             rows = rows.withColumn("value", F.coalesce("value", F.lit("")))
         return rows.select("key", "value")
 
 
 def find(folder: Folder, kind: str | None = None, job: str | None = None) -> ImportSource:
-    """What is in a folder, or a file: an export, or files of one kind. Nothing is read but the manifest."""
+    """Find an export, or files of one format, in a folder or as one file. Reads the manifest only."""
     if not folder.exists():
-        raise PipelineError(f"{folder}: there is no such file or folder")
+        raise PipelineError(f"{folder}: no such file or folder")
     content = folder.read(NAME)
     if content is not None:
         manifest = decode(content, folder.child(NAME))
@@ -93,21 +93,21 @@ def find(folder: Folder, kind: str | None = None, job: str | None = None) -> Imp
 
 
 def kind_of(name: str) -> str | None:
-    """A file's format, from its name."""
+    """Return a file's format by its name."""
     for ending in COMPRESSED:
         name = name.removesuffix(ending)
     return next((kind for ending, kind in FORMATS.items() if name.endswith(ending)), None)
 
 
 def verify(spark: SparkSession, source: ImportSource) -> int:
-    """Check, before anything is written, files against their manifest, or that every key is there, once.
+    """Check files against their manifest; without one, check that no key is null or repeated.
 
-    Returns how many rows there are.
+    Returns the number of rows. Called before anything is written.
     """
     if source.manifest is not None:
         exporting.verify(spark, source.folder, source.manifest)
         return source.manifest.rows
-    # One row for each key, which is why a null key or one that is there twice is found in the same pass.
+    # One row for each key, so that one pass finds null keys and repeated keys.
     keys = source.read(spark, source.names).groupBy("key").count()
     bad = F.col("key").isNull() | (F.col("count") > 1)
     found = keys.agg(
@@ -119,12 +119,12 @@ def verify(spark: SparkSession, source: ImportSource) -> int:
         if key is None:
             raise PipelineError(f"{source.folder}: {count} rows have no key")
         name = key if isinstance(key, str) else bytes(key)
-        raise PipelineError(f"{source.folder}: the key {name!r} is there {count} times")
+        raise PipelineError(f"{source.folder}: the key {name!r} occurs {count} times")
     return int(found["rows"])
 
 
 def waves(names: Sequence[str], done: Iterable[str], size: int) -> Iterator[Sequence[str]]:
-    """The files that are not in yet, so many at a time."""
+    """Yield the files that are not done, `size` at a time."""
     past = set(done)
     left = [name for name in names if name not in past]
     for start in range(0, len(left), size):
@@ -137,11 +137,11 @@ def write(rows: DataFrame, endpoints: str) -> None:
 
 
 def done_before(client: wbkv.Client[bytes], job: str) -> set[str]:
-    """The files that are in."""
+    """Return the files that an earlier run of the import has written."""
     before = f"{IMPORTS}{job}/"
     return {entry.key.decode().removeprefix(before) for entry in client.scan(before)}
 
 
 def note(client: wbkv.Client[bytes], job: str, names: Sequence[str]) -> None:
-    """All rows of these files are in."""
+    """Record that all rows of these files are written."""
     client.txn().then(*(wbkv.put(f"{IMPORTS}{job}/{name}", b"done") for name in names)).commit()

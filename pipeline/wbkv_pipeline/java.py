@@ -1,8 +1,8 @@
-"""Which Java runs Spark, and what to say if there is none that can.
+"""Finds the Java that runs Spark.
 
-Spark needs Java 17 or later with the module `jdk.incubator.vector`, and pip cannot bring it. Looked at are
-$JAVA_HOME, the PATH, and the patterns where systems keep theirs. `python -m wbkv_pipeline.java` prints the
-one that is taken, or what is missing; with `--install` it installs Debian's where that needs no password.
+Spark needs Java 17 or later with the module `jdk.incubator.vector`, which pip cannot install. The search
+covers $JAVA_HOME, the PATH, and the usual folders (`PATTERNS`). `python -m wbkv_pipeline.java` prints what
+it finds, or what is missing; with `--install` it installs Debian's package where that needs no password.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wbkv_pipeline.errors import PipelineError
 OLDEST: Final = 17
 MODULE: Final = "jdk.incubator.vector"
 PACKAGE: Final = "openjdk-17-jre-headless"
-PLACES: Final = (
+PATTERNS: Final = (
     "/usr/lib/jvm/*",
     "/opt/java/*",
     "/Library/Java/JavaVirtualMachines/*/Contents/Home",
@@ -42,11 +42,11 @@ WAIT_S: Final = 60.0
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that was found."""
+    """An installed Java."""
 
     home: str
     version: int
-    """17, say; 8 for what calls itself 1.8."""
+    """For example 17; 8 for a Java that calls itself 1.8."""
     usable: bool
 
     def __str__(self) -> str:
@@ -54,8 +54,8 @@ class Java:
         return f"Java {self.version}{lacks} in {self.home}"
 
 
-def find(environment: Mapping[str, str] = os.environ, patterns: Sequence[str] = PLACES) -> Java:
-    """The first Java that can run Spark. Raises `PipelineError` if there is none."""
+def find(environment: Mapping[str, str] = os.environ, patterns: Sequence[str] = PATTERNS) -> Java:
+    """Return the first Java that can run Spark. Raises `PipelineError` if there is none."""
     unusable = []
     for program in _programs(environment, patterns):
         java = examine(program)
@@ -81,7 +81,7 @@ def _programs(environment: Mapping[str, str], patterns: Iterable[str]) -> Iterat
 
 
 def examine(program: str) -> Java | None:
-    """Run a Java and ask it what it is; None if it is none."""
+    """Run a program to find out which Java it is; None if it is not a Java."""
     said = _run([program, "-XshowSettings:properties", "-version"])
     version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", said or "")
     if said is None or version is None:
@@ -96,7 +96,7 @@ def examine(program: str) -> Java | None:
 
 def _run(command: Sequence[str]) -> str | None:
     try:
-        done = subprocess.run(  # noqa: S603 - whatever the user has as Java
+        done = subprocess.run(  # noqa: S603 - a Java of the user's
             command, capture_output=True, text=True, errors="replace", timeout=WAIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -105,14 +105,14 @@ def _run(command: Sequence[str]) -> str | None:
 
 
 def use(environment: dict[str, str] | os._Environ[str] = os.environ) -> Java:
-    """Have Spark run on the Java that was found."""
+    """Find a Java, and set JAVA_HOME so that Spark runs on it."""
     java = find(environment)
     environment["JAVA_HOME"] = java.home
     return java
 
 
 def install() -> None:
-    """Install Debian's package, if that can be done without asking anybody."""
+    """Install Debian's package, if that needs no password."""
     apt = shutil.which("apt-get")
     if apt is None:
         return
@@ -125,13 +125,13 @@ def install() -> None:
     sys.stderr.write(f"installing {PACKAGE}, once: Spark needs Java\n")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for step in (["update"], ["install", "--yes", "--no-install-recommends", PACKAGE]):
-        # If it fails, it says why, and there is still no Java.
+        # apt-get reports its own errors; the next search then finds no Java.
         command = [*before, apt, "--quiet=2", *step]
         subprocess.run(command, env=environment, stdout=sys.stderr, check=False)  # noqa: S603 - fixed words
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the home of the Java that is taken."""
+    """Print the Java that Spark would use. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m wbkv_pipeline.java", description=find.__doc__)
     parser.add_argument("--install", action="store_true", help=f"install {PACKAGE} if there is none")
     arguments = parser.parse_args(argv)

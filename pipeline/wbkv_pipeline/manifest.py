@@ -1,4 +1,4 @@
-"""An export's manifest: what is in it, and what each file must be. A folder that has one is complete."""
+"""The manifest of an export: its files, with sizes and checksums. A folder with a manifest is complete."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from wbkv_pipeline.errors import PipelineError
 
 NAME: Final = "manifest.json"
 DATA: Final = "data"
-"""The folder beside it that has the files."""
+"""The folder of the files, beside the manifest."""
 FORMAT: Final = "wbkv export"
 VERSION: Final = 1
 
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """One of an export's files."""
+    """A file of an export."""
 
     name: str
-    """In the folder of the data."""
+    """Relative to the folder of the data."""
     rows: int
     bytes: int
     sha256: str
@@ -30,33 +30,33 @@ class ExportedFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All of an export."""
+    """The description of an export."""
 
     cluster: str
     revision: int
     time: str
     options: Mapping[str, str]
     schema: str
-    """As Spark writes it, in a line."""
+    """In one line, as Spark writes it."""
     files: tuple[ExportedFile, ...]
 
     @property
     def rows(self) -> int:
-        """In all files."""
+        """The number of rows of all files."""
         return sum(file.rows for file in self.files)
 
     def encode(self) -> bytes:
-        """As it is kept."""
+        """Return the content of the manifest's file."""
         content = {"format": FORMAT, "version": VERSION, "rows": self.rows, **asdict(self)}
         return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
 
     def digest(self) -> str:
-        """A name for exactly this export."""
+        """Return a hash that identifies this export."""
         return hashlib.sha256(self.encode()).hexdigest()
 
 
 def decode(content: bytes, where: str) -> Manifest:
-    """Read a manifest. Raises `PipelineError` if it is none, or damaged."""
+    """Parse a manifest. Raises `PipelineError` if the content is not a manifest, or is damaged."""
     try:
         found: Any = json.loads(content)
         kind = found["format"], found["version"]
@@ -82,5 +82,5 @@ def decode(content: bytes, where: str) -> Manifest:
 def _file(found: Any) -> ExportedFile:
     name = str(found["name"])
     if name.startswith("/") or ".." in name.split("/"):
-        raise ValueError(f"a file is called {name!r}")
+        raise ValueError(f"the file name {name!r} leaves the folder")
     return ExportedFile(name, int(found["rows"]), int(found["bytes"]), str(found["sha256"]))

@@ -1,4 +1,4 @@
-"""What a person sees while a job runs: a line for each step on the standard error, and how far Spark is."""
+"""Progress of a job on the standard error: a line for each step, and how many tasks Spark has done."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SHOWN_S: Final = 0.5
-"""Between two looks at what Spark does, on a terminal."""
+"""Between two updates on a terminal."""
 LOGGED_S: Final = 15.0
-"""The same where lines stay."""
+"""Between two lines in a file."""
 
 
 class Step:
@@ -24,16 +24,16 @@ class Step:
 
     def __init__(self) -> None:
         self.rows: int | None = None
-        """How many were handled, when that is known."""
+        """The number of rows handled, if known."""
         self.result = ""
-        """What came of it, if more is to be said."""
+        """A summary of the result, if any."""
 
 
 @contextmanager
 def step(spark: SparkSession, what: str, out: TextIO | None = None) -> Iterator[Step]:
-    """Say what is being done, how far Spark is with it, and in the end how long it took.
+    """Show a step while the block runs, and at its end how long it took.
 
-    Nothing is said of the end of a step that fails: the error does that.
+    The end of a step that fails is not shown: the error follows.
     """
     out = sys.stderr if out is None else out
     ended = threading.Event()
@@ -54,14 +54,14 @@ def step(spark: SparkSession, what: str, out: TextIO | None = None) -> Iterator[
 
 
 def say(text: str, out: TextIO | None = None) -> None:
-    """One line for a person."""
+    """Write one line, to the standard error by default."""
     out = sys.stderr if out is None else out
     out.write(f"{text}\n")
     out.flush()
 
 
 def summary(found: Step, seconds: float) -> str:
-    """What is said at a step's end."""
+    """Return the line for the end of a step."""
     parts = [found.result] if found.result else []
     if found.rows is not None:
         parts.append(f"{found.rows:,} rows")
@@ -71,7 +71,7 @@ def summary(found: Step, seconds: float) -> str:
 
 
 def tasks(tracker: StatusTracker) -> tuple[int, int]:
-    """Of the jobs that run now: how many tasks are done, and how many there are."""
+    """Return how many tasks of Spark's active jobs are done, and how many there are."""
     done = total = 0
     for job in tracker.getActiveJobsIds():
         info = tracker.getJobInfo(job)
@@ -84,7 +84,7 @@ def tasks(tracker: StatusTracker) -> tuple[int, int]:
 
 
 def _watch(tracker: StatusTracker, what: str, out: TextIO, ended: threading.Event) -> None:
-    """On a terminal one line that changes; else a line from time to time."""
+    """Update one line on a terminal; elsewhere write a line from time to time."""
     live = out.isatty()
     last = (0, 0)
     if live:

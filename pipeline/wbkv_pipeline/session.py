@@ -1,4 +1,4 @@
-"""A Spark session, set up for this project: on the right Java, quiet, and with what travels with the job."""
+"""Starts Spark sessions for this project: on a suitable Java, without noise, with our code for executors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULTS: Final = {
-    # The data source is told which keys a query wants.
+    # The data source receives the filters of a query.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
@@ -27,17 +27,17 @@ LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.driver.memory": "2g",
-    # Few cores, and streams keep this many states.
+    # For few cores: streams keep one state for each of these.
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 2)),
 }
 NOISE: Final = re.compile(
     rb"WARNING: Using incubator modules|Using Spark's default log4j|Setting default log level"
     rb"|To adjust logging level|.*WARN NativeCodeLoader"
 )
-"""What Spark says at each start."""
+"""Lines that Spark writes at each start."""
 
 CONTEXT_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""They write each error of a query, which is raised, to the standard error as well, with Java's stack."""
+"""They write each error of a query, which is raised anyway, to the standard error with Java's stack."""
 
 
 def session(
@@ -47,11 +47,11 @@ def session(
     config: Mapping[str, str] | None = None,
     ship_packages: bool = False,
 ) -> SparkSession:
-    """The session that there is, or a new one at this master (`local[*]`).
+    """Return the active session, or start one at this master (`local[*]`).
 
-    `config`: Spark's own settings; they win over ours. Under spark-submit, and where a session is there
-    already, the master is theirs. Our code travels to executors elsewhere; `ship_packages`: grpcio and
-    protobuf, too, see `wbkv_pipeline.shipping`.
+    `config` has settings of Spark, which override ours. The master of spark-submit, or of an active session,
+    overrides `master`. Our code travels to executors on other machines; with `ship_packages`, grpcio and
+    protobuf do, too: see `wbkv_pipeline.shipping`.
     """
     kind = _pyspark()
     current = kind.getActiveSession()
@@ -70,10 +70,10 @@ def session(
     travels = {} if shipping.is_local(master) else shipping.prepare(packages=ship_packages)
     settings: dict[str, Any] = {**DEFAULTS, **(LOCAL if local else {}), **travels, "spark.app.name": name}
     settings.update({**given, **(config or {}), "spark.master": master})
-    if travels and settings["spark.archives"] != travels["spark.archives"]:  # the user has some, too
+    if travels and settings["spark.archives"] != travels["spark.archives"]:  # the user has archives, too
         settings["spark.archives"] += f",{travels['spark.archives']}"
     if not submitted:
-        from wbkv_pipeline import java  # a program, too: `python -m` wants it not to be loaded yet
+        from wbkv_pipeline import java  # `python -m wbkv_pipeline.java` warns if it is loaded already
 
         java.use()
         _start(settings)
@@ -81,10 +81,10 @@ def session(
 
 
 def _submitted() -> dict[str, str]:
-    """What spark-submit was told: it wins over our defaults."""
+    """Return the settings of spark-submit, which override our defaults."""
     from pyspark import SparkConf, SparkContext
 
-    SparkContext._ensure_initialized()  # noqa: SLF001 - only then SparkConf knows what Java knows
+    SparkContext._ensure_initialized()  # noqa: SLF001 - only then SparkConf has Java's settings
     return dict(SparkConf().getAll())
 
 
@@ -93,7 +93,7 @@ def _pyspark() -> type[SparkSession]:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise PipelineError(
-            f"{error.name} is not installed; the pipeline needs it: pip install 'wbkv[pipeline]'"
+            f"the pipeline needs {error.name}, which is not installed: pip install 'wbkv[pipeline]'"
         ) from None
     from pyspark.logger import PySparkLogger
 
@@ -103,7 +103,7 @@ def _pyspark() -> type[SparkSession]:
 
 
 def _start(settings: Mapping[str, str]) -> None:
-    """Start Java and a Spark context in it, without the noise."""
+    """Start Java and a Spark context, without the noise."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
@@ -120,7 +120,7 @@ def _start(settings: Mapping[str, str]) -> None:
 
 
 def _pass_on(source: int) -> None:
-    """Copy what Java writes, line by line, to our standard error."""
+    """Copy lines that Java writes to our standard error, except the noise."""
     with open(source, "rb") as lines:
         for line in lines:
             if not NOISE.match(line):

@@ -1,10 +1,10 @@
-"""Code that travels with a job, so that executors need not have it.
+"""Ships code with a job, so that executors need not have it installed.
 
-What is pure Python of ours always travels when executors are not processes of this very machine's session:
-in one archive, which Spark unpacks where each executor works, and which is on the path of its Python. What
-has native parts (grpcio, protobuf) fits only executors that are like the driver, so it travels on request;
-else they must have it: `pip install 'wbkv[pipeline]'` there, or a packed environment (docs/pipeline.md).
-`check` asks the executors, and says what is missing.
+Our pure-Python packages travel to all executors outside of a local session: in one archive, which Spark
+unpacks in each executor's folder, and which is on the path of its Python. Packages with native parts (grpcio,
+protobuf) run only on the driver's platform, so they travel on request. Otherwise executors must have them:
+`pip install 'wbkv[pipeline]'` there, or a packed environment (docs/pipeline.md). `check` asks the executors
+what is missing.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ if TYPE_CHECKING:
 OURS: Final = ("wbkv", "wbkv_proto", "wbkv_pipeline", "pyspark_wbkv")
 NATIVE: Final = ("grpcio", "protobuf", "typing_extensions")
 NEEDED: Final = {"grpcio": "grpc", "protobuf": "google.protobuf.message", "pyarrow": "pyarrow"}
-"""What executors import beside what is ours. (A jar on their path has folders google/protobuf, too.)"""
+"""Distributions, and a module of each, that executors import besides our packages. (A jar on the path has
+folders google/protobuf, too, so the module is deeper.)"""
 FOLDER: Final = "wbkv_packages"
-"""Where an executor finds it all."""
+"""The unpacked archive in an executor's folder."""
 
 
 def is_local(master: str | None) -> bool:
-    """Whether tasks run in this process's own Java, with this Python: nothing needs to travel."""
+    """Whether tasks run on this machine with this Python, so that nothing needs to travel."""
     return master is not None and master.startswith("local") and not master.startswith("local-cluster")
 
 
 def prepare(*, packages: bool) -> dict[str, str]:
-    """Pack it all. Returns what Spark is to be told before it starts."""
+    """Pack the archive. Returns the settings with which Spark must start."""
     top = Path(tempfile.mkdtemp(prefix="wbkv-shipping-"))
     atexit.register(shutil.rmtree, top, ignore_errors=True)
     collect(top / FOLDER, NATIVE if packages else ())
     archive = shutil.make_archive(str(top / "wbkv"), "zip", top / FOLDER)
-    # A data source is planned in processes beside the driver, whose Python may be the executors'.
+    # Spark plans a data source in processes beside the driver, which may run the executors' Python.
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, (str(top / FOLDER), os.environ.get("PYTHONPATH")))
     )
@@ -55,7 +56,8 @@ def prepare(*, packages: bool) -> dict[str, str]:
 def collect(folder: Path, distributions: Iterable[str] = ()) -> None:
     """Copy our packages, and these installed ones, into a folder."""
     for name in OURS:
-        shutil.copytree(_place(name), folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        source = importlib.import_module(name).__path__[0]
+        shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in distributions:
         for file in files(name) or ():
             path = Path(str(file.locate()))
@@ -64,12 +66,8 @@ def collect(folder: Path, distributions: Iterable[str] = ()) -> None:
                 shutil.copy(path, folder / file)
 
 
-def _place(package: str) -> Path:
-    return Path(importlib.import_module(package).__path__[0])
-
-
 def check(spark: SparkSession) -> None:
-    """Ask the executors for what they need. Raises `PipelineError`, which says what is missing."""
+    """Raise `PipelineError` if executors lack a package, naming it and the remedy."""
     context = spark.sparkContext
     count = max(2, context.defaultParallelism)
     found = context.parallelize(range(count), count).map(lambda _: _probe()).distinct().collect()
@@ -81,12 +79,12 @@ def check(spark: SparkSession) -> None:
     ship = "give --ship-packages, or " if machine == here else f"the driver has {here}, so "
     raise PipelineError(
         f"executors ({machine}) lack {', '.join(missing)}: {ship}"
-        "install 'wbkv[pipeline]' there, or send a packed environment along (docs/pipeline.md)"
+        "install 'wbkv[pipeline]' there, or send a packed environment (docs/pipeline.md)"
     )
 
 
 def _probe() -> tuple[str, tuple[str, ...]]:
-    """In an executor: what it is, and what cannot be imported there."""
+    """Return an executor's platform, and the distributions that cannot be imported there."""
     missing = []
     for name, module in NEEDED.items():
         try:

@@ -1,4 +1,4 @@
-"""A cluster as jobs see it: one revision of it, as a DataFrame, and what the pipeline itself keeps there."""
+"""Clusters as jobs read them: one revision as a DataFrame, without the pipeline's own records."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 FORMAT: Final = "wbkv"
 IMPORTS: Final = "wbkv.import/"
 STREAMS: Final = "wbkv.stream/"
-"""Keys that begin like this are the pipeline's own notes: how far an import, or a stream's sink, is."""
+"""Keys with these prefixes are the pipeline's own records: the progress of imports and of streams' sinks."""
 HELD_S: Final = 600.0
 
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """A cluster at a revision."""
+    """A cluster at one revision."""
 
     endpoints: str
     cluster: str
@@ -34,13 +34,13 @@ class ClusterSnapshot:
 
 
 def resolve(endpoints: str | None) -> str:
-    """Where the cluster is, found out on the driver: executors have another environment."""
+    """Return the endpoints by the driver's environment: that of executors may differ."""
     return ",".join(endpoints_of(endpoints))
 
 
 @contextmanager
 def held(endpoints: str | None, revision: int = 0) -> Iterator[ClusterSnapshot]:
-    """A revision, now's or a given one, which is not compacted while a job begins to read it."""
+    """Hold a revision, the present one if 0, against compaction while a job begins to read it."""
     where = resolve(endpoints)
     with wbkv.connect(where) as client:
         try:
@@ -53,18 +53,18 @@ def held(endpoints: str | None, revision: int = 0) -> Iterator[ClusterSnapshot]:
 
 
 def read(spark: SparkSession, state: ClusterSnapshot, prefix: str = "", splits: int = 0) -> DataFrame:
-    """Its rows, without the pipeline's own notes."""
+    """Return the rows of a cluster, without the pipeline's own records."""
     reader = spark.read.format(FORMAT).option("endpoints", state.endpoints)
     reader = reader.option("revision", str(state.revision))
     if prefix:
         reader = reader.option("prefix", prefix)
     if splits:
         reader = reader.option("splits", str(splits))
-    return without_notes(reader.load())
+    return without_records(reader.load())
 
 
-def without_notes(rows: DataFrame) -> DataFrame:
-    """Only what users have written."""
+def without_records(rows: DataFrame) -> DataFrame:
+    """Return only the rows that users have written."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     kinds = (F.col("key").startswith(F.lit(kind.encode())) for kind in (IMPORTS, STREAMS))

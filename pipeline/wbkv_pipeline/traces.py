@@ -1,8 +1,8 @@
-"""Traces: what replicas delivered and what clients asked for, as files that Spark reads.
+"""The format of traces, which record the deliveries of replicas and the requests of clients.
 
-A folder of traces has three kinds of files, told by how their names begin, as JSON lines (`.jsonl`, also
-compressed: `.jsonl.gz`) or Parquet. Nodes write `deliveries-*` (`wbkv up --trace`), clients `requests-*`
-(`wbkv.Trace`), and whoever breaks or changes something during a run writes `marks-*`.
+A folder of traces has three kinds of files, distinguished by the beginning of their names, as JSON lines
+(`.jsonl`, compressed `.jsonl.gz`) or Parquet. Nodes write `deliveries-*` (`wbkv up --trace`), clients write
+`requests-*` (`wbkv.Trace`), and a program that crashes or changes nodes during a run writes `marks-*`.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from wbkv_pipeline.files import Folder
 
 DELIVERIES: Final = StructType(
     [
-        StructField("run", StringType()),  # one life of a node's process: unique, whatever the node's name
+        StructField("run", StringType()),  # one life of a node's process: unique, also among nodes
         StructField("node", StringType()),
         StructField("group", IntegerType()),
-        # "message"; or "begin", first of all lines of a group in a run, and "jump", where the replica took
-        # over the state of another: both say in `gts` what it has already, so that lines after it continue
-        # from there. Lines of one run and group are complete from there to the last one. "stopped", of no
-        # group: the node could not write any more, as the field `error` says.
+        # "message": a delivery. "begin": the first line of a group in a run. "jump": the replica took over
+        # the state of another. "begin" and "jump" have in `gts` the timestamp up to which the replica has
+        # everything; the lines of the run and group are complete from there to the last one. "stopped", of
+        # no group: the node could not write any more, for the reason in the field `error`.
         StructField("kind", StringType()),
-        StructField("position", LongType()),  # 1, 2, 3, ...: the lines of a run and group, in order
+        StructField("position", LongType()),  # 1, 2, 3, ...: numbers the lines of a run and group
         StructField("gts", LongType()),  # the message's global timestamp: the transaction's revision
-        # The multicast message.
+        # The id of the multicast message.
         StructField("origin", LongType()),
         StructField("number", LongType()),
         StructField("digest", LongType()),
         StructField("destinations", ArrayType(IntegerType())),
-        # The client's request in it, which several messages may carry; null where there is none: bare
+        # The client's request in the message. Several messages may carry one request. Null for bare
         # multicast, housekeeping, and requests without an id.
         StructField("client", LongType()),
         StructField("sequence", LongType()),
@@ -54,14 +54,14 @@ DELIVERIES: Final = StructType(
 READ: Final = StructType(
     [
         StructField("key", StringType()),
-        StructField("revision", LongType()),  # the mod_revision that was seen; 0: no such key
+        StructField("revision", LongType()),  # the mod_revision of the version read; 0: no such key
     ]
 )
 
 WRITE: Final = StructType(
     [
         StructField("key", StringType()),
-        StructField("end", StringType()),  # of a range that was removed: all keys from `key` up to here
+        StructField("end", StringType()),  # of a removed range from `key`: the exclusive upper bound
         StructField("removed", BooleanType()),
     ]
 )
@@ -71,9 +71,9 @@ REQUESTS: Final = StructType(
         StructField("run", StringType()),  # the client process
         StructField("scenario", StringType()),
         StructField("protocol", StringType()),
-        StructField("clients", IntegerType()),  # how many there were at once in this measurement
+        StructField("clients", IntegerType()),  # how many concurrent clients this measurement had
         StructField("start_us", LongType()),  # microseconds since the epoch
-        # When it should have started, if it was late: latency counts from there. Older traces have none.
+        # When it should have started, if it was late: latency counts from there. Older traces lack it.
         StructField("intended_us", LongType()),
         StructField("end_us", LongType()),
         StructField("client", LongType()),  # the request's id; null if it has none (reads)
@@ -81,16 +81,17 @@ REQUESTS: Final = StructType(
         StructField("partitions", ArrayType(IntegerType())),
         StructField("outcome", StringType()),  # "ok"; "failed": not executed; "unknown"
         StructField("error", StringType()),
-        # Of what was executed: its place in the order. `exact`: what it read is as of just before there (a
-        # transaction that wrote) or there (a read at a revision). Else at least that (a read of now).
+        # The position in the order of an executed request. `exact`: it read the state just before that
+        # revision (a transaction that wrote) or at it (a read at a revision). Otherwise it read a state at
+        # least as recent (a strict read).
         StructField("revision", LongType()),
         StructField("exact", BooleanType()),
         StructField("reads", ArrayType(READ)),
-        # Of `ok` what it wrote; of `unknown` what it may have written. Keys are text: see `wbkv.record`.
+        # What an `ok` request wrote, or an `unknown` one may have written. Keys are as in `wbkv.History`.
         StructField("writes", ArrayType(WRITE)),
     ]
 )
-"""One row for each request of a client, when it has ended."""
+"""One row for each request of a client, written when it ends."""
 
 MARKS: Final = StructType(
     [
@@ -101,22 +102,22 @@ MARKS: Final = StructType(
         StructField("scenario", StringType()),
     ]
 )
-"""What happened to the cluster, and when."""
+"""Events in the cluster: crashes, new leaders."""
 
 # Files
 
 _KINDS: Final = {"deliveries": DELIVERIES, "requests": REQUESTS, "marks": MARKS}
 _ALSO: Final = {"deliveries": {"error"}}
-"""Fields that nobody needs."""
+"""Valid fields that are not read."""
 _UNREADABLE: Final = "_unreadable"
 _SAMPLE: Final = 200
-"""So many lines are looked at for fields that nobody knows."""
+"""How many lines are searched for unknown fields."""
 _SHOWN: Final = 1000
-"""So many unreadable lines are looked at."""
+"""How many unreadable lines are examined."""
 
 
 class TraceFiles(NamedTuple):
-    """The files of one kind."""
+    """The trace files of one kind."""
 
     lines: list[str]
     parquet: list[str]
@@ -126,15 +127,15 @@ class TraceFiles(NamedTuple):
 
 
 def find(spark: SparkSession, paths: Iterable[str]) -> dict[str, TraceFiles]:
-    """Which files there are, by kind: those that are named, and those in folders and below them.
+    """Return the trace files, by kind: the named ones, and those in and below the named folders.
 
-    A folder whose name is that of a file, as Spark writes them, is one.
+    A folder with the name of a trace file, as Spark writes them, counts as one file.
     """
     found = {kind: TraceFiles([], []) for kind in _KINDS}
     for path in paths:
         folder = Folder(spark, path)
         if not folder.exists():
-            raise PipelineError(f"{path} is not there")
+            raise PipelineError(f"{path}: no such file or folder")
         for name, _ in folder.files():
             whole = folder.child(name)
             parts = [folder.uri.rstrip("/").rsplit("/", 1)[-1], *name.split("/")]
@@ -149,17 +150,17 @@ def find(spark: SparkSession, paths: Iterable[str]) -> dict[str, TraceFiles]:
 
 
 def read_deliveries(spark: SparkSession, paths: Iterable[str]) -> DataFrame:
-    """The replicas' deliveries."""
+    """Return the deliveries of replicas."""
     return _read_whole(spark, paths, "deliveries")
 
 
 def read_requests(spark: SparkSession, paths: Iterable[str]) -> DataFrame:
-    """The clients' requests."""
+    """Return the requests of clients."""
     return _read_whole(spark, paths, "requests")
 
 
 def read_marks(spark: SparkSession, paths: Iterable[str]) -> DataFrame:
-    """What happened to the cluster."""
+    """Return the marks."""
     return _read_whole(spark, paths, "marks")
 
 
@@ -197,7 +198,10 @@ def _read_lines(spark: SparkSession, files: list[str], kind: str) -> DataFrame:
 
 
 def _any_value(name: str) -> Column:
-    """True, but Spark does not know: it refuses queries that need no column besides the unreadable lines."""
+    """Return a condition that is always true and uses a column.
+
+    Spark rejects queries that use no column besides the unreadable lines, and does not see through this one.
+    """
     return sql.coalesce(sql.col(name).cast("string"), sql.lit("")) != "\0"
 
 
@@ -208,7 +212,7 @@ def _read_parquet(spark: SparkSession, files: list[str], kind: str) -> DataFrame
     for field in _KINDS[kind]:
         if there.get(field.name, field.dataType).simpleString() != field.dataType.simpleString():
             kinds = f"{there[field.name].simpleString()}, not {field.dataType.simpleString()}"
-            raise PipelineError(f"{kind}: the column {field.name} is {kinds}")
+            raise PipelineError(f"{kind}: the column {field.name} has the type {kinds}")
     return rows.select(*(_column(field, there) for field in _KINDS[kind]))
 
 
@@ -219,7 +223,7 @@ def _column(field: StructField, there: Iterable[str]) -> Column:
 
 
 def _refuse_strange_fields(spark: SparkSession, files: list[str], kind: str) -> None:
-    """A misspelt field would be missed silently. The first lines will have it, if any have."""
+    """Raise if the first lines have an unknown field: Spark would ignore a misspelt one silently."""
     some = spark.read.text(files).limit(_SAMPLE)
     names = some.select(sql.explode(sql.json_object_keys("value")).alias("name")).distinct()
     _refuse(kind, [row["name"] for row in names.collect()])
@@ -228,18 +232,18 @@ def _refuse_strange_fields(spark: SparkSession, files: list[str], kind: str) -> 
 def _refuse(kind: str, names: Iterable[str]) -> None:
     strange = sorted(set(names) - set(_KINDS[kind].names) - _ALSO.get(kind, set()))
     if strange:
-        raise PipelineError(f"{kind} have no field {strange[0]!r}")
+        raise PipelineError(f"{kind}: {strange[0]!r} is not a known field ({', '.join(_KINDS[kind].names)})")
 
 
 def torn_lines(spark: SparkSession, files: TraceFiles, kind: str) -> int:
-    """How many files end in a line that was not written to its end, as those of killed processes may.
+    """Return how many files end in an incomplete line, as those of killed processes may.
 
     Raises `PipelineError` if any other line is unreadable.
     """
     if not files.lines:
         return 0
     rows = _read_lines(spark, files.lines, kind).where(sql.col(_UNREADABLE).isNotNull())
-    some = _KINDS[kind].names[0]  # Spark refuses queries for unreadable lines alone
+    some = _KINDS[kind].names[0]  # Spark rejects queries for unreadable lines alone
     bad = rows.select("_metadata.file_path", _UNREADABLE, some).limit(_SHOWN).collect()
     if not bad:
         return 0
@@ -251,7 +255,7 @@ def torn_lines(spark: SparkSession, files: TraceFiles, kind: str) -> int:
     count = 0
     for file, line, _ in bad:
         if (file, line) not in torn:
-            raise PipelineError(f"{file}: cannot read the line {_cut(line)!r}")
+            raise PipelineError(f"{file}: the line {_cut(line)!r} is not a valid line of {kind}")
         torn.remove((file, line))
         count += 1
     return count

@@ -110,7 +110,7 @@ def test_an_export_is_compared_and_imported_again(
     )
     status, result, said = run("import", folder)
     assert (status, result["passed_over"], result["rows"]) == (0, len(noted), 60), said
-    assert f"{len(noted)} of {len(manifest['files'])} files are in already: passed over" in said
+    assert f"{len(noted)} of {len(manifest['files'])} files were written before: skipped" in said
     client.delete("person")
     status, result, _ = run("diff", folder, "@now", "--ignore-revisions")
     assert (status, result["sample"]) == (0, [])
@@ -140,7 +140,7 @@ def test_bad_input_is_one_line(
     refused("no node answers on 127.0.0.1:1", "export", tmp_path / "new", "-e", "127.0.0.1:1")
     refused("an endpoint must be HOST:PORT, not 'x'", "export", tmp_path / "new", "-e", "x")
     refused("full is not an export: it has no manifest.json", "diff", full, "@now")
-    refused("nowhere is not an export: it is not there", "diff", tmp_path / "nowhere", "@now")
+    refused("nowhere is not an export: it does not exist", "diff", tmp_path / "nowhere", "@now")
     refused("no such file or folder", "import", tmp_path / "nowhere")
     with wbkv.testing.running_cluster(1, 1, durability="os") as other, other.connect() as fresh:
         old = fresh.put("x", b"1")  # on the other one, earlier snapshots hold what would be compacted

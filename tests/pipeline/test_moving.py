@@ -101,7 +101,7 @@ def test_other_files_are_checked_before_they_are_written(spark: SparkSession, tm
     assert importing.find(Folder(spark, f"{tmp_path}/csv/1.csv")).names == ("",)
 
     source = importing.find(write("json/x.jsonl", '{"key": "a", "value": "1"}', '{"key": "a", "value": "2"}'))
-    with pytest.raises(PipelineError, match="the key 'a' is there 2 times"):
+    with pytest.raises(PipelineError, match="the key 'a' occurs 2 times"):
         importing.verify(spark, source)
     source = importing.find(write("null/x.json", '{"key": "a", "value": "1"}', '{"value": "2"}'))
     with pytest.raises(PipelineError, match="1 rows have no key"):
@@ -118,7 +118,7 @@ def test_other_files_are_checked_before_they_are_written(spark: SparkSession, tm
         importing.find(write("mixed/x.csv"))
     with pytest.raises(PipelineError, match=r"it has no manifest.json, and no Parquet, CSV or JSON file"):
         importing.find(write("text/x.txt", "x"))
-    with pytest.raises(PipelineError, match="there is no such file or folder"):
+    with pytest.raises(PipelineError, match="no such file or folder"):
         importing.find(Folder(spark, f"{tmp_path}/nowhere"))
     with pytest.raises(PipelineError, match=r"manifest.json is not the manifest of an export, or damaged"):
         importing.find(write("damaged/manifest.json", "{"))

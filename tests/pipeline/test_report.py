@@ -307,15 +307,18 @@ def test_a_report_of_a_real_load(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["{tmp}/absent", "--output", "{tmp}/o"], "{tmp}/absent is not there"),
+        (["{tmp}/absent", "--output", "{tmp}/o"], "{tmp}/absent: no such file or folder"),
         (
             ["{tmp}/empty", "--output", "{tmp}/o"],
             "no traces (deliveries-*, requests-*, marks-*) in {tmp}/empty",
         ),
-        (["{tmp}/marks", "--output", "{tmp}/o"], "there are no requests in these traces"),
-        (["{tmp}/t", "--output", "{tmp}/full"], "has other things in it (mine.txt)"),
-        (["{tmp}/t", "--output", "{tmp}/full/mine.txt"], "that is a file, not a folder"),
-        (["{tmp}/t", "--output", "{tmp}/o", "--bin", "0"], "--bin 0: bins have at least 0.001 s"),
+        (["{tmp}/marks", "--output", "{tmp}/o"], "these traces have no requests"),
+        (["{tmp}/t", "--output", "{tmp}/full"], "has other files in it (mine.txt)"),
+        (["{tmp}/t", "--output", "{tmp}/full/mine.txt"], "is a file, not a folder"),
+        (
+            ["{tmp}/t", "--output", "{tmp}/o", "--bin", "0"],
+            "--bin 0: the width of bins must be at least",
+        ),
         (["{tmp}/t", "--output", "{tmp}/o", "--skip", "60"], "--skip 60 leaves no requests: "),
     ],
 )

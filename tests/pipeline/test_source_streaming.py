@@ -165,7 +165,7 @@ def test_a_checkpoint_of_another_cluster_is_explained(
     with pytest.raises(StreamingQueryException) as raised:
         run(store)
     clusters = client.topology().cluster, store.topology().cluster
-    expected = "the checkpoint is of cluster {}, the endpoints are those of {}: ".format(*clusters)
+    expected = "the checkpoint belongs to cluster {}, the endpoints to {}: ".format(*clusters)
     assert (line_of(raised.value) or "").startswith(expected)
     old = stream(spark, client, revision="7").writeStream.format("noop")
     with pytest.raises(StreamingQueryException) as raised:

@@ -167,9 +167,9 @@ def test_rows_of_one_txn_id_are_one_transaction(
         (
             "x",
             "x" * (2 << 20),
-            "value is longer than the 1048576 bytes that the cluster takes, in row 3 of this task",
+            "value exceeds the cluster's limit of 1048576 bytes (limits.value_bytes), in row 3 of this task",
         ),
-        ("bad/0", "", "key b'bad/0' comes twice in a task"),
+        ("bad/0", "", "key b'bad/0' occurs twice in a task"),
         ("", "", "key is empty, in row 3 of this task"),
     ],
 )
@@ -187,7 +187,7 @@ def test_bad_input_is_explained_in_one_line(
 ) -> None:
     rows = spark.createDataFrame([("bad/0", "b"), (None, "b")], "key string, value string").coalesce(1)
     writer = rows.write.format("wbkv").option("endpoints", endpoints)
-    assert "overwriting would remove all other keys" in complaint(writer.mode("overwrite"))
+    assert "overwrite would remove all other keys" in complaint(writer.mode("overwrite"))
     assert complaint(writer.mode("append")) == "key is null, in row 2 of this task"
     assert client.count("bad/") == 0
     assert "batchRows must be at most 4096" in complaint(writer.option("batchRows", 5000))

@@ -1,5 +1,5 @@
-"""The jobs: thin mains over functions of DataFrames, run by `wbkv pipeline NAME` or by spark-submit.
+"""The jobs: thin main programs over functions of DataFrames, for `wbkv pipeline NAME` and spark-submit.
 
-A job has `help`, `configure(parser)` and `run(arguments, spark)`, whose result is the exit status: 0 fine,
-1 a finding, 2 bad input.
+A job has `help`, `configure(parser)` and `run(arguments, spark)`, which returns the exit status: 0 done, 1 if
+the job has found something, 2 for bad input. To add a job, add a module, and its line in `command.JOBS`.
 """

@@ -17,8 +17,8 @@ from wbkv_pipeline.errors import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-help = command.JOBS["diff"]  # noqa: A001 - what every job has
-BYTES: Final = (bytes, bytearray)  # which of them depends on a setting of Spark's
+help = command.JOBS["diff"]  # noqa: A001 - the interface of jobs
+BYTES: Final = (bytes, bytearray)  # a setting of Spark decides which
 CLUSTER: Final = re.compile(r"([^/@]*)@(now|\d+)")
 EPILOG: Final = """\
 LEFT and RIGHT are each one of
@@ -38,17 +38,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("left", metavar="LEFT", help="what was")
-    add("right", metavar="RIGHT", help="what is")
+    add("left", metavar="LEFT", help="the old state")
+    add("right", metavar="RIGHT", help="the new state")
     command.add_store(parser)
     add("--prefix", default="", metavar="KEY", help="only keys that begin with this")
-    add("--ignore-revisions", action="store_true", help="compare values only, as of a copy")
-    add("--sample", type=int, default=10, metavar="N", help="show so many of the keys that differ (10)")
-    add("--output", metavar="FOLDER", help="write all that differ there, as Parquet; new or empty")
+    add("--ignore-revisions", action="store_true", help="compare values only, as for a copy")
+    add("--sample", type=int, default=10, metavar="N", help="show at most N keys that differ (10)")
+    add("--output", metavar="FOLDER", help="write all differences there, as Parquet; new or empty")
 
 
 def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
-    """Do it."""
+    """Compare, and print the differences. Return the exit status."""
     from wbkv_pipeline import diffing
     from wbkv_pipeline.files import new_folder
     from wbkv_pipeline.progress import step
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
         different = diffing.differences(sides[0][1], sides[1][1], ignore_revisions=arguments.ignore_revisions)
         with step(spark, f"comparing {names[0]} with {names[1]}") as comparing:
             if output is None:
-                held.callback(different.persist().unpersist)  # few rows, asked for twice
+                held.callback(different.persist().unpersist)  # few rows, used twice
             else:
                 different.write.mode("append").parquet(output.uri)
                 different = spark.read.schema(different.schema).parquet(output.uri)
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
 def _side(
     spark: SparkSession, text: str, arguments: argparse.Namespace, held: ExitStack
 ) -> tuple[str, DataFrame]:
-    """What to call it, and its rows."""
+    """Return the name of a side, and its rows."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     from wbkv_pipeline import exporting, stores
@@ -89,7 +89,7 @@ def _side(
     folder = Folder(spark, text)
     content = folder.read(NAME)
     if content is None:
-        what = f"has no {NAME}" if folder.exists() else "is not there"
+        what = f"has no {NAME}" if folder.exists() else "does not exist"
         raise PipelineError(f"{folder} is not an export: it {what}")
     rows = exporting.read(spark, folder, decode(content, folder.child(NAME)))
     if arguments.prefix:

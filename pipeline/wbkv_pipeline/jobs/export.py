@@ -1,4 +1,4 @@
-"""`wbkv pipeline export`: a snapshot of a cluster as Parquet files."""
+"""`wbkv pipeline export`: writes a snapshot of a cluster to Parquet files."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from wbkv_pipeline import command
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-help = command.JOBS["export"]  # noqa: A001 - what every job has
+help = command.JOBS["export"]  # noqa: A001 - the interface of jobs
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = (
-        "The folder gets a manifest.json last: with one, an export is complete. All rows are as of one "
-        "revision. The pipeline's own notes (keys that begin with wbkv.import/ or wbkv.stream/) stay behind."
+        "All rows are of one revision. manifest.json is written last: a folder that has it is complete. The "
+        "pipeline's own records (keys that begin with wbkv.import/ or wbkv.stream/) are left out."
     )
     add = parser.add_argument
-    add("folder", metavar="FOLDER", help="new or empty; any address that Spark can write to")
+    add("folder", metavar="FOLDER", help="new or empty; any URI that Spark can write to")
     command.add_store(parser)
     add("--prefix", default="", metavar="KEY", help="only keys that begin with this")
-    add("--revision", type=int, default=0, metavar="R", help="as of this revision (now's)")
+    add("--revision", type=int, default=0, metavar="R", help="the revision to export (the present one)")
     add("--splits", type=int, default=0, metavar="N", help="about how many tasks (2 for each partition)")
-    add("--rows-per-file", type=int, default=500_000, metavar="N", help="at most so many (500000)")
+    add("--rows-per-file", type=int, default=500_000, metavar="N", help="most rows of a file (500000)")
 
 
 def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
-    """Do it."""
+    """Export, and print what was written. Return the exit status."""
     from wbkv_pipeline import exporting, stores
     from wbkv_pipeline.files import new_folder
     from wbkv_pipeline.manifest import NAME, Manifest

@@ -1,4 +1,4 @@
-"""`wbkv pipeline import`: bulk load."""
+"""`wbkv pipeline import`: writes files into a cluster."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from wbkv_pipeline import command
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-help = command.JOBS["import"]  # noqa: A001 - what every job has
+help = command.JOBS["import"]  # noqa: A001 - the interface of jobs
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = (
-        "Keys that are there already get the new value, all others stay; a null value removes its key. When "
-        "all rows of a file are in, the store notes that (under wbkv.import/), and the same import, run "
-        "again, passes over it."
+        "Existing keys get the new value, other keys stay, and a null value removes its key. When all rows "
+        "of a file are written, the store records it under wbkv.import/: the same import, run again, skips "
+        "the file."
     )
     add = parser.add_argument
     add(
@@ -29,14 +29,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="an export; or files with columns key and value: a folder, or one file",
     )
     command.add_store(parser)
-    add("--format", choices=("parquet", "csv", "json"), help="of the files (by their names)")
-    add("--job", metavar="NAME", help="under which the store notes what is in (made of what the files are)")
-    add("--no-verify", action="store_true", help="do not check files and keys before the first is written")
-    add("--dry-run", action="store_true", help="only check, and say what would be done")
+    add("--format", choices=("parquet", "csv", "json"), help="the format of the files (by their names)")
+    add("--job", metavar="NAME", help="the name of its record in the store (a hash of the list of files)")
+    add("--no-verify", action="store_true", help="do not check files and keys before the first write")
+    add("--dry-run", action="store_true", help="only check, and print what would be done")
 
 
 def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
-    """Do it."""
+    """Import, and print what was written. Return the exit status."""
     import wbkv
 
     from wbkv_pipeline import importing, stores
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
                 rows = checking.rows = importing.verify(spark, source)
         done = importing.done_before(client, source.job) & set(source.names)
         if done:
-            say(f"{len(done)} of {len(source.names)} files are in already: passed over")
+            say(f"{len(done)} of {len(source.names)} files were written before: skipped")
         size = 4 * spark.sparkContext.defaultParallelism
         count = len(done)
         for names in () if arguments.dry_run else importing.waves(source.names, done, size):
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
         sys.stdout.write(json.dumps(result) + "\n")
     else:
         verb = "would import" if arguments.dry_run else "imported"
-        over = f", passed over {len(done)} that were in" if done else ""
+        over = f", skipped {len(done)} that were written before" if done else ""
         all_rows = "" if rows is None else f" ({rows:,} rows in all)"
         sys.stdout.write(f"{verb} {result['files']} files{over}, into cluster {cluster}{all_rows}\n")
     return 0

@@ -1,4 +1,4 @@
-"""`wbkv pipeline report`: what load tests and benchmarks measured, as tables, plots and a page."""
+"""`wbkv pipeline report`: writes tables, plots and a page of what load tests and benchmarks measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wbkv_pipeline.traces import read_marks, read_requests
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-help = command.JOBS["report"]  # noqa: A001 - a job's help is called so
+help = command.JOBS["report"]  # noqa: A001 - the interface of jobs
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=usual.bin_s,
         metavar="SECONDS",
-        help=f"width of bins of time ({usual.bin_s:g})",
+        help=f"width of time bins ({usual.bin_s:g})",
     )
     add(
         "--skip",
@@ -38,12 +38,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="warm-up to cut off each measurement (0)",
     )
-    add("--title", default=usual.title, metavar="TEXT", help=f"of the page ({usual.title})")
+    add("--title", default=usual.title, metavar="TEXT", help=f"title of the page ({usual.title})")
     add("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
-    """Do it."""
+    """Write the report, and print its summary. Return the exit status."""
     options = reporting.ReportOptions(bin_s=arguments.bin, skip_s=arguments.skip, title=arguments.title)
     writing.check(spark, arguments.output)
     requests = read_requests(spark, arguments.traces)

@@ -1,4 +1,4 @@
-"""`wbkv pipeline verify`: check from traces that everything was delivered, and read, in one order."""
+"""`wbkv pipeline verify`: checks from traces that everything was delivered, and read, in one order."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from wbkv_pipeline.verifying import Verdict
 
-help = command.JOBS["verify"]  # noqa: A001 - what every job has
+help = command.JOBS["verify"]  # noqa: A001 - the interface of jobs
 EPILOG: Final = """\
 TRACES are folders or files: deliveries-* of nodes (wbkv up --trace) and requests-* of clients (wbkv.Trace),
-as JSON lines (.jsonl, .jsonl.gz) or Parquet. With one of the two, only some checks can be made.
+as JSON lines (.jsonl, .jsonl.gz) or Parquet. With only one of the two kinds, some checks are left out.
 
 exit status:
   0    all checks passed
@@ -37,18 +37,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--untraced-clients",
         choices=("refuse", "allow"),
         default="refuse",
-        help="whether clients may have written no trace, or been killed before they wrote all of it (refuse)",
+        help="whether some clients wrote no trace, or were killed before they wrote all of it (refuse)",
     )
     add(
         "--clock-skew",
         type=_seconds,
         default=0.1,
         metavar="SECONDS",
-        help="by how much the clocks of client processes differ at most (0.1)",
+        help="largest difference between the clocks of client processes (0.1)",
     )
-    add("--sample", type=int, default=10, metavar="N", help="show so many violations of each check (10)")
+    add("--sample", type=int, default=10, metavar="N", help="show at most N violations of each check (10)")
     add("--output", metavar="FOLDER", help="write all violations there, as Parquet; new or empty")
-    add("--json", action="store_true", help="for programs")
+    add("--json", action="store_true", help="print one JSON object")
 
 
 def _seconds(text: str) -> float:
@@ -57,12 +57,12 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds below a day")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to less than a day")
     return value
 
 
 def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
-    """Do it."""
+    """Check, and print the verdict. Return the exit status."""
     from pyspark.sql.observation import Observation
 
     from wbkv_pipeline import traces, verifying
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
     files = traces.find(spark, arguments.traces)
     given = {kind: files[kind] for kind in ("deliveries", "requests") if files[kind]}
     if not given:
-        raise PipelineError("no deliveries-* and no requests-* in these traces: there is nothing to check")
+        raise PipelineError("nothing to check: these traces have no files deliveries-* or requests-*")
     unreadable = {kind: Observation() for kind in given}
     rows = {kind: traces.read(spark, given[kind], kind, unreadable[kind]) for kind in given}
     rules = verifying.Rules(
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace, spark: SparkSession) -> int:
 
 
 def _sample(verdict: Verdict, count: int) -> list[dict[str, Any]]:
-    """The first findings of each check that has some."""
+    """Return the first findings of each check."""
     from pyspark.sql import functions as sql
 
     found: list[dict[str, Any]] = []
@@ -146,7 +146,7 @@ def _print(verdict: Verdict, sample: list[dict[str, Any]]) -> None:
                 out.write(f"    {name:18} {value}\n")
     total = sum(verdict.violations.values())
     if total > len(sample) and sample:
-        out.write(f"\n... and {total - len(sample):,} more: --output has all\n")
+        out.write(f"\n... and {total - len(sample):,} more: --output writes all\n")
     out.write("\nall checks passed\n" if verdict.fine else f"\n{total:,} violations\n")
 
 

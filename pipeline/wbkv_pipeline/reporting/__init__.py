@@ -1,8 +1,7 @@
-"""Reports from traces of load tests and benchmarks: tables, plots, and a page.
+"""Reports on traces of load tests and benchmarks: tables, plots, and a page.
 
-`measurements` says what belongs together, `tables` and `recovery` have the figures and their definitions, as
-functions over DataFrames; `report` computes all of them, `plots` and `page` show them, `writing` makes files
-of them.
+`measurements` groups requests, `tables` and `recovery` define the figures as functions of DataFrames,
+`report` computes them, `plots` and `page` show them, `writing` writes the files.
 """
 
 from wbkv_pipeline.reporting.report import Report, ReportOptions, ReportTable, measure

@@ -1,4 +1,4 @@
-"""The gist of a report for a terminal."""
+"""The summary of a report for a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COLUMNS = ("requests/s", "mean ms", "p50", "p99", "p99.9", "not ok")
 
 
 def lines(report: Report, page: str) -> Iterator[str]:
-    """A table of measurements, recoveries, warnings, and where the page is."""
+    """Yield a table of measurements, the recoveries, the warnings, and the page's URI."""
     rows = [_cells(row) for row in report.rows("scenarios")]
     yield from _table([("", *_COLUMNS), *rows])
     for row in report.rows("recovery"):

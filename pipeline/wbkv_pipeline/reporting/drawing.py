@@ -1,4 +1,4 @@
-"""Which plots a report has."""
+"""Draws the plots of a report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wbkv_pipeline.reporting.report import Report
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot in both forms."""
+    """A plot as SVG and as PNG."""
 
     title: str
     svg: str
@@ -23,7 +23,7 @@ class Plot:
 
 
 def draw(report: Report) -> dict[str, Plot]:
-    """All plots that there is something for, by the names of their files."""
+    """Return all plots that have data, by file name."""
     drawn: dict[str, Plot] = {}
     with style.styled():
         for name, title, figure in _figures(report):
@@ -55,7 +55,7 @@ def _figures(report: Report) -> Iterator[tuple[str, str, Figure | None]]:
 
 
 def _marks_of(report: Report, scenario: str) -> list[dict[str, Any]]:
-    """Marks as seconds from the begin; none where several measurements are drawn over each other."""
+    """Return marks with their seconds since the start; none if a plot has several measurements."""
     times = [row for row in report.rows("stretches") if row["scenario"] == scenario]
     if len(times) != 1:
         return []
@@ -65,7 +65,7 @@ def _marks_of(report: Report, scenario: str) -> list[dict[str, Any]]:
 
 
 def _file_names(scenarios: list[str]) -> dict[str, str]:
-    """Names that any file system takes; a number keeps apart what would be the same."""
+    """Return a portable file name for each scenario. A number distinguishes equal names."""
     names: dict[str, str] = {}
     for scenario in scenarios:
         plain = re.sub(r"[^a-z0-9]+", "-", scenario.lower()).strip("-")[:60] or "unnamed"

@@ -1,11 +1,10 @@
-"""The requests of a trace as something to measure: what belongs together, and from when to when it lasted.
+"""Groups the requests of a trace into measurements, and finds how long each lasted.
 
 A *measurement* is all requests of one scenario, protocol and number of clients. Clients record only requests,
-so how long a measurement lasted is seen from them. A *stretch* is a time in which it was under way: it begins
-where its first request starts, ends where the last one ends, and another one begins only after a silence of
-ten seconds without any request in flight. Requests that wait for a crashed node are in flight, so an outage
-is never cut out. Measurements that were repeated have several stretches, and the time between them does not
-count.
+so the duration of a measurement follows from these. A *stretch* is a time in which it ran. It begins
+with the start of its first request and ends with the end of its last one. A new stretch begins only after ten
+seconds without any request in flight. Requests that wait for a crashed node are in flight, so an outage is
+never cut out. A repeated measurement has several stretches, and the time between them does not count.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 MEASUREMENT: Final = ("scenario", "protocol", "clients")
 PANEL: Final = (*MEASUREMENT, "destinations")
-"""A measurement, apart for each number of destination partitions: a point of a latency-throughput curve."""
+"""A measurement with one number of destination partitions: a point of a latency-throughput curve."""
 SILENCE_US: Final = 10_000_000
 _SECOND_US: Final = 1_000_000
 _ERROR_LENGTH: Final = 200
 
 
 def asked(requests: DataFrame) -> DataFrame:
-    """What a report needs of requests. What is not known is "" or 0, so that it groups and joins as a value.
+    """Return the columns that a report needs. Unknown values are "" or 0, so that they group and join.
 
-    A request that was late starts where it was intended to: whoever waits for a slow store waits, too, for
-    the requests that it did not send meanwhile. `destinations` is the number of partitions. An error's text
-    is cut to its first 200 characters.
+    A late request starts at its intended start: a client that waits for a slow store also waits for the
+    requests that it could not send meanwhile. `destinations` is the number of partitions. Errors are cut to
+    200 characters.
     """
     start_us = F.when(F.col("start_us").isNotNull(), F.least("start_us", "intended_us"))
     return requests.select(
@@ -48,8 +47,8 @@ def asked(requests: DataFrame) -> DataFrame:
 
 
 def overview(requests: DataFrame) -> DataFrame:
-    """One row about all that was `asked`: how many requests and runs, from when to when, and how many have no
-    place in time: without a start or an end (`untimed`), or with an end before the start (`backwards`).
+    """Return one row about all requests `asked`: their number, runs and times, and how many have no valid
+    times: no start or end (`untimed`), or an end before the start (`backwards`).
     """
     return requests.agg(
         F.count("*").alias("requests"),
@@ -63,15 +62,15 @@ def overview(requests: DataFrame) -> DataFrame:
 
 
 def timed(requests: DataFrame) -> DataFrame:
-    """Those of the requests `asked` that have a place in time. Only they are measured."""
+    """Return the requests `asked` that have valid times. Only they are measured."""
     return requests.where(F.col("latency_us") >= 0)
 
 
 def stretches(requests: DataFrame) -> DataFrame:
-    """When each measurement was under way, for each number of destinations: `begin_us` to `end_us`.
+    """Return the stretches of each measurement and number of destinations: `begin_us` to `end_us`.
 
-    Requests are first summed up by the second in which they start, so that ordering what is left in time is
-    ordering of seconds, however many requests there are.
+    Requests are first aggregated by the second in which they start, so that only seconds are sorted, however
+    many requests there are.
     """
     second = F.floor(F.col("start_us") / _SECOND_US).alias("second")
     seconds = requests.groupBy(*PANEL, second).agg(
@@ -81,7 +80,7 @@ def stretches(requests: DataFrame) -> DataFrame:
 
 
 def merged(finer: DataFrame, keys: Sequence[str] = MEASUREMENT) -> DataFrame:
-    """Stretches by fewer keys: where finer ones touch or overlap they are one."""
+    """Merge stretches by fewer keys: those that touch or overlap become one."""
     return _joined(finer, keys, 0)
 
 
@@ -99,7 +98,7 @@ def _joined(times: DataFrame, keys: Sequence[str], gap_us: int) -> DataFrame:
 
 
 def in_stretches(requests: DataFrame, times: DataFrame, keys: Sequence[str] = MEASUREMENT) -> DataFrame:
-    """Requests, each with its stretch, and its start and end counted from where that begins."""
+    """Add to each request its stretch, and its start and end relative to the stretch's begin."""
     near = F.broadcast(times.select(*keys, "stretch", "begin_us", F.col("end_us").alias("stretch_end_us")))
     inside = F.col("start_us").between(F.col("begin_us"), F.col("stretch_end_us"))
     return (
@@ -111,5 +110,5 @@ def in_stretches(requests: DataFrame, times: DataFrame, keys: Sequence[str] = ME
 
 
 def is_ok() -> Column:
-    """Whether a request succeeded."""
+    """Return the condition that a request succeeded."""
     return F.col("outcome") == "ok"

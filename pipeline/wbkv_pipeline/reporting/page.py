@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: plots are inside, no scripts, light and dark."""
+"""The report as one self-contained HTML page: inline plots, no scripts, light and dark."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from wbkv_pipeline.reporting.warnings import moment
 Column = tuple[str, Callable[[Row], str]]
 
 MOST_ROWS: Final = 200
-"""Of a table on the page; the rest is in Parquet."""
+"""Most rows of a table on the page; Parquet has all."""
 FOLDED: Final = 40
-"""Tables with more rows than this are shown when asked for."""
+"""Tables with more rows than this are collapsed."""
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1a1c1e; --soft: #5c6370; --ground: #ffffff;
@@ -45,26 +45,26 @@ dt { font-weight: 600; } dd { margin: 0 0 .5rem 1rem; max-width: 46rem; }
 _DEFINITIONS: Final = (
     (
         "Throughput",
-        "requests per second that succeeded, counted where they end, since only then are they done.",
+        "successful requests per second, counted where they end, since only then are they done.",
     ),
     (
         "Latency",
-        "from a request's start (of the intended start, if the client was late) to its end, of requests that "
-        "succeeded, counted where they start: what a client meets that asks at that moment. Counted at the "
-        "end, an outage would show no latency while it lasts.",
+        "from a request's start (the intended start, if the client was late) to its end, of successful "
+        "requests, counted where they start: what a client experiences that asks at that moment. Counted at "
+        "the end, an outage would show no latency while it lasts.",
     ),
     (
         "Seconds",
         "from the start of the first request of a measurement to the end of the last one, without the "
-        "warm-up. After ten seconds without any request in flight a new stretch begins; the time between "
-        "does not count.",
+        "warm-up. After ten seconds without any request in flight, a new stretch begins; the time between "
+        "stretches does not count.",
     ),
     ("Measurement", "all requests of one scenario, protocol and number of clients."),
 )
 
 
 def page(report: Report, plots: Mapping[str, Plot]) -> str:
-    """All of it."""
+    """Return the HTML of a report."""
     title = escape(report.options.title)
     return "\n".join(
         [
@@ -179,15 +179,15 @@ def _recovery(report: Report, plots: Mapping[str, Plot]) -> Iterator[str]:
     yield "<h2>Recovery</h2>"
     if not report.crashes:
         why = (
-            "no crash is marked while requests were under way" if report.marks else "the traces have no marks"
+            "no mark of a crash while requests were in flight" if report.marks else "the traces have no marks"
         )
         yield f"<p>No recovery time-line: {why}.</p>"
         return
     yield (
         '<p class="soft">As in the paper\'s last figure. Red: from the crash until new leaders are '
-        "established. The affected group: requests with a partition that lost its leader; other groups: "
-        "requests without. 90%: the first bin with nine tenths of the throughput before the crash, "
-        f"if the mean of it and the next two has as much. At most {MOST_CRASHES} crashes are shown.</p>"
+        "established. Affected group: requests to a partition that lost its leader; other groups: all other "
+        "requests. 90%: the first bin with 90% of the throughput before the crash, if the mean of it and the "
+        f"next two bins reaches that, too. At most {MOST_CRASHES} crashes are shown.</p>"
     )
     for crash in report.crashes:
         what = [f"node {node}" for node in crash.nodes] + [f"group {group}" for group in crash.groups]
@@ -231,7 +231,7 @@ _SERIES: Final = {"affected": "affected group", "others": "other groups", "clien
 
 
 def _table(rows: Sequence[Row], *columns: Column) -> Iterator[str]:
-    """Columns named like text stand left, figures right."""
+    """Yield a table: text is aligned left, figures right."""
     left = ("scenario", "protocol", "against", "outcome", "error", "")
     marks = [' class="text"' if title in left else "" for title, _ in columns]
     folded = len(rows) > FOLDED
@@ -259,7 +259,7 @@ def _plot(plots: Mapping[str, Plot], which: str, caption: str = "") -> Iterator[
 
 
 def inline(svg: str, prefix: str) -> str:
-    """A plot as part of a page: with ids that no other plot has, in the page's own ink."""
+    """Return a plot as part of a page: with unique ids, in the page's colour of text."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', body)
     body = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", body)
@@ -290,7 +290,7 @@ def _spread(column: str) -> Callable[[Row], str]:
 
 
 def figure(value: float | None) -> str:
-    """Three digits, or all of those before the point."""
+    """Format a figure with three digits, or all digits before the point."""
     if value is None:
         return "-"
     if abs(value) >= 100:
@@ -307,7 +307,7 @@ def _in_brackets(parts: Sequence[str]) -> str:
 
 
 def _reference(rows: Sequence[Row]) -> str:
-    """The protocol that others are compared with: the paper's, if it is there."""
+    """Return the protocol that others are compared with: the paper's, if it is among them."""
     names = sorted({row["protocol"] for row in rows})
     return "whitebox" if "whitebox" in names or not names else str(names[0])
 

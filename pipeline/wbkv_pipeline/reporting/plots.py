@@ -1,4 +1,4 @@
-"""The plots of a report, each from rows of its tables."""
+"""The plots of a report, each a function of rows of its tables."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from wbkv_pipeline.reporting.style import (
 )
 
 Measurement = tuple[str, int]
-"""Of one scenario: protocol and number of clients."""
+"""Protocol and number of clients of a measurement, within one scenario."""
 
 LINES: Final = 8
-"""The most lines of one plot over time; measurements with more requests go first."""
+"""Most lines of one plot over time: measurements with the most requests are drawn."""
 MOST_ROWS: Final = 30
-"""The most measurements in the plot of percentiles."""
+"""Most measurements in the plot of percentiles."""
 _DOTS: Final = (
     ("p50_ms", "p50", "o"),
     ("p90_ms", "p90", "s"),
@@ -38,7 +38,7 @@ _DOTS: Final = (
 _FEWEST_BINS: Final = 5
 _EVENT: Final = "#CC3311"
 _NAME_WIDTH: Final = 0.12
-"""Of a plot: the space that the name of an event needs."""
+"""Space for the name of an event, as a share of the plot."""
 _MOST_NAMES: Final = 8
 _WARM_UP: Final = "#8a8f98"
 _SERIES: Final = (
@@ -49,7 +49,7 @@ _SERIES: Final = (
 
 
 def percentiles(summary: Sequence[Row]) -> Figure | None:
-    """Latency percentiles of each measurement, on one logarithmic scale."""
+    """Draw latency percentiles of each measurement, on one logarithmic scale."""
     rows = [row for row in summary if row["samples"]][:MOST_ROWS]
     if not rows:
         return None
@@ -76,9 +76,9 @@ def percentiles(summary: Sequence[Row]) -> Figure | None:
 def over_time(
     scenario: str, bins: Sequence[Row], bin_s: float, skip_s: float, marks: Sequence[Row]
 ) -> Figure | None:
-    """Throughput and latency of the measurements of a scenario, each counted from its own begin.
+    """Draw throughput and latency of a scenario's measurements, each from its own start.
 
-    `marks` have `at_s`, counted likewise, and a `name`.
+    `marks` have a `name`, and `at_s` since the start.
     """
     lines = _chosen(bins, bin_s)
     if not lines:
@@ -112,8 +112,9 @@ def over_time(
 
 
 def _chosen(bins: Sequence[Row], bin_s: float) -> dict[Measurement, list[Row]]:
-    """The whole bins of each measurement that is drawn, of its longest stretch, if they are enough to see
-    something. Of too many measurements, those with the most requests.
+    """Return the full bins of the longest stretch of each measurement to draw.
+
+    Measurements with few bins are left out, and so are those with the fewest requests beyond `LINES`.
     """
     stretches: dict[tuple[str, int, int], list[Row]] = {}
     for row in bins:
@@ -129,7 +130,7 @@ def _chosen(bins: Sequence[Row], bin_s: float) -> dict[Measurement, list[Row]]:
 
 
 def _looks(keys: Sequence[Measurement]) -> dict[Measurement, dict[str, Any]]:
-    """A colour for each protocol, dashes for numbers of clients; of one protocol, a colour for each line."""
+    """Return a colour for each protocol and dashes by clients; with one protocol, a colour for each line."""
     protocols = {protocol for protocol, _ in keys}
     if len(protocols) == 1:
         return {key: {"color": PALETTE[index % len(PALETTE)]} for index, key in enumerate(keys)}
@@ -140,10 +141,10 @@ def _looks(keys: Sequence[Measurement]) -> dict[Measurement, dict[str, Any]]:
 
 
 def curves(scenario: str, points: Sequence[Row]) -> Figure | None:
-    """The paper's Figures 4 and 5: mean latency against throughput as the number of clients grows.
+    """Draw the paper's Figures 4 and 5: mean latency against throughput as the number of clients grows.
 
-    A panel for each number of destinations, a line for each protocol, whose points follow the number of
-    clients; a thin line through a point reaches from the 10th to the 90th percentile.
+    There is a panel for each number of destinations, and a line for each protocol through points of growing
+    numbers of clients. A thin line at a point reaches from the 10th to the 90th percentile.
     """
     points = [row for row in points if row["samples"] and row["throughput"] and row["clients"]]
     panels = sorted({row["destinations"] for row in points})
@@ -214,7 +215,7 @@ def _panel(axes: Axes, rows: Sequence[Row], styles: Mapping[str, tuple[str, str]
 
 
 def timeline(crash: Crash, bins: Sequence[Row], figures: Sequence[Row], bin_s: float) -> Figure | None:
-    """The paper's last figure: what a crash did to the affected group, to the others, and to all clients."""
+    """Draw the paper's last figure: the effect of a crash on the affected group, the others, all clients."""
     bins = [row for row in bins if row["crash"] == crash.number]
     if not bins:
         return None
@@ -228,7 +229,7 @@ def timeline(crash: Crash, bins: Sequence[Row], figures: Sequence[Row], bin_s: f
             continue
         middle = [row["at_s"] + bin_s / 2 for row in rows]
         above.plot(middle, [row["throughput"] for row in rows], color=colour, linestyle=dashes, label=name)
-        # A bin between two without requests has no line to it, so each has a dot.
+        # A bin between two empty ones has no line to it, so each bin has a dot.
         latency = [_or_nan(row["mean_ms"]) for row in rows]
         below.plot(middle, latency, color=colour, linestyle=dashes, marker=".", markersize=3)
     for axes in (above, below):
@@ -252,7 +253,7 @@ def timeline(crash: Crash, bins: Sequence[Row], figures: Sequence[Row], bin_s: f
 
 
 def _interesting(crash: Crash, figures: Sequence[Row]) -> float:
-    """Until when to draw: some seconds after everything is over."""
+    """Return the end of the time axis: some seconds after the recovery."""
     mine = [row for row in figures if row["crash"] == crash.number]
     over: list[float | None] = [crash.leader_s, *(row["recovered_s"] for row in mine)]
     known = [each for each in over if each is not None]
@@ -260,7 +261,7 @@ def _interesting(crash: Crash, figures: Sequence[Row]) -> float:
 
 
 def _mark(above: Axes, below: Axes | None, marks: Sequence[Row]) -> None:
-    """Lines where something happened, named above the plot; names that would touch stand together."""
+    """Draw lines at events, with names above the plot. Names that would overlap are joined."""
     for mark in marks:
         for axes in (above, below):
             if axes is not None:

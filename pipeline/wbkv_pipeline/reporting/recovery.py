@@ -1,13 +1,13 @@
-"""What a crash does to clients, as in the paper's last figure: latency and throughput around it, in bins.
+"""Recovery from crashes, as in the paper's last figure: latency and throughput around a crash, in bins.
 
-A crash is told by marks named "crash"; those within a second of each other are one, since what they do cannot
-be told apart. The groups that lost their leader are those of these marks or, if they name none, of the
-"leader" marks up to the next crash. All requests around the crash count, whatever their scenario, in three
+Marks named "crash" record crashes. Marks within a second of each other are one crash, since their effects
+cannot be separated. The groups that lost their leader are those of these marks or, if these have none, those
+of the "leader" marks up to the next crash. All requests around the crash count, of any scenario, in three
 series:
 
 - "clients": all requests;
-- "affected": those with a partition that lost its leader;
-- "others": those without.
+- "affected": requests to a partition that lost its leader;
+- "others": all other requests.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from wbkv_pipeline.reporting.tables import latencies, unpacked
 Row = Mapping[str, Any]
 
 ENOUGH: Final = 0.9
-"""Of the throughput before the crash: as much means recovered."""
+"""The share of the throughput before the crash that counts as recovered."""
 STEADY_BINS: Final = 3
-"""Throughput is judged by the mean of so many bins, so that one lucky or unlucky bin decides nothing."""
+"""Throughput is judged by the mean of this many bins, so that a single outlier does not decide."""
 _BEFORE_US: Final = 10_000_000
 _AFTER_US: Final = 60_000_000
 _ONE_CRASH_US: Final = 1_000_000
@@ -60,29 +60,29 @@ _CRASHES = "crash int, at_us bigint, groups array<int>, bins_before bigint, bins
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A crash, and the time around it that is looked at."""
+    """A crash, and the time around it that is measured."""
 
     number: int
     """1, 2, 3, ... in the order of time."""
     at_us: int
     leader_us: int | None
-    """When all affected groups had a new leader; none if no mark says so."""
+    """When all affected groups had a new leader; None without marks."""
     nodes: tuple[str, ...]
     groups: tuple[int, ...]
-    """Which lost their leader; empty if that is not known."""
+    """The groups that lost their leader; empty if unknown."""
     from_us: int
-    """Ten seconds before, but after warm-up, and after an earlier crash."""
+    """Ten seconds before the crash, but after the warm-up and an earlier crash."""
     to_us: int
-    """A minute later, or where the requests end."""
+    """A minute after the crash, or the end of the requests."""
 
     @property
     def leader_s(self) -> float | None:
-        """How long it took until there were leaders again."""
+        """Seconds from the crash to the last new leader."""
         return None if self.leader_us is None else (self.leader_us - self.at_us) / 1e6
 
 
 def crashes(marks: Sequence[Row], times: Sequence[Row], skip_us: int = 0) -> list[Crash]:
-    """The crashes while requests were under way, from marks and stretches."""
+    """Return the crashes during stretches."""
     found: list[Crash] = []
     gathered = list(_gathered(marks))
     for these, following in pairwise([*gathered, ()]):
@@ -108,7 +108,7 @@ def crashes(marks: Sequence[Row], times: Sequence[Row], skip_us: int = 0) -> lis
 
 
 def covered(times: Sequence[Row]) -> Iterator[tuple[int, int]]:
-    """The time that stretches cover together, in pieces."""
+    """Yield the intervals that stretches cover together."""
     piece: tuple[int, int] | None = None
     for begin, end in sorted((each["begin_us"], each["end_us"]) for each in times):
         if piece is not None and begin <= piece[1]:
@@ -122,7 +122,7 @@ def covered(times: Sequence[Row]) -> Iterator[tuple[int, int]]:
 
 
 def _gathered(marks: Sequence[Row]) -> Iterator[list[Row]]:
-    """Crash marks, those of one crash together."""
+    """Yield the marks of each crash."""
     together: list[Row] = []
     for mark in sorted((mark for mark in marks if mark["name"] == "crash"), key=lambda mark: mark["at_us"]):
         if together and mark["at_us"] - together[0]["at_us"] > _ONE_CRASH_US:
@@ -134,7 +134,7 @@ def _gathered(marks: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def _new_leaders(crash: Sequence[Row], marks: Sequence[Row]) -> tuple[tuple[int, ...], int | None]:
-    """The groups that lost their leader, and when the last of them had a new one."""
+    """Return the groups that lost their leader, and when the last of them had a new one."""
     first: dict[int | None, int] = {}
     for mark in sorted((mark for mark in marks if mark["name"] == "leader"), key=lambda mark: mark["at_us"]):
         first.setdefault(mark["group"], mark["at_us"])
@@ -148,10 +148,10 @@ def _new_leaders(crash: Sequence[Row], marks: Sequence[Row]) -> tuple[tuple[int,
 
 
 def timeline(requests: DataFrame, found: Sequence[Crash], bin_us: int, *, exact: bool = True) -> DataFrame:
-    """One row for each crash, series and bin, empty bins included, from requests that are `timed`.
+    """Return one row for each crash, series and bin, empty bins included, from requests that are `timed`.
 
-    Bin 0 begins at the crash, and `at_s` counts from there; only whole bins are there. The other columns are
-    those of `wbkv_pipeline.reporting.tables.over_time`, defined alike.
+    Bin 0 begins at the crash, and `at_s` counts from there. There are full bins only. The other columns are
+    defined as in `wbkv_pipeline.reporting.tables.over_time`.
     """
     keys = ("crash", "series", "bin")
     known = _as_table(requests.sparkSession, found, bin_us)
@@ -207,15 +207,15 @@ def _as_table(spark: SparkSession, found: Sequence[Crash], bin_us: int) -> DataF
 
 
 def figures(found: Sequence[Crash], bins: Sequence[Row]) -> list[dict[str, Any]]:
-    """What is to be seen in a `timeline`, for each crash and series.
+    """Return the figures of a `timeline`, for each crash and series.
 
     `before`: mean throughput of the bins before the crash. `usual_ms`: median of the median latencies of
-    these bins; a mean would have the requests in it that start before the crash and meet it.
-    `lowest`: smallest throughput of a bin after it. `leader_s`: from the crash until there were new leaders.
-    `recovered_s`: from the crash to the begin of the first bin that has 90% of the throughput before, as has
-    the mean of it and the next two bins; 0 if no three bins after the crash had less, null if it never came.
-    `cleared_s`: the part of that after the new leaders. `unsteady`: whether more than a twentieth of such
-    means were below 90% even before the crash, so that `recovered_s` may be chance.
+    these bins; a mean would include the requests that start before the crash and are delayed by it.
+    `lowest`: smallest throughput of a bin after the crash. `leader_s`: from the crash to the new leaders.
+    `recovered_s`: from the crash to the first bin that has 90% of `before`, if the mean of it and the
+    next two bins has 90%, too; 0 if no three bins after the crash had less, null if it never recovered.
+    `cleared_s`: the part of `recovered_s` after the new leaders. `unsteady`: whether more than a twentieth of
+    such means were below 90% even before the crash, so that `recovered_s` may be chance.
     """
     rows = []
     for crash in found:
@@ -259,7 +259,7 @@ def _recovered(after: Sequence[Row], enough: float) -> float | None:
 
 
 def _means(bins: Sequence[Row]) -> list[float]:
-    """Of the throughput of each bin with those after it."""
+    """Return the mean throughput of each bin and the next ones, `STEADY_BINS` together."""
     amounts = [row["throughput"] for row in bins]
     return [
         sum(amounts[index : index + STEADY_BINS]) / STEADY_BINS

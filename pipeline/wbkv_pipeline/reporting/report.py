@@ -1,4 +1,4 @@
-"""From traces to a report: the tables, computed by Spark, and what else the page says of them.
+"""Computes a report from traces: Spark computes the tables.
 
 Only tables leave Spark, and each has a bounded number of rows, however many requests there are.
 """
@@ -22,21 +22,21 @@ from wbkv_pipeline.reporting import measurements, recovery, tables, warnings
 from wbkv_pipeline.reporting.measurements import MEASUREMENT, PANEL
 
 MOST_MEASUREMENTS: Final = 1_000
-"""With different numbers of destinations and repetitions counted apart."""
+"""Each number of destinations and each repetition counts."""
 MOST_BINS: Final = 1_000
-"""Of a stretch, or around a crash: bins are made wider until there are no more."""
+"""Of a stretch, or around a crash. Bins become wider to stay within this."""
 MOST_BINS_IN_ALL: Final = 50_000
 MOST_MARKS: Final = 1_000
 MOST_CRASHES: Final = 20
 EXACT_REQUESTS: Final = 20_000_000
-"""Up to so many requests percentiles are exact."""
+"""With more requests, percentiles are approximate."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """What a person may choose."""
+    """The user's choices for a report."""
 
     bin_s: float = 0.3
     skip_s: float = 0.0
@@ -44,30 +44,30 @@ class ReportOptions:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.bin_s) and self.bin_s >= 0.001):
-            raise PipelineError(f"--bin {self.bin_s:g}: bins have at least 0.001 s")
+            raise PipelineError(f"--bin {self.bin_s:g}: the width of bins must be at least 0.001 s")
         if not (math.isfinite(self.skip_s) and self.skip_s >= 0):
-            raise PipelineError(f"--skip {self.skip_s:g}: a warm-up has 0 s or more")
+            raise PipelineError(f"--skip {self.skip_s:g}: the warm-up must be 0 s or more")
 
     @property
     def skip_us(self) -> int:
-        """The warm-up that is cut off."""
+        """The length of the warm-up, which is cut off."""
         return round(self.skip_s * 1e6)
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A table that was small enough to fetch."""
+    """A table of bounded size, fetched from Spark."""
 
     schema: StructType
     rows: list[Row]
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Back in Spark."""
+        """Return the table as a DataFrame."""
         values = [[row[name] for name in self.schema.names] for row in self.rows]
         return spark.createDataFrame(values, self.schema)
 
     def parquet(self) -> bytes:
-        """As a file."""
+        """Return the content of a Parquet file."""
         out = pyarrow.BufferOutputStream()
         pq.write_table(pyarrow.Table.from_pylist(self.rows, schema=to_arrow_schema(self.schema)), out)
         return bytes(out.getvalue().to_pybytes())
@@ -75,7 +75,7 @@ class ReportTable:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that the page says."""
+    """The content of a report."""
 
     options: ReportOptions
     overview: Row
@@ -88,14 +88,14 @@ class Report:
     warnings: Sequence[str]
 
     def rows(self, name: str) -> list[Row]:
-        """Of a table."""
+        """Return the rows of a table."""
         return self.tables[name].rows
 
 
 def measure(requests: DataFrame, marks: DataFrame, options: ReportOptions | None = None) -> Report:
-    """Compute all tables, of requests and marks as `wbkv_pipeline.traces` describes them.
+    """Compute all tables from requests and marks, as `wbkv_pipeline.traces` reads them.
 
-    Spark keeps what it needs of the requests meanwhile, since several passes go over them.
+    Spark persists the requests meanwhile, since several passes use them.
     """
     everything = measurements.asked(requests).persist()
     try:
@@ -110,7 +110,7 @@ def _measure(everything: DataFrame, marks: DataFrame, options: ReportOptions) ->
         overview = _fetched(measurements.overview(everything)).rows[0]
         reading.rows = overview["requests"]
     if not overview["requests"]:
-        raise PipelineError("there are no requests in these traces")
+        raise PipelineError("these traces have no requests")
     exact = overview["requests"] <= EXACT_REQUESTS
     requests = measurements.timed(everything)
     found: dict[str, ReportTable] = {}
@@ -166,7 +166,7 @@ def _measure(everything: DataFrame, marks: DataFrame, options: ReportOptions) ->
 
 
 def bin_width(wanted_s: float, lengths_us: Sequence[int]) -> int:
-    """The width of bins: what was asked for, or the smallest multiple of it that gives few enough bins."""
+    """Return the width of bins: the wanted one, or its smallest multiple with few enough bins."""
     wanted_us = round(wanted_s * 1e6)
     width = max(max(lengths_us, default=0) / MOST_BINS, sum(lengths_us) / MOST_BINS_IN_ALL)
     return wanted_us * max(1, math.ceil(width / wanted_us))
@@ -177,17 +177,17 @@ def _nothing_left(overview: Row, longest_us: int, options: ReportOptions) -> str
         return f"none of the {overview['requests']:,} requests has an end after its start: nothing to measure"
     return (
         f"--skip {options.skip_s:g} leaves no requests: the longest measurement has {longest_us / 1e6:g} s; "
-        "skip less"
+        "choose a lower --skip"
     )
 
 
 def _fetched(frame: DataFrame, order: Sequence[str] = (), *, most: int | None = None) -> ReportTable:
-    """A table whose size does not depend on the number of requests, or whose size is checked."""
+    """Fetch a table. Its size must not depend on the number of requests, unless `most` limits it."""
     rows = [row.asDict() for row in (frame if most is None else frame.limit(most + 1)).collect()]
     if most is not None and len(rows) > most:
         raise PipelineError(
-            f"there are more than {most:,} measurements (scenario, protocol, clients, destinations, "
-            "repetition): more than a page can show; give fewer traces at a time"
+            f"more than {most:,} measurements (scenario, protocol, clients, destinations, repetition) exceed "
+            "the limit of a page; give fewer traces at a time"
         )
     rows.sort(key=lambda row: tuple(row[name] for name in order))
     return ReportTable(frame.schema, rows)

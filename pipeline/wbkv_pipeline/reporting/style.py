@@ -1,4 +1,4 @@
-"""How plots look, and how they become files: the same figures give the same bytes."""
+"""The style of plots, and their conversion to files: equal figures give equal bytes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 INK: Final = "#1a1c1e"
-"""Of text and axes. The page replaces it by its own, so that plots can be read on dark ground, too."""
+"""The colour of text and axes. The page replaces it by its own, so that plots are legible on dark ground."""
 
-# Okabe and Ito's colours, which the colour-blind can tell apart, without the yellow, which vanishes on white.
+# Okabe and Ito's palette, safe for the colour-blind, without its yellow, which is invisible on white.
 _KNOWN: Final = {"whitebox": "#0072B2", "fastcast": "#D55E00", "ftskeen": "#009E73", "skeen": "#CC79A7"}
 _OTHERS: Final = ("#E69F00", "#56B4E9", "#999999", "#9467bd", "#8c564b", "#7f7f00")
 PALETTE: Final = (*_KNOWN.values(), *_OTHERS)
-"""For lines that are not told apart by their protocols."""
+"""For lines of one protocol."""
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 DASHES: Final = ("-", "--", ":", "-.")
 _NAMES: Final = {"whitebox": "WbCast", "fastcast": "FastCast", "ftskeen": "FT-Skeen", "skeen": "Skeen"}
@@ -46,19 +46,19 @@ _STYLE: Final[dict[Any, Any]] = {  # Matplotlib types each name by itself
     "svg.fonttype": "none",
     "svg.hashsalt": "wbkv",
     "text.color": INK,
-    "text.parse_math": False,  # names are names, also those with dollars
+    "text.parse_math": False,  # names may have dollars
     "xtick.color": INK,
     "ytick.color": INK,
 }
 
 
 def protocol_name(protocol: str) -> str:
-    """As the paper has it; other names as they are."""
+    """Return the paper's name of a protocol, or the name as it is."""
     return _NAMES.get(protocol, protocol or "unnamed protocol")
 
 
 def protocol_styles(protocols: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """A colour and a marker for each. Those of the paper have the same ones in every report."""
+    """Return a colour and a marker for each protocol. The paper's have the same ones in every report."""
     names = sorted(set(protocols))
     others = [name for name in names if name not in _KNOWN and name]
     colours = {**_KNOWN, "": INK}
@@ -69,7 +69,7 @@ def protocol_styles(protocols: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Settings of the user do not change a report."""
+    """Apply our style in the block, whatever the user's settings."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
@@ -77,7 +77,7 @@ def styled() -> Iterator[None]:
 
 
 def as_svg(figure: Figure, name: str) -> str:
-    """Without a date, and with ids that depend only on the name and what is drawn."""
+    """Return SVG without a date, whose ids depend only on the name and the figure."""
     out = io.StringIO()
     with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
@@ -85,7 +85,7 @@ def as_svg(figure: Figure, name: str) -> str:
 
 
 def as_png(figure: Figure) -> bytes:
-    """Without naming the program's version."""
+    """Return PNG without the program's version."""
     out = io.BytesIO()
     with mpl.rc_context(_STYLE):
         figure.savefig(out, format="png", metadata={"Software": None})
@@ -93,7 +93,7 @@ def as_png(figure: Figure) -> bytes:
 
 
 def number(value: float) -> str:
-    """Short and exact enough for an axis or a label: 0.25, 1, 40, 2.5k."""
+    """Format a number for an axis or a label: 0.25, 1, 40, 2.5k."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
@@ -101,7 +101,7 @@ def number(value: float) -> str:
 
 
 def plain_log(axes: Axes, which: str) -> None:
-    """A logarithmic axis with numbers a person reads: 0.5, 20, 3k; few enough not to touch."""
+    """Make an axis logarithmic, with plain numbers (0.5, 20, 3k) that do not overlap."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     low, high = sorted(axes.get_xlim() if which == "x" else axes.get_ylim())
@@ -112,13 +112,13 @@ def plain_log(axes: Axes, which: str) -> None:
 
 
 def plain(axes: Axes, which: str) -> None:
-    """A linear axis from zero with short numbers."""
+    """Label a linear axis with short numbers."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
 
 
 def label(row: Mapping[str, Any]) -> str:
-    """A measurement in words."""
+    """Return the label of a measurement in a legend."""
     parts = [protocol_name(row["protocol"])] if row["protocol"] else []
     if row["clients"]:
         parts.append(f"{row['clients']:,} client{'' if row['clients'] == 1 else 's'}")

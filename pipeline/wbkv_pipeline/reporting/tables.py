@@ -1,15 +1,15 @@
 """The tables of a report: functions from requests (`wbkv_pipeline.reporting.measurements`) to figures.
 
-**Throughput counts a request where it ends**: only then has the store done it, so no bin shows work that was
-still to come. **Latency counts it where it starts**: it is what a client meets that asks at that moment.
-Counted at its end, an outage would show no latency at all while it lasts, and all of it afterwards.
+**Throughput counts a request where it ends**: only then has the store executed it, so no bin shows future
+work. **Latency counts a request where it starts**: this is what a client experiences that asks then.
+Counted at its end, an outage would show no latency while it lasts, and all of it afterwards.
 
 Both count only requests with outcome "ok"; the others are in `outcomes`. A warm-up of `skip_us` is cut off
 each stretch: throughput has the requests that end after it, latency those that start after it, and the time
 of the warm-up does not count.
 
-Percentiles are exact, interpolated linearly between neighbours (as numpy's default), or, for very many
-requests, approximate: see `ACCURACY`. Latencies are in milliseconds, throughput is in requests per second.
+Percentiles are exact, with linear interpolation (numpy's default), or, for very many requests, approximate:
+see `ACCURACY`. Latencies are in milliseconds, throughput is in requests per second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from wbkv_pipeline.reporting.measurements import MEASUREMENT, PANEL, is_ok
 
 ACCURACY: Final = 10_000
-"""An approximate percentile is off by at most 1/10,000 of the requests in rank: p99 lies between the exact
+"""The rank of an approximate percentile errs by at most 1/10,000 of the requests: p99 lies between the exact
 p98.99 and p99.01, p999 between p99.89 and p99.91."""
 
 QUANTILES: Final[Mapping[str, float]] = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
@@ -39,8 +39,7 @@ def summary(
     skip_us: int = 0,
     exact: bool = True,
 ) -> DataFrame:
-    """One row per measurement (or per other keys), from requests that are `in_stretches` by these
-    keys.
+    """Return one row per measurement, or per other `keys`, from requests that are `in_stretches` by them.
 
     `seconds`: length of all stretches without their warm-ups. `completed`: requests that ended ok in them,
     and `throughput` = completed / seconds. `samples`: ok requests that started in them, of which are
@@ -59,20 +58,20 @@ def summary(
 def by_destinations(
     requests: DataFrame, times: DataFrame, *, skip_us: int = 0, exact: bool = True
 ) -> DataFrame:
-    """`summary` for each number of destination partitions: the points of the latency-throughput curves.
+    """Return `summary` for each number of destination partitions: the points of latency-throughput curves.
 
-    Each number of destinations is measured over its own stretches. So it makes no difference whether the
-    clients always multicast to as many partitions in one experiment, as in the paper's, and to others in the
-    next, or to different numbers at once; then the throughputs of the panels add up to the measurement's.
+    Each number of destinations is measured over its own stretches. So each experiment may use one number of
+    destinations, as the paper's do, or several at once: then the throughputs of the panels add up to that of
+    the measurement.
     """
     return summary(requests, times, PANEL, skip_us=skip_us, exact=exact)
 
 
 def ratios(points: DataFrame) -> DataFrame:
-    """Each protocol compared with each other one at equal scenario, destinations and number of clients.
+    """Compare the protocols in pairs at equal scenario, destinations and number of clients.
 
-    `throughput_ratio`: how many times the throughput of `against`. `latency_ratio`: how many times lower the
-    mean latency is than that of `against`. Above 1 is better, for both.
+    `throughput_ratio`: throughput divided by that of `against`. `latency_ratio`: mean latency of `against`
+    divided by the protocol's. For both, above 1 is better.
     """
     columns = ("protocol", "throughput", "mean_ms")
     named = points.where((F.col("protocol") != "") & (F.col("clients") > 0))
@@ -92,7 +91,7 @@ def ratios(points: DataFrame) -> DataFrame:
 
 
 def ratios_over_panels(compared: DataFrame) -> DataFrame:
-    """Smallest, largest and mean of the `ratios` over the numbers of destinations, as in the paper."""
+    """Return smallest, largest and mean of the `ratios` over the numbers of destinations, as in the paper."""
     figures: list[Column] = []
     for name in ("throughput_ratio", "latency_ratio"):
         figures += [
@@ -105,9 +104,9 @@ def ratios_over_panels(compared: DataFrame) -> DataFrame:
 
 
 def outcomes(requests: DataFrame) -> DataFrame:
-    """How requests ended, per measurement: `count` and `share` of each outcome and error, warm-up included.
+    """Return `count` and `share` of each outcome and error, per measurement, warm-up included.
 
-    Of each outcome the ten most frequent errors are named; what is left has the error "(others)".
+    Each outcome has its ten most frequent errors; the rest have the error "(others)".
     """
     counted = requests.groupBy(*MEASUREMENT, "outcome", "error").agg(F.count("*").alias("count"))
     order = Window.partitionBy(*MEASUREMENT, "outcome").orderBy(F.desc("count"), "error")
@@ -122,12 +121,12 @@ def outcomes(requests: DataFrame) -> DataFrame:
 
 
 def over_time(requests: DataFrame, times: DataFrame, bin_us: int, *, exact: bool = True) -> DataFrame:
-    """One row for each bin of time of each stretch, empty ones and the warm-up included.
+    """Return one row for each time bin of each stretch, empty bins and the warm-up included.
 
-    A bin has its left end and not its right one, but the last bin has both. `at_s`: where it begins, counted
-    from the stretch's begin. `seconds`: its length; the last one may be shorter. `completed` and `not_ok`
-    count requests that end in it, `throughput` = completed / seconds. `samples`, `mean_ms`, `p50_ms`,
-    `p99_ms` and `max_ms` are of ok requests that start in it; without any, these are null.
+    Bins are half-open, but the last one includes its end. `at_s`: its begin, relative to the stretch's.
+    `seconds`: its length; the last one may be shorter. `completed` and `not_ok` count requests ending in it,
+    `throughput` = completed / seconds. `samples`, `mean_ms`, `p50_ms`, `p99_ms` and `max_ms` are of ok
+    requests that start in it, and null without any.
     """
     keys = (*MEASUREMENT, "stretch", "bin")
     length = F.col("end_us") - F.col("begin_us")
@@ -160,7 +159,7 @@ def over_time(requests: DataFrame, times: DataFrame, bin_us: int, *, exact: bool
 def latencies(
     quantiles: Mapping[str, float], sampled: Column | None = None, *, exact: bool = True
 ) -> list[Column]:
-    """Aggregates of latency over all rows, or some; the quantiles are one array, to be `unpacked`."""
+    """Return aggregates of latency over all rows, or `sampled` ones. `unpacked` splits the quantiles."""
     latency = F.col("latency_us") if sampled is None else F.when(sampled, F.col("latency_us"))
     wanted = F.array(*(F.lit(quantile) for quantile in quantiles.values()))
     found = F.percentile(latency, wanted) if exact else F.percentile_approx(latency, wanted, ACCURACY)
@@ -174,7 +173,7 @@ def latencies(
 
 
 def unpacked(figures: DataFrame, quantiles: Mapping[str, float]) -> DataFrame:
-    """A column for each quantile, in milliseconds."""
+    """Replace the array of quantiles by a column for each, in milliseconds."""
     named = {f"{name}_ms": F.col("quantiles")[index] / 1e3 for index, name in enumerate(quantiles)}
     return figures.withColumns(named).drop("quantiles")
 

@@ -1,4 +1,4 @@
-"""What a reader of a report should know before believing it."""
+"""Warnings: reasons to doubt the figures of a report."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 FEW: Final = 1_000
-"""Of fewer requests the 99th percentile is one of the ten slowest."""
+"""With fewer requests, the 99th percentile is one of the ten slowest."""
 _MANY_NOT_OK: Final = 0.001
 _NAMED: Final = 5
 
 
 def find_warnings(report: Report) -> list[str]:
-    """In the order of importance."""
+    """Return the warnings, most important first."""
     return [
         *_clocks(report.overview),
         *_overlaps(report.rows("stretches")),
@@ -34,7 +34,7 @@ def find_warnings(report: Report) -> list[str]:
 
 
 def name(row: Row) -> str:
-    """A measurement in a sentence."""
+    """Return the name of a measurement, for sentences."""
     parts = [row["scenario"] or "(no scenario)"]
     if row["protocol"]:
         parts.append(row["protocol"])
@@ -44,7 +44,7 @@ def name(row: Row) -> str:
 
 
 def moment(at_us: int) -> str:
-    """A time of the day, as in logs."""
+    """Format a time as logs do."""
     return datetime.fromtimestamp(at_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -52,7 +52,7 @@ def _clocks(overview: Row) -> Iterator[str]:
     if overview["backwards"]:
         yield (
             f"Clock problem: {overview['backwards']:,} requests end before they start. They are left out; "
-            "others of the same clients may be wrong by as much."
+            "other times of the same clients may be wrong by as much."
         )
     if overview["untimed"]:
         yield f"{overview['untimed']:,} requests have no start or no end. They are left out."
@@ -82,7 +82,7 @@ def _not_ok(outcomes: Sequence[Row]) -> Iterator[str]:
     if found:
         yield (
             f"Requests that did not succeed: {_some(found)}. They count neither for throughput nor for "
-            "latency; how they ended is in the table of outcomes."
+            "latency; the table of outcomes lists them."
         )
 
 
@@ -94,7 +94,7 @@ def _thin(scenarios: Sequence[Row]) -> Iterator[str]:
         f"{name(row)} ({row['samples']:,})" for row in scenarios if row["seconds"] and row["samples"] < FEW
     ]
     if few:
-        yield f"Few samples, so that high percentiles say little: {_some(few)}."
+        yield f"Few samples, so high percentiles mean little: {_some(few)}."
 
 
 def _marks(report: Report) -> Iterator[str]:
@@ -108,15 +108,15 @@ def _marks(report: Report) -> Iterator[str]:
         yield f"Marks at times without requests, which are left out: {_some(outside)}. Do the clocks agree?"
     without = [f"crash {crash.number}" for crash in report.crashes if crash.leader_us is None]
     if without:
-        yield f"No mark says when there was a new leader: {_some(without)}."
+        yield f"No mark of a new leader: {_some(without)}."
 
 
 def _unsteady(figures: Sequence[Row]) -> Iterator[str]:
     found = [f"crash {number}" for number in sorted({row["crash"] for row in figures if row["unsteady"]})]
     if found:
         yield (
-            f"Throughput was below 90% of its mean at times even before the crash ({_some(found)}): the time "
-            "until it was back may be chance. Wider bins may help."
+            f"Throughput was below 90% of its mean even before the crash ({_some(found)}): recovery times "
+            "may be chance. Wider bins may help."
         )
 
 
@@ -126,10 +126,10 @@ def _coarser(report: Report) -> Iterator[str]:
         wide = " and ".join(f"{width:g} s" for width in sorted(widths))
         yield f"Bins of {report.options.bin_s:g} s would be too many to show; some have {wide}."
     if not report.exact:
-        yield "Percentiles are approximate: their rank is off by at most one request in 10,000."
+        yield "Percentiles are approximate: their rank errs by at most one request in 10,000."
 
 
 def _some(found: Sequence[str]) -> str:
-    """Enough of them to go on with."""
+    """Return the first of them, and how many there are besides."""
     more = len(found) - _NAMED
     return ", ".join(found[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")

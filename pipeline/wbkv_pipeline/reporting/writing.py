@@ -1,6 +1,6 @@
-"""A report as a folder, on any file system that Spark can write to.
+"""Writes a report to a folder, on any file system that Spark can write to.
 
-`report.html` is written last: a folder that has it is whole.
+`report.html` is written last: a folder that has it is complete.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ PLOTS: Final = "plots"
 
 
 def check(spark: SparkSession, output: str) -> None:
-    """Refuse a folder with other things in it, before any work. An earlier report may be replaced."""
+    """Raise `PipelineError` if the folder has other files than an earlier report, before any work."""
     names = {name.partition("/")[0] for name, _ in Folder(spark, output).files()}
     if "" in names:
-        raise PipelineError(f"--output {output}: that is a file, not a folder")
+        raise PipelineError(f"--output {output} is a file, not a folder: name a new folder")
     others = sorted(names - {PAGE, TABLES, PLOTS} if PAGE in names else names)
     if others:
-        raise PipelineError(f"--output {output}: has other things in it ({others[0]}); name a new folder")
+        raise PipelineError(f"--output {output} has other files in it ({others[0]}): name a new folder")
 
 
 def write(spark: SparkSession, report: Report, output: str) -> str:
-    """Write tables, plots and the page. Returns where the page is."""
+    """Write tables, plots and the page. Return the page's URI."""
     check(spark, output)
     folder = Folder(spark, output)
     for name in (PAGE, TABLES, PLOTS):

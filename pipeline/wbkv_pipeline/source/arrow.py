@@ -1,4 +1,4 @@
-"""Rows as Arrow record batches: made of the store's columns without touching a row, or of its changes."""
+"""Arrow record batches: from pages of the store without copying rows, or from its changes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ SCHEMA: Final = StructType(
         StructField("partition", IntegerType()),
     ]
 )
-"""What is read, in batches and in streams."""
+"""The columns of a DataFrame that is read, in batches and in streams."""
 
 ROWS: Final = 10_000
 BYTES: Final = 4 << 20
-"""How large batches made of changes may become: Spark's own default, and about so many bytes."""
+"""Largest batches of changes: Spark's own default of rows, and about this many bytes."""
 
 
 def check_schema(schema: StructType) -> None:
-    """Refuse a schema of the user's own that asks for what there is not."""
+    """Raise `PipelineError` if a user's schema has a column or type that the source does not provide."""
     types = {field.name: field.dataType for field in SCHEMA}
     for field in schema:
         if field.name not in types:
@@ -44,12 +44,12 @@ def check_schema(schema: StructType) -> None:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """As Spark expects it of batches."""
+    """Return the Arrow schema that Spark expects of batches."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def page_batch(page: Columns, partition: int, schema: pa.Schema) -> pa.RecordBatch:
-    """A page of a scan of one partition. The store's buffers are used as they are."""
+    """Return a page of a scan of one partition as a batch, which shares the store's buffers."""
     rows = page.count
 
     def binary(data: bytes, ends: bytes) -> pa.Array:
@@ -73,7 +73,7 @@ def page_batch(page: Columns, partition: int, schema: pa.Schema) -> pa.RecordBat
 def change_batches(
     changes: Iterable[Change[bytes]], partition: int, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The changes of one partition: an event is a row, and all of a transaction's have its revision."""
+    """Yield the changes of one partition: a row for each event, with its transaction's revision."""
     rows: list[tuple[bytes, bytes | None, int, int, int, int]] = []
     size = 0
     for change in changes:

@@ -1,9 +1,9 @@
-"""How far a streaming query has written, kept in the store that it writes to.
+"""The progress of a streaming query, kept in the store that the query writes to.
 
-Spark repeats a micro-batch after a restart, maybe days later, if it cannot know that all of it was written.
-All attempts must then use one deadline for the ids of their transactions, or the store would have forgotten
-the first ones and execute them again. So the first task of a batch writes the deadline down; and when the
-batch is complete, that is written down, too.
+Spark repeats a micro-batch after a restart, perhaps days later, unless it knows that all of the batch was
+written. All attempts must use one deadline for the ids of their transactions: otherwise the store would have
+forgotten the first ids, and would execute the transactions again. So the first task of a batch records the
+deadline, and the driver records the batch's completion.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wbkv_pipeline.stores import STREAMS
 
 @dataclass(frozen=True, slots=True)
 class BatchState:
-    """The last batch that was begun."""
+    """The last batch that a query has begun."""
 
     batch: int
     deadline: int
@@ -28,7 +28,7 @@ class BatchState:
 
 
 class BatchLog:
-    """Of one query."""
+    """The record of one query's batches."""
 
     def __init__(self, client: wbkv.Client[bytes], query: str) -> None:
         self._client = client
@@ -36,7 +36,10 @@ class BatchLog:
         self._key = STREAMS + query
 
     def begin(self, batch: int, *, rewrite: bool) -> int | None:
-        """The deadline for all attempts of the batch; None if it is complete."""
+        """Return the deadline for all attempts of the batch, or None if the batch is complete.
+
+        Raises `PipelineError` if a later batch has begun, or if the deadline has passed without `rewrite`.
+        """
         while True:
             entry = self._client.entry(self._key)
             state = None if entry is None else self._read(entry.value)
@@ -45,8 +48,7 @@ class BatchLog:
                 if state.batch > batch:
                     raise PipelineError(
                         f"wbkv: batch {batch} of the query {self._query} comes after its batch "
-                        f"{state.batch}: the checkpoint is older than what was written; "
-                        "begin with a new checkpoint"
+                        f"{state.batch}: the checkpoint is stale; begin with a new checkpoint"
                     )
                 if state.done:
                     return None
@@ -54,16 +56,16 @@ class BatchLog:
                     return state.deadline
                 if not rewrite:
                     raise PipelineError(
-                        f"wbkv: batch {batch} of the query {self._query} was begun about a day ago, or "
-                        "earlier: which of its rows were written cannot be known any more; "
-                        "the option rewrite=true writes all of them, over what was written since"
+                        f"wbkv: batch {batch} of the query {self._query} began about a day ago, or "
+                        "earlier: which of its rows were written is no longer known; "
+                        "the option rewrite=true writes all of them, over later values"
                     )
             begun = BatchState(batch, wbkv.later(now, DEADLINE_S))
             if self._replace(entry, begun):
                 return begun.deadline
 
     def finish(self, batch: int) -> None:
-        """All of the batch is written."""
+        """Record that all of the batch is written."""
         while True:
             entry = self._client.entry(self._key)
             state = None if entry is None else self._read(entry.value)
@@ -77,11 +79,11 @@ class BatchLog:
             return BatchState(**json.loads(value))
         except (ValueError, TypeError):
             raise PipelineError(
-                f"wbkv: the key {self._key} is not what a streaming query writes there: {value[:80]!r}"
+                f"wbkv: the key {self._key} does not hold a streaming query's progress: {value[:80]!r}"
             ) from None
 
     def _replace(self, old: wbkv.Entry[bytes] | None, state: BatchState) -> bool:
-        """Unless another task has been faster."""
+        """Write the state, and return True, unless another task has replaced the old one first."""
         key = self._key
         same = wbkv.absent(key) if old is None else wbkv.mod_revision(key) == old.mod_revision
         written = (

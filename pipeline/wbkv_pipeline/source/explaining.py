@@ -1,7 +1,7 @@
-"""Failures in one line that a person finds.
+"""Errors in one line.
 
-Whatever goes wrong happens in a worker process and reaches the user as text inside an exception of Spark's:
-`explained` makes it one line that begins with `wbkv: `, and `line_of` finds that line again.
+An error in a worker process reaches the user as text inside an exception of Spark's. `explained` makes it one
+line that begins with `wbkv: `, and `line_of` extracts that line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LINE: Final = re.compile(r"wbkv: [^\n]+")
 
 @contextmanager
 def explained(doing: str) -> Iterator[None]:
-    """Turn what the client raises into one line, which says what was being done."""
+    """Turn errors of the client into a `PipelineError` of one line, which names the activity."""
     try:
         yield
     except PipelineError:
@@ -36,21 +36,18 @@ def _reason(error: wbkv.Error | ValueError, doing: str) -> str:
     reason = " ".join(str(error).split())
     if isinstance(error, wbkv.Compacted):
         reason = f"that was compacted ({reason})"
-    elif isinstance(error, wbkv.Error) and not isinstance(error, wbkv.Unavailable):  # which speaks for itself
+    elif isinstance(error, wbkv.Error) and not isinstance(error, wbkv.Unavailable):  # it explains itself
         reason = f"{type(error).__name__}: {reason}"
     return f"{doing}: {reason}"
 
 
 def _hide_traceback() -> None:
-    """Let Spark show the line, not the frames above it.
-
-    A worker that fails looks here when it writes down what happened, and then ends.
-    """
+    """Have Spark show the line without a traceback. A failing worker reads the variable, then ends."""
     if any(name.startswith("PYTHON_WORKER_FACTORY_") for name in os.environ):
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 def line_of(error: BaseException) -> str | None:
-    """The line inside an exception of Spark's, without `wbkv: `; None if it is about something else."""
+    """Return our line inside an exception of Spark's, without `wbkv: `; None if there is none."""
     found = _LINE.search(str(error))
     return None if found is None else found.group()[len("wbkv: ") :].strip()

@@ -1,4 +1,4 @@
-"""Filters that the store can answer: ranges and sets of keys, and partitions.
+"""Filters that the store can evaluate: ranges and sets of keys, and partitions.
 
 Keys compare by their bytes, in Spark as in the store.
 """
@@ -23,14 +23,14 @@ from pyspark.sql.datasource import (
 from wbkv import KeyRange
 
 MANY: Final = 256
-"""Single keys that are looked up one by one; of more, all keys between the first and the last are read."""
+"""Most keys that are looked up one by one. With more, all keys from the first to the last are read."""
 
 _COLUMNS: Final = frozenset({"key", "value", "create_revision", "mod_revision", "version", "partition"})
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is to be read."""
+    """The keys and partitions to read."""
 
     keys: KeyRange
     points: tuple[bytes, ...] | None = None
@@ -46,7 +46,7 @@ class Selection:
 
 
 def push(selection: Selection, filters: Sequence[Filter]) -> tuple[Selection, list[Filter]]:
-    """Narrow the selection by all filters together; those that Spark still has to check."""
+    """Narrow the selection by the filters. Return it, and the filters that Spark must still apply."""
     rest = []
     for each in filters:
         narrowed = _narrow(selection, each)
@@ -62,7 +62,7 @@ def push(selection: Selection, filters: Sequence[Filter]) -> tuple[Selection, li
 
 
 def _narrow(selection: Selection, each: Filter) -> Selection | None:
-    """The selection with one filter; None if it cannot be expressed."""
+    """Return the selection narrowed by one filter, or None if the store cannot evaluate the filter."""
     match each:
         case IsNotNull((name,)) if name in _COLUMNS:
             return selection  # nothing is null in a snapshot

@@ -1,9 +1,9 @@
-"""Names of transactions that every attempt of a task arrives at by itself.
+"""Request ids of transactions, which every attempt of a task computes alike.
 
-A request's id is what makes it happen once. It is a hash of what the transaction is: of which job, and its
-`txn_id`; or which task's, which partition's, and the how many-th. 63 bits go into the client's number, and 12
-into the sequence where that does not count anything, so that two names that are not the same meet never; and
-if they did, the store would refuse the second (`RequestMismatch`).
+The store executes a request id once. The id is a hash of the job and the `txn_id`; or of the job, the task,
+the partition and the transaction's number. 63 bits of the hash are the client's number, and 12 are the
+sequence number where that does not count transactions. So different transactions have different ids with
+overwhelming probability; if two collided, the store would reject the second (`RequestMismatch`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final, TypeAlias
 from wbkv import RequestId
 
 WINDOW: Final = 4096
-"""Sequence numbers of one client."""
+"""How many sequence numbers a client id has."""
 
 NamePart: TypeAlias = str | bytes | int
 
 
 def _hash(parts: tuple[NamePart, ...]) -> int:
-    """A number of 80 bits. Parts of different types or borders are different names."""
+    """Return 80 bits. Parts of different types or boundaries have different hashes."""
     digest = blake2b(digest_size=10)
     for part in parts:
         if isinstance(part, int):
@@ -38,12 +38,12 @@ def _client(number: int) -> int:
 
 
 def counted_id(deadline: int, number: int, *parts: NamePart) -> RequestId:
-    """The id of the number-th transaction, from 0, of what the parts name."""
+    """Return the id of a transaction by its number, from 0, among those that the parts name."""
     turn, index = divmod(number, WINDOW)
     return RequestId(_client(_hash((*parts, turn))), index + 1, deadline)
 
 
 def named_id(deadline: int, *parts: NamePart) -> RequestId:
-    """The id of the transaction that the parts name."""
+    """Return the id of the transaction that the parts name."""
     found = _hash(parts)
     return RequestId(_client(found), 1 + (found & WINDOW - 1), deadline)

@@ -1,10 +1,10 @@
-"""A DataFrame of the store as of one revision, however often and in however many tasks it is read.
+"""Reads the store at one revision, however often and in however many tasks.
 
-The revision is kept from compaction by a named snapshot for as long as it is in use: whoever reads renews it.
+A named snapshot protects the revision from compaction while it is in use: every task that reads renews it.
 
-Filters are pushed to the store only if the user asks for it (`pushFilters`). Spark, up to 4.3 at least, keeps
-what it has planned with the filters of one query and uses it for all others of the same loaded DataFrame, and
-for all its places in one query: they would find too little.
+Filters are pushed to the store only if the user asks for it (`pushFilters`). Spark, up to 4.3 at least, plans
+a read with the filters of one query, and reuses that plan for every other query of the same loaded DataFrame,
+and for every other occurrence in one query: these would miss rows.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from wbkv_pipeline.source.filters import Selection, push
 from wbkv_pipeline.source.options import SourceOptions
 
 SPLITS: Final = 2
-"""Tasks for each partition, unless told."""
+"""Tasks for each partition, unless the option `splits` says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What a DataFrame is as of."""
+    """The revision of a DataFrame, and the snapshot that protects it."""
 
     name: str
     revision: int
@@ -41,7 +41,7 @@ class Pin:
 
     @classmethod
     def take(cls, options: SourceOptions) -> Pin:
-        """The revision asked for, or one with everything completed before now."""
+        """Pin the revision that the options name, or one with everything completed before this call."""
         doing = f"reading revision {options.revision}" if options.revision else "reading"
         with explained(doing), connect(options, wait_s=0.0) as client:
             name, ttl_s = f"spark/{uuid4().hex}", options.snapshot_ttl_s
@@ -49,28 +49,28 @@ class Pin:
             return cls(name, taken.revision, ttl_s)
 
     def renew(self, client: wbkv.Client[bytes]) -> None:
-        """Keep it for as long again."""
+        """Extend the snapshot by its time to live."""
         client.snapshot(ttl=self.ttl_s, name=self.name, revision=self.revision)
 
     @property
     def doing(self) -> str:
-        """For errors."""
+        """The activity, for errors."""
         return (
             f"reading revision {self.revision}, kept for {self.ttl_s:g} s after each use of the DataFrame "
-            "(load it again, or give a longer snapshotTtl)"
+            "(load it again, or set a longer snapshotTtl)"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPart(InputPartition):
-    """What one task reads: ranges of keys of one partition."""
+    """The part of a scan that one task reads: ranges of keys of one partition."""
 
     partition: int
     ranges: tuple[KeyRange, ...]
 
 
 class SnapshotReader(DataSourceReader):
-    """Plans the tasks in one process, and reads in others."""
+    """The reader of `spark.read`. Plans the tasks in one process, and reads in others."""
 
     def __init__(self, schema: StructType, options: SourceOptions, pin: Pin) -> None:
         check_schema(schema)
@@ -81,18 +81,18 @@ class SnapshotReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> _FilterPush:  # noqa: N802 - Spark's
-        """Take over the filters that the store can answer, and give back the others."""
+        """Accept the filters that the store can evaluate, and return the others."""
         return _FilterPush(self)
 
     def push(self, filters: Sequence[Filter]) -> list[Filter]:
-        """The same, if that is safe."""
+        """Do so, if the user allows it."""
         if not self._options.push_filters:
             return list(filters)
         self._selection, rest = push(self._selection, filters)
         return rest
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A task for each piece; together they are all that is selected."""
+        """Plan the tasks. Together they read all that is selected."""
         if self._selection.empty:
             return []
         with explained(self._pin.doing), connect(self._options) as client:
@@ -100,9 +100,9 @@ class SnapshotReader(DataSourceReader):
             return scan_parts(client, self._selection, self._options.splits)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one piece, page by page."""
+        """Read one task's part, page by page."""
         if not isinstance(partition, ScanPart):
-            return  # where nothing is selected, Spark makes up one
+            return  # where nothing is selected, Spark invents a partition
         schema = arrow_schema(self._schema)
         pin = self._pin
         with explained(pin.doing), connect(self._options) as client:
@@ -123,8 +123,10 @@ class SnapshotReader(DataSourceReader):
 
 
 class _FilterPush:
-    """Spark refuses a reader that has a method of its own for filters in a session where they are not pushed,
-    and calls it where they are. It knows such a method by its `__func__`.
+    """A method `pushFilters` that Spark does not recognise as overridden.
+
+    Spark rejects a reader that overrides `pushFilters` in a session without filter pushdown, and calls the
+    method in a session with it. Spark recognises an overridden method by its `__func__`.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -137,7 +139,7 @@ class _FilterPush:
 
 
 def scan_parts(client: wbkv.Client[bytes], selection: Selection, splits: int) -> list[InputPartition]:
-    """What each task reads."""
+    """Return the part of each task."""
     numbers = [partition.id for partition in client.topology().partitions]
     if selection.partitions is not None:
         numbers = [number for number in numbers if number in selection.partitions]

@@ -1,4 +1,4 @@
-"""Rows that a task is to write: checked as they come, before anything is sent, and then in order."""
+"""The rows that a task writes: checked as they arrive, before anything is sent, then sorted."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
 }
 
 Row: TypeAlias = tuple[Any, bytes, bytes | None]
-"""The `txn_id`, or the key's partition; a key; its value, None if it is to be removed."""
+"""The `txn_id`, or the key's partition; a key; its value, or None to remove the key."""
 
 
 def check_columns(schema: StructType) -> None:
-    """Refuse a DataFrame that cannot be written."""
+    """Raise `PipelineError` unless a DataFrame of this schema can be written."""
     for name in ("key", "value"):
         if name not in schema.names:
             removal = "; null removes the key" if name == "value" else ""
@@ -64,11 +64,11 @@ class Rows:
         self.count = 0
 
     def __iter__(self) -> Iterator[Row]:
-        """In the order of transactions or partitions, then of keys; as often as they are asked for."""
+        """Yield rows by transaction or partition, then by key. May be called repeatedly."""
         return self._sorter.rows()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """More of them, as Spark has them."""
+        """Check a batch of Spark's, and add it. Raises `PipelineError` if a row cannot be written."""
         names = batch.schema.names
         keys = _plain(batch.column("key"))
         values = _plain(batch.column("value"))
@@ -94,17 +94,17 @@ class Rows:
     def _check_length(self, name: str, column: pa.Array) -> None:
         limit = self._limits[f"{name}_bytes"]
         self._refuse(
-            f"{name} is longer than the {limit} bytes that the cluster takes",
+            f"{name} exceeds the cluster's limit of {limit} bytes (limits.{name}_bytes)",
             pc.greater(pc.binary_length(column), limit),
         )
 
     def _refuse(self, problem: str, wrong: pa.Array) -> None:
-        """Raise if any row is wrong, and tell the first one."""
+        """Raise if any row is wrong, naming the first one."""
         index = pc.index(wrong, pa.scalar(True)).as_py()  # noqa: FBT003 - pyarrow's
         if index >= 0:
             raise PipelineError(f"wbkv: {problem}, in row {self.count + index + 1} of this task")
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Text, and what has long offsets, as bytes; numbers of one size."""
+    """Cast text, and arrays with long offsets, to bytes; and integers to 64 bits."""
     return column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.binary())

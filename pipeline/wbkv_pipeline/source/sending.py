@@ -1,4 +1,4 @@
-"""Transactions on their way: many at once, each under its own id until its outcome is known."""
+"""Sends transactions: many in flight at once, each retried under its id until its outcome is known."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from wbkv_pipeline.errors import PipelineError
 from wbkv_pipeline.source.transactions import Task, WriteTransaction
 
 ATTEMPTS: Final = 4
-"""How often one is sent. Each lasts as long as the client's time-out; then it is up to Spark to try again."""
+"""How often a transaction is sent, each for the client's time-out. After that, Spark retries the task."""
 BYTES: Final = 16 << 20
-"""Of keys and values under way, however few transactions that is."""
+"""Most bytes of keys and values in flight, unless one transaction alone has more."""
 
 _AGAIN: Final = (wbkv.Unavailable, wbkv.OutcomeUnknown, wbkv.DeadlineExceeded)
 
 
 class TransactionBatch(Protocol):
-    """What carries them: see `wbkv.Client.batch`."""
+    """The part of `wbkv.Client.batch` that sending uses."""
 
     def transact(self, *then: wbkv.Operation, id: wbkv.RequestId) -> Future[Any]:  # noqa: A002 - its name
-        """Ask for one."""
+        """Send a transaction. The future has its result."""
 
 
 def send(
@@ -35,9 +35,9 @@ def send(
     *,
     ordered: bool,
 ) -> int:
-    """Have all of them executed; how many there were.
+    """Execute all transactions, and return their number.
 
-    `ordered`: those that share a key are executed in the order given.
+    `ordered`: transactions that share a key are executed in the given order.
     """
     window = _Window(task, pipeline)
     for transaction in transactions:
@@ -54,7 +54,7 @@ def send(
 
 
 class _Window:
-    """What is under way, the oldest first."""
+    """The transactions in flight, the oldest first."""
 
     def __init__(self, task: Task, pipeline: TransactionBatch) -> None:
         self._task = task
@@ -65,7 +65,7 @@ class _Window:
         self.finished = 0
 
     def touches(self, transaction: WriteTransaction) -> bool:
-        """Whether it shares a key with any."""
+        """Whether the transaction shares a key with one in flight."""
         return any(operation.key in self._keys for operation in transaction.operations)
 
     def submit(self, transaction: WriteTransaction, *, ordered: bool) -> None:
@@ -78,12 +78,12 @@ class _Window:
         return self._pipeline.transact(*transaction.operations, id=self._task.id_of(transaction))
 
     def finish_oldest(self) -> None:
-        """Wait for its outcome; without one, ask again under the same id."""
+        """Wait for the outcome of the oldest one. If it stays unknown, retry under the same id."""
         transaction, future = self.under_way[0]
         attempts = 1
         while not _executed(transaction, future):
             if attempts == ATTEMPTS:
-                future.result()  # which raises why not
+                future.result()  # raises the reason
             future = self._ask(transaction)
             attempts += 1
         self.under_way.popleft()
@@ -91,24 +91,24 @@ class _Window:
         self.finished += 1
         if self._keys:
             for operation in transaction.operations:
-                del self._keys[operation.key]  # no two under way share one
+                del self._keys[operation.key]  # no two in flight share a key
 
 
 def _executed(transaction: WriteTransaction, future: Future[Any]) -> bool:
-    """Wait until it is, or nobody knows."""
+    """Wait for the outcome; False if it is unknown. Raises if retrying cannot succeed."""
     try:
         future.result()
     except _AGAIN:
         return False
     except wbkv.RequestMismatch:
         raise PipelineError(
-            f"wbkv: the {transaction} was another one before: an earlier attempt had other rows. "
+            f"wbkv: the {transaction} differs from an earlier attempt's, which had other rows. "
             "Either the input is not deterministic (checkpoint it, or repartition it by key), "
             'or rows of one txn_id are in several tasks (df.repartition("txn_id"))'
         ) from None
     except wbkv.RequestExpired:
         raise PipelineError(
             f"wbkv: the {transaction} came too late: its job began about a day ago; "
-            "whether an earlier attempt has written it is not known"
+            "whether an earlier attempt has written it is unknown"
         ) from None
     return True

@@ -1,7 +1,7 @@
-"""Rows in order, however many: what does not fit into memory goes to files.
+"""An external sort: rows that exceed the memory limit go to files.
 
-A task that is run again gets its rows in another order (a shuffle gives them as they arrive). Sorted, they
-are the same sequence again, which is what makes the transactions of two attempts the same.
+A repeated task gets its rows in another order, since a shuffle yields rows as they arrive. Sorted, they are
+the same sequence again, so two attempts make the same transactions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import pyarrow as pa
 
 MEMORY: Final = 64 << 20
 _CHUNK: Final = 1024
-"""Rows of a file that are looked at at a time."""
+"""Rows of a file that are in memory at a time."""
 
 
 class Sorter:
-    """Sorts rows by their first two columns. To be used in a `with` block, which removes the files."""
+    """Sorts rows by their first two columns. Use it in a `with` block, whose end removes the files."""
 
     def __init__(self, memory: int = MEMORY) -> None:
         self._memory = memory
@@ -45,13 +45,13 @@ class Sorter:
 
     @property
     def files(self) -> int:
-        """How many were needed."""
+        """The number of files written."""
         return len(self._files)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """More rows. All batches have the same schema."""
+        """Add rows. All batches have the same schema. Must not be called after `rows`."""
         if self._last is not None:
-            raise RuntimeError("rows are added before any is asked for")
+            raise RuntimeError("rows cannot be added after rows() was called")
         self._batches.append(batch)
         self._size += batch.get_total_buffer_size()
         if self._size >= self._memory:
@@ -71,7 +71,7 @@ class Sorter:
         self._files.append(file)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """All rows in order, as often as they are asked for."""
+        """Yield all rows in order. May be called repeatedly."""
         if self._last is None and self._batches:
             self._last = self._sorted()
         runs = [_of_file(file) for file in self._files]

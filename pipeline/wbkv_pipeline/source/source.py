@@ -1,4 +1,4 @@
-"""The data source `wbkv`: what Spark asks for readers and writers."""
+"""The data source `wbkv`: makes the readers and writers that Spark asks for."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from wbkv_pipeline.source.writing import BatchWriter
 
 
 class _RefusingReader(DataSourceStreamReader):
-    """A reader that cannot be."""
+    """A stream reader whose every method raises one error."""
 
     def __init__(self, error: PipelineError) -> None:
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Say why."""
+        """Raise the error."""
         raise self._error
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Say why."""
+        """Raise the error."""
         raise self._error
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Say why."""
+        """Raise the error."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Say why."""
+        """Raise the error."""
         raise self._error
 
 
 class WbkvSource(DataSource):
-    """Made once for a DataFrame that is loaded, and once for each write, in a worker of the driver's.
+    """The source of one loaded DataFrame, or of one write. A worker process of the driver makes it.
 
-    Spark pickles what it has made for a DataFrame, and that copy is used whenever the DataFrame is. So what
-    is decided before that holds for good: the revision that the DataFrame is as of.
+    Spark pickles the source of a DataFrame and uses that copy whenever the DataFrame is used. So the revision
+    is chosen before pickling: it holds for the DataFrame's whole life.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -55,38 +55,38 @@ class WbkvSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As in `spark.read.format("wbkv")`."""
+        """Return the name in `spark.read.format("wbkv")`."""
         return "wbkv"
 
     def schema(self) -> StructType:
-        """Asked for by `load`, unless the user gives a schema."""
+        """Return the schema. `load` calls this, unless the user gives a schema."""
         self._take()
         return SCHEMA
 
     def __getstate__(self) -> dict[str, Any]:
-        self._take()  # with a schema of the user's, nothing else was called
+        self._take()  # with a schema of the user's, Spark has called nothing else
         return self.__dict__
 
     def _take(self) -> None:
-        """Settle on a revision, if this can be for reading a snapshot."""
+        """Pin a revision, if the options fit reading a snapshot."""
         if self._pin is None and self._options.fits("read"):
             self._pin = Pin.take(self._options)
 
     def reader(self, schema: StructType) -> SnapshotReader:
-        """For `spark.read`."""
+        """Return the reader of `spark.read`."""
         with explained("reading"):
             self._options.check_use("read")
             assert self._pin is not None
             return SnapshotReader(schema, self._options, self._pin)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's
-        """For `df.write`."""
+        """Return the writer of `df.write`."""
         with explained("writing"):
             self._options.check_use("write")
             return BatchWriter(schema, self._options, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """For `spark.readStream`. What is raised here Spark loses, so it is raised when a reader is used."""
+        """Return the reader of `readStream`. Spark loses errors raised here: the reader raises them."""
         try:
             with explained("reading a stream"):
                 self._options.check_use("readStream")
@@ -95,7 +95,7 @@ class WbkvSource(DataSource):
             return _RefusingReader(error)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
-        """For `df.writeStream`."""
+        """Return the writer of `df.writeStream`."""
         with explained("writing a stream"):
             self._options.check_use("writeStream")
             return StreamWriter(schema, self._options, overwrite=overwrite)

@@ -1,4 +1,4 @@
-"""A streaming DataFrame written to the store: every micro-batch once, also if Spark repeats it later."""
+"""Writes a streaming DataFrame to the store: every micro-batch once, even if Spark repeats it later."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StreamWriteReceipt(WriteReceipt):
-    """What a task has done, and in which query: Spark tells only tasks."""
+    """What a task has written, and in which query: only tasks know their query."""
 
     query: str
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Made anew for every batch."""
+    """The writer of one micro-batch of `df.writeStream`."""
 
     def __init__(self, schema: StructType, options: SourceOptions, *, overwrite: bool) -> None:
         check_target(schema, overwrite=overwrite)
@@ -57,7 +57,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return StreamWriteReceipt(done.rows, done.transactions, done.names, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """All tasks of the batch have succeeded."""
+        """Record that the batch is complete: all its tasks have succeeded."""
         check_whole(messages)
         queries = {message.query for message in messages if isinstance(message, StreamWriteReceipt)}
         for query in sorted(queries):
@@ -71,9 +71,9 @@ def _batch() -> int:
 
 
 def _property(name: str) -> str:
-    """What a task knows of its query."""
+    """Return a property of the running task's query."""
     context = TaskContext.get()
     found = None if context is None else context.getLocalProperty(name)
     if found is None:
-        raise RuntimeError(f"this runs in a task of a streaming query, which has {name}")
+        raise RuntimeError(f"not in a task of a streaming query: the property {name} is missing")
     return found

@@ -1,8 +1,8 @@
-"""The store's changes as a stream.
+"""Reads the store's changes as a stream.
 
-An offset is a revision that every partition has closed. A micro-batch is everything after one and up to
-another, so it holds whole transactions only, and is the same whenever it is read again. What a query may
-still ask for is kept from compaction by a named snapshot, at the offset that was committed last.
+An offset is a revision that every partition has closed. A micro-batch is everything above one offset and up
+to another, so it holds whole transactions only, and is the same whenever it is read again. A named snapshot
+at the last committed offset protects the changes that a query may still read from compaction.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from wbkv_pipeline.source.explaining import explained
 from wbkv_pipeline.source.options import SourceOptions
 
 KEPT_S: Final = 24 * 3600.0
-"""How long a query that is stopped can be started again, whatever is compacted meanwhile."""
+"""How long after its end a query can be resumed, whatever is compacted meanwhile."""
 RENEWED_S: Final = 600.0
 QUIET_S: Final = 60.0
-"""How long a query without changes stays where it is. An empty batch then moves it on, so history can go."""
+"""How long a query without changes keeps its offset. An empty batch then advances it, to allow compaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Where a query is. Spark keeps it in the checkpoint, as JSON."""
+    """The position of a query. Spark keeps it in the checkpoint, as JSON."""
 
     cluster: str
     stream: str
-    """The query's own name for the snapshot that keeps its history."""
+    """The name of the snapshot that protects the query's history."""
     began: int
-    """Where its first batch begins, which Spark does not write down."""
+    """Where the first batch begins, which Spark does not record."""
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesPart(InputPartition):
-    """What one task reads: one partition's part of a micro-batch."""
+    """The part of a micro-batch that one task reads: one partition's changes."""
 
     partition: int
     after: int
@@ -54,10 +54,10 @@ class ChangesPart(InputPartition):
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches in a process that lives as long as the query, and reads in others."""
+    """The reader of `spark.readStream`. Plans batches in one process for each query, and reads in others."""
 
     def __init__(self, schema: StructType, options: SourceOptions, unused: str | None = None) -> None:
-        """`unused` is a snapshot that was taken before anybody knew that it would be a stream."""
+        """`unused` names a snapshot that `WbkvSource` took before Spark asked for a stream."""
         check_schema(schema)
         self._schema = schema
         self._options = options
@@ -79,7 +79,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._client
 
     def stop(self) -> None:
-        """The query ends. What it needs when it is started again stays."""
+        """Disconnect. The snapshot stays, so that the query can be resumed."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -87,7 +87,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Offsets
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Where a new query begins. Spark asks more than once."""
+        """Return where a new query begins. Spark asks more than once."""
         if self._initial is None:
             with explained("beginning a stream"):
                 client = self._connected()
@@ -105,12 +105,12 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """The query ends at what is there now."""
+        """Let the query end at the present revision."""
         with explained("planning a batch"):
             self._target = self._connected().revision()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Where the next batch ends; at its start, if there is nothing in it."""
+        """Return where the next batch ends: at its start, if there are no changes."""
         with explained("planning a batch"):
             client = self._connected()
             begin = self._of_this_cluster(start)
@@ -127,7 +127,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return asdict(replace(begin, revision=end))
 
     def _first_change(self, client: wbkv.Client[bytes], start: int, now: int) -> int | None:
-        """The first revision with anything of interest. What was looked through is not looked at again."""
+        """Return the first revision with a change in the range. No stretch is searched twice."""
         after = max(start, self._quiet)
         if after >= now:
             return None
@@ -140,35 +140,35 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             found = Offset(**offset)
         except TypeError:
-            raise PipelineError(f"wbkv: the checkpoint is of another kind of stream: {offset}") from None
+            raise PipelineError(f"wbkv: the checkpoint is not of a wbkv stream: {offset}") from None
         cluster = self._connected().topology().cluster
         if found.cluster != cluster:
             raise PipelineError(
-                f"wbkv: the checkpoint is of cluster {found.cluster}, the endpoints are those of {cluster}: "
-                "give that cluster's endpoints, or begin with a new checkpoint"
+                f"wbkv: the checkpoint belongs to cluster {found.cluster}, the endpoints to {cluster}: "
+                f"give the endpoints of {found.cluster}, or begin with a new checkpoint"
             )
         return found
 
     def _keep(self, stream: str, revision: int, *, moved: bool = False) -> None:
-        """Keep what comes after a revision from compaction."""
+        """Protect the changes above a revision from compaction."""
         now = time.monotonic()
         if moved or not self._kept or now - self._kept > RENEWED_S:
             self._connected().snapshot(ttl=KEPT_S, name=stream, revision=revision)
             self._kept = now
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark will not ask for anything up to here again."""
-        with explained("moving on"):
+        """Release the history up to here: Spark does not read it again."""
+        with explained("committing a batch"):
             offset = self._of_this_cluster(end)
             self._keep(offset.stream, offset.revision, moved=True)
 
     # Batches
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One task for each partition, whatever the parallelism: a batch that is repeated has the same."""
+        """Plan one task for each partition, whatever the parallelism: a repeated batch has the same tasks."""
         with explained("planning a batch"):
             first, last = self._of_this_cluster(start), self._of_this_cluster(end)
-            # A first batch that is repeated after a restart comes with a new beginning. The old one counts.
+            # A first batch that Spark repeats after a restart has a new start. The recorded one counts.
             after = first.revision if first.stream == last.stream else last.began
             self._keep(last.stream, after)
             if after >= last.revision:
@@ -177,7 +177,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [ChangesPart(number, after, last.revision) for number in numbers]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one partition's changes."""
+        """Read the changes of one partition."""
         assert isinstance(partition, ChangesPart)
         number, after, until = partition.partition, partition.after, partition.until
         doing = f"reading the changes after revision {after}"
@@ -187,7 +187,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def oldest(client: wbkv.Client[bytes]) -> int:
-    """The revision from which on all changes are there."""
+    """Return the revision above which no change is compacted."""
     try:
         for _ in client.changes(after=1, until=2):
             pass

@@ -1,8 +1,8 @@
-"""Rows in order, cut into transactions.
+"""Cuts sorted rows into transactions.
 
-Without a `txn_id`, the rows of one partition make up transactions of a bounded size, which is fastest. With
-one, all rows of an id are one transaction, whatever partitions they go to. Either way the transactions and
-their ids depend on the set of rows only.
+Without a `txn_id`, the rows of a partition become transactions of bounded size, which is fastest. With a
+`txn_id`, all rows of an id are one transaction over any partitions. Either way the transactions and their
+ids depend on the set of rows only.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from wbkv_pipeline.source.rows import Row
 
 @dataclass(frozen=True, slots=True)
 class WriteTransaction:
-    """What is sent at once."""
+    """The puts and deletes of one transaction."""
 
     group: bytes | int
-    """Its `txn_id`; or its partition, of which it is the number-th."""
+    """Its `txn_id`; or its partition, in which `number` counts."""
     number: int | None
     operations: list[Operation]
     size: int
@@ -39,18 +39,19 @@ class WriteTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Whose transactions they are: all that goes into their ids beside the rows."""
+    """The identity of a Spark task: everything but the rows that its transactions' ids depend on."""
 
     job: tuple[NamePart, ...]
     number: int
     """Spark's partition."""
     deadline: int
-    """The revision after which none of them is executed any more."""
+    """The revision after which the store rejects the transactions."""
 
     def id_of(self, transaction: WriteTransaction) -> RequestId:
-        """The id that any attempt gives it. With a `txn_id` it is the same in all tasks. Without one, the
-        partition is part of it: the store knows ids by partitions, so only then does it find out that
-        something else is sent under an id.
+        """Return the id that every attempt gives the transaction. With a `txn_id`, all tasks agree on it.
+
+        Without one, the partition is part of the id: the store deduplicates by partition, so only then does
+        it detect another transaction under the same id.
         """
         group, number = transaction.group, transaction.number
         if number is None:
@@ -59,19 +60,20 @@ class Task:
 
 
 def check_limits(options: SourceOptions, limits: Mapping[str, int]) -> None:
-    """Refuse to make transactions that the cluster would not take."""
+    """Raise `PipelineError` if the cluster would reject transactions of the chosen size."""
     for name, asked, limit in (
         ("batchRows", options.batch_rows, "operations"),
         ("batchBytes", options.batch_bytes, "transaction_bytes"),
     ):
         if asked > limits[limit]:
             raise PipelineError(
-                f"wbkv: the option {name} must be at most {limits[limit]}, the cluster's limit, not {asked}"
+                f"wbkv: the option {name} must be at most {limits[limit]}, not {asked}: "
+                f"the cluster's limit (limits.{limit})"
             )
 
 
 def by_partition(rows: Iterable[Row], options: SourceOptions) -> Iterator[WriteTransaction]:
-    """Transactions of one partition each. A key comes once."""
+    """Yield transactions of one partition each. Raises `PipelineError` if a key occurs twice."""
     for partition, group in groupby(rows, itemgetter(0)):
         operations: list[Operation] = []
         size = number = 0
@@ -79,8 +81,8 @@ def by_partition(rows: Iterable[Row], options: SourceOptions) -> Iterator[WriteT
         for _, key, value in group:
             if key == last:
                 raise PipelineError(
-                    f"wbkv: key {key!r} comes twice in a task: which row is the last is not known; "
-                    'drop one, as with df.dropDuplicates(["key"]), or give a txn_id'
+                    f"wbkv: key {key!r} occurs twice in a task, in no defined order: "
+                    'drop a row, as with df.dropDuplicates(["key"]), or add a txn_id'
                 )
             last = key
             length = len(key) + (0 if value is None else len(value))
@@ -93,20 +95,23 @@ def by_partition(rows: Iterable[Row], options: SourceOptions) -> Iterator[WriteT
 
 
 def by_txn_id(rows: Iterable[Row], limits: Mapping[str, int]) -> Iterator[WriteTransaction]:
-    """One transaction for each id, in the order of ids. A key comes once in each."""
+    """Yield one transaction for each id, in the order of ids.
+
+    Raises `PipelineError` if a key occurs twice in a transaction, or if a transaction is too large.
+    """
     most, most_bytes = limits["operations"], limits["transaction_bytes"]
     for name, group in groupby(rows, itemgetter(0)):
         operations: list[Operation] = []
         size = 0
         for _, key, value in group:
             if operations and operations[-1].key == key:
-                raise PipelineError(f"wbkv: key {key!r} comes twice in the transaction {_shown(name)}")
+                raise PipelineError(f"wbkv: key {key!r} occurs twice in the transaction {_shown(name)}")
             operations.append(_operation(key, value))
             size += len(key) + (0 if value is None else len(value))
             if len(operations) > most or size > most_bytes:
                 raise PipelineError(
-                    f"wbkv: the transaction {_shown(name)} is too large: "
-                    f"the cluster takes {most} rows and {most_bytes} bytes of keys and values in one"
+                    f"wbkv: the transaction {_shown(name)} is too large: the cluster's limit is "
+                    f"{most} rows and {most_bytes} bytes of keys and values in a transaction"
                 )
         yield WriteTransaction(name, None, operations, size)
 
@@ -116,5 +121,5 @@ def _operation(key: bytes, value: bytes | None) -> Operation:
 
 
 def _shown(name: bytes | int) -> str:
-    """A `txn_id`, as the user wrote it if it was text."""
+    """Return a `txn_id` for messages: as the user wrote it, if it is text."""
     return repr(name.decode(errors="backslashreplace")) if isinstance(name, bytes) else str(name)

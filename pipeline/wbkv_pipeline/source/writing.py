@@ -1,9 +1,9 @@
-"""A DataFrame written to the store: every row once, however often Spark runs a task.
+"""Writes a DataFrame to the store: every row once, however often Spark runs a task.
 
-A task that fails or is slow is run again, maybe while the first attempt is still at work, and maybe with its
-rows in another order. So a task sorts its rows, cuts them into transactions, and gives each an id that any
-attempt arrives at (`ids`): the store executes the first, and answers the others with its result. That holds
-until a deadline, which is the job's, and after which the store refuses all of them.
+Spark repeats a task that fails or is slow, perhaps while the first attempt still runs, and perhaps with its
+rows in another order. So a task sorts its rows, cuts them into transactions, and gives each an id that every
+attempt computes alike (`ids`): the store executes the first, and answers the others with its result. This
+holds until the job's deadline. After it, the store rejects all attempts.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from wbkv_pipeline.source.sorting import Sorter
 from wbkv_pipeline.source.transactions import Task, WriteTransaction, by_partition, by_txn_id, check_limits
 
 NAMES: Final = 1 << 18
-"""Of a task's transactions, that the driver is told of: two megabytes."""
+"""Most ids of a task's transactions that the driver receives: two megabytes."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteReceipt(WriterCommitMessage):
-    """What a task has done."""
+    """What a task has written."""
 
     rows: int
     transactions: int
@@ -49,7 +49,7 @@ class WriteReceipt(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Made by the driver, once for a job; carried out by tasks."""
+    """The writer of `df.write`. The driver makes one for each job; tasks use it."""
 
     def __init__(self, schema: StructType, options: SourceOptions, *, overwrite: bool) -> None:
         check_target(schema, overwrite=overwrite)
@@ -67,45 +67,45 @@ class BatchWriter(DataSourceArrowWriter):
             return write_rows(iterator, client, self._options, lambda: task, named=self._named)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks have succeeded: everything is there already."""
+        """Check and log what the tasks have written. All rows are in the store already."""
         check_whole(messages)
         log.info("job %s: %s", self._job, summary(messages))
 
 
 def check_target(schema: StructType, *, overwrite: bool) -> None:
-    """Refuse what cannot be written."""
+    """Raise `PipelineError` if the schema or the mode cannot be written."""
     check_columns(schema)
     if overwrite:
         raise PipelineError(
-            "wbkv: overwriting would remove all other keys: append (of a stream, append or update), which "
-            "replaces the values of the DataFrame's keys, and where the value is null removes the key"
+            "wbkv: the mode overwrite would remove all other keys: use append (streams: append or update), "
+            "which replaces the values of the DataFrame's keys, and removes keys whose value is null"
         )
 
 
 def task_number() -> int:
-    """Spark's partition, the same for all attempts of a task."""
+    """Return the number of Spark's partition, which all attempts of a task share."""
     context = TaskContext.get()
     if context is None:
-        raise RuntimeError("this runs in a task")
+        raise RuntimeError("not in a Spark task")
     return context.partitionId()
 
 
 def check_whole(messages: list[WriterCommitMessage | None]) -> None:
-    """Raise if rows of one `txn_id` were in several tasks. It is too late then, but not a secret."""
+    """Raise if rows of one `txn_id` were in several tasks. They are written by then; the job still fails."""
     seen: set[int] = set()
     for message in messages:
         if isinstance(message, WriteReceipt):
             names = array("Q", message.names)
             if not seen.isdisjoint(names):
                 raise PipelineError(
-                    "wbkv: rows of one txn_id were in several tasks, and so written by several transactions: "
+                    "wbkv: rows of one txn_id were in several tasks, so several transactions wrote them: "
                     'write df.repartition("txn_id")'
                 )
             seen.update(names)
 
 
 def summary(messages: list[WriterCommitMessage | None]) -> str:
-    """For the log."""
+    """Return a line for the log."""
     done = [message for message in messages if isinstance(message, WriteReceipt)]
     rows, transactions = sum(m.rows for m in done), sum(m.transactions for m in done)
     return f"{rows} rows in {transactions} transactions by {len(done)} tasks"
@@ -121,7 +121,8 @@ def write_rows(
 ) -> WriteReceipt:
     """Sort the rows, check them, and send them. `named`: by their `txn_id`.
 
-    `begin` is asked whose they are once all rows are known to be good; None: they were written before.
+    `begin` is called once all rows are valid. It returns the task's identity, or None if an earlier attempt
+    has written the rows.
     """
     limits = client.topology().limits
     with Sorter() as sorter:
@@ -132,7 +133,7 @@ def write_rows(
         def transactions() -> Iterator[WriteTransaction]:
             return by_txn_id(rows, limits) if named else by_partition(rows, options)
 
-        deque(transactions(), maxlen=0)  # whatever is wrong with them is found before anything is sent
+        deque(transactions(), maxlen=0)  # invalid transactions raise before anything is sent
         task = begin() if rows.count else None
         if task is None:
             return WriteReceipt(0, 0, b"")

@@ -1,6 +1,6 @@
-"""Checks of traces: whether the replicas delivered, and the clients saw, what atomic multicast promises.
+"""Checks of traces: did replicas deliver, and clients read, what atomic multicast and the store promise?
 
-Each check is a function of DataFrames to a DataFrame of offending rows; docs/verify.md says what each means.
+Each check is a function from DataFrames to a DataFrame of offending rows. docs/verify.md defines the checks.
 """
 
 from wbkv_pipeline.verifying.findings import FINDING

@@ -1,4 +1,4 @@
-"""What a check has found: rows of one shape, whatever the check, so that they go into one table."""
+"""Findings: the violations of all checks, as rows of one table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def found(
     gts: Column | None = None,
     message: Column | None = None,
 ) -> DataFrame:
-    """Each row as a finding. `message` has the fields origin, number and digest."""
+    """Turn each row into a finding. `message` has the fields origin, number and digest."""
     values = {
         "check": sql.lit(check) if isinstance(check, str) else check,
         "what": sql.lit(what) if isinstance(what, str) else what,
@@ -56,6 +56,6 @@ def found(
 
 
 def name_of(message: Column) -> Column:
-    """A message's name, for people."""
+    """Return the printed form of a message's id."""
     parts = (message["origin"], message["number"], message["digest"])
     return sql.when(message.isNotNull(), sql.concat_ws(":", *parts))

@@ -1,9 +1,10 @@
-"""What a replica has passed over: nothing may be missing between two lines of its log.
+"""Finds messages that a replica has skipped: nothing may be missing between two lines of its log.
 
-A line says "I have everything up to here, and next comes this". So whatever else belongs between the two,
-because another replica of the group delivered it (agreement), because another destination did (projections),
-or because it was acknowledged to a client (completeness), is missing at this one. That needs, for each
-timestamp of a group, only the last one before it that must be there: a running maximum.
+A line claims that the replica has everything up to the timestamp of the line before it, and that this message
+comes next. So a message between the two timestamps is missing at this replica if another replica of the group
+delivered it (agreement), if another destination did (projection), or if it was acknowledged to a client
+(completeness). For each timestamp of a group, the check needs only the last earlier one that must be there: a
+running maximum.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from pyspark.sql import functions as sql
 from wbkv_pipeline.verifying.findings import found
 
 SLICE_BITS: Final = 26
-"""Timestamps that are looked at together: 6.5 seconds of a group's."""
+"""Size of the slices of timestamps that one window covers: 6.5 seconds of a group."""
 
 ACKNOWLEDGED, ELSEWHERE, HERE = 0, 1, 2
-"""Why a message must be there. Of two reasons at one timestamp, the lower comes first: what a client was told
-counts against the very message that has this timestamp instead.
+"""Why a message must be in the log. Of two reasons at one timestamp, the lower sorts first: an
+acknowledgement counts against another message that the log has at its timestamp.
 """
 
 _KINDS: Final = (
-    (HERE, "agreement", "passed over a message that another replica of the group delivered"),
-    (ELSEWHERE, "projection", "passed over a message that another of its destinations delivered"),
-    (ACKNOWLEDGED, "completeness", "passed over a message that was acknowledged to its client"),
+    (HERE, "agreement", "skipped a message that another replica of the group delivered"),
+    (ELSEWHERE, "projection", "skipped a message that another of its destinations delivered"),
+    (ACKNOWLEDGED, "completeness", "skipped a message that was acknowledged to its client"),
 )
 
 
 def elsewhere(by_timestamp: DataFrame) -> DataFrame:
-    """Group and timestamp of what some destination delivered, but no replica of this one did."""
+    """Return group and timestamp of messages that only other destinations have delivered."""
     missing = sql.array_except("low.destinations", "groups")
     agreed = by_timestamp.where(sql.col("low") == sql.col("high")).where(sql.size(missing) > 0)
     return agreed.select("gts", sql.explode(missing).alias("group"))
@@ -40,7 +41,7 @@ def elsewhere(by_timestamp: DataFrame) -> DataFrame:
 def check_gaps(
     deliveries: DataFrame, missing: DataFrame, acknowledged: DataFrame | None, *, slice_bits: int = SLICE_BITS
 ) -> DataFrame:
-    """What each run has passed over. Of several such messages in one place, the last is told."""
+    """Return what each run has skipped. Of several messages skipped between two lines, only the last."""
     rows = _reason(deliveries, HERE, copies=True).unionByName(_reason(missing, ELSEWHERE))
     if acknowledged is not None:
         rows = rows.unionByName(_reason(acknowledged.distinct(), ACKNOWLEDGED))
@@ -99,7 +100,7 @@ def _reason(rows: DataFrame, reason: int, *, copies: bool = False) -> DataFrame:
 
 
 def _before_slices(rows: DataFrame) -> DataFrame:
-    """For each slice that there is, the last timestamp of each kind in those before it."""
+    """Return for each slice the last timestamp of each reason in earlier slices."""
     reasons = [reason for reason, _, _ in _KINDS]
     slices = rows.groupBy("group", "slice").agg(
         *(sql.max(_of(reason)).alias(_last(reason)) for reason in reasons)

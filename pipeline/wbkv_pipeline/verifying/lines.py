@@ -1,7 +1,7 @@
-"""The lines of a replica's log, each with the one before it, and what is wrong with the two.
+"""Compares each line of a replica's log with the line before it.
 
-A window over all lines of a run and group would be one task, however many there are. Positions say which
-lines are neighbours, so the lines are cut into stretches, and the last line of each is in the next one, too.
+A window over all lines of a run and group would be one task, however many lines there are. Positions identify
+neighbours, so the lines are cut into stretches, and the last line of each is in the next stretch, too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
 STRETCH: Final = 4000
-"""Lines that are looked at together: a window keeps this many in memory without further ado."""
+"""Lines of a stretch: Spark's windows hold this many in memory by default."""
 
 POSITIONS: Final = 1
 """The line does not follow the one before it."""
@@ -28,17 +28,17 @@ STOPPED: Final = "stopped"
 
 
 def run_id(run: str = "run") -> Column:
-    """A number for a run's name, which is shorter. (Two of a million runs have the same with odds of
-    one to thirty million.)
+    """Hash a run's name to a number, which is shorter. (Among a million runs, two collide with a probability
+    of one in thirty million.)
     """
     return sql.xxhash64(run)
 
 
 def followed(deliveries: DataFrame, stretch: int = STRETCH) -> DataFrame:
-    """All deliveries, and those other lines that are wrong.
+    """Return all deliveries, and those other lines that have a `problem`.
 
-    `since` is the timestamp up to which the run has everything that comes before the line: that of the line
-    before. Null if the two do not fit together, so that one mistake is not reported twice.
+    `since` is the timestamp of the line before: up to it, the run has everything that precedes this line. It
+    is null if the two lines do not fit together, so that one mistake is not reported twice.
     """
     position = sql.col("position")
     number = sql.floor(position / stretch)
@@ -74,7 +74,7 @@ def followed(deliveries: DataFrame, stretch: int = STRETCH) -> DataFrame:
                 "same": sql.coalesce(same, sql.lit(col=False)),
             }
         )
-        .where(position >= sql.col("stretch") * stretch)  # else the line is here for the next one's sake
+        .where(position >= sql.col("stretch") * stretch)  # drops the copies from the stretch before
         .drop("stretch")
     )
     problem = sql.when(_misplaced(), POSITIONS).when(_not_above(), ORDER).otherwise(0)
@@ -90,7 +90,7 @@ def followed(deliveries: DataFrame, stretch: int = STRETCH) -> DataFrame:
 
 
 def _misplaced() -> Column:
-    """Positions are 1, 2, 3, ..., and the first line, no other, says where the run begins."""
+    """Whether positions are not 1, 2, 3, ..., or a line other than the first is a "begin"."""
     first = sql.col("position") == 1
     begins = sql.col("kind") == BEGIN
     follows = sql.coalesce(sql.col("position") == sql.col("before") + 1, sql.lit(col=False))
@@ -99,8 +99,10 @@ def _misplaced() -> Column:
 
 
 def _not_above() -> Column:
-    """A message at the timestamp of the one before is another one, or it is delivered twice, which is found
-    where all its copies are. A state that was taken over has at least what was there.
+    """Whether the timestamp does not exceed that of the line before.
+
+    The same message at the same timestamp is a repetition, which `messages.check_repeats` finds. A state that
+    a replica took over may have the replica's own timestamp.
     """
     gts, before = sql.col("gts"), sql.col("before_gts")
     jump = sql.col("kind") == JUMP

@@ -1,4 +1,4 @@
-"""Messages, put together from their deliveries; and what can be said of each by itself."""
+"""Groups deliveries by message, and checks each message by itself."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ IDENTITY = ("origin", "number", "digest")
 
 
 def delivered(lines: DataFrame) -> DataFrame:
-    """One row for each group and timestamp: what was delivered there, by whom.
+    """Return one row for each group and timestamp: the message delivered there, and the runs that did.
 
-    `low` and `high` are equal if all agree about the message. Both are null if there is none, only lines that
-    are wrong. `since` is the lowest of the copies'.
+    `low` and `high` are equal if all runs agree about the message. Both are null if no message has this
+    timestamp, only lines with a problem. `since` is the lowest of all copies.
     """
     is_message = sql.col("kind") == MESSAGE
     message = sql.when(is_message, sql.struct(*IDENTITY, "destinations", "client", "sequence"))
     copy = sql.struct("run_id", "position", "since", "problem", "before", is_message.alias("is_message"))
-    # Spread by timestamp alone, as all groups of a message come together next.
+    # Partitioned by timestamp alone, since `messages` groups by it next.
     return (
         lines.repartition("gts")
         .groupBy("gts", "group")
@@ -35,7 +35,7 @@ def delivered(lines: DataFrame) -> DataFrame:
 
 
 def messages(deliveries: DataFrame) -> DataFrame:
-    """One row for each timestamp, from `delivered`: what was delivered there, in which groups."""
+    """Return one row for each timestamp, from `delivered`: the message, and the groups that delivered it."""
     return (
         deliveries.where(sql.col("low").isNotNull())
         .groupBy("gts")
@@ -55,7 +55,7 @@ _PROBLEMS = (
 
 
 def check_lines(deliveries: DataFrame) -> DataFrame:
-    """What is wrong with single lines: positions, order of timestamps, destinations."""
+    """Check single lines: positions, order of timestamps, destinations."""
     kinds = sql.array(
         *(
             sql.struct(sql.lit(bit).alias("bit"), sql.lit(check).alias("check"), sql.lit(what).alias("what"))
@@ -82,7 +82,7 @@ def check_lines(deliveries: DataFrame) -> DataFrame:
 
 
 def check_repeats(deliveries: DataFrame) -> DataFrame:
-    """Integrity: a run delivers nothing twice. Here at one timestamp: `check_twice` finds the others."""
+    """Check integrity at one timestamp: no run delivers a message twice. `check_twice` does the rest."""
     runs = sql.transform(sql.filter("copies", lambda copy: copy["is_message"]), lambda copy: copy["run_id"])
     rows = deliveries.where(sql.size("copies") > 1).withColumn("runs", runs)
     rows = rows.where(sql.size("runs") > sql.size(sql.array_distinct("runs")))
@@ -102,7 +102,7 @@ def check_repeats(deliveries: DataFrame) -> DataFrame:
 
 
 def several_timestamps(by_timestamp: DataFrame) -> DataFrame:
-    """The messages that have more than one, with the lowest and highest."""
+    """Return the messages with more than one timestamp, with the lowest and highest."""
     either = sql.explode(sql.array_distinct(sql.array(_identity("low"), _identity("high"))))
     return (
         by_timestamp.select("gts", either.alias("message"))
@@ -114,7 +114,7 @@ def several_timestamps(by_timestamp: DataFrame) -> DataFrame:
 
 
 def check_timestamps(by_timestamp: DataFrame, several: DataFrame) -> DataFrame:
-    """One timestamp, one message; one message, one timestamp: at all replicas of all groups, in all runs."""
+    """Check that timestamps and messages match one to one, at all replicas of all groups, in all runs."""
     shared = by_timestamp.where(sql.col("low") != sql.col("high"))
     identity = [sql.col(f"low.{name}") == sql.col(f"high.{name}") for name in IDENTITY]
     same = identity[0] & identity[1] & identity[2]
@@ -140,7 +140,7 @@ def check_timestamps(by_timestamp: DataFrame, several: DataFrame) -> DataFrame:
 
 
 def check_twice(deliveries: DataFrame, several: DataFrame) -> DataFrame:
-    """Integrity: which of the messages with several timestamps were delivered twice in one run."""
+    """Check integrity across timestamps: no run delivers a message at two timestamps."""
     copies = deliveries.where(sql.col("low").isNotNull()).select("gts", "group", "low.*", "copies")
     rows = (
         copies.join(several.select(*IDENTITY), [*IDENTITY])

@@ -1,8 +1,8 @@
-"""Requests and the messages that carried them: validity, completeness, exactly once.
+"""Matches requests with the messages that carried them: validity, completeness, exactly once.
 
-A request is a client, its number, and the set of partitions that it went to: the store keeps sessions by
-these three. Several messages may carry one request, since whoever gets no answer sends it again. It takes
-effect at the first of them; the others get the first one's answer.
+A request is identified by client, sequence number and set of partitions, as in the store's sessions. Several
+messages may carry one request, since a client without an answer retries. The request takes effect at the
+first of them; the store answers the others with the first one's result.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from wbkv_pipeline.verifying.findings import found
 
 REQUEST: Final = ("client", "sequence")
 SESSION: Final = (600 * 10_000) << 10
-"""Ten minutes, in revisions. A request that is repeated later than that may be executed again, unless it had
-a deadline of its own, which traces do not tell.
+"""Ten minutes, in revisions. The store may execute a request again that is retried later, unless the
+request had a deadline of its own, which traces do not record.
 """
 
 
 def matched(by_timestamp: DataFrame | None, requests: DataFrame | None) -> DataFrame:
-    """One row for each number of a client, with what its client said of it, and which messages carried it.
+    """Return one row for each client and sequence number: the client's trace of it, and its messages.
 
-    `asked` and `carried` are arrays, with one element for each set of partitions; null if there is none.
+    `asked` (by the client's trace) and `carried` (by the replicas') are arrays with one element for each set
+    of partitions, or null.
     """
     asked = carried = None
     if requests is not None:
         ok = sql.col("outcome") == "ok"
-        # Only what has written has a revision of its own for sure: reads may tell that of what they saw.
+        # Only a request that wrote certainly has its own revision: a read may have that of what it read.
         own = sql.when(ok & (sql.size("writes") > 0), sql.col("revision"))
         asked = (
             requests.where(sql.col("client").isNotNull() & sql.col("sequence").isNotNull())
@@ -78,9 +79,9 @@ def matched(by_timestamp: DataFrame | None, requests: DataFrame | None) -> DataF
 
 
 def paired(matches: DataFrame) -> DataFrame:
-    """One row for each request of a client's trace, with the timestamps of the messages that carried it.
+    """Return one row for each request of a client's trace, with the timestamps of its messages.
 
-    Where the client did not know the partitions, it does not matter which they were.
+    Where the client's trace has no partitions, messages to any partitions count.
     """
     mine = sql.filter(
         "carried",
@@ -104,7 +105,7 @@ def paired(matches: DataFrame) -> DataFrame:
 
 
 def check_validity(matches: DataFrame, *, untraced_clients: bool) -> DataFrame:
-    """Validity: what was delivered was sent, by a client of the trace, to these partitions."""
+    """Check validity: a client of the trace has sent what was delivered, to these partitions."""
     asked = sql.col("asked")
     known = sql.exists(
         "asked",
@@ -132,15 +133,15 @@ def check_validity(matches: DataFrame, *, untraced_clients: bool) -> DataFrame:
 
 
 def unseen(pairs: DataFrame) -> DataFrame:
-    """Group and timestamp of what was acknowledged to clients and is in no log."""
+    """Return group and timestamp of acknowledged requests that no log has."""
     lost = sql.col("lowest").isNotNull() & ~sql.array_contains("timestamps", sql.col("lowest"))
     return pairs.where(lost).select(sql.col("lowest").alias("gts"), sql.explode("partitions").alias("group"))
 
 
 def check_once(pairs: DataFrame) -> DataFrame:
-    """Exactly once: a request has one revision, that of the first message that carried it.
+    """Check exactly-once: a request has one revision, that of the first message that carried it.
 
-    Nothing is said if some attempt was refused: another may then be the first that was not.
+    Requests with a rejected attempt are left out: their first accepted message is unknown.
     """
     several = pairs.where((sql.col("lowest") < sql.col("highest")) & _near("lowest", "highest"))
     later = pairs.where(

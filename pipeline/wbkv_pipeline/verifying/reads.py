@@ -1,7 +1,7 @@
-"""Every read is explained by the latest earlier version of its key, in the order of revisions.
+"""Checks that each read returned the latest earlier version of its key, in the order of revisions.
 
-Only what is certain is reported. A write with an unknown outcome may or may not have happened. A key may have
-had a value before the trace began. And what clients without a trace wrote, if there are any, is not known.
+Only certain violations are reported. A write with an unknown outcome may or may not have happened. A key may
+have had a value before the trace began. The writes of clients without a trace, if there are any, are unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VERSION = "struct<revision:bigint,put:boolean,gone:boolean>"
 
 
 def reads_of(requests: DataFrame) -> DataFrame:
-    """One row for each key that a request has read."""
+    """Return one row for each key that a request has read."""
     rows = requests.where((sql.col("outcome") == "ok") & (sql.size("reads") > 0))
     rows = rows.select(
         "run",
@@ -35,17 +35,17 @@ def reads_of(requests: DataFrame) -> DataFrame:
 
 
 def explained(reads: DataFrame, versions: DataFrame, *, clock_skew_us: int) -> DataFrame:
-    """Each read, with the versions that say whether it is right:
+    """Return each read with the versions that decide whether it is correct:
 
-    - `latest`: the last certain one at or below its revision; below it, if the read is part of a transaction
-      that writes;
-    - `acknowledged`: the last certain one that a client knew of before the read began, by its own clock or by
-      another one, which may differ by `clock_skew_us`;
-    - `removed`: the last removal at or below its revision; `removed_ever`: the last one of all;
-    - `version`: the one that it saw;
-    - `may_be_put`, `may_be_gone`: by a request of which nobody knows where it is in the order, if anywhere.
+    - `latest`: the last certain version at or below the read's revision; below it, if the read is part of a
+      transaction that writes;
+    - `acknowledged`: the last certain version that was acknowledged before the read began, by the same
+      process's clock, or by another's, which may differ by `clock_skew_us`;
+    - `removed`: the last removal at or below the read's revision; `removed_ever`: the last one of all;
+    - `version`: the version that the read saw;
+    - `may_be_put`, `may_be_gone`: whether a request did so that has no known position in the order.
 
-    All of it is found in one pass over the reads and versions of a key.
+    One pass over the reads and versions of a key finds all of them.
     """
     nothing = sql.lit(None)
     events = versions.select(
@@ -75,7 +75,7 @@ def explained(reads: DataFrame, versions: DataFrame, *, clock_skew_us: int) -> D
             sql.struct("start_us", "end_us", "exact", "writes").alias("read"),
         )
     )
-    # A version that ended in the very microsecond in which the read began comes after it: rank the other way.
+    # A version whose request ended in the microsecond in which the read began sorts after the read.
     of_key = Window.partitionBy("key")
     by_position = of_key.orderBy("position", "rank").rowsBetween(Window.unboundedPreceding, -1)
     by_time = of_key.orderBy("at_us", sql.col("read").isNull()).rowsBetween(Window.unboundedPreceding, -1)
@@ -106,10 +106,10 @@ def explained(reads: DataFrame, versions: DataFrame, *, clock_skew_us: int) -> D
 
 
 def doubtful(rows: DataFrame, *, untraced_clients: bool, begins: int | None, clock_skew_us: int) -> DataFrame:
-    """The reads that are wrong, as `what` says; and, where that is null, those which saw a version that no
-    request of the trace has written.
+    """Return the incorrect reads, with the reason in `what`, and, with a null `what`, the reads of a version
+    that no request of the trace has written.
 
-    `begins`: the first revision that the trace has written; None if none. What was there before is not known.
+    `begins`: the first revision that the trace has written, or None. Earlier versions are unknown.
     """
     seen, exact = sql.col("seen"), sql.col("exact")
     bound = sql.when(exact, sql.col("latest")).otherwise(sql.greatest("latest", "acknowledged"))
@@ -133,17 +133,17 @@ def doubtful(rows: DataFrame, *, untraced_clients: bool, begins: int | None, clo
 
 
 def check_reads(doubts: DataFrame) -> DataFrame:
-    """The reads that no version of their key explains."""
+    """Return the reads that no version of their key explains."""
     return _found(doubts.where(sql.col("what").isNotNull()), "reads", sql.col("what"))
 
 
 def check_strange(
     doubts: DataFrame, by_timestamp: DataFrame | None, matches: DataFrame, *, untraced_clients: bool
 ) -> DataFrame:
-    """Reads of versions that no request of the trace has written: who has, then?
+    """Check reads of versions that no request of the trace has written.
 
-    A request that failed must have no effect. One that was acknowledged has told all that it wrote. Others
-    are not of the trace, which is right if there are clients without one.
+    A failed request must have no effect, and the trace of an acknowledged request has all its writes. Other
+    requests are not in the trace, which is allowed if there are clients without one.
     """
     strange = doubts.where(sql.col("what").isNull())
     if by_timestamp is None:
@@ -167,8 +167,8 @@ def check_strange(
     unknown = sql.exists("asked", lambda one: one["unknown"] > 0)
     failed = rows.where(known & ~ok & ~unknown)
     others = rows.where(known & ok) if untraced_clients else rows.where(~known | ok)
-    return _found(failed, "failed", sql.lit("saw what a request has written that failed")).unionByName(
-        _found(others, "reads", sql.lit("saw a version that nobody has written"))
+    return _found(failed, "failed", sql.lit("saw a write of a failed request")).unionByName(
+        _found(others, "reads", sql.lit("saw a version that no client has written"))
     )
 
 

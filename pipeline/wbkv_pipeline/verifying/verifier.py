@@ -1,4 +1,4 @@
-"""All checks together: from the traces to a table of checks and the rows that offend."""
+"""Runs all checks: from traces to a table of checks, and the rows that violate them."""
 
 from __future__ import annotations
 
@@ -20,73 +20,72 @@ from wbkv_pipeline.verifying import gaps, lines, messages, outcomes, reads, vers
 REPLICAS: Final = "the replicas' deliveries"
 CLIENTS: Final = "the clients' requests"
 LINE_FIELDS: Final = ("run", "group", "kind", "position", "gts")
-"""What every line has."""
+"""The fields of every line."""
 
 
 class Check(NamedTuple):
-    """What is checked, of what, and which traces that needs."""
+    """A check: its claim, what it counts, and the traces that it needs."""
 
     name: str
     says: str
     of: str
-    """Which of the `CheckedCounts`."""
+    """A field of `CheckedCounts`."""
     needs: tuple[str, ...]
 
 
 CHECKS: Final = (
-    Check("positions", "each replica's log is whole", "lines", (REPLICAS,)),
-    Check("validity", "what was delivered was sent by a client, to these groups", "deliveries", (REPLICAS,)),
+    Check("positions", "each replica's log is complete", "lines", (REPLICAS,)),
+    Check("validity", "a client sent what was delivered, to these groups", "deliveries", (REPLICAS,)),
     Check("integrity", "no replica delivers a message twice", "deliveries", (REPLICAS,)),
     Check("order", "timestamps grow at every replica", "deliveries", (REPLICAS,)),
-    Check("timestamps", "one message, one timestamp, everywhere", "deliveries", (REPLICAS,)),
-    Check("agreement", "replicas of a group deliver the same", "deliveries", (REPLICAS,)),
+    Check("timestamps", "a message has one timestamp, everywhere", "deliveries", (REPLICAS,)),
+    Check("agreement", "replicas of a group deliver the same messages", "deliveries", (REPLICAS,)),
     Check("projection", "all destinations deliver a message", "deliveries", (REPLICAS,)),
-    Check("completeness", "what was acknowledged was delivered", "acknowledged", (REPLICAS, CLIENTS)),
+    Check("completeness", "acknowledged requests were delivered", "acknowledged", (REPLICAS, CLIENTS)),
     Check("once", "a request takes effect once, at the first of its messages", "acknowledged", (CLIENTS,)),
-    Check("failed", "what failed has no effect", "reads", (REPLICAS, CLIENTS)),
-    Check("reads", "every read is explained by the latest earlier version", "reads", (CLIENTS,)),
+    Check("failed", "failed requests have no effect", "reads", (REPLICAS, CLIENTS)),
+    Check("reads", "every read returns the latest earlier version", "reads", (CLIENTS,)),
 )
 
 
 class CheckedCounts(NamedTuple):
-    """How much was looked at."""
+    """How much was checked."""
 
     lines: int = 0
     deliveries: int = 0
     stopped: int = 0
-    """Runs that could not write all of theirs."""
+    """Runs that could not record all their deliveries."""
     requests: int = 0
     acknowledged: int = 0
-    """Requests that have written."""
+    """Acknowledged requests that wrote."""
     reads: int = 0
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the traces do not say themselves."""
+    """Assumptions that traces do not record."""
 
     untraced_clients: bool = False
-    """There were clients that wrote no trace, or not all of it."""
+    """Whether some clients wrote no trace, or not all of it."""
     clock_skew_us: int = 100_000
-    """By how much the clocks of two client processes differ at most."""
+    """The largest difference between the clocks of two client processes."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came out."""
+    """The result of all checks."""
 
     counts: CheckedCounts
     findings: DataFrame
-    """As `wbkv_pipeline.verifying.findings.FINDING` with the run's name and node for its number. Kept
-    until the `with` block ends."""
+    """Rows of `FINDING`, with names of run and node instead of `run_id`. Valid until the `with` ends."""
     violations: dict[str, int]
-    """By the names of those checks that could be made."""
+    """The number of violations of each check that was made."""
     left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """And of those that could not: which traces they need."""
+    """The traces that are missing, for each check that was left out."""
 
     @property
     def fine(self) -> bool:
-        """Whether no check has found anything."""
+        """Whether no check has found a violation."""
         return not any(self.violations.values())
 
 
@@ -94,9 +93,9 @@ class Verdict:
 def verified(
     deliveries: DataFrame | None, requests: DataFrame | None, rules: Rules | None = None
 ) -> Iterator[Verdict]:
-    """Check traces, of replicas or clients or both, as `wbkv_pipeline.traces` reads them."""
+    """Check traces of replicas, clients or both, as `wbkv_pipeline.traces` reads them."""
     if deliveries is None and requests is None:
-        raise ValueError("there is nothing to check")
+        raise ValueError("nothing to check: give deliveries, requests or both")
     rules = rules or Rules()
     kept: list[DataFrame] = []
 
@@ -127,7 +126,7 @@ def verified(
                 messages.check_timestamps(by_timestamp, several),
                 gaps.check_gaps(together, gaps.elsewhere(by_timestamp), acknowledged),
             ]
-            if not several.isEmpty():  # else all copies of all messages would be moved for nothing
+            if not several.isEmpty():  # spares a shuffle of all copies of all messages
                 parts.append(messages.check_twice(together, several))
             if requests is not None:
                 parts.append(outcomes.check_validity(matches, untraced_clients=rules.untraced_clients))
@@ -200,10 +199,10 @@ def _counts(
     of_lines = counted[0].get if has_lines else {}
     strange, incomplete = of_lines.pop("strange", None), of_lines.pop("incomplete", 0)
     if strange is not None:
-        raise PipelineError(f"deliveries have no kind {strange!r}")
+        raise PipelineError(f"deliveries: {strange!r} is not a known kind of line")
     if incomplete:
         raise PipelineError(
-            f"{incomplete:,} lines of deliveries lack one of {', '.join(LINE_FIELDS)} or the message"
+            f"deliveries: {incomplete:,} lines lack one of {', '.join(LINE_FIELDS)} or the message"
         )
     of_requests = counted[1].get if has_requests else {}
     begins = of_requests.pop("begins", None)
@@ -211,7 +210,7 @@ def _counts(
 
 
 def _named(findings: DataFrame, deliveries: DataFrame | None) -> DataFrame:
-    """With the names of runs and nodes. They are looked up only where something was found."""
+    """Add the names of runs and nodes. They are looked up only if there are findings."""
     if deliveries is None or findings.where(sql.col("run_id").isNotNull()).isEmpty():
         return findings.drop("run_id").withColumn("node", sql.lit(None).cast("string"))
     runs = deliveries.select("run", "node").distinct().select(lines.run_id().alias("run_id"), "run", "node")

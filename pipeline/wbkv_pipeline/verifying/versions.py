@@ -1,4 +1,4 @@
-"""The versions of keys: which transaction wrote or removed which key, and whether that is certain."""
+"""The versions of keys: which request wrote or removed which key, and whether that is certain."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pyspark.sql import functions as sql
 from wbkv_pipeline.verifying.outcomes import REQUEST
 
 BASE64: Final = "base64:"
-"""How keys begin that are no text (`wbkv.record.history.text_of`)."""
+"""The prefix of keys that are not text (`text_of` in the SDK)."""
 SHARED_MAX: Final = 64
-"""Of what the two ends of a range have in common, so much counts."""
+"""The longest common prefix of a range's two ends that is used."""
 
 
 def bytes_of(key: Column) -> Column:
-    """The key itself: only bytes are in the order that ranges are meant in."""
+    """Return a key's bytes: ranges are ordered by bytes."""
     encoded = sql.unbase64(sql.substring(key, len(BASE64) + 1, 1 << 30))
     return sql.when(key.startswith(BASE64), encoded).otherwise(key.cast("binary"))
 
 
 def versions(requests: DataFrame, pairs: DataFrame, keys: DataFrame) -> DataFrame:
-    """One row for each key and revision: `put`, `gone` or both (in one request, which tells no more).
+    """Return one row for each key and revision: `put`, `gone`, or both if one request did both.
 
-    `certain`: it was acknowledged, and when. Else it may not have happened (`unknown`); its revision is that
-    of the first message that carried it, and null if there is none. Removed ranges have a row for each of the
-    `keys` in them.
+    `certain`: the request was acknowledged, at `ended`. Otherwise its outcome is unknown; its revision is
+    that of the first message that carried it, or null if no message did. Removed ranges have a row for
+    each of the `keys` in them.
     """
     writes = _acknowledged(requests).unionByName(_possible(requests, pairs))
     single = writes.where(sql.col("end").isNull()).drop("end")
@@ -46,9 +46,7 @@ def _acknowledged(requests: DataFrame) -> DataFrame:
 
 
 def _possible(requests: DataFrame, pairs: DataFrame) -> DataFrame:
-    """What requests with an unknown outcome may have written. One that was repeated, and acknowledged then,
-    is not unknown any more.
-    """
+    """Return what requests with an unknown outcome may have written, except those acknowledged on a retry."""
     rows = requests.where((sql.col("outcome") == "unknown") & (sql.size("writes") > 0)).drop("revision")
     rows = rows.withColumn("partitions", sql.sort_array("partitions"))
     known = pairs.where(sql.col("unknown") > 0).select(
@@ -77,10 +75,10 @@ def _writes(rows: DataFrame) -> DataFrame:
 
 
 def _in_ranges(ranges: DataFrame, keys: DataFrame) -> DataFrame:
-    """A row for each of the keys that a range has.
+    """Return a row for each key that a range contains.
 
-    All keys of a range begin with what its two ends have in common. So both are joined by how they begin, for
-    each length of such beginnings that there is: never each range with each key.
+    All keys of a range begin with the common prefix of its two ends. So ranges and keys are joined by that
+    prefix, once for each length of a common prefix, instead of each range with each key.
     """
     least = sql.least(sql.length("key"), sql.length("end"), sql.lit(SHARED_MAX))
     differ = sql.transform(

@@ -46,8 +46,11 @@ def test_a_job_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) ->
         ("xyzzy", "wbkv pipeline: there is no job 'xyzzy'; there are diff, export, import"),
         ("export", "wbkv pipeline export: error: the following arguments are required: FOLDER\n"),
         ("export x --mastr y", "unrecognized arguments: --mastr y: did you mean --master?\n"),
-        ("export x --config a=b", "argument --config: 'a=b' is not like spark.some.name=value\n"),
-        ("export x --config spark.a", "argument --config: 'spark.a' is not like spark.some.name=value\n"),
+        ("export x --config a=b", "argument --config: 'a=b' is not of the form spark.some.name=value\n"),
+        (
+            "export x --config spark.a",
+            "argument --config: 'spark.a' is not of the form spark.some",
+        ),
         ("import x --format xml", "argument --format: invalid choice: 'xml'"),
         ("", "the following arguments are required: JOB"),
     ],

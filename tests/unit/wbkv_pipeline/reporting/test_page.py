@@ -277,7 +277,7 @@ def test_few_samples_marks_outside_and_coarser_bins_are_told() -> None:
     assert "leader at 2026-09-21 14:13:15 UTC" in said
     assert "some have 0.6 s" in said
     assert "one request in 10,000" in said
-    assert "No mark says when there was a new leader: crash 1" in said
+    assert "No mark of a new leader: crash 1" in said
 
 
 def test_the_gist_for_a_terminal() -> None:

@@ -50,7 +50,9 @@ def test_what_nobody_can_know_is_refused(store: wbkv.Client[bytes], monkeypatch:
     monkeypatch.setattr(batch_log, "DEADLINE_S", 0.0)
     query = BatchLog(store, "q")
     query.begin(5, rewrite=False)
-    with pytest.raises(PipelineError, match=r"which of its rows were written cannot be known.*rewrite=true"):
+    with pytest.raises(
+        PipelineError, match=r"which of its rows were written is no longer known.*rewrite=true"
+    ):
         query.begin(5, rewrite=False)
     monkeypatch.undo()
     anew = query.begin(5, rewrite=True)
@@ -79,5 +81,5 @@ def test_of_two_tasks_that_begin_at_once_one_decides(
 def test_something_else_in_its_place_is_told(store: wbkv.Client[bytes]) -> None:
     for value in (b"hello", b'{"batch": 1}', b"[]"):
         store.put(STREAMS + "q", value)
-        with pytest.raises(PipelineError, match=r"the key wbkv.stream/q is not what a streaming query"):
+        with pytest.raises(PipelineError, match=r"the key wbkv.stream/q does not hold a streaming query"):
             BatchLog(store, "q").begin(1, rewrite=False)

@@ -112,7 +112,7 @@ def test_in_the_end_it_is_sparks_turn() -> None:
     [
         (
             wbkv.RequestMismatch("x"),
-            "the transaction 0 was another one before",
+            "the transaction 0 differs from an earlier attempt",
         ),
         (wbkv.RequestExpired("x"), "the transaction 0 came too late: its job began about a day ago"),
     ],

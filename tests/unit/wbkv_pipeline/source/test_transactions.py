@@ -72,9 +72,9 @@ def test_text_is_bytes_and_a_deleted_rows_value_does_not_count() -> None:
         ({"key": [b"a", b""], "value": [b"", b""]}, "key is empty, in row 3 of this task"),
         (
             {"key": [b"a" * 17], "value": [b""]},
-            "key is longer than the 16 bytes that the cluster takes, in row 2",
+            "key exceeds the cluster's limit of 16 bytes .*, in row 2",
         ),
-        ({"key": [b"a"], "value": [b"a" * 101]}, "value is longer than the 100 bytes that the cluster takes"),
+        ({"key": [b"a"], "value": [b"a" * 101]}, "value exceeds the cluster's limit of 100 bytes"),
         ({"key": [b"a"], "value": [b"a"], "txn_id": [None]}, "txn_id is null, in row 2 of this task"),
     ],
 )
@@ -152,15 +152,15 @@ def test_all_rows_of_an_id_are_one_transaction() -> None:
     [
         (
             lambda: by_partition([(0, b"a", b"1"), (0, b"a", b"2")], parse({})),
-            "key b'a' comes twice in a task",
+            "key b'a' occurs twice in a task",
         ),
         (
             lambda: by_partition([(0, b"a", b"1"), (0, b"a", b"2")], parse({"batchRows": "1"})),
-            "key b'a' comes twice in a task",
+            "key b'a' occurs twice in a task",
         ),
         (
             lambda: by_txn_id([(7, b"a", b"1"), (7, b"a", b"2")], LIMITS),
-            "b'a' comes twice in the transaction 7",
+            "b'a' occurs twice in the transaction 7",
         ),
         (
             lambda: by_txn_id(rows(6, lambda _: b"x"), LIMITS),
@@ -176,7 +176,7 @@ def test_what_can_be_no_transaction(cut: Callable[[], Iterator[WriteTransaction]
 
 def test_limits_of_the_cluster() -> None:
     check_limits(parse({"batchRows": "5", "batchBytes": "300"}), LIMITS)
-    with pytest.raises(PipelineError, match="batchRows must be at most 5, the cluster's limit, not 500"):
+    with pytest.raises(PipelineError, match="batchRows must be at most 5, not 500: the cluster's limit"):
         check_limits(parse({}), LIMITS)
     with pytest.raises(PipelineError, match="batchBytes must be at most 300"):
         check_limits(parse({"batchRows": "5"}), LIMITS)
