@@ -214,10 +214,14 @@ def outcomes(run: Callable[[int], Outcome], seeds: range, jobs: int) -> Iterator
         yield from map(run, seeds)
         return
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    # An interrupt while a pool starts would leave processes that nothing ends.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         with multiprocessing.Pool(jobs, _worker) as pool:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
             yield from pool.imap(run, seeds)
     finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         signal.signal(signal.SIGTERM, before)
 
 
