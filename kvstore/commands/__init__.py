@@ -1,1 +1,1 @@
-"""What an install of the server adds to the `wbkv` command."""
+"""The commands that an install of the server adds to `wbkv`."""

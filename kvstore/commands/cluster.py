@@ -25,15 +25,15 @@ from kvstore.local.supervise import LOOK_S, ClusterError, cut
 from multicast import PROTOCOLS, VARIANTS
 
 DATA = Path(".wbkv")
-"""Where `wbkv up` keeps everything, unless told otherwise."""
+"""The default folder of `wbkv up`."""
 SUPERVISOR_LOG = "cluster.log"
 STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """Being told to stop, as something to wait for; from creation on, a signal no longer ends the process.
+    """Waits for SIGINT, SIGTERM and SIGHUP, which do not end the process while this object is in use.
 
-    A pipe, written by the C handler: a Python handler only runs when the main thread wakes up, and the kernel
+    The C handler writes to a pipe: a Python handler runs only when the main thread wakes up, and the kernel
     may have given the signal to another thread.
     """
 
@@ -44,7 +44,7 @@ class Signals:
         self._before_write = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether to stop, waiting for so long to be told, or for ever."""
+        """Return whether a signal has arrived, waiting at most this long for one; None: without limit."""
         return bool(select.select([self._read], [], [], seconds)[0])
 
     def __enter__(self) -> Signals:
@@ -78,35 +78,36 @@ class UpCommand:
         self._serves = serves
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments."""
+        """Add the arguments to the parser."""
         parser.epilog = (
-            "An empty or missing folder becomes a new cluster; one that has a cluster is started again, and "
-            "the other options can be left out. Status 0: it was up, and was stopped (with --detach: it is "
-            "up). 1: it did not come up. 2: bad arguments. 130: interrupted before it was up."
+            "An empty or missing folder becomes a new cluster; the cluster of an existing folder is started "
+            "again, and the other options can be left out. Status 0: the cluster was up, and was stopped "
+            "(with --detach: it is up). 1: it could not be started. 2: invalid arguments. 130: interrupted "
+            "before it was up."
         )
         add = parser.add_argument
-        add("--data", type=Path, default=DATA, metavar="DIR", help=f"where everything is kept ({DATA})")
-        add("--nodes", type=positive, help=f"number of processes ({NODES})")
-        add("--partitions", type=positive, help=f"number of groups ({PARTITIONS})")
+        add("--data", type=Path, default=DATA, metavar="DIR", help=f"the cluster's folder ({DATA})")
+        add("--nodes", type=positive, help=f"number of nodes, each a process ({NODES})")
+        add("--partitions", type=positive, help=f"number of partitions ({PARTITIONS})")
         add(
             "--replicas",
             type=positive,
-            help=f"members of a group, odd ({REPLICAS}; 1 if fewer nodes, or skeen)",
+            help=f"replicas of a partition, an odd number ({REPLICAS}; 1 if fewer nodes, or skeen)",
         )
-        add("--port", type=positive, metavar="BASE", help="of the first node; others follow (free ones)")
+        add("--port", type=positive, metavar="BASE", help="first node's port; others follow (free ports)")
         add(
             "--api-port",
             type=positive,
             metavar="BASE",
-            help=f"where the first node serves clients; others follow ({API_PORT}, or free ones)",
+            help=f"first node's port for clients; others follow ({API_PORT}, or free ports)",
         )
-        add("--protocol", choices=sorted(PROTOCOLS | VARIANTS), help="what orders transactions (whitebox)")
+        add("--protocol", choices=sorted(PROTOCOLS | VARIANTS), help="ordering protocol (whitebox)")
         add("--durability", choices=DURABILITY, help="what an acknowledgement waits for (fsync)")
-        add("--trace", type=Path, metavar="DIR", help="record there what every node delivers")
-        add("--detach", action="store_true", help="return when the cluster is up, and let it run")
+        add("--trace", type=Path, metavar="DIR", help="folder in which every node records its deliveries")
+        add("--detach", action="store_true", help="return when the cluster is up, and keep it running")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command; return its exit status."""
         try:
             with Signals() as signals:
                 cluster = self._cluster(
@@ -128,7 +129,7 @@ class UpCommand:
             return _complain("up", error)
 
     def _supervise(self, cluster: LocalCluster, signals: Signals, ready: Callable[[], None]) -> int:
-        """Run it until told to stop."""
+        """Run the cluster until a signal arrives."""
         with contextlib.closing(cluster), pid_file(cluster.data):
             try:
                 cluster.start()
@@ -145,11 +146,11 @@ class UpCommand:
         return 0 if up else 128 + signal.SIGINT
 
     def _detached(self, cluster: LocalCluster, signals: Signals) -> int:
-        """Run it in a process of its own, and wait until that says that it is up, or why not."""
+        """Run the cluster in a background process; return when that reports that it is up, or why not."""
         reading, writing = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP)  # until each of us has a pipe of its own
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP)  # until parent and child each have a pipe of their own
         pid = os.fork()
         if pid == 0:
             os.close(reading)
@@ -166,7 +167,7 @@ class UpCommand:
         with open(reading, encoding="utf-8") as pipe:
             said = pipe.read()
         if not said:
-            raise ClusterError(f"the supervisor ended; see {cluster.data / SUPERVISOR_LOG}")
+            raise ClusterError(f"the supervisor ended early; see {cluster.data / SUPERVISOR_LOG}")
         problem = json.loads(said)
         if problem is not None:
             os.waitpid(pid, 0)
@@ -175,42 +176,42 @@ class UpCommand:
         return 0
 
     def _background(self, cluster: LocalCluster, writing: int) -> int:
-        """The life of the process that stays."""
+        """Supervise the cluster in the background process; report readiness, or the problem, to `writing`."""
         os.setsid()
         log = os.open(cluster.data / SUPERVISOR_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
 
-        def tell(problem: str | None) -> None:
+        def report(problem: str | None) -> None:
             with contextlib.suppress(BrokenPipeError), pipe:
                 json.dump(problem, pipe)
 
-        pipe = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - it is closed when all is said
+        pipe = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - `report` closes it
         try:
             with Signals() as signals:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
-                return self._supervise(cluster, signals, lambda: tell(None))
+                return self._supervise(cluster, signals, lambda: report(None))
         except ClusterError as error:
             if not pipe.closed:
-                tell(str(error))
+                report(str(error))
             return _complain("up", error)
 
 
 class DownCommand:
-    """Stop a cluster that runs in the background, or in another terminal."""
+    """Stop a cluster that runs in the background or in another terminal."""
 
     help = "stop the cluster that `wbkv up` runs"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments."""
-        parser.epilog = "Status 0: it has stopped. 1: none was up. 2: there is no cluster in the folder."
+        """Add the arguments to the parser."""
+        parser.epilog = "Status 0: the cluster has stopped. 1: none was up. 2: the folder holds no cluster."
         parser.add_argument(
             "--data", type=Path, default=DATA, metavar="DIR", help=f"the cluster's folder ({DATA})"
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command; return its exit status."""
         try:
             pid = down(arguments.data)
         except ClusterError as error:
@@ -220,20 +221,20 @@ class DownCommand:
 
 
 class StatusCommand:
-    """Ask every node how it is."""
+    """Show the status that every node reports."""
 
     help = "show the nodes and groups of a cluster"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments."""
+        """Add the arguments to the parser."""
         parser.epilog = (
-            "Status 0: at least one node answers. 1: none does. 2: there is no cluster in the folder."
+            "Status 0: at least one node answers. 1: no node answers. 2: the folder holds no cluster."
         )
         parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the cluster's folder")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command; return its exit status."""
         check_cluster(arguments.data)
         config = Config.load(arguments.data / CONFIG)
         found = ask_all(config)
@@ -242,17 +243,18 @@ class StatusCommand:
             print(json.dumps(found))
         elif up:
             print("\n".join(_tables(config, found)))
-        return 0 if up else _complain("status", f"no node of the cluster in {arguments.data} is up")
+        down = f"no node of the cluster in {arguments.data} is up; start it with `wbkv up`"
+        return 0 if up else _complain("status", down)
 
 
 def _welcome(cluster: LocalCluster, stop: str) -> None:
-    """Where everything is, and what to do next."""
+    """Print the addresses, and what to do next."""
     lines = [*welcome.where(cluster), *welcome.how(cluster, stop), *welcome.example(cluster.addresses)]
     print("\n".join(lines), flush=True)
 
 
 def _tables(config: Config, found: ClusterStatus) -> Iterable[str]:
-    """The status as people read it."""
+    """The status as tables for people."""
     up = sum(node["up"] for node in found["nodes"])
     yield f"cluster {config.id}: {up} of {len(found['nodes'])} nodes up"
     yield ""
@@ -287,7 +289,7 @@ def _aligned(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterable[
 
 
 def _say(text: str, stream: TextIO) -> None:
-    # Whoever read this may be gone; that is no reason to leave the nodes alone.
+    # The reader may have closed the stream; that must not keep the supervisor from its nodes.
     with contextlib.suppress(OSError):
         print(text, file=stream, flush=True)
 

@@ -1,4 +1,4 @@
-"""`wbkv member`: who is in the groups of a cluster, and how another node takes a member's place."""
+"""`wbkv member`: show the members of a cluster's groups, and replace a node by another."""
 
 from __future__ import annotations
 
@@ -20,33 +20,32 @@ PATIENCE_S = 60.0
 
 
 class MemberCommand:
-    """Look at members, or replace one."""
+    """Show members, or replace a node."""
 
-    help = "show who is in each group, or let a node take another's place"
+    help = "show the members of each group, or replace a node by another"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments."""
+        """Add the arguments to the parser."""
         parser.description = (
-            "A node that has lost its disk needs none of this: it comes back with a new one, and takes its "
-            "own place by itself. To let another node take the place of one that is gone for good, or that "
-            "is to go: add it to the configuration ([nodes.n4], without an incarnation), start it with "
-            "`wbkv serve --config FILE --node n4`, and then, on its machine, "
-            "`wbkv member replace --config FILE n2 n4`."
+            "A node that has lost its disk does not need this command: start it again, and it rejoins its "
+            "groups with a new disk. To replace a node by another: add the new node to the configuration "
+            "([nodes.n4], without an incarnation), start it with `wbkv serve --config FILE --node n4`, and "
+            "then run `wbkv member replace --config FILE n2 n4` on its machine."
         )
         kinds = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-        shown = kinds.add_parser("list", help="who is in each group, and where")
-        shown.add_argument("--json", action="store_true", help="for programs")
-        replace = kinds.add_parser("replace", help="let a node take another's place in all its groups")
-        replace.add_argument("old", metavar="OLD", help="the node that goes")
-        replace.add_argument("new", metavar="NEW", help="the node that comes, which runs on this machine")
+        shown = kinds.add_parser("list", help="show the members of each group, and their nodes")
+        shown.add_argument("--json", action="store_true", help="print one JSON object")
+        replace = kinds.add_parser("replace", help="replace a node by another in all its groups")
+        replace.add_argument("old", metavar="OLD", help="the node to replace")
+        replace.add_argument("new", metavar="NEW", help="its replacement, which runs on this machine")
         replace.add_argument(
-            "--timeout", type=float, default=PATIENCE_S, metavar="S", help="wait so long (60)"
+            "--timeout", type=float, default=PATIENCE_S, metavar="S", help="seconds to wait (60)"
         )
         for each in (shown, replace):
             each.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command; return its exit status."""
         config = Config.load(arguments.config)
         try:
             if arguments.what == "list":
@@ -85,7 +84,7 @@ def _row(config: Config, membership: Membership) -> dict[str, Any]:
 
 
 def _nodes(config: Config, membership: Membership) -> dict[ReplicaId, NodeId | None]:
-    """On which node each member is: the first ones as the configuration has them, others as they said."""
+    """The node of each member: of initial members by the configuration, of others as they announced."""
     from kvstore.node.directory import Directory
 
     directory = Directory(config.incarnations)
@@ -103,32 +102,35 @@ async def _replace(config: Config, old: NodeId, new: NodeId, timeout_s: float) -
         leaving = _on(config, found, old)
         if not leaving:
             present = sorted({str(node) for m in found.values() for node in _nodes(config, m).values()})
-            raise ValueError(f"{old} is in no group; there are {', '.join(present)}")
+            raise ValueError(f"{old} is not a member of any group; the members are on {', '.join(present)}")
         rows = [[member.group, member.number, f"{member.incarnation:x}"] for member in leaving]
         socket = config.status_socket(new)
         answer = await asyncio.to_thread(ask, socket, request={"replace": rows})
         if answer is None:
-            raise ValueError(f"{new} does not answer on {socket}: start it on this machine first")
+            raise ValueError(f"{new} does not answer on {socket}; start it on this machine with `wbkv serve`")
         if "error" in answer:
             raise ValueError(str(answer["error"]))
-        print(f"{new} asks to take the place of {old} in {len(leaving)} groups")
+        print(f"{new} requests to replace {old} in {len(leaving)} groups")
         waiting = {member.group for member in leaving}
         while waiting:
             if time.monotonic() > deadline:
                 which = ", ".join(map(str, sorted(waiting)))
-                raise TimeoutError(f"not done in group {which} after {timeout_s:g} s; it may be done later")
+                raise TimeoutError(
+                    f"{new} has not replaced {old} in group {which} after {timeout_s:g} s (--timeout), but "
+                    "may do so later: see `wbkv member list`"
+                )
             await asyncio.sleep(0.2)
             found = await client.memberships()
             members = {member.group for member in _on(config, found, new)}
             for group in sorted(g for g in waiting & members if found[g].is_complete):
                 waiting.discard(group)
-                print(f"group {group}: {new} is a member, {old} is not")
-    print(f"{old} may be stopped, and its disk be deleted")
+                print(f"group {group}: {new} has replaced {old}")
+    print(f"{old} can be stopped, and its disk deleted")
     return 0
 
 
 def _on(config: Config, found: Mapping[GroupId, Membership], node: NodeId) -> list[ReplicaId]:
-    """The members that are on a node."""
+    """The members on a node."""
     return [m for membership in found.values() for m, at in _nodes(config, membership).items() if at == node]
 
 

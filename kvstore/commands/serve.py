@@ -18,26 +18,29 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class ServeCommand:
-    """Run a node until it is told to stop."""
+    """Run a node until SIGTERM or SIGINT."""
 
     help = "run one node of a cluster"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments."""
-        parser.epilog = "SIGTERM or Ctrl-C: hand leadership over, and end. Status 0: it was told to stop."
+        """Add the arguments to the parser."""
+        parser.epilog = (
+            "SIGTERM or Ctrl-C: hand over leadership, and end. "
+            "Status 0: stopped by a signal. 1: failed; the log says why. 2: invalid arguments."
+        )
         add = parser.add_argument
         add("--config", type=Path, required=True, metavar="FILE", help="the cluster's configuration (TOML)")
-        add("--node", required=True, metavar="NAME", help="which of its nodes to be")
+        add("--node", required=True, metavar="NAME", help="the node to run")
         add(
             "--create",
             action="store_true",
-            help="first make the node's first disk: only for a cluster that has never run",
+            help="create the node's first disk: only for a cluster that has never run",
         )
-        add("--trace", type=Path, metavar="DIR", help="record there what is delivered, whatever FILE says")
-        add("--log-level", choices=LEVELS, default="info", help="how much to say (info)")
+        add("--trace", type=Path, metavar="DIR", help="folder in which to record deliveries; overrides FILE")
+        add("--log-level", choices=LEVELS, default="info", help="lowest level of messages to log (info)")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command; return its exit status."""
         config = Config.load(arguments.config)
         node = config.node(arguments.node)
         if arguments.trace is not None:
@@ -48,7 +51,7 @@ class ServeCommand:
             datefmt="%Y-%m-%d %H:%M:%S",
             stream=sys.stderr,
         )
-        # A gRPC server that ends before it began logs itself while it is deallocated, which crashes.
+        # A gRPC server that ends before it has started logs while it is deallocated, which crashes.
         logging.getLogger("grpc._cython.cygrpc").setLevel(logging.INFO)
         # Only here: a node needs packages that other subcommands do without.
         import uvloop
@@ -63,15 +66,15 @@ class ServeCommand:
                 create_disk(config, node)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(serve(config, node))
-        except (OSError, StorageError) as error:  # nothing that a trace would explain
+        except (OSError, StorageError) as error:  # a traceback would not help the operator
             logger.critical("stopped: %s", error)
         except Exception:
-            logger.critical("stopped by an error of its own", exc_info=True)
+            logger.critical("stopped by an internal error", exc_info=True)
         return 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The subcommand by itself, without loading all others: how local clusters start their nodes."""
+    """Run the subcommand without loading the others: local clusters start their nodes by this."""
     parser = argparse.ArgumentParser(prog="wbkv serve", description=command.help)
     command.configure(parser)
     try:

@@ -30,7 +30,7 @@ from multicast.topology import Topology
 MESSAGES, MESSAGES_SHOWN = 200, 3
 STORE_WINDOW, STORE_THINK_S = 2, 0.12
 REPLICAS, REPLICAS_ALONE = 3, {"skeen": 1}
-"""Members of each group, unless said otherwise; some protocols need groups of one."""
+"""Default number of members of each group; some protocols need groups of one."""
 _PROTOCOLS = PROTOCOLS | VARIANTS
 
 JOBS_MAX = 64
@@ -42,9 +42,9 @@ def seed_range(text: str) -> range:
     try:
         found = range(int(first), int(end) if colon else int(first) + 1)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a seed or FIRST:END") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed, nor a range FIRST:END of seeds") from None
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is an empty range of seeds")
+        raise argparse.ArgumentTypeError(f"{text!r} is an empty range of seeds: END must be above FIRST")
     return found
 
 
@@ -61,7 +61,7 @@ def positive(text: str) -> int:
 
 @dataclass
 class Tally:
-    """What many runs came to."""
+    """The totals of many runs."""
 
     runs: int = 0
     delivered: int = 0
@@ -69,7 +69,7 @@ class Tally:
     failures: list[Outcome] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
-        """One more run."""
+        """Add the outcome of a run."""
         self.runs += 1
         self.delivered += outcome.delivered
         self.protocol_messages += outcome.messages
@@ -78,52 +78,51 @@ class Tally:
 
 
 class SimCommand:
-    """Many seeds, or one in detail."""
+    """Run many seeds, or show one in detail."""
 
-    help = "try to refute the protocol: simulate it under faults, with checkers on at every step"
+    help = "simulate a protocol or the store under faults, with checkers after every step"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments."""
+        """Add the arguments to the parser."""
         parser.epilog = (
-            "Status 0: no violation. 1: a violation was found. 2: bad arguments. 130: interrupted. "
-            "A run shown with --trace or --diagram has 3 messages and no faults unless you say otherwise; "
-            "to see a run of a campaign, give the campaign's --messages and --faults too."
+            "Status 0: no violation. 1: a violation was found. 2: invalid arguments. 130: interrupted. "
+            "A run shown with --trace or --diagram has 3 messages and no faults by default; "
+            "to show a run of a campaign, pass the campaign's --messages and --faults, too."
         )
         add = parser.add_argument
-        add("--protocol", choices=sorted(_PROTOCOLS), default="whitebox", help="what to run (whitebox)")
-        add("--store", choices=sorted(WORKLOADS), help="run the whole store, with clients that do this")
+        add("--protocol", choices=sorted(_PROTOCOLS), default="whitebox", help="protocol to run (whitebox)")
+        add("--store", choices=sorted(WORKLOADS), help="run the whole store, with clients of this workload")
         add("--groups", type=positive, default=3, help="number of groups (3)")
         add("--replicas", type=positive, help="members of each group, an odd number (3; skeen: 1)")
-        add("--clients", type=positive, default=4, help="multicasting processes (4)")
-        add(
-            "--messages", type=positive, help=f"of all clients together ({MESSAGES}; shown: {MESSAGES_SHOWN})"
-        )
-        add("--faults", choices=FAULTS, help="what goes wrong (all; shown: none)")
+        add("--clients", type=positive, default=4, help="number of clients (4)")
+        number = f"of all clients together ({MESSAGES}; when shown: {MESSAGES_SHOWN})"
+        add("--messages", type=positive, help=number)
+        add("--faults", choices=FAULTS, help="kinds of faults (all; when shown: none)")
         which = parser.add_mutually_exclusive_group()
         which.add_argument(
             "--seeds", type=seed_range, default=range(50), metavar="FIRST:END", help="seeds to run (0:50)"
         )
-        which.add_argument("--seed", type=int, help="one seed")
-        add("--jobs", type=positive, default=os.cpu_count(), help="runs at the same time (one per core)")
+        which.add_argument("--seed", type=int, help="the only seed to run")
+        add("--jobs", type=positive, default=os.cpu_count(), help="number of parallel runs (one per core)")
         add("--json", action="store_true", help="print one JSON object")
         add("--trace", action="store_true", help="print the message flow of one run")
         add("--diagram", type=Path, metavar="FILE.svg", help="draw the message flow of one run")
-        add("--everything", action="store_true", help="show heartbeats and other bookkeeping too")
-        add("--demo", action="store_true", help="a short demonstration, explained; ignores the rest")
+        add("--everything", action="store_true", help="show heartbeats and other bookkeeping, too")
+        add("--demo", action="store_true", help="a short, explained demonstration; ignores other options")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do what was asked for."""
+        """Run the command; return its exit status."""
         if arguments.demo:
             return demonstrate()
         shown = arguments.trace or arguments.diagram is not None
         if shown and arguments.seed is None:
-            raise InvalidArgument("--trace and --diagram show one run: give its --seed")
+            raise InvalidArgument("--trace and --diagram show one run; give its --seed")
         if shown and arguments.json:
-            raise InvalidArgument("--json is for campaigns: leave out --trace and --diagram")
+            raise InvalidArgument("--json reports on campaigns; leave out --trace and --diagram")
         if arguments.everything and not shown:
-            raise InvalidArgument("--everything goes with --trace or --diagram")
+            raise InvalidArgument("--everything needs --trace or --diagram; add one of them")
         if shown and arguments.store is not None:
-            raise InvalidArgument("--trace and --diagram show the ordering alone: leave out --store")
+            raise InvalidArgument("--trace and --diagram show the ordering protocol only; leave out --store")
         faults = arguments.faults or ("none" if shown else "all")
         messages = arguments.messages or (MESSAGES_SHOWN if shown else MESSAGES)
         workload = Workload(clients=min(arguments.clients, messages), messages=messages)
@@ -210,20 +209,24 @@ def story(flow: Flow) -> tuple[float | None, float | None]:
 
 
 def outcomes(run: Callable[[int], Outcome], seeds: range, jobs: int) -> Iterator[Outcome]:
-    """Run the seeds, several at a time, in order. Whatever ends this ends its processes too."""
+    """Run the seeds in parallel; yield outcomes in order. The worker processes end with this one."""
     if jobs == 1:
         yield from map(run, seeds)
         return
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    # An interrupt while a pool starts would leave processes that nothing ends.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         with multiprocessing.Pool(jobs, _worker) as pool:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
             yield from pool.imap(run, seeds)
     finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         signal.signal(signal.SIGTERM, before)
 
 
 def _worker() -> None:
-    """Ctrl-C is the parent's to handle; a worker dies with its parent, however that dies."""
+    """Leave Ctrl-C to the parent; die with the parent, however it dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
@@ -238,7 +241,7 @@ def _outcome(scenario: Scenario, store: str | None, seed: int) -> Outcome:
 
 
 def replay(arguments: argparse.Namespace, scenario: Scenario, outcome: Outcome) -> str:
-    """The command that shows a run again."""
+    """The command that repeats a run."""
     program = sys.argv[0] if Path(sys.argv[0]).name == "wbkv" else "wbkv"
     return (
         f"{shlex.quote(program)} sim --protocol {arguments.protocol} --groups {scenario.groups} "
@@ -252,7 +255,7 @@ def replay(arguments: argparse.Namespace, scenario: Scenario, outcome: Outcome) 
 def report(
     arguments: argparse.Namespace, scenario: Scenario, seeds: range, tally: Tally
 ) -> dict[str, object]:
-    """What `--json` prints."""
+    """The object that `--json` prints."""
     return {
         "protocol": arguments.protocol,
         "store": arguments.store,

@@ -1,4 +1,4 @@
-"""What `wbkv up` says when the cluster serves: where everything is, how to talk to it, and an example."""
+"""What `wbkv up` prints when the cluster serves clients: addresses, commands to try, and an example."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ transfer(client, "account/alice", "account/bob", 30)
 print(client.get_many(["account/alice", "account/bob"]))
 client.close()
 """
-"""The accounts are in different partitions of three. No block has a blank line: it is pasted line by line."""
+"""A transfer between two of three partitions. It is pasted line by line, so no block has a blank line."""
 
 
 def where(cluster: LocalCluster) -> list[str]:
-    """Each node: its addresses, its process, what it leads."""
+    """The cluster, and for each node its addresses, its process, and the partitions that it leads."""
     config, found = cluster.config, cluster.status()
     sizes = sorted({len(members) for members in config.groups.values()})
     lines = [
@@ -47,35 +47,35 @@ def where(cluster: LocalCluster) -> list[str]:
     ]
     for node in found["nodes"]:
         leads = [str(group["id"]) for group in found["groups"] if group["leader"] == node["id"]]
-        said = f"leads {', '.join(leads)}" if leads else "leads nothing"
+        leading = f"leads {', '.join(leads)}" if leads else "leads no partition"
         api = config.nodes[NodeId(node["id"])].api
         serves = "" if api is None else f"  serves clients on {api}"
-        lines.append(f"  {node['id']}  {node['address']}  process {node['pid']}  {said}{serves}")
+        lines.append(f"  {node['id']}  {node['address']}  process {node['pid']}  {leading}{serves}")
     return lines
 
 
 def how(cluster: LocalCluster, stop: str) -> list[str]:
-    """What to type next."""
+    """Commands to type next."""
     wbkv, data = tool("wbkv"), shlex.quote(str(cluster.data))
     lines = [
         f"configuration: {cluster.data / CONFIG}",
         f"output:        {cluster.data}/*.log",
-        f"look:          {wbkv} status --data {data}",
+        f"status:        {wbkv} status --data {data}",
     ]
     if cluster.addresses:
         at = "" if cluster.addresses[0] == f"127.0.0.1:{API_PORT}" else f" -e {cluster.addresses[0]}"
         if at:
-            told = ",".join(cluster.addresses)
-            lines.append(f"not on {API_PORT}:   clients must be told: export WBKV_ENDPOINTS={told}")
+            every = ",".join(cluster.addresses)
+            lines.append(f"not on {API_PORT}:   clients need the address: export WBKV_ENDPOINTS={every}")
         lines += [
-            f"talk:          {wbkv} put greeting hello{at}",
+            f"try:           {wbkv} put greeting hello{at}",
             f"               {wbkv} get greeting{at}",
         ]
     return [*lines, f"stop:          {stop}"]
 
 
 def example(addresses: Sequence[str]) -> list[str]:
-    """A bank transfer over two partitions."""
+    """The lines of a bank transfer over two partitions."""
     if not addresses:
         return []
     first = f"or paste this into {tool('python')}, a bank transfer that ends with [70, 30]:"
@@ -83,7 +83,7 @@ def example(addresses: Sequence[str]) -> list[str]:
 
 
 def tool(name: str) -> str:
-    """How to call a command of the environment that this one runs in."""
+    """The shortest way to call a command of the environment that this one runs in."""
     path = Path(sys.executable).with_name(name)
     found = shutil.which(name)
     if found is not None and Path(found) == path:

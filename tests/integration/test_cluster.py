@@ -255,7 +255,8 @@ def test_down_twice(shell: Shell) -> None:
     assert shell.run("down")[0] == 0
     assert shell.run("down") == (1, "", f"wbkv down: no cluster is up in {shell.data}\n")
     code, out, err = shell.run("status", "--json")
-    assert (code, err) == (1, f"wbkv status: no node of the cluster in {shell.data} is up\n")
+    hint = "start it with `wbkv up`"
+    assert (code, err) == (1, f"wbkv status: no node of the cluster in {shell.data} is up; {hint}\n")
     found = json.loads(out)
     assert [(node["id"], node["pid"], node["up"]) for node in found["nodes"]] == [("n1", None, False)]
     assert found["groups"][0]["leader"] is None
