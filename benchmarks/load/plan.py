@@ -55,6 +55,8 @@ class Plan:
     rate: float | None = None
     """An open loop of so many messages per second, at random times that are fixed in advance; without it, a
     closed one, which sends the next message when one is answered."""
+    conditions: bool = False
+    """At the store level: every transaction has a condition on each of its keys, which holds."""
     payload: int = 20
     """Bytes of a message, or of each value."""
     processes: int = 1
@@ -129,6 +131,8 @@ def _check(plan: Plan) -> None:
         raise PlanError("replicas", f"Skeen's protocol has groups of 1, not {plan.replicas}")
     if plan.level == "store" and plan.clock == "logical":
         raise PlanError("clock", '"logical" does not go with the store, whose revisions tell the time')
+    if plan.level != "store" and plan.conditions:
+        raise PlanError("conditions", "plain messages have none: measure them at the store level")
     if plan.level == "store" and plan.regions:
         raise PlanError("regions", "clients of the store are in none: measure them at the multicast level")
 

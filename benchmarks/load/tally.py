@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from benchmarks.load.histogram import Histogram
 
@@ -48,6 +48,27 @@ class Samples:
     def _write(self) -> None:
         self._writer.writerows(self._rows)
         self._rows.clear()
+
+
+class Sample(NamedTuple):
+    """One answered message: times of day, in microseconds."""
+
+    start_us: int
+    end_us: int
+    groups: tuple[int, ...]
+
+
+def read_samples(folder: Path) -> list[Sample]:
+    """Answered messages, from the files of all client processes."""
+    found = []
+    for path in sorted(folder.glob("samples-*.csv")):
+        with path.open(newline="") as file:
+            found += [
+                Sample(int(row["start_us"]), int(row["end_us"]), tuple(map(int, row["groups"].split())))
+                for row in csv.DictReader(file)
+                if row["outcome"] == "ok"
+            ]
+    return found
 
 
 class Tally:

@@ -73,23 +73,26 @@ async def store(plan: Plan, config: Config, rng: random.Random, trace: str | Non
             recording = stack.enter_context(made)
         async with wbkv.aio.connect(addresses, timeout=plan.patience_s, trace=recording) as client:
             await client.topology()
-            keys = _keys(client, plan.groups)
+            keys = _keys(client, plan)
             value = bytes(rng.randrange(256) for _ in range(plan.payload))
             running = asyncio.get_running_loop()
 
             def send(dest: tuple[int, ...]) -> asyncio.Future[wbkv.TxnResult[bytes]]:
-                puts = [wbkv.put(rng.choice(keys[group]), value) for group in dest]
-                return running.create_task(client.txn().then(*puts).commit())
+                chosen = [rng.choice(keys[group]) for group in dest]
+                txn = client.txn().then(*(wbkv.put(key, value) for key in chosen))
+                if plan.conditions:
+                    txn = txn.when(*(wbkv.version(key) < 1 << 40 for key in chosen))
+                return running.create_task(txn.commit())
 
             yield send
 
 
-def _keys(client: wbkv.aio.Client[bytes], groups: int) -> list[list[bytes]]:
-    """As many of each partition."""
-    found: list[list[bytes]] = [[] for _ in range(groups)]
-    number, missing = 0, groups
+def _keys(client: wbkv.aio.Client[bytes], plan: Plan) -> list[list[bytes]]:
+    """As many keys of each partition; plans with different seeds have different ones."""
+    found: list[list[bytes]] = [[] for _ in range(plan.groups)]
+    number, missing = 0, plan.groups
     while missing:
-        key = b"load/%d" % number
+        key = b"load/%d/%d" % (plan.seed, number)
         number += 1
         mine = found[client.partition_of(key)]
         if len(mine) < KEYS:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from benchmarks.load import Sample
 
 BIN_S: Final = 0.3
 """As wide as the paper's."""
@@ -19,15 +20,6 @@ ENOUGH: Final = 0.9
 STAYS_S: Final = 1.0
 """Throughput has to be that high for so long."""
 SERIES: Final = ("affected", "others", "clients")
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One answered message."""
-
-    start_us: int
-    end_us: int
-    groups: tuple[int, ...]
 
 
 def split(samples: Sequence[Sample], group: int) -> dict[str, list[Sample]]:

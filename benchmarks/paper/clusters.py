@@ -159,8 +159,8 @@ def wait_home(cluster: LocalCluster) -> None:
 
 
 def as_plan(plan: Plan) -> dict[str, Any]:
-    """A plan as a point's plan has it."""
-    return asdict(plan)
+    """A plan as a point's plan has it: without what only the store level knows."""
+    return {name: value for name, value in asdict(plan).items() if name != "conditions"}
 
 
 def from_plan(plan: Mapping[str, Any]) -> Plan:

@@ -44,6 +44,7 @@ from multicast.protocol import Timing
         ({"clock": "wall"}, "clock: 'wall' is none of hybrid, logical"),
         ({"level": "store", "clock": "logical"}, 'clock: "logical" does not go with the store'),
         ({"level": "store", "regions": True}, "regions: clients of the store are in none"),
+        ({"conditions": True}, "conditions: plain messages have none"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(wrong: dict[str, Any], complaint: str) -> None:
