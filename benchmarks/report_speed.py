@@ -1,23 +1,23 @@
 """How long a report of many requests takes, and how much memory.
 
-    python -m benchmarks.report_speed --requests 10000000
-
 The requests are made by Spark: 3 protocols, 4 numbers of clients, 3 numbers of destinations, 20 minutes, and
 a crash. Memory is the most that Java and Python had resident, Spark's own cache of the requests included.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 import pipeline
+from benchmarks.load.nodes import cpu_s, memory_mib
+from benchmarks.record import Benchmark, Figure
 from pipeline import reporting
 from pipeline.traces import MARKS, REQUESTS
 
@@ -58,45 +58,31 @@ def java_pid(spark: SparkSession) -> int:
     return int(gateway.proc.pid)
 
 
-def cpu_s(pid: int) -> float:
-    """Of a process so far: on a busy machine it says more than the time that passes."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def peak_mb(pid: int) -> float:
-    """The most that a process had resident."""
-    return int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=10_000_000)
-    parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--form", choices=("parquet", "json"), default="parquet")
-    arguments = parser.parse_args()
-    spark = pipeline.session(arguments.master, name="report_speed")
+def measure(sizes: Any) -> Iterator[Figure]:
+    """Make requests, and report on them."""
+    spark = pipeline.session("local[2]", name="report_speed")
     spark.sparkContext.setLogLevel("ERROR")
     marks = spark.createDataFrame(
         [(CRASH, "crash", "n1", 1, None), (CRASH + 2_000_000, "leader", "n2", 1, None)], MARKS
     )
     with tempfile.TemporaryDirectory() as folder:
-        made = time.perf_counter()
-        requests(spark, arguments.requests).write.format(arguments.form).save(f"{folder}/requests")
-        print(f"made {arguments.requests:,} requests in {time.perf_counter() - made:.0f} s")
-        rows = spark.read.schema(REQUESTS).format(arguments.form).load(f"{folder}/requests")
+        requests(spark, sizes.requests).write.parquet(f"{folder}/requests")
+        rows = spark.read.schema(REQUESTS).parquet(f"{folder}/requests")
         java = java_pid(spark)
         started, used = time.perf_counter(), cpu_s(java)
         report = reporting.measure(rows, marks)
-        measured, used = time.perf_counter(), cpu_s(java) - used
-        page = reporting.write(spark, report, f"{folder}/report")
-        written = time.perf_counter()
-        size = Path(page.removeprefix("file:")).stat().st_size
-    print(f"measured in {measured - started:.1f} s, {used:.1f} s of CPU")
-    print(f"drawn and written in {written - measured:.1f} s, page {size / 1e6:.1f} MB")
-    print(f"peak memory: Java {peak_mb(java):,.0f} MB, Python {peak_mb(os.getpid()):,.0f} MB")
+        used = cpu_s(java) - used
+        reporting.write(spark, report, f"{folder}/report")
+        took = time.perf_counter() - started
+    name = f"`pipeline report`, {sizes.requests:,} requests"
+    yield Figure.of(name, "s", [took])
+    yield Figure.of(f"{name}: CPU of Java", "s", [used])
+    peaks = [memory_mib(pid, "VmHWM") for pid in (java, os.getpid())]
+    yield Figure.of(f"{name}: peak memory of Java and Python", "MiB", [sum(peaks)])
     spark.stop()
 
 
+BENCHMARK = Benchmark("report_speed", "tools", __doc__, measure, {"requests": (10_000_000, 20_000)})
+
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

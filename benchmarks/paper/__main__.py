@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks.page import fill
 from benchmarks.paper import curves
 from benchmarks.paper.convoy import convoy
 from benchmarks.paper.points import RESULTS, ROOT, Results
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     results = Results(folder_of(arguments.folder, arguments.only, quick=arguments.quick))
     if arguments.what == "tables":
-        from benchmarks.paper.tables import everything, fill
+        from benchmarks.paper.tables import everything
 
         tables = everything(results)
         print("\n\n".join(tables.values()) or f"there are no results in {results.folder}")

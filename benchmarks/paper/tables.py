@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -59,17 +59,6 @@ def everything(results: Results) -> dict[str, str]:
         "made": made(lan, wan, together, crashes, convoy),
     }
     return {name: table for name, table in found.items() if table}
-
-
-def fill(page: str, tables: Mapping[str, str]) -> str:
-    """The page with these tables in the places of those that it has, which begin and end with comments."""
-    for name, table in tables.items():
-        begin, end = f"<!-- table {name} -->\n", "<!-- end of table -->"
-        before, found, rest = page.partition(begin)
-        if not found or end not in rest:
-            raise ValueError(f"the page has no place for the table {name!r}")
-        page = f"{before}{begin}\n{table}\n\n{end}{rest.partition(end)[2]}"
-    return page
 
 
 # Verdict

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.page import fill
 from benchmarks.paper import claims
 from benchmarks.paper.__main__ import PAGE, main
 from benchmarks.paper.analysis import Measured, mean_ms, throughput
 from benchmarks.paper.crashes import Crashes
 from benchmarks.paper.curves import LONE, MODERATE
 from benchmarks.paper.points import Results
-from benchmarks.paper.tables import at_most_clients, everything, fill, peaks, verdict, work
+from benchmarks.paper.tables import at_most_clients, everything, peaks, verdict, work
 from tests.unit.evaluation import planted
 
 
