@@ -9,8 +9,7 @@ tables of docs/performance.md. By layer:
     store     `store_cost`, `storage_cost`: one replica beyond its ordering, and its disk
     node      `multicast`, `node_cost`, `wire_cost`: nodes that only order messages
     ordering  `core_cost`: the ordering library alone
-    tools     `simulator_speed`, `checker_speed`; with `make performance-long` `spark_source`,
-              `verify_speed`, `report_speed`
+    tools     `simulator_speed`, `checker_speed`; with `make performance-long` `spark_source`, `verify_speed`
 
 `load` is the load generator; `command` and `convoy_command` are `wbkv bench`. `paper` are the paper's
 experiments (`make figures`, docs/evaluation.md). `flows` and `convoy_plot` draw (`make pictures`), and

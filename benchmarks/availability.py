@@ -139,7 +139,7 @@ def restart(cluster: LocalCluster, sizes: Any) -> Iterator[Figure]:
 
 
 def idle(cluster: LocalCluster, sizes: Any) -> Iterator[Figure]:
-    """What nodes cost that nobody uses."""
+    """What nodes cost that have no clients."""
     time.sleep(2.0)  # the first commits and collections
     shares, memory = [], []
     for _ in range(sizes.idle_rounds):

@@ -36,9 +36,9 @@ class Wiring:
         self.now = 0.0
         members = [m for g in self.topology.groups for m in self.topology.members(g)]
         self.replicas = {m: protocol(Start(m, self.topology, random.Random(str(m)), 0.0)) for m in members}
-        everyone: list[Process] = [CLIENT, *members]
+        senders: list[Process] = [CLIENT, *members]
         self.links: dict[Process, dict[Process, list[Message]]] = {
-            source: {target: [] for target in members} for source in everyone
+            source: {target: [] for target in members} for source in senders
         }
         """By sender, then by receiver: what a real link would carry in one frame."""
         self.delivered = 0
@@ -55,7 +55,7 @@ class Wiring:
         self.rng = random.Random(1)
 
     def retire(self, kept: Destinations) -> None:
-        """Other groups exist, but live elsewhere: their own heartbeats are not these messages' cost."""
+        """Remove the replicas of other groups, which exist elsewhere: their heartbeats do not count."""
         self.replicas = {me: replica for me, replica in self.replicas.items() if me.group in kept}
         self.links = {
             source: {target: messages for target, messages in links.items() if target in self.replicas}
@@ -89,7 +89,7 @@ class Wiring:
         return any(messages for links in self.links.values() for messages in links.values())
 
     def multicast(self, dests: Sequence[Destinations], payload: bytes) -> None:
-        """What the client does; its time is not the replicas'."""
+        """Send messages as a client. Its time does not count."""
         for mid in self.in_flight:
             self.numbers.done(mid)
         self.in_flight = []
@@ -100,9 +100,7 @@ class Wiring:
                 self.links[CLIENT][self.leaders[group]].append(message)
 
     def run(self, sets: Sequence[Destinations], payload: bytes, in_flight: int, messages: int) -> float:
-        """Order so many messages to any of these sets of groups, some of them in flight at any time; CPU
-        seconds for each.
-        """
+        """Order messages to random sets of groups. Returns CPU seconds of each message."""
         expected = self.delivered + messages * sum(len(self.topology.members(g)) for g in sets[0])
         used = 0.0
         for _ in range(messages // in_flight):

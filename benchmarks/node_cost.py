@@ -135,7 +135,7 @@ class Machine:
         return len(led) == len(self.client.topology.groups)
 
     def round(self) -> None:
-        """A turn of every node; its CPU time counts."""
+        """Let every node take a turn, whose CPU time counts."""
         for host in self.hosts.values():
             began = time.thread_time()
             host.turn()
@@ -144,7 +144,7 @@ class Machine:
     def run(
         self, sets: Sequence[tuple[GroupId, ...]], in_flight: int, messages: int, rng: random.Random
     ) -> None:
-        """Order so many messages, in closed loop."""
+        """Order messages in a closed loop."""
         asked = done = 0
         while done < messages:
             while asked - done < in_flight and asked < messages:

@@ -1,6 +1,6 @@
 """The tables of docs/performance.md, made from benchmarks/results: `python -m benchmarks.page`.
 
-The page has a place for each table, between comments. A test checks that the page is what the results make.
+The page marks where each table goes by comments. A test checks that the page is what the results make.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def table(results: Mapping[str, Result], layer: str) -> Iterator[str]:
 
 
 def fill(page: str, tables: Mapping[str, str]) -> str:
-    """A page with these tables in their places, which begin and end with comments."""
+    """Return the page with these tables, each between its two comments."""
     for name, text in tables.items():
         begin, end = f"<!-- table {name} -->\n", "<!-- end of table -->"
         before, found, rest = page.partition(begin)
         if not found or end not in rest:
-            raise ValueError(f"the page has no place for the table {name!r}")
+            raise ValueError(f"the page has no comments for the table {name!r}")
         page = f"{before}{begin}\n{text}\n\n{end}{rest.partition(end)[2]}"
     return page
 

@@ -1,7 +1,7 @@
 """What a transaction of two 20-byte puts costs a replica beyond its ordering: microseconds of CPU, by part.
 
-A real partition on a real disk gets deliveries in batches of 64, as if they had just been ordered, and says
-what it would say to others. Counted is all of it: reading payloads, execution, the rows in their maps, the
+A real partition on a real disk gets deliveries in batches of 64, as if they had just been ordered, and makes
+the messages that it would send. All of it counts: reading payloads, execution, the rows in their maps, the
 commits of LMDB with their thread (one for so many transactions, as there is one in half a second), and at a
 leader the gate and the bytes of `Results`. With two groups, each has one of the keys; the other group has
 announced each batch when the next begins, and its own cost is not counted.
@@ -85,14 +85,14 @@ class Replica:
         self.batches = 0
 
     def measured(self, part: str, call: Call, *arguments: object) -> Any:
-        """What it returns. Its time in this thread is that part's."""
+        """Call a function, count its CPU time in this thread for a part, and return its result."""
         start = time.thread_time()
         found = call(*arguments)
         self.used[part] += time.thread_time() - start
         return found
 
     def batch(self, payloads: list[bytes]) -> None:
-        """Deliver these, and say what there is to be said."""
+        """Deliver payloads, and make the messages that follow."""
         deliveries = []
         for payload in payloads:
             self.count += 1
@@ -111,14 +111,14 @@ class Replica:
             self.commit()
 
     def speak(self) -> list[Any]:
-        """A turn."""
+        """Take a turn: the messages that it sends."""
         said = self.measured("turns", self.application.partition(HERE).turn, 0.0)
         for _, _, message in said:
             self.measured("bytes of messages", size_of, message)
         return [message for _, _, message in said]
 
     def answer(self, deliveries: list[Delivery]) -> None:
-        """The other group has delivered the same, and hears from us."""
+        """Let the other group deliver the same, and exchange announcements with it."""
         for delivery in deliveries:
             self.other.delivered(delivery.global_ts, delivery.dest)
         partition = self.application.partition(HERE)
@@ -135,7 +135,7 @@ class Replica:
         self.other.turn()
 
     def commit(self) -> None:
-        """All of it, until it is on the disk."""
+        """Commit the state, and wait for the disk."""
         state = self.disk.state
         self.measured("commit: begin", self.application.commit, {HERE: self.last}, 0)
         while self.measured("commit: rows", state.pump):

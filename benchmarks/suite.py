@@ -49,7 +49,6 @@ SUITE: Final = (
     Entry("checker_speed", 200.0),
     Entry("spark_source", 1200.0, long=True),
     Entry("verify_speed", 1800.0, long=True),
-    Entry("report_speed", 1800.0, long=True),
 )
 
 

@@ -25,7 +25,7 @@ CLIENTS = 16
 
 
 class Traffic:
-    """Messages as they come after a while: clocks and sequence numbers are not small any more."""
+    """Messages of a cluster that has run for long: clocks and sequence numbers are not small."""
 
     def __init__(self, payload: int) -> None:
         self.rng = random.Random(1)

@@ -33,7 +33,7 @@ PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured: medians over the rounds. NaN is what could not be, for nothing was answered."""
+    """What was measured: medians over the rounds; NaN where nothing was answered."""
 
     plan: Plan
     throughput: float
@@ -46,7 +46,7 @@ class Measurement:
     """The lowest and the highest round's."""
     errors: int
     errors_by_kind: dict[str, int]
-    """All that failed after the warm-up; "unanswered" are those that nobody waited for any longer."""
+    """All that failed after the warm-up; "unanswered" are those that had no answer within `patience_s`."""
     warm_up_errors: dict[str, int]
     cpu_us: dict[str, float]
     """CPU time of a message: of each node, of the clients, and of all."""

@@ -1,4 +1,4 @@
-"""The cluster of a plan, and what its processes spend."""
+"""The cluster of a plan, and the CPU time and memory of its processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from multicast.protocol import Timing
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 FAR: Final = Timing(retry_s=2.0)
-"""In a wide area, messages take longer than nodes on one machine wait before they repeat themselves."""
+"""In a wide area, messages take longer than nodes on one machine wait before they retry."""
 
 _PROFILED: Final = """
 import cProfile, sys
@@ -78,7 +78,7 @@ def running(
 
 
 def check_cluster(plan: Plan, cluster: LocalCluster) -> None:
-    """Refuse to measure a plan on another cluster than it is about."""
+    """Raise `PlanError` if the cluster is not one of the plan."""
     config = cluster.config
     found = {
         "protocol": config.protocol,

@@ -31,9 +31,9 @@ AFFECTED: Final = 3
 VICTIM: Final = NodeId("n4")
 LOOK_S: Final = 0.01
 PATIENCE_S: Final = 20.0
-"""For a new leader."""
+"""How long a new leader may take."""
 _OVERHEAD_S: Final = 7.0
-"""To start and end a cluster, and to read the samples."""
+"""Seconds to start and end a cluster, and to read the samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class Recovery:
     """Numbers of clients, in "lan" and "wan"."""
     times: int
     before_s: float
-    """Of steady load, after the warm-up."""
+    """Seconds of steady load after the warm-up."""
     after_s: float
     warm_up_s: float
     name: str = "recovery"
 
     def points(self) -> list[Point]:
-        """One for each crash."""
+        """All points: one for each crash."""
         return [
             self._point(protocol, area, number)
             for area in self.areas
@@ -72,14 +72,14 @@ class Recovery:
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[Measure]:
-        """Every point has a cluster of its own: what a crash leaves behind is no place for the next."""
+        """Every point has a cluster of its own: what a crash leaves behind would disturb the next."""
         yield lambda point: crash(
             from_plan(point.plan["load"]), point.plan["before_s"], point.plan["after_s"]
         )
 
 
 def recovery(protocols: Sequence[str], *, quick: bool = False) -> Recovery:
-    """White-box only, as in the paper, unless others are asked for: they share its recovery."""
+    """The experiment: white-box only, as in the paper, unless only others are named."""
     chosen = [protocol for protocol in protocols if protocol == "whitebox"] or list(protocols)
     if quick:
         return Recovery(chosen, {"lan": 50, "wan": 50}, 1, before_s=3.0, after_s=6.0, warm_up_s=1.0)
@@ -87,7 +87,7 @@ def recovery(protocols: Sequence[str], *, quick: bool = False) -> Recovery:
 
 
 def crash(plan: Plan, before_s: float, after_s: float) -> dict[str, Any]:
-    """Load a cluster, kill the leader of a group, and look at what happens."""
+    """Load a cluster, kill the leader of a group, and measure how clients recover."""
     with (
         tempfile.TemporaryDirectory(prefix="wbkv-") as folder,
         cluster_of(plan, Path(folder) / "cluster") as cluster,
@@ -120,9 +120,9 @@ def crash(plan: Plan, before_s: float, after_s: float) -> dict[str, Any]:
 @contextlib.contextmanager
 def cluster_of(plan: Plan, folder: Path) -> Iterator[LocalCluster]:
     """Three nodes with a replica of every group but one, of which the fourth node has the leader."""
-    everyone = ["n1", "n2", "n3"]
+    usual = ["n1", "n2", "n3"]
     # The first member of group 3 is the one that prefers to lead it. Its region is the first, too.
-    groups = [[VICTIM, "n2", "n3"] if group == AFFECTED else everyone for group in range(plan.groups)]
+    groups = [[VICTIM, "n2", "n3"] if group == AFFECTED else usual for group in range(plan.groups)]
     with running(plan, folder, nodes=4, groups=groups) as cluster:
         wait_home(cluster)
         assert [group for group, node in homes(cluster).items() if node == VICTIM] == [AFFECTED]
@@ -136,7 +136,7 @@ def _ballot(cluster: LocalCluster) -> int:
 
 
 def _new_leader(cluster: LocalCluster, ballot: int, loading: BackgroundMeasurement) -> int:
-    """When a survivor first said that it leads the affected group: microseconds of the clock on the wall."""
+    """When a survivor first said that it leads the affected group: microseconds of the time of day."""
     survivors = [node for node in cluster.config.nodes if node != VICTIM]
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
