@@ -9,10 +9,11 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help up test java lint types layers unit campaign torture loadtest spark-cluster figures performance docs proto
-.PHONY: reference sync-client clean
+.PHONY: performance-long pictures reference sync-client
+.PHONY: clean
 
 help: ## what can be made
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
 
 define environment
 @command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; wbkv needs Python 3.11 or later"; exit 1; }
@@ -95,34 +96,23 @@ figures: $(VENV)/installed ## the paper's experiments, for three quarters of an 
 	$(BIN)/python -m benchmarks.paper tables
 	$(BIN)/python -m benchmarks.paper plots
 
-performance: $(VENV)/installed ## the figures of docs/performance.md
-	$(BIN)/python -m benchmarks.core_cost
-	for protocol in whitebox fastcast ftskeen; do $(BIN)/python -m benchmarks.node_cost --protocol $$protocol || exit 1; done
-	$(BIN)/python -m benchmarks.core_scaling
-	$(BIN)/python -m benchmarks.simulator_speed
-	$(BIN)/python -m benchmarks.wire_cost
-	$(BIN)/wbkv bench throughput --groups 2 --clients 100 --clock hybrid
-	$(BIN)/python -m benchmarks.machine_cost
-	$(BIN)/python -m benchmarks.storage_cost
-	$(BIN)/python -m benchmarks.store_cost
-	$(BIN)/python -m benchmarks.store_scan
-	$(BIN)/python -m benchmarks.store_throughput
-	$(BIN)/python -m benchmarks.far_votes
-	$(BIN)/python -m benchmarks.embedded_cost
+performance: $(VENV)/installed ## the figures of docs/performance.md, for a quarter of an hour; goes on where it was
+	$(BIN)/python -m benchmarks.suite
+
+performance-long: java ## those of the Spark jobs, for half an hour
+	$(BIN)/python -m benchmarks.suite --long
+
+CONVOY := build/convoy
+pictures: $(VENV)/installed ## the pictures of docs/protocol.md and docs/convoy.md, from virtual time, for some minutes
 	$(BIN)/python -m benchmarks.flows
-	$(BIN)/python -m benchmarks.command_start
-	$(BIN)/python -m benchmarks.checker_speed
-	$(BIN)/python -m benchmarks.trace_cost
-	$(BIN)/python -m benchmarks.spark_source
-	$(BIN)/python -m benchmarks.verify_speed --deliveries 10_000_000 --folder build/verify
-	$(BIN)/python -m benchmarks.report_speed
-	$(BIN)/wbkv bench delays --variants
-	$(BIN)/wbkv bench theorem4 --variants
-	$(BIN)/wbkv bench messages
-	$(BIN)/python -m benchmarks.node_figures idle
-	$(BIN)/python -m benchmarks.node_figures failover
-	$(BIN)/python -m benchmarks.node_figures restart --messages 100000
-	$(BIN)/python -m benchmarks.node_figures steady --seconds 60
+	mkdir -p $(CONVOY)
+	$(BIN)/wbkv bench convoy --json --messages 300 --workload pair > $(CONVOY)/pair.json
+	$(BIN)/wbkv bench convoy --json --messages 300 --workload uneven > $(CONVOY)/uneven.json
+	$(BIN)/wbkv bench convoy --json --messages 900 --workload random > $(CONVOY)/random.json
+	for skew in 0 0.5; do $(BIN)/wbkv bench convoy --json --messages 300 --workload uneven \
+		--protocols whitebox --clock hybrid --skew $$skew > $(CONVOY)/hybrid-$$skew.json || exit 1; done
+	$(BIN)/python -m benchmarks.convoy_plot $(CONVOY)/pair.json $(CONVOY)/uneven.json $(CONVOY)/random.json \
+		$(CONVOY)/hybrid-0.json $(CONVOY)/hybrid-0.5.json --out docs/images/convoy.svg
 
 docs: $(VENV)/documenting ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,1 +1,19 @@
-"""What the figures of this project come from. Nothing else may import it."""
+"""What the figures of this project come from. Only the development install has it; nothing else imports it.
+
+`make performance` (`suite`) runs the benchmarks below, each by itself `python -m benchmarks.NAME [--quick]`.
+`record` is their frame: sizes, command line, and the JSON files of `results/`, from which `page` makes the
+tables of docs/performance.md. By layer:
+
+    cluster   `cluster`, `availability`, `scan`, `far_votes`: three nodes, through the SDK
+    client    `embedded_cost`, `command_start`
+    store     `store_cost`, `storage_cost`: one replica beyond its ordering, and its disk
+    node      `multicast`, `node_cost`, `wire_cost`: nodes that only order messages
+    ordering  `core_cost`: the ordering library alone
+    tools     `simulator_speed`, `checker_speed`; with `make performance-long` `spark_source`, `verify_speed`
+
+`load` is the load generator; `command` and `convoy_command` are `wbkv bench`. `paper` are the paper's
+experiments (`make figures`, docs/evaluation.md). `flows` and `convoy_plot` draw (`make pictures`), and
+`spark_cluster` tries jobs on a Spark cluster (`make spark-cluster`).
+
+`loadtests` is another thing: users who behave like an application's, by Locust, whose totals are checked.
+"""

@@ -6,8 +6,8 @@ invocation and its outcome. Tests use the same generator.
 
 from __future__ import annotations
 
-import argparse
 import heapq
+import itertools
 import json
 import random
 import resource
@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from wbkv import checker
+
+from benchmarks.record import Benchmark, Figure
 
 Event = dict[str, Any]
 
@@ -77,15 +79,15 @@ class _Requests:
         return [self._operation() for _ in range(self._rng.randint(1, 2 * self._shape.operations - 1))]
 
     def _operation(self) -> list[Any]:
-        place = self._rng.randrange(len(self._keys))
-        key = self._keys[place]
+        index = self._rng.randrange(len(self._keys))
+        key = self._keys[index]
         if self._rng.random() < 0.5:
             return ["r", key, None]
         self._written[key] += 1
         value = self._written[key]
         if value == self._shape.writes:
-            self._keys[place] = f"k{self._next_key}"
-            self._written[self._keys[place]] = 0
+            self._keys[index] = f"k{self._next_key}"
+            self._written[self._keys[index]] = 0
             self._next_key += 1
         return [self._write, key, value]
 
@@ -141,35 +143,31 @@ def write(shape: Shape, seed: int, path: Path) -> None:
         file.writelines(json.dumps(event) + "\n" for event in simulate(shape, seed))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--transactions", type=int, default=250_000, help="of 4 operations (250000)")
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    print("history       processes  operations  MB    read s  check s  CPU s  peak MB")
-    for model in ("list-append", "register"):
-        for processes in (20, 100):
-            shape = Shape(model, arguments.transactions, processes)
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "history.jsonl"
-                write(shape, arguments.seed, path)
-                cpu, begin = time.process_time(), time.perf_counter()
+def measure(sizes: Any) -> Iterator[Figure]:
+    """Histories of both models, of few and of many processes."""
+    for model, processes in itertools.product(("list-append", "register"), (20, 100)):
+        shape = Shape(model, sizes.transactions, processes)
+        cpus: list[float] = []
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "history.jsonl"
+            write(shape, 1, path)
+            for _ in range(sizes.rounds):
+                began = time.process_time()
                 with path.open("rb") as file:
-                    recording = checker.read(file)
-                middle = time.perf_counter()
-                verdict = checker.check(recording)
-                end, cpu = time.perf_counter(), time.process_time() - cpu
-                size = path.stat().st_size / 1e6
-            if not verdict.holds:
-                raise SystemExit(f"a clean history was refused: {verdict.names()}")
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            print(
-                f"{model:12}  {processes:9}  {verdict.counts['operations']:10,}  {size:4.0f}",
-                f"{middle - begin:6.1f}  {end - middle:7.1f}  {cpu:5.1f}  {peak:7.0f}",
-                sep="  ",
-                flush=True,
-            )
+                    verdict = checker.check(checker.read(file))
+                cpus.append(time.process_time() - began)
+        if not verdict.holds:
+            raise SystemExit(f"a clean history was rejected: {verdict.names()}")
+        operations = verdict.counts["operations"]
+        name = f"checker, {model}, {processes} processes: operations"
+        yield Figure.of(name, "per second of CPU", [operations / cpu for cpu in cpus])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    yield Figure.of(f"checker, {operations:,} operations: peak memory", "MiB", [peak])
 
+
+BENCHMARK = Benchmark(
+    "checker_speed", "tools", __doc__, measure, {"transactions": (50_000, 500), "rounds": (2, 1)}
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -1,4 +1,4 @@
-"""`wbkv bench`: what the protocols take, measured."""
+"""`wbkv bench`: measures the protocols in virtual time, and clusters under load."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class BenchCommand:
         messages = kinds.add_parser(
             "messages",
             help="messages and bytes per multicast",
-            description="Counts what one multicast sends between processes, without collisions, answers to "
-            "clients not counted; bytes are those of the node's wire format, one message in a frame.",
+            description="Counts what one multicast sends between processes without collisions. Answers to "
+            "clients do not count; bytes are those of the node's wire format, one message in a frame.",
         )
         for sub in (delays, theorem):
             sub.add_argument("--grid", type=positive, default=8, help="steps per δ of the search (8)")
@@ -63,7 +63,7 @@ class BenchCommand:
         messages.add_argument("--payload", type=positive, default=20, help="bytes of the message (20)")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do what was asked for."""
+        """Run the subcommand."""
         if arguments.kind == "throughput":
             return load.run(arguments)
         if arguments.kind == "convoy":
@@ -96,7 +96,7 @@ def _delays(arguments: argparse.Namespace, found: dict[str, Measured]) -> int:
 
 
 def shape(measured: Measured) -> dict[str, dict[str, float | None]]:
-    """One protocol's part of the JSON object."""
+    """The JSON object of one protocol."""
     return {
         "collision_free": {
             "leader": measured.collision_free.leader,
@@ -169,7 +169,7 @@ command = BenchCommand()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command by itself."""
+    """Run the command without `wbkv`."""
     parser = argparse.ArgumentParser(prog="wbkv bench", description=command.help, allow_abbrev=False)
     command.configure(parser)
     try:

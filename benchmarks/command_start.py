@@ -6,17 +6,17 @@ package is.
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from kvstore.config.addresses import NodeId
+from benchmarks.record import Benchmark, Figure
 from kvstore.local.cluster import LocalCluster
 
 WBKV = str(Path(sys.executable).with_name("wbkv"))
@@ -29,32 +29,28 @@ COMMANDS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10)
-    rounds = parser.parse_args().rounds
+def measure(sizes: Any) -> Iterator[Figure]:
+    """All commands in turns."""
     with tempfile.TemporaryDirectory() as folder, LocalCluster(Path(folder) / "cluster", 3, 3) as cluster:
-        address = cluster.config.nodes[NodeId("n1")].api
-        assert address is not None
-        environment = {**os.environ, "WBKV_ENDPOINTS": address, "PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}
+        environment = {
+            **os.environ,
+            "WBKV_ENDPOINTS": ",".join(cluster.addresses),
+            "PYTHONPYCACHEPREFIX": f"{folder}/bytecode",
+        }
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         for command in COMMANDS.values():
             run(command, environment)
         walls: dict[str, list[float]] = {name: [] for name in COMMANDS}
         cpus: dict[str, list[float]] = {name: [] for name in COMMANDS}
-        for _ in range(rounds):
+        for _ in range(sizes.rounds):
             for name, command in COMMANDS.items():
                 before, started = used(), time.perf_counter()
                 run(command, environment)
-                walls[name].append(time.perf_counter() - started)
-                cpus[name].append(used() - before)
-    print(f"{rounds} rounds in turns; seconds of wall and CPU time: best, median")
+                walls[name].append(1e3 * (time.perf_counter() - started))
+                cpus[name].append(1e3 * (used() - before))
     for name in COMMANDS:
-        wall, cpu = walls[name], cpus[name]
-        print(
-            f"{name:24}  wall {min(wall):.3f} {statistics.median(wall):.3f}  "
-            f"CPU {min(cpu):.3f} {statistics.median(cpu):.3f}"
-        )
+        yield Figure.of(f"`{name}`", "ms", walls[name])
+        yield Figure.of(f"`{name}`: CPU", "ms", cpus[name])
 
 
 def run(command: tuple[str, ...], environment: dict[str, str]) -> None:
@@ -67,5 +63,7 @@ def used() -> float:
     return children.ru_utime + children.ru_stime
 
 
+BENCHMARK = Benchmark("command_start", "client", __doc__, measure, {"rounds": (10, 1)})
+
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -34,7 +34,7 @@ def configure(kinds: Any) -> None:
 
 
 def add_clock(parser: argparse.ArgumentParser) -> None:
-    """Declare what clocks are."""
+    """Declare the options of clocks."""
     parser.add_argument("--clock", choices=("logical", "hybrid"), default="logical", help="(logical)")
     parser.add_argument("--skew", type=_skew, help="hybrid: by how many δ the last group's is ahead (0)")
 
@@ -44,12 +44,12 @@ def skew_of(arguments: argparse.Namespace) -> float | None:
     if arguments.clock == "hybrid":
         return arguments.skew or 0.0
     if arguments.skew is not None:
-        raise InvalidArgument("--skew is for --clock hybrid: logical clocks do not know the time")
+        raise InvalidArgument("--skew needs --clock hybrid: logical clocks do not depend on the time")
     return None
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the study and show it."""
+    """Run the study and print it."""
     loads = [
         ConvoyLoad(rate=rate, workload=arguments.workload, links=arguments.links, messages=arguments.messages)
         for rate in arguments.rates

@@ -69,7 +69,7 @@ def draw(reports: Sequence[dict[str, Any]]) -> Figure:
 
 
 def _line(axes: Axes, curve: dict[str, Any], colour: str, marker: str, label: str | None = None) -> None:
-    """The mean, and thin above it the maximum."""
+    """Draw the mean, and the maximum as a thin line."""
     rates = [point["rate"] for point in curve["points"]]
     means = [point["leader"]["mean"] for point in curve["points"]]
     highest = [point["leader"]["max"] for point in curve["points"]]
@@ -78,7 +78,7 @@ def _line(axes: Axes, curve: dict[str, Any], colour: str, marker: str, label: st
 
 
 def _bounds(axes: Axes, curve: dict[str, Any], colour: str) -> None:
-    """Collision-free and failure-free latency."""
+    """Draw collision-free and failure-free latency."""
     for kind in ("collision_free", "failure_free"):
         bound = curve[kind]["leader"]
         axes.axhline(bound, color=colour, linewidth=0.9, linestyle="--")
@@ -116,9 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         reports = [json.loads(path.read_text(encoding="utf-8")) for path in found.files]
     except (OSError, ValueError) as error:
-        parser.error(f"cannot read what was measured: {error}")
+        parser.error(f"cannot read the results: {error}")
     if not all("whitebox" in it["protocols"] for it in reports):
-        parser.error("the white-box protocol is missing in a file")
+        parser.error("a file has no results of the white-box protocol; add whitebox to --protocols")
     if not any(it["clock"] == "logical" for it in reports):
         parser.error("no file has logical clocks")
     with styled():

@@ -1,32 +1,31 @@
-"""What ordering a message costs, in CPU time of all replicas together, with no network and no disk.
+"""What ordering a message of 60 bytes costs, in CPU time of all replicas together, without network and disk.
 
 Replicas are wired to each other in memory. Each in turn handles everything that has come for it and drains
-its `Ready` once, as a node does in one turn of its loop. CPU time includes this wiring.
+its `Ready` once, as a node does in one turn of its loop. CPU time includes this wiring. 64 messages are in
+flight, each to a random set of groups. The protocols take turns.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
-import json
 import random
-import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.record import Benchmark, Figure
 from multicast import PROTOCOLS
 from multicast.messages import Message
 from multicast.numbering import Numbering
 from multicast.process import Replica
 from multicast.protocol import Start
-from multicast.sim.delays import group_size
 from multicast.topology import Topology
 from multicast.types import ClientId, Destinations, GroupId, MessageId, Process
 from multicast.whitebox import WhiteBox
 
 CLIENT = ClientId(1)
+PAYLOAD, IN_FLIGHT = bytes(60), 64
 
 
 class Wiring:
@@ -37,9 +36,9 @@ class Wiring:
         self.now = 0.0
         members = [m for g in self.topology.groups for m in self.topology.members(g)]
         self.replicas = {m: protocol(Start(m, self.topology, random.Random(str(m)), 0.0)) for m in members}
-        everyone: list[Process] = [CLIENT, *members]
+        senders: list[Process] = [CLIENT, *members]
         self.links: dict[Process, dict[Process, list[Message]]] = {
-            source: {target: [] for target in members} for source in everyone
+            source: {target: [] for target in members} for source in senders
         }
         """By sender, then by receiver: what a real link would carry in one frame."""
         self.delivered = 0
@@ -56,7 +55,7 @@ class Wiring:
         self.rng = random.Random(1)
 
     def retire(self, kept: Destinations) -> None:
-        """Other groups exist, but live elsewhere: their own heartbeats are not these messages' cost."""
+        """Remove the replicas of other groups, which exist elsewhere: their heartbeats do not count."""
         self.replicas = {me: replica for me, replica in self.replicas.items() if me.group in kept}
         self.links = {
             source: {target: messages for target, messages in links.items() if target in self.replicas}
@@ -90,7 +89,7 @@ class Wiring:
         return any(messages for links in self.links.values() for messages in links.values())
 
     def multicast(self, dests: Sequence[Destinations], payload: bytes) -> None:
-        """What the client does; its time is not the replicas'."""
+        """Send messages as a client. Its time does not count."""
         for mid in self.in_flight:
             self.numbers.done(mid.sequence)
         self.in_flight = []
@@ -101,9 +100,7 @@ class Wiring:
                 self.links[CLIENT][self.leaders[group]].append(message)
 
     def run(self, sets: Sequence[Destinations], payload: bytes, in_flight: int, messages: int) -> float:
-        """Order so many messages to any of these sets of groups, some of them in flight at any time; CPU
-        seconds for each.
-        """
+        """Order messages to random sets of groups. Returns CPU seconds of each message."""
         expected = self.delivered + messages * sum(len(self.topology.members(g)) for g in sets[0])
         used = 0.0
         for _ in range(messages // in_flight):
@@ -119,36 +116,55 @@ class Wiring:
         return used / messages
 
 
-def rounds(wiring: Wiring, sets: Sequence[Destinations], arguments: argparse.Namespace) -> Iterator[float]:
-    for _ in range(arguments.rounds):
-        gc.collect()
-        yield wiring.run(sets, bytes(arguments.payload), arguments.in_flight, arguments.messages) * 1e6
+def rounds(
+    wirings: Mapping[str, Wiring], sets: Sequence[Destinations], messages: int, count: int
+) -> dict[str, list[float]]:
+    """CPU microseconds of a message in each wiring, taken in turns: a noisy machine disturbs all alike."""
+    found: dict[str, list[float]] = {name: [] for name in wirings}
+    for _ in range(count):
+        for name, wiring in wirings.items():
+            gc.collect()
+            found[name].append(wiring.run(sets, PAYLOAD, IN_FLIGHT, messages) * 1e6)
+    return found
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--protocol", choices=PROTOCOLS, default="whitebox")
-    parser.add_argument("--groups", type=int, default=2)
-    parser.add_argument("--replicas", type=int, default=3)
-    parser.add_argument("--dest", type=int, default=2)
-    parser.add_argument("--random", action="store_true", help="each message to a random subset of the groups")
-    parser.add_argument("--payload", type=int, default=60)
-    parser.add_argument("--in-flight", type=int, default=64)
-    parser.add_argument("--messages", type=int, default=1280)
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    sets = list(itertools.combinations(map(GroupId, range(arguments.groups)), arguments.dest))
-    protocol: Any = PROTOCOLS[arguments.protocol]
-    wiring = Wiring(arguments.groups, group_size(protocol, arguments.replicas), protocol)
-    figures = list(rounds(wiring, sets if arguments.random else sets[:1], arguments))
-    median, best = statistics.median(figures), min(figures)
-    if arguments.json:
-        print(json.dumps({"us_per_message": median, "best": best, "rounds": figures}))
-    else:
-        print(f"{median:.1f} us of CPU per message (best {best:.1f}), all replicas together")
+def costs(sizes: Any) -> Iterator[Figure]:
+    """Each protocol, by destinations."""
+    for groups, dest, fewer in ((2, 2, 1), (10, 4, 4), (10, 10, 8)):
+        sets = list(itertools.combinations(map(GroupId, range(groups)), dest))
+        protocols = {name: protocol for name, protocol in PROTOCOLS.items() if name != "skeen"}
+        wirings = {name: Wiring(groups, 3, protocol) for name, protocol in protocols.items()}  # type: ignore[arg-type]  # all but Skeen's have replicas
+        messages = max(IN_FLIGHT, sizes.messages // fewer)
+        for name, samples in rounds(wirings, sets, messages, sizes.rounds).items():
+            yield Figure.of(f"to {dest} of {groups} groups of 3, {name}", "µs of CPU", samples)
 
+
+def scaling(sizes: Any) -> Iterator[Figure]:
+    """Whether a message costs the same after many others, and beside many other groups."""
+    young, aged, beside = Wiring(2, 3), Wiring(2, 3), Wiring(32, 3)
+    dest = [(GroupId(0), GroupId(1))]
+    while aged.delivered < 6 * sizes.aged:
+        aged.run(dest, PAYLOAD, IN_FLIGHT, 64 * IN_FLIGHT)
+    beside.retire(dest[0])
+    found = rounds({"young": young, "aged": aged, "beside": beside}, dest, sizes.messages, sizes.rounds)
+    names = {"aged": f"after {sizes.aged:,} messages / at first", "beside": "beside 30 groups / alone"}
+    for key, name in names.items():
+        ratios = [one / other for one, other in zip(found[key], found["young"], strict=True)]
+        yield Figure.of(f"ratio of CPU: {name}", "", ratios)
+    held = [len(replica.entries) for replica in aged.replicas.values()]
+    yield Figure.of("entries that a replica holds then", "", held)
+
+
+def measure(sizes: Any) -> Iterator[Figure]:
+    """Costs, and how they scale."""
+    yield from costs(sizes)
+    yield from scaling(sizes)
+
+
+BENCHMARK = Benchmark(
+    "core_cost", "ordering", __doc__, measure,
+    {"messages": (1280, 128), "rounds": (20, 2), "aged": (300_000, 1_000)},
+)  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

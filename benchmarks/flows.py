@@ -98,7 +98,7 @@ class Run:
         return since_start(self.simulation.loop.now)
 
     def finish(self) -> None:
-        """Run until everybody has delivered everything."""
+        """Run until every replica has delivered every message."""
         hosts = self.simulation.hosts.values()
         self.run_until(
             lambda: bool(self.mids) and all(m in host.positions for host in hosts for m in self.mids)
@@ -109,7 +109,7 @@ class Run:
 
     def run_until(self, done: Callable[[], bool]) -> None:
         if not self.simulation.run_until(done, START_S + DELTA_S * LONGEST_CONVOY):
-            raise RuntimeError(f"nothing came of it in {LONGEST_CONVOY}δ")
+            raise RuntimeError(f"m was not delivered within {LONGEST_CONVOY}δ")
 
     def latency(self, *, leaders: bool) -> float:
         """When the last leader, or the last follower, has delivered m, in δ."""
@@ -118,7 +118,7 @@ class Run:
         return max((since_start(m.at) for m in mine if (m.process in self.leaders) == leaders), default=0.0)
 
     def flow(self) -> Flow:
-        """What happened, with times in δ, without answers to clients, nor leaders who are alone."""
+        """What happened, with times in δ, without answers to clients, nor elections of lone processes."""
         events: list[Event] = []
         for event in self.recorder.flow.events:
             if isinstance(event, Mark):
@@ -150,9 +150,9 @@ def run(protocol: str, *, convoy: bool) -> Run:
 def picture(protocol: str, *, convoy: bool) -> str:
     """The flow of one run as SVG."""
     found = run(protocol, convoy=convoy)
-    who, almost = "processes" if found.alone else "leaders", "almost " if convoy else ""
+    deliverers, almost = "processes" if found.alone else "leaders", "almost " if convoy else ""
     title = TITLES[protocol] + (", convoy: m waits for m'; " if convoy else ": ")
-    title += f"{who} deliver m after {almost}{math.ceil(found.latency(leaders=True))}δ"
+    title += f"{deliverers} deliver m after {almost}{math.ceil(found.latency(leaders=True))}δ"
     if followers := found.latency(leaders=False):
         title += f", followers after {math.ceil(followers)}δ"
     names = {"c1": "client", "c2": "client", **found.names}
@@ -166,7 +166,7 @@ def picture(protocol: str, *, convoy: bool) -> str:
 
 
 def pictures() -> dict[str, str]:
-    """All files, by name."""
+    """All pictures, by the names of their files."""
     return {
         f"{protocol}{'-convoy' if convoy else ''}.svg": picture(protocol, convoy=convoy)
         for protocol in TITLES

@@ -1,65 +1,117 @@
-"""What ordering a message costs three nodes, in CPU time, whatever else the machine does.
+"""What ordering a message of 20 bytes costs three nodes, in CPU time, whatever else the machine does.
 
 The nodes are real, with their disks and the wire format between them, but all in this process and thread, and
 without sockets: so protocols, and versions of them, can be compared on a busy machine. Every message goes to
-a random subset of the groups; so many are in flight, and come and are answered in bulk. Their clients' own
-time does not count.
+a random subset of ten groups; 200 are in flight, and come and are answered in bulk. Their clients' own time
+does not count.
 """
 
 from __future__ import annotations
 
-import argparse
-import cProfile
+import contextlib
 import gc
 import itertools
-import json
-import pstats
 import random
-import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
-from benchmarks.hosting import Host
+from benchmarks.record import Benchmark, Figure
+from kvstore import storage
 from kvstore.bare.application import BareMulticast
 from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
 from kvstore.node.directory import Directory
-from kvstore.node.ports import Application
+from kvstore.node.loop import Node
+from kvstore.server.engine import create_disk
 from kvstore.wire.frames import Envelope, decode, encode
-from multicast import PROTOCOLS, VARIANTS
+from multicast import PROTOCOLS
 from multicast.client import Reply, Sender
 from multicast.protocol import Timing
 from multicast.types import ClientId, GroupId, ReplicaId
 
 PATIENT = Timing(retry_s=1000.0, election_s=10.0, heartbeat_s=0.1)
-"""Nobody repeats anything: here messages wait for their turn, not for the network."""
+"""Nothing is repeated: here messages wait for their turn, not for the network."""
+GROUPS, IN_FLIGHT = 10, 200
 
 
-class Bare(Host):
-    """A node of bare multicast, in the machine's time."""
+class Host:
+    """A node of bare multicast and its disk; instead of a network it has the inboxes of the others."""
+
+    node: Node
 
     def __init__(self, config: Config, me: NodeId, machine: Machine) -> None:
+        self.me = me
         self.machine = machine
-        super().__init__(config, me, machine.hosts)
-
-    def application(self, config: Config) -> Application:
-        """Only the order counts."""
-        return BareMulticast(self.disk.state)
+        self.happened: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
+        self.inbox: deque[tuple[NodeId | None, bytes]] = deque()
+        self.bytes = 0
+        create_disk(config, me)
+        self.disk: storage.Disk[Any] = storage.open(
+            config.data(me), config.id, me,
+            on_durable=lambda number: self.happened.put((self.durable, number)),
+            on_committed=lambda executed: self.happened.put((self.node.committed, executed)),
+            on_failure=lambda error: self.happened.put((self.failed, error)),
+        )  # fmt: skip
+        incarnation = self.disk.identity.incarnation
+        replicas = [
+            ReplicaId(group, nodes.index(me), incarnation)
+            for group, nodes in config.groups.items()
+            if me in nodes
+        ]
+        self.node = Node(
+            me, config.topology, replicas, config.protocol_type,
+            node_of=Directory(config.incarnations).node_of, clock=self, network=self, log=self.disk.log,
+            application=BareMulticast(self.disk.state), rng=random.Random(me), timing=config.timing,
+        )  # fmt: skip
 
     def now(self) -> float:
         """`ports.Clock`."""
         return self.machine.now
 
+    def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
+        """`ports.Network`."""
+        data = encode(envelopes)
+        self.bytes += len(data)
+        self.machine.hosts[node].inbox.append((self.me, data))
+
     def answer(self, envelopes: Iterable[Envelope]) -> None:
         """`ports.Network`."""
         self.machine.answers.append(encode(envelopes))
 
+    def durable(self, number: int) -> None:
+        """The log's batches up to this one are durable."""
+        self.node.durable(number)
+        self.disk.state.log_durable(number)
+
+    def failed(self, error: Exception) -> None:
+        """The disk has failed."""
+        raise error
+
+    def turn(self) -> None:
+        """What a server does in one turn of its loop."""
+        while not self.happened.empty():
+            call, argument = self.happened.get()
+            call(argument)
+        while self.inbox:
+            node, data = self.inbox.popleft()
+            self.node.receive(decode(data), node)
+        if self.now() >= self.node.wake_at:
+            self.node.tick()
+        self.node.turn()
+        while self.disk.log.pump(may_wait=True):
+            self.durable(self.disk.log.durable)
+            self.node.turn()
+        while self.disk.state.pump():
+            pass
+
 
 class Machine:
-    """Three of them, driven in turns, and their client."""
+    """Three nodes, driven in turns, and their client."""
 
     def __init__(self, folder: Path, protocol: str, groups: int) -> None:
         self.now = 0.0
@@ -68,9 +120,9 @@ class Machine:
             3, groups, 1 if protocol == "skeen" else 3, folder, ports=range(1, 4), protocol=protocol,
             durability="os", application="multicast", timing=PATIENT,
         )  # fmt: skip
-        self.hosts: dict[NodeId, Bare] = {}
+        self.hosts: dict[NodeId, Host] = {}
         for node in config.nodes:
-            self.hosts[node] = Bare(config, node, self)
+            self.hosts[node] = Host(config, node, self)
         self.node_of = Directory(config.incarnations).node_of
         self.client = Sender(ClientId(1), config.topology, retry_s=1000.0)
         self.cpu_s = 0.0
@@ -83,7 +135,7 @@ class Machine:
         return len(led) == len(self.client.topology.groups)
 
     def round(self) -> None:
-        """A turn of every node; its CPU time counts."""
+        """Let every node take a turn, whose CPU time counts."""
         for host in self.hosts.values():
             began = time.thread_time()
             host.turn()
@@ -92,7 +144,7 @@ class Machine:
     def run(
         self, sets: Sequence[tuple[GroupId, ...]], in_flight: int, messages: int, rng: random.Random
     ) -> None:
-        """Order so many messages, in closed loop."""
+        """Order messages in a closed loop."""
         asked = done = 0
         while done < messages:
             while asked - done < in_flight and asked < messages:
@@ -123,49 +175,37 @@ class Machine:
             self.hosts[node].inbox.append((None, data))
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--protocol", choices=PROTOCOLS | VARIANTS, default="whitebox")
-    parser.add_argument("--groups", type=int, default=10)
-    parser.add_argument("--dest", type=int, default=4)
-    parser.add_argument("--in-flight", type=int, default=200)
-    parser.add_argument("--messages", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes instead")
-    arguments = parser.parse_args()
-    sets = list(itertools.combinations(map(GroupId, range(arguments.groups)), arguments.dest))
-    figures = []
-    with tempfile.TemporaryDirectory() as folder:
-        machine = Machine(Path(folder), arguments.protocol, arguments.groups)
-        rng = random.Random(1)
-        machine.run(sets, arguments.in_flight, arguments.messages, rng)
-        for _ in range(arguments.rounds):
+def cost(folder: Path, protocol: str, dest: int, sizes: Any) -> Iterator[Figure]:
+    """CPU time and bytes of a message to so many groups."""
+    sets = list(itertools.combinations(map(GroupId, range(GROUPS)), dest))
+    machine, rng, figures = Machine(folder, protocol, GROUPS), random.Random(1), []
+    hosts = machine.hosts.values()
+    with contextlib.ExitStack() as stack:
+        for host in hosts:
+            stack.callback(host.disk.close)
+        machine.run(sets, IN_FLIGHT, sizes.messages, rng)
+        sent = sum(host.bytes for host in hosts)
+        for _ in range(sizes.rounds):
             gc.collect()
             machine.cpu_s = 0.0
-            for host in machine.hosts.values():
-                host.frames = host.bytes = 0
-            if arguments.profile:
-                with cProfile.Profile() as profile:
-                    machine.run(sets, arguments.in_flight, arguments.messages, rng)
-                pstats.Stats(profile).sort_stats("tottime").print_stats(30)
-                return
-            machine.run(sets, arguments.in_flight, arguments.messages, rng)
-            figures.append(machine.cpu_s / arguments.messages * 1e6)
-        bytes_each = sum(host.bytes for host in machine.hosts.values()) / arguments.messages
-        frames_each = sum(host.frames for host in machine.hosts.values()) / arguments.messages
-    best, median = min(figures), statistics.median(figures)
-    if arguments.json:
-        print(
-            json.dumps({"us_per_message": median, "best": best, "bytes": bytes_each, "frames": frames_each})
-        )
-    else:
-        print(
-            f"{median:.0f} us of CPU per message (best {best:.0f}), all nodes together; "
-            f"{bytes_each:.0f} bytes in {frames_each:.2f} frames between nodes"
-        )
+            machine.run(sets, IN_FLIGHT, sizes.messages, rng)
+            figures.append(machine.cpu_s / sizes.messages * 1e6)
+        sent = sum(host.bytes for host in hosts) - sent
+    name = f"to {dest} of {GROUPS} groups, {protocol}"
+    yield Figure.of(name, "µs of CPU of all nodes", figures)
+    yield Figure.of(f"{name}: between nodes", "bytes", [sent / sizes.rounds / sizes.messages])
 
+
+def measure(sizes: Any) -> Iterator[Figure]:
+    """Each protocol, by destinations."""
+    for dest in (1, 2, 4, 10):
+        for protocol in PROTOCOLS:
+            if protocol != "skeen":
+                with tempfile.TemporaryDirectory() as folder:
+                    yield from cost(Path(folder), protocol, dest, sizes)
+
+
+BENCHMARK = Benchmark("node_cost", "node", __doc__, measure, {"messages": (1000, 200), "rounds": (5, 1)})
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

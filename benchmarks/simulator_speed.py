@@ -1,12 +1,12 @@
-"""How many protocol messages a second the simulator handles, with all checkers on, and what they cost."""
+"""How many protocol messages a second the simulator handles, and what its checkers cost."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import time
+from collections.abc import Iterator
+from typing import Any
 
+from benchmarks.record import Benchmark, Figure
 from multicast.sim import Scenario, simulate
 
 
@@ -20,26 +20,15 @@ def rate(scenario: Scenario, seed: int) -> float:
     return outcome.messages / used
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--faults", default="all")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    checked = [rate(Scenario(faults=arguments.faults), seed) for seed in range(arguments.runs)]
-    bare = [rate(Scenario(faults=arguments.faults, checkers=False), seed) for seed in range(arguments.runs)]
-    result = {
-        "messages_per_second": round(statistics.median(checked)),
-        "best": round(max(checked)),
-        "without_invariant_checkers": round(statistics.median(bare)),
-    }
-    if arguments.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:28} {value:>9,}")
+def measure(sizes: Any) -> Iterator[Figure]:
+    """With all faults: with the checkers of invariants, and without."""
+    for name, checkers in (("with all checkers", True), ("without checkers of invariants", False)):
+        scenario = Scenario(faults="all", checkers=checkers)
+        rates = [rate(scenario, seed) for seed in range(sizes.runs)]
+        yield Figure.of(f"simulator, {name}: protocol messages", "per second of CPU", rates)
 
+
+BENCHMARK = Benchmark("simulator_speed", "tools", __doc__, measure, {"runs": (20, 2)})
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

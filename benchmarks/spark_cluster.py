@@ -1,7 +1,7 @@
-"""Jobs on a Spark cluster of real executor processes, whose Python has nothing of ours: code must travel.
+"""Check jobs on a Spark cluster of real executor processes that lack our packages: code is shipped to them.
 
 Two executors (`local-cluster`), with a Python that has pyarrow and else nothing; a store of one node. Says
-how long each job took, start of Spark included.
+how long each job took, the start of Spark included.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
                 command, cwd=top / "elsewhere", env=environment, capture_output=True, text=True, timeout=600
             )
             assert done.returncode == status, f"{what}: status {done.returncode}\n{done.stdout}{done.stderr}"
-            print(f"{what}: as it should, in {time.perf_counter() - started:.0f} s")
+            print(f"{what}: as expected, in {time.perf_counter() - started:.0f} s")
             return done.stdout + done.stderr
 
         job = (WBKV, "pipeline")
@@ -74,10 +74,10 @@ def clean() -> None:
     shutil.rmtree(Path(pyspark.__path__[0], "work"), ignore_errors=True)
 
 
-def bare_python(place: Path) -> Path:
+def bare_python(folder: Path) -> Path:
     """A Python with pyarrow, which executors need for Spark itself."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)  # noqa: S603 - ours
-    (packages,) = place.glob("lib/python*/site-packages")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)  # noqa: S603 - ours
+    (packages,) = folder.glob("lib/python*/site-packages")
     for name in ("pyarrow", "numpy"):
         found = importlib.util.find_spec(name)
         assert found is not None
@@ -86,7 +86,7 @@ def bare_python(place: Path) -> Path:
         for part in top.parent.glob(f"{name}*"):
             if part.suffix != ".dist-info":
                 (packages / part.name).symlink_to(part)
-    return place / "bin" / "python"
+    return folder / "bin" / "python"
 
 
 if __name__ == "__main__":

@@ -9,23 +9,20 @@ that were read, the system's cache.
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import wbkv
 import wbkv_pipeline
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from kvstore.local.cluster import LocalCluster, local_cluster
-
-
-def status_mb(pid: int, field: str) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(dict(line.split(":", 1) for line in lines)[field].split()[0]) / 1024
+from benchmarks.load.nodes import memory_mib, pids
+from benchmarks.record import Benchmark, Figure
+from kvstore.local.cluster import local_cluster
 
 
 class Memory(threading.Thread):
@@ -35,29 +32,24 @@ class Memory(threading.Thread):
         super().__init__(daemon=True)
         for pid in watched:
             Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins anew
-        self.own = {pid: status_mb(pid, "RssAnon") for pid in watched}
-        self.resident = {pid: status_mb(pid, "VmRSS") for pid in watched}
+        self.own = {pid: memory_mib(pid) for pid in watched}
+        self.resident = {pid: memory_mib(pid, "VmRSS") for pid in watched}
         self.peak = dict(self.own)
         self.ended = threading.Event()
 
     def run(self) -> None:
         while not self.ended.wait(0.02):
             for pid, peak in self.peak.items():
-                self.peak[pid] = max(peak, status_mb(pid, "RssAnon"))
+                self.peak[pid] = max(peak, memory_mib(pid))
 
-    def report(self) -> None:
+    def figures(self) -> Iterator[Figure]:
+        """What was added to each node's memory."""
         self.ended.set()
         self.join()
-        for pid, peak in self.peak.items():
-            resident = status_mb(pid, "VmHWM")
-            print(
-                f"node {pid}: own memory at most {peak - self.own[pid]:+.0f} MB on {self.own[pid]:.0f}, "
-                f"with mapped files {resident - self.resident[pid]:+.0f} MB on {self.resident[pid]:.0f}"
-            )
-
-
-def pids(cluster: LocalCluster) -> list[int]:
-    return [pid for node in cluster.nodes if (pid := cluster.pid(node)) is not None]
+        own = [peak - self.own[pid] for pid, peak in self.peak.items()]
+        all_of_it = [memory_mib(pid, "VmHWM") - before for pid, before in self.resident.items()]
+        yield Figure.of("Spark, read: own memory added to a node", "MiB", own)
+        yield Figure.of("Spark, read: resident memory added, mapped files included", "MiB", all_of_it)
 
 
 def write(spark: SparkSession, endpoints: str, rows: int, tasks: int) -> float:
@@ -84,25 +76,19 @@ def read(spark: SparkSession, endpoints: str, rows: int) -> tuple[float, float]:
     return loaded, time.perf_counter() - start
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--master", default="local[2]")
-    arguments = parser.parse_args()
-    rows = arguments.rows
-    spark = wbkv_pipeline.session(arguments.master, name="benchmark")
+def measure(sizes: Any) -> Iterator[Figure]:
+    """Write once, read with and without Spark."""
+    rows = sizes.rows
+    spark = wbkv_pipeline.session("local[2]", name="benchmark")
     with local_cluster() as cluster:
         endpoints = ",".join(cluster.addresses)
         write(spark, endpoints, 1000, 2)  # Spark is warm
-        took = write(spark, endpoints, rows, 4)
-        print(f"write: {rows / took:,.0f} rows/s ({took:.1f} s)")
+        yield Figure.of("Spark, bulk write: rows", "/s", [rows / write(spark, endpoints, rows, 4)])
         with wbkv.connect(cluster.addresses) as client:
             start = time.perf_counter()
-            pages = client.scan_columns(revision=client.revision())
-            count = sum(page.count for page in pages)
-            took = time.perf_counter() - start
-            print(f"one client without Spark: {count / took:,.0f} rows/s ({took:.1f} s)")
+            count = sum(page.count for page in client.scan_columns(revision=client.revision()))
+            rate = count / (time.perf_counter() - start)
+            yield Figure.of("one client without Spark, `scan_columns`: rows", "/s", [rate])
         for node in cluster.nodes:  # else what they needed to write would hide what they need to read
             cluster.stop(node)
         for node in cluster.nodes:
@@ -110,15 +96,16 @@ def main() -> None:
         cluster.wait_serving()
         memory = Memory(pids(cluster))
         memory.start()
-        rates = []
-        for _ in range(arguments.rounds):
-            loaded, took = read(spark, endpoints, rows)
-            rates.append(rows / took)
-            print(f"read: {rows / took:,.0f} rows/s ({took:.1f} s, of which load {loaded:.1f} s)")
-        print(f"read: median {statistics.median(rates):,.0f} rows/s")
-        memory.report()
+        found = [read(spark, endpoints, rows) for _ in range(sizes.rounds)]
+        yield Figure.of("Spark, `load`", "s", [loaded for loaded, _ in found])
+        yield Figure.of("Spark, snapshot read from `load` on: rows", "/s", [rows / took for _, took in found])
+        yield from memory.figures()
     spark.stop()
 
 
+BENCHMARK = Benchmark(
+    "spark_source", "tools", __doc__, measure, {"rows": (1_000_000, 20_000), "rounds": (3, 2)}
+)
+
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

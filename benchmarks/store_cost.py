@@ -1,7 +1,7 @@
 """What a transaction of two 20-byte puts costs a replica beyond its ordering: microseconds of CPU, by part.
 
-A real partition on a real disk gets deliveries in batches of 64, as if they had just been ordered, and says
-what it would say to others. Counted is all of it: reading payloads, execution, the rows in their maps, the
+A real partition on a real disk gets deliveries in batches of 64, as if they had just been ordered, and makes
+the messages that it would send. All of it counts: reading payloads, execution, the rows in their maps, the
 commits of LMDB with their thread (one for so many transactions, as there is one in half a second), and at a
 leader the gate and the bytes of `Results`. With two groups, each has one of the keys; the other group has
 announced each batch when the next begins, and its own cost is not counted.
@@ -9,12 +9,9 @@ announced each batch when the next begins, and its own cost is not counted.
 
 from __future__ import annotations
 
-import argparse
-import cProfile
 import gc
-import json
+import itertools
 import random
-import statistics
 import tempfile
 import time
 from collections import defaultdict
@@ -23,15 +20,18 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from benchmarks.record import Benchmark, Figure
 from kvstore import storage
 from kvstore.config.addresses import NodeId
 from kvstore.machine import Limits, Placement, Request, Transaction, encode_request
-from kvstore.machine.codec import TABLES, decode_request
-from kvstore.machine.request import Put
+from kvstore.machine.codec import TABLES
+from kvstore.machine.request import Put, Range, Scan
 from kvstore.storage.identity import Durability, Identity
 from kvstore.store.application import StoreApplication
 from kvstore.store.gate import Announcement, Gate
-from kvstore.store.messages import Levels
+from kvstore.store.messages import Levels, Query
+from kvstore.store.questions import Entries, Page
+from kvstore.store.service import PAGE_BYTES
 from kvstore.wire.frames import size_of
 from multicast.messages import Delivery
 from multicast.protocol import Start
@@ -43,7 +43,6 @@ BATCH = 64
 COMMIT = 40
 """Batches between two commits: half a second of 5,000 transactions in each."""
 CLIENTS = 64
-KEYS = 100_000
 GATEWAY = ClientId(77)
 HERE = GroupId(0)
 FAR_FUTURE = 1 << 52
@@ -81,22 +80,19 @@ class Replica:
         self.application.host(ordering)
         self.other: Gate[MessageId] = Gate(self.peer.group)
         self.used: dict[str, float] = defaultdict(float)
-        self.longest_s = 0.0
         self.count = 0
         self.last = NO_TIMESTAMP
         self.batches = 0
 
     def measured(self, part: str, call: Call, *arguments: object) -> Any:
-        """What it returns. Its time in this thread is that part's."""
+        """Call a function, count its CPU time in this thread for a part, and return its result."""
         start = time.thread_time()
         found = call(*arguments)
-        used = time.thread_time() - start
-        self.used[part] += used
-        self.longest_s = max(self.longest_s, used)
+        self.used[part] += time.thread_time() - start
         return found
 
     def batch(self, payloads: list[bytes]) -> None:
-        """Deliver these, and say what there is to be said."""
+        """Deliver payloads, and make the messages that follow."""
         deliveries = []
         for payload in payloads:
             self.count += 1
@@ -115,14 +111,14 @@ class Replica:
             self.commit()
 
     def speak(self) -> list[Any]:
-        """A turn."""
-        said = self.measured("turns", self.application.turn, 0.0)
+        """Take a turn: the messages that it sends."""
+        said = self.measured("turns", self.application.partition(HERE).turn, 0.0)
         for _, _, message in said:
             self.measured("bytes of messages", size_of, message)
         return [message for _, _, message in said]
 
     def answer(self, deliveries: list[Delivery]) -> None:
-        """The other group has delivered the same, and hears from us."""
+        """Let the other group deliver the same, and exchange announcements with it."""
         for delivery in deliveries:
             self.other.delivered(delivery.global_ts, delivery.dest)
         partition = self.application.partition(HERE)
@@ -139,7 +135,7 @@ class Replica:
         self.other.turn()
 
     def commit(self) -> None:
-        """All of it, until it is on the disk."""
+        """Commit the state, and wait for the disk."""
         state = self.disk.state
         self.measured("commit: begin", self.application.commit, {HERE: self.last}, 0)
         while self.measured("commit: rows", state.pump):
@@ -153,7 +149,7 @@ class Replica:
 class Traffic:
     """Payloads: of each client one after the other, with eight in flight."""
 
-    def __init__(self, placement: Placement, keys: int = KEYS) -> None:
+    def __init__(self, placement: Placement, keys: int) -> None:
         self._rng = random.Random(1)
         self._keys: list[list[bytes]] = [[] for _ in placement.groups]
         for number in range(keys):
@@ -192,85 +188,79 @@ class Traffic:
 
 
 def cost(
-    path: Path, durability: Durability, groups: int, *, leads: bool, rounds: int, profile: Path | None = None
-) -> dict[str, Any]:
-    """Microseconds for each transaction, by part, in the best round; the median; the longest call."""
+    path: Path, durability: Durability, groups: int, sizes: Any, *, leads: bool
+) -> dict[str, list[float]]:
+    """Microseconds of CPU of a transaction in each round, by part."""
     replica = Replica(path, durability, groups, leads=leads)
-    traffic = Traffic(replica.placement)
+    traffic = Traffic(replica.placement, sizes.keys)
     for payloads in traffic.all_keys():
         replica.batch(payloads)
-    found: list[dict[str, float]] = []
-    replica.longest_s = 0.0
-    profiler = cProfile.Profile() if profile is not None else None
-    for _ in range(rounds):
+    found: dict[str, list[float]] = defaultdict(list)
+    for _ in range(sizes.rounds):
         batches = traffic.batches(2 * COMMIT)
         gc.collect()
         replica.used.clear()
         others = time.process_time() - time.thread_time()
-        if profiler is not None:
-            profiler.enable()
         for payloads in batches:
             replica.batch(payloads)
-        if profiler is not None:
-            profiler.disable()
         replica.used["commit: thread"] = time.process_time() - time.thread_time() - others
-        used = {part: 1e6 * value / (len(batches) * BATCH) for part, value in replica.used.items()}
-        start = time.thread_time()
-        for payloads in batches:
-            for payload in payloads:
-                decode_request(payload)
-        reading = 1e6 * (time.thread_time() - start) / (len(batches) * BATCH)
-        used["deliver: reading payloads"] = reading
-        used["deliver: the rest"] = used.pop("deliver") - reading
-        found.append(used)
+        for part, used in replica.used.items():
+            found[part].append(1e6 * used / (len(batches) * BATCH))
     replica.disk.close()
-    if profiler is not None and profile is not None:
-        profiler.dump_stats(profile)
-    sums = [sum(used.values()) for used in found]
-    best = found[sums.index(min(sums))]
-    return {
-        "best_us": round(min(sums), 1),
-        "median_us": round(statistics.median(sums), 1),
-        "parts_us": {part: round(us, 1) for part, us in sorted(best.items())},
-        "longest_ms": round(1e3 * replica.longest_s, 1),
-    }
+    return found
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--only", help="part of a row's name")
-    parser.add_argument("--where", type=Path, help="a directory on the disk to measure")
-    parser.add_argument("--profile", type=Path, help="where to leave the profile of the last row")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    gc.set_threshold(20_000, 20, 20)
-    report = {}
+def pages(path: Path, sizes: Any) -> list[float]:
+    """Keys that a replica reads in pages, from the disk to the bytes of the answers, per second of CPU."""
+    replica = Replica(path, "os", 1, leads=True)
+    partition = replica.application.partition(HERE)
+    for payloads in Traffic(replica.placement, sizes.keys).all_keys():
+        replica.batch(payloads)
+    replica.commit()
+    replica.speak()
+    rates = []
+    for _ in range(sizes.rounds):
+        found, start, more = 0, b"", True
+        began = time.thread_time()
+        while more:
+            question = Page(Scan(Range(start, None), 0, PAGE_BYTES), partition.machine.watermark)
+            partition.receive(GATEWAY, Query(1, question), 0.0)
+            ((_, _, answer),) = partition.turn(0.0)
+            size_of(answer)
+            page = answer.response
+            if not isinstance(page, Entries):
+                raise SystemExit(f"a page is {page}")
+            found += len(page.entries)
+            more = page.more
+            start = page.entries[-1].key + b"\0"
+        rates.append(found / (time.thread_time() - began))
+        if found != sizes.keys:
+            raise SystemExit(f"pages had {found} of {sizes.keys} keys")
+    replica.disk.close()
+    return rates
+
+
+def measure(sizes: Any) -> Iterator[Figure]:
+    """Transactions at followers and leaders, the parts of one kind, and pages of a scan."""
+    gc.set_threshold(20_000, 20, 20)  # as nodes do
     durabilities: tuple[Durability, ...] = ("os", "fsync")
-    with tempfile.TemporaryDirectory(dir=arguments.where) as directory:
-        for durability in durabilities:
-            for groups in (1, 2):
-                for leads in (False, True):
-                    name = f"{groups} {'leader' if leads else 'follower'} {durability}"
-                    if arguments.only and arguments.only not in name:
-                        continue
-                    report[name] = cost(
-                        Path(directory) / name.replace(" ", "-"), durability, groups,
-                        leads=leads, rounds=arguments.rounds, profile=arguments.profile,
-                    )  # fmt: skip
-    if arguments.json:
-        print(json.dumps(report))
-        return
-    for name, found in report.items():
-        groups_name, role, durability_name = name.split()
-        print(
-            f"{groups_name} group(s), {role}, {durability_name}: {found['best_us']} us (median "
-            f"{found['median_us']}), longest call {found['longest_ms']} ms"
-        )
-        for part, us in found["parts_us"].items():
-            print(f"    {part}: {us}")
+    with tempfile.TemporaryDirectory() as folder:
+        for durability, groups, leads in itertools.product(durabilities, (1, 2), (False, True)):
+            role, count = ("leader", "follower")[not leads], ("one group", "two groups")[groups - 1]
+            path = Path(folder) / f"{durability}-{groups}-{role}"
+            found = cost(path, durability, groups, sizes, leads=leads)
+            sums = [sum(parts) for parts in zip(*found.values(), strict=True)]
+            yield Figure.of(f"a transaction, {count}, {role}, {durability}", "µs of CPU", sums)
+        for part, samples in found.items():
+            yield Figure.of(f"... of this last one: {part}", "µs of CPU", samples)
+        rates = pages(Path(folder) / "pages", sizes)
+    yield Figure.of("pages of a scan, one replica: keys", "per second of CPU", rates)
 
+
+BENCHMARK = Benchmark(
+    "store_cost", "store", __doc__, measure,
+    {"keys": (100_000, 1_000), "rounds": (8, 2)},
+)  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -1,18 +1,21 @@
-"""How long `verify` takes: makes traces of three groups of three replicas, with the requests that they carry,
-and checks them. `python benchmarks/verify_speed.py --deliveries 10_000_000 --form parquet --folder DIR`.
+"""How long `verify` takes: traces of three groups of three replicas, as Parquet, with the requests that they
+carry, made and checked by Spark.
 """
 
 from __future__ import annotations
 
-import argparse
+import tempfile
 import time
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
 import wbkv_pipeline
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from wbkv_pipeline import traces
 from wbkv_pipeline.verifying import verified
+
+from benchmarks.record import Benchmark, Figure
 
 DESTINATIONS = [[0], [1], [2], [0], [1, 2], [0, 1], [2], [0, 1, 2], [1], [0, 2]]
 """Of ten messages. They repeat, so that positions can be computed."""
@@ -97,33 +100,32 @@ def _position() -> Column:
     return position.cast("bigint")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--deliveries", type=int, default=1_000_000)
-    parser.add_argument("--form", choices=("parquet", "jsonl"), default="parquet")
-    parser.add_argument("--folder", type=Path, required=True, help="used again if it has such traces")
-    parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--partitions", default="16")
-    arguments = parser.parse_args()
-    config = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": arguments.partitions}
-    spark = wbkv_pipeline.session(arguments.master, name="verify_speed", config=config)
-    folder = arguments.folder / f"{arguments.deliveries}-{arguments.form}"
-    began = time.monotonic()
-    if not folder.exists():
-        rows = made(spark, int(arguments.deliveries / per_message()), 8)
+def measure(sizes: Any) -> Iterator[Figure]:
+    """Make traces, and verify them."""
+    config = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "16"}
+    spark = wbkv_pipeline.session("local[2]", name="verify_speed", config=config)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = made(spark, int(sizes.deliveries / per_message()), 8)
         for kind, table in zip(("deliveries", "requests"), rows, strict=True):
-            path = str(folder / f"{kind}-all.{arguments.form}")
-            (table.write.parquet if arguments.form == "parquet" else table.write.json)(path)
-        print(f"made in {time.monotonic() - began:.1f} s", flush=True)
-    began = time.monotonic()
-    files = traces.find(spark, [str(folder)])
-    deliveries, requests = (traces.read(spark, files[kind], kind) for kind in ("deliveries", "requests"))
-    with verified(deliveries, requests) as verdict:
-        took = time.monotonic() - began
-        print(f"{verdict.counts}\n{verdict.violations}")
-    rate = verdict.counts.deliveries / took
-    print(f"{arguments.form}: {took:.1f} s, {rate:,.0f} deliveries/s", flush=True)
+            table.write.parquet(f"{folder}/{kind}-all.parquet")
+        took = []
+        for _ in range(sizes.rounds):
+            began = time.monotonic()
+            files = traces.find(spark, [folder])
+            deliveries = traces.read(spark, files["deliveries"], "deliveries")
+            with verified(deliveries, traces.read(spark, files["requests"], "requests")) as verdict:
+                took.append(time.monotonic() - began)
+            if any(verdict.violations.values()):
+                raise SystemExit(f"clean traces were rejected: {verdict.violations}")
+    count = verdict.counts.deliveries
+    yield Figure.of(f"`pipeline verify`, {count:,} deliveries", "s", took)
+    yield Figure.of(f"`pipeline verify`, {count:,} deliveries", "/s", [count / each for each in took])
+    spark.stop()
 
+
+BENCHMARK = Benchmark(
+    "verify_speed", "tools", __doc__, measure, {"deliveries": (10_000_000, 20_000), "rounds": (1, 1)}
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -6,17 +6,15 @@ them, acknowledges as many and delivers as many. Costs are per message that is p
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import gc
-import json
 import random
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from kvstore.wire.frames import Envelope, decode, encode, size_of
+from benchmarks.record import Benchmark, Figure
+from kvstore.wire.frames import Envelope, decode, encode
 from multicast.messages import Accept, AcceptAck, Deliver
 from multicast.types import Ballot, ClientId, GroupId, MessageId, ReplicaId, Timestamp, timestamp
 
@@ -27,7 +25,7 @@ CLIENTS = 16
 
 
 class Traffic:
-    """Messages as they come after a while: clocks and sequence numbers are not small any more."""
+    """Messages of a cluster that has run for long: clocks and sequence numbers are not small."""
 
     def __init__(self, payload: int) -> None:
         self.rng = random.Random(1)
@@ -73,43 +71,21 @@ def cost(function: Callable[[Any], object], argument: object, messages: int, rou
     return figures
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--payload", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    traffic = Traffic(arguments.payload)
-    report: dict[str, Any] = {}
+def measure(sizes: Any) -> Iterator[Figure]:
+    """Frames with one message and with many."""
+    traffic = Traffic(20)
     for count in (1, 8, 64):
         envelopes = traffic.frame(count)
         data = encode(envelopes)
         if decode(data) != envelopes:
             raise SystemExit("what was decoded is not what was encoded")
-        writing = cost(encode, envelopes, count, arguments.rounds)
-        reading = cost(decode, data, count, arguments.rounds)
-        report[str(count)] = {
-            "encode_us": round(statistics.median(writing), 2),
-            "encode_best_us": round(min(writing), 2),
-            "decode_us": round(statistics.median(reading), 2),
-            "decode_best_us": round(min(reading), 2),
-            "bytes": round(len(data) / count, 1),
-        }
-    alone, together = size_of(traffic.accept(1)), size_of(traffic.accept(64)) / 64
-    report["accept_bytes"] = {"alone": alone, "in_a_run_of_64": round(together, 1)}
-    if arguments.json:
-        print(json.dumps(report))
-        return
-    print("us of CPU per message, median (best), and bytes")
-    for count in (1, 8, 64):
-        row = report[str(count)]
-        written = f"encode {row['encode_us']:5.1f} ({row['encode_best_us']:5.1f})"
-        read = f"decode {row['decode_us']:5.1f} ({row['decode_best_us']:5.1f})"
-        print(f"frame of {count:2}:  {written}  {read}  {row['bytes']:6.1f} bytes")
-    alone, together = report["accept_bytes"].values()
-    print(f"an ACCEPT takes {alone} bytes alone, {together} in a run of 64")
+        name = f"a message in a frame of {count}"
+        yield Figure.of(f"{name}: encode", "µs of CPU", cost(encode, envelopes, count, sizes.rounds))
+        yield Figure.of(f"{name}: decode", "µs of CPU", cost(decode, data, count, sizes.rounds))
+        yield Figure.of(name, "bytes", [len(data) / count])
 
+
+BENCHMARK = Benchmark("wire_cost", "node", __doc__, measure, {"rounds": (40, 3)})
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

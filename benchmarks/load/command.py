@@ -1,4 +1,4 @@
-"""`wbkv bench throughput`: starts a cluster, lets clients loose on it, and says what they measured."""
+"""`wbkv bench throughput`: starts a cluster, loads it with clients, and prints what they measured."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kvstore.local.supervise import ClusterError
 from multicast import PROTOCOLS, VARIANTS
 
 DESCRIPTION: Final = """\
-Messages per second, their latency, and what they cost each process in CPU time. A cluster of real processes
-is started in a temporary folder; clients in processes of their own keep so many messages in flight (or, with
---rate, send so many per second, whatever happens), each to a random set of groups. Figures are medians of
-the rounds."""
+Measures messages per second, their latency, and their CPU time in each process. Starts a cluster of real
+processes in a temporary folder. Clients in processes of their own keep a number of messages in flight or,
+with --rate, send at a fixed rate, each message to a random set of groups. Figures are medians of the
+rounds."""
 
 OPTIONS: Final[tuple[tuple[str, str, type[int] | type[float] | type[str], str, str], ...]] = (
     ("protocol", "protocol", str, "NAME", ", ".join([*PROTOCOLS, *VARIANTS])),
@@ -30,10 +30,10 @@ OPTIONS: Final[tuple[tuple[str, str, type[int] | type[float] | type[str], str, s
     ("processes", "processes", int, "N", "processes of clients"),
     ("warm-up", "warm_up_s", float, "S", "seconds before the first round"),
     ("seconds", "seconds", float, "S", "of a round"),
-    ("rounds", "rounds", int, "N", "how many"),
-    ("patience", "patience_s", float, "S", "how long an answer is waited for"),
+    ("rounds", "rounds", int, "N", "number of rounds"),
+    ("patience", "patience_s", float, "S", "how long clients wait for an answer"),
     ("durability", "durability", str, "WHAT", " or ".join(DURABILITY)),
-    ("seed", "seed", int, "N", "of what is random"),
+    ("seed", "seed", int, "N", "of random choices"),
 )
 """Options, the plan's names of them, their types, and what they mean."""
 
@@ -49,19 +49,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--clients", type=int, metavar="N", help=f"messages in flight ({usual.clients}); with --rate, at most"
     )
-    add("--rate", type=float, metavar="N", help="messages per second, from whose due times latency counts")
+    add("--rate", type=float, metavar="N", help="messages per second; latency counts from their due times")
     add("--clock", metavar="WHAT", help=f"{' or '.join(CLOCKS)} (logical; at the store level hybrid)")
     add("--regions", action="store_true", help="emulate regions, with round trips of 60, 75 and 130 ms")
     add(
-        "--trace", type=Path, metavar="DIR", help="at the store level: leave traces for `wbkv pipeline` there"
+        "--trace",
+        type=Path,
+        metavar="DIR",
+        help="at the store level: where to write traces for `wbkv pipeline`",
     )
-    add("--samples", type=Path, metavar="DIR", help="leave files there with a row for each message")
-    add("--profile", type=Path, metavar="DIR", help="leave each node's profile there, for `python -m pstats`")
+    add("--samples", type=Path, metavar="DIR", help="where to write files with a row for each message")
+    add(
+        "--profile",
+        type=Path,
+        metavar="DIR",
+        help="where to write profiles of nodes, for `python -m pstats`",
+    )
     add("--json", action="store_true", help="print one JSON object")
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
-    """What was asked for. Raises `ValueError`, which names the option that is wrong."""
+    """The plan of the arguments. Raises `ValueError`, which names the option that is wrong."""
     given = {name: getattr(arguments, name) for _, name, *_ in OPTIONS}
     clients = arguments.clients
     if clients is None and arguments.rate is None:
@@ -77,7 +85,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         options = {name: option for option, name, *_ in OPTIONS}
         raise ValueError(f"--{options.get(error.name, error.name)}: {error.problem}") from None
     if arguments.trace is not None and plan.level != "store":
-        raise ValueError("--trace: there is nothing to trace but at the store level")
+        raise ValueError("--trace: only the store level records traces; add --level store")
     for name in ("trace", "samples", "profile"):
         folder: Path | None = getattr(arguments, name)
         if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -86,7 +94,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure. The status is 1 if nothing at all was answered."""
+    """Measure and print. The status is 1 if no message was answered."""
     plan = plan_of(arguments)
     options: dict[str, Any] = {"trace": arguments.trace}
     if arguments.profile is not None:
@@ -104,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def table(found: Measurement) -> str:
-    """For people."""
+    """The measurement as a table for readers."""
     plan = found.plan
     loop = f"{plan.clients} in flight" if plan.rate is None else f"{plan.rate:g}/s"
     lines = [
@@ -117,7 +125,7 @@ def table(found: Measurement) -> str:
     for name, median in found.latency_ms.items():
         low, high = found.latency_spread_ms.get(name, (float("nan"),) * 2)
         lines.append(_row(f"{name}, ms", median, low, high, 2))
-    cpu = ", ".join(f"{who} {us:,.0f}" for who, us in found.cpu_us.items())
+    cpu = ", ".join(f"{name} {us:,.0f}" for name, us in found.cpu_us.items())
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(found.errors_by_kind.items()))
     lines += ["", f"us of CPU per message: {cpu}", f"errors: {kinds or 'none'}"]
     if plan.rate is not None:

@@ -1,4 +1,4 @@
-"""Latencies of any number of messages in little room: percentiles are exact to half a percent.
+"""A histogram of latencies in constant memory: percentiles are exact to half a percent.
 
 A bucket is as wide as 1/128 of the power of two below its values; up to 25 microseconds, it is one step.
 """
@@ -29,7 +29,7 @@ class Histogram:
         self.max_s = 0.0
 
     def add(self, latency_s: float) -> None:
-        """One more."""
+        """Add a latency."""
         self.count += 1
         self.total_s += latency_s
         if latency_s > self.max_s:
@@ -40,7 +40,7 @@ class Histogram:
         self._buckets[min(bucket, BUCKETS - 1)] += 1
 
     def merge(self, other: Histogram) -> None:
-        """Those of another, too."""
+        """Add the latencies of another histogram."""
         self.count += other.count
         self.total_s += other.total_s
         self.max_s = max(self.max_s, other.max_s)
@@ -65,13 +65,13 @@ class Histogram:
         return ((bucket, count) for bucket, count in enumerate(self._buckets) if count)
 
     def dump(self) -> dict[str, float]:
-        """For another process."""
+        """The histogram as JSON data, for another process."""
         about = {"total_s": self.total_s, "max_s": self.max_s}
         return about | {str(bucket): count for bucket, count in self._filled()}
 
     @classmethod
     def load(cls, dumped: Mapping[str, float]) -> Histogram:
-        """What another process dumped."""
+        """Restore what another process dumped."""
         found = cls()
         found.total_s, found.max_s = dumped["total_s"], dumped["max_s"]
         for bucket, count in dumped.items():

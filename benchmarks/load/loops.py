@@ -18,7 +18,7 @@ from typing import Any, Final
 from benchmarks.load.tally import Tally
 
 PAUSE_S: Final = 0.02
-"""After an error, before the next message in its place: whoever refuses all of them is not overwhelmed."""
+"""After an error, before the next message: a server that rejects all of them is not overwhelmed."""
 
 LATE_S: Final = 0.01
 """A message that is sent later than this after its time was late."""
@@ -29,11 +29,11 @@ TIMER_S: Final = 0.001
 SWEEP_S: Final = 0.25
 
 Send = Callable[[tuple[int, ...]], "asyncio.Future[Any]"]
-"""Sends a message to these groups. The future ends when all have answered."""
+"""Sends a message to groups. The future ends when all of them have answered."""
 
 
 class _Message:
-    """One that is under way."""
+    """A message in flight."""
 
     __slots__ = ("dest", "loop", "start")
 
@@ -52,7 +52,7 @@ class _Message:
 
 
 class Loop(abc.ABC):
-    """One of the two. It belongs to one event loop."""
+    """A closed or an open loop. It belongs to one event loop."""
 
     def __init__(
         self,
@@ -80,40 +80,40 @@ class Loop(abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Begin, now."""
+        """Begin now."""
 
     @abc.abstractmethod
     def _next(self, *, failed: bool) -> None:
-        """A message has ended: there is room for another."""
+        """Send the next message, or plan it: one has ended."""
 
     def stop(self) -> None:
-        """Send nothing any more. What is under way may still be answered."""
+        """Send nothing more. Messages in flight may still be answered."""
         self._stopped = True
         self._look_idle()
 
     def give_up(self) -> None:
-        """What is under way now is lost."""
+        """Count all messages in flight as unanswered."""
         for message in list(self._under_way):
             self.ended(message, "unanswered")
 
     def sweep(self) -> None:
-        """Give up those that have taken too long. Called now and then."""
+        """Count messages as unanswered that have been in flight for longer than `patience_s`."""
         limit = self._now() - self._patience_s
         for message in [message for message in self._under_way if message.start < limit]:
             self.ended(message, "unanswered")
 
     def begin(self, start: float) -> None:
-        """Send one whose time this is, or was."""
+        """Send a message that is due now, or was due at `start`."""
         message = _Message(self, start, self._choose())
         self._under_way[message] = None
         try:
             self._send(message.dest).add_done_callback(message.ended)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is counted
-            # Not before the caller has done what it is at.
+            # After the caller has returned.
             self._events.call_soon(self.ended, message, type(error).__name__)
 
     def ended(self, message: _Message, error: str | None) -> None:
-        """It has, unless it had been given up."""
+        """Count a message that has ended, unless it was given up before."""
         if message not in self._under_way:
             return
         del self._under_way[message]
@@ -129,7 +129,7 @@ class Loop(abc.ABC):
 
 
 class ClosedLoop(Loop):
-    """Whenever a message has ended, the next one is sent."""
+    """A closed loop: whenever a message has ended, the next one is sent."""
 
     def __init__(self, *arguments: Any, in_flight: int, ramp_s: float = 0.0, **options: Any) -> None:
         """The first messages are spread over `ramp_s` seconds: clients that begin at once stay in step."""
@@ -138,7 +138,7 @@ class ClosedLoop(Loop):
         self._ramp_s = ramp_s
 
     def start(self) -> None:
-        """Begin, now."""
+        """Begin now."""
         for number in range(self._in_flight):
             self._events.call_later(self._ramp_s * number / self._in_flight, self._go_on)
 
@@ -154,7 +154,7 @@ class ClosedLoop(Loop):
 
 
 class OpenLoop(Loop):
-    """Messages have their times, at random: a Poisson process. If there is no room, they are sent late."""
+    """An open loop: messages are due at random times, a Poisson process. Without room they are sent late."""
 
     def __init__(
         self, *arguments: Any, rate: float, rng: random.Random, in_flight: int | None, **options: Any
@@ -168,7 +168,7 @@ class OpenLoop(Loop):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin, now."""
+        """Begin now."""
         self._due = self._now()
         self._advance()
         self._pump()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, Final
 from benchmarks.load.histogram import Histogram
 from benchmarks.load.nodes import check_cluster, cpu_s, spent_s
 from benchmarks.load.plan import Plan
-from benchmarks.load.processes import Worker, begin, reports, workers
+from benchmarks.load.processes import LoadError, Worker, begin, reports, workers
 from benchmarks.load.worker import Job, Report
 from kvstore.local.cluster import LocalCluster
 from kvstore.local.folder import CONFIG
@@ -24,13 +25,15 @@ HEAD_START_S: Final = 0.2
 """From the order to begin to the beginning."""
 GRACE_S: Final = 30.0
 """For processes that are slow to say what they have measured."""
+BEGIN_S: Final = 90.0
+"""For client processes to connect and begin."""
 
 PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured: medians over the rounds. NaN is what could not be, for nothing was answered."""
+    """What was measured: medians over the rounds; NaN where nothing was answered."""
 
     plan: Plan
     throughput: float
@@ -38,14 +41,16 @@ class Measurement:
     throughput_rounds: list[float]
     latency_ms: dict[str, float]
     """mean, p50, p90, p99, max. From an open loop, since the intended start."""
+    latency_rounds_ms: dict[str, list[float]]
     latency_spread_ms: dict[str, tuple[float, float]]
     """The lowest and the highest round's."""
     errors: int
     errors_by_kind: dict[str, int]
-    """All that failed after the warm-up; "unanswered" are those that nobody waited for any longer."""
+    """All that failed after the warm-up; "unanswered" are those that had no answer within `patience_s`."""
     warm_up_errors: dict[str, int]
     cpu_us: dict[str, float]
     """CPU time of a message: of each node, of the clients, and of all."""
+    cpu_rounds_us: dict[str, list[float]]
     messages: int
     """Answered in all rounds."""
     late: int
@@ -121,20 +126,20 @@ def summary(
     errors = sum((Counter(report.errors) for report in heard), Counter())
     warm_up = sum((Counter(report.warm_up_errors) for report in heard), Counter())
     rates = [count / plan.seconds for count in answered]
+    latency = {name: [each[name] for each in by_round] for name in names}
+    cpu = _cpu_us(answered, spent)
     return Measurement(
         plan=plan,
         throughput=statistics.median(rates),
         throughput_rounds=rates,
-        latency_ms={name: _median([each[name] for each in by_round]) for name in names},
-        latency_spread_ms={
-            name: (min(each[name] for each in by_round), max(each[name] for each in by_round))
-            for name in names
-            if by_round
-        },
+        latency_ms={name: _median(rounds) for name, rounds in latency.items()},
+        latency_rounds_ms=latency,
+        latency_spread_ms={name: (min(each), max(each)) for name, each in latency.items() if each},
         errors=errors.total(),
         errors_by_kind=dict(errors),
         warm_up_errors=dict(warm_up),
-        cpu_us=_cpu_us(answered, spent),
+        cpu_us={name: _median(rounds) for name, rounds in cpu.items()},
+        cpu_rounds_us=cpu,
         messages=sum(answered),
         late=sum(report.late for report in heard),
         unsent=sum(report.unsent for report in heard),
@@ -159,13 +164,51 @@ def _median(values: Sequence[float]) -> float:
     return statistics.median(values) if values else math.nan
 
 
-def _cpu_us(answered: Sequence[int], spent: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Only of those who were there from beginning to end."""
-    there = [who for who in spent[0] if all(who in each for each in spent)]
+def _cpu_us(answered: Sequence[int], spent: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """CPU time of a message in each round, of processes that ran from the first round to the last."""
+    there = [name for name in spent[0] if all(name in each for each in spent)]
     rounds = [
-        {who: 1e6 * (after[who] - before[who]) / count for who in there}
+        {name: 1e6 * (after[name] - before[name]) / count for name in there}
         for count, before, after in zip(answered, spent, spent[1:], strict=False)
         if count
     ]
-    found = {who: _median([each[who] for each in rounds]) for who in there}
-    return {**found, "all": _median([sum(each.values()) for each in rounds])}
+    found = {name: [each[name] for each in rounds] for name in there}
+    return {**found, "all": [sum(each.values()) for each in rounds]}
+
+
+class BackgroundMeasurement:
+    """A measurement in a thread of its own, while its caller does something to the cluster.
+
+    It has begun when the constructor returns: the clients are connected, and the warm-up is running.
+    """
+
+    def __init__(self, plan: Plan, cluster: LocalCluster, samples: Path) -> None:
+        self._found: Measurement | None = None
+        self._error: BaseException | None = None
+
+        def load() -> None:
+            try:
+                self._found = measure(plan, cluster, samples)
+            except BaseException as error:  # noqa: BLE001 - raised again by `wait`
+                self._error = error
+
+        self._thread = threading.Thread(target=load, daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + BEGIN_S
+        while not any(samples.glob("samples-*")):  # clients open their files when they begin
+            if time.monotonic() > deadline:
+                raise LoadError(f"the clients have not begun after {BEGIN_S:g} s")
+            self.sleep(0.01)
+
+    def sleep(self, seconds: float) -> None:
+        """Let it go on for so long. Raises `LoadError` if it has failed."""
+        self._thread.join(seconds)
+        if not self._thread.is_alive() and self._error is not None:
+            raise LoadError(f"the load has ended: {self._error}") from self._error
+
+    def wait(self) -> Measurement:
+        """What was measured, when it has ended."""
+        self._thread.join()
+        self.sleep(0)
+        assert self._found is not None
+        return self._found

@@ -1,4 +1,4 @@
-"""The cluster of a plan, and what its processes spend."""
+"""The cluster of a plan, and the CPU time and memory of its processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -18,7 +18,7 @@ from multicast.protocol import Timing
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 FAR: Final = Timing(retry_s=2.0)
-"""In a wide area, messages take longer than nodes on one machine wait before they repeat themselves."""
+"""In a wide area, messages take longer than nodes on one machine wait before they retry."""
 
 _PROFILED: Final = """
 import cProfile, sys
@@ -45,12 +45,14 @@ def running(
     trace: Path | None = None,
     nodes: int | None = None,
     groups: Sequence[Sequence[str]] | None = None,
+    delays_ms: Mapping[str, float] | None = None,
     command: Sequence[str] = SERVE,
 ) -> Iterator[LocalCluster]:
     """The cluster of a plan, started and ready. Without a folder, its data is temporary.
 
     It serves any plan that differs in the load only. `trace` is where nodes record what they deliver. `nodes`
-    and `groups` place replicas in another way than `kvstore.config.model.default_members` does.
+    and `groups` place replicas in another way than `default_members` does. `delays_ms` are emulated
+    between nodes; those of regions, if the plan has regions.
     """
     count = plan.nodes if nodes is None else nodes
     regions = {f"n{n + 1}": REGIONS[n % len(REGIONS)] for n in range(count)} if plan.regions else None
@@ -66,7 +68,7 @@ def running(
                 protocol=plan.protocol, durability=cast(Durability, plan.durability),
                 application=plan.application, clock=plan.clock,
                 timing=plan.timing or (FAR if plan.regions else None),
-                regions=regions, delays_ms=DELAYS_MS if plan.regions else None,
+                regions=regions, delays_ms=DELAYS_MS if plan.regions else delays_ms,
                 trace=trace, restart=False, command=command,
             )
         )  # fmt: skip
@@ -76,7 +78,7 @@ def running(
 
 
 def check_cluster(plan: Plan, cluster: LocalCluster) -> None:
-    """Refuse to measure a plan on another cluster than it is about."""
+    """Raise `PlanError` if the cluster is not one of the plan."""
     config = cluster.config
     found = {
         "protocol": config.protocol,
@@ -96,6 +98,17 @@ def cpu_s(pid: int) -> float:
     # The second field is the command's name, in brackets, and may be anything.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def memory_mib(pid: int, field: str = "RssAnon") -> float:
+    """Memory of a process: by default its own, without files that it maps: their pages are the kernel's."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(dict(line.split(":", 1) for line in lines)[field].split()[0]) / 1024
+
+
+def pids(cluster: LocalCluster) -> list[int]:
+    """Processes of the nodes that run."""
+    return [pid for node in cluster.nodes if (pid := cluster.pid(node)) is not None]
 
 
 def spent_s(cluster: LocalCluster) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What is to be measured, checked before anything starts; and how the work is shared out."""
+"""Plans of measurements, which are checked before anything starts; and the shares of client processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAYLOAD_MAX: Final = 1 << 20
 
 
 class PlanError(ValueError):
-    """A plan that makes no sense. The message begins with the name of what is wrong."""
+    """An invalid plan. The message begins with the name of the field that is wrong."""
 
     def __init__(self, name: str, problem: str) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What is measured, and on what. Whoever holds one need not check it again."""
+    """What is measured, on which cluster. A plan is valid: the constructor checks it."""
 
     protocol: str = "whitebox"
     level: str = "multicast"
@@ -47,7 +47,7 @@ class Plan:
     each partition."""
     groups: int = 10
     replicas: int = 0
-    """Members of a group. 0 is as usual: 3, or 1 for Skeen's protocol, which knows no more."""
+    """Members of a group. 0 means the default: 3, or 1 for Skeen's protocol, which is not replicated."""
     dest: int = 2
     """Every message goes to a random set of so many groups."""
     clients: int | None = 200
@@ -55,6 +55,8 @@ class Plan:
     rate: float | None = None
     """An open loop of so many messages per second, at random times that are fixed in advance; without it, a
     closed one, which sends the next message when one is answered."""
+    conditions: bool = False
+    """At the store level: every transaction has a condition on each of its keys, which holds."""
     payload: int = 20
     """Bytes of a message, or of each value."""
     processes: int = 1
@@ -65,16 +67,16 @@ class Plan:
     rounds: int = 3
     durability: str = "os"
     clock: str = ""
-    """Of nodes: "logical" or "hybrid". Empty is as usual: logical, and hybrid for the store."""
+    """Of nodes: "logical" or "hybrid". Empty means the default: logical, and hybrid for the store."""
     regions: bool = False
     """Emulate the three regions of the paper, with a node and a share of the clients in each."""
     seed: int = 0
     patience_s: float = 10.0
-    """How long an answer is waited for. Then it is an error, and at the end nobody waits longer."""
+    """How long clients wait for an answer before they count an error; also at the end."""
     timing: Timing | None = None
 
     def __post_init__(self) -> None:
-        # What was left out depends on the rest.
+        # Defaults that depend on other fields.
         if self.replicas == 0:
             object.__setattr__(self, "replicas", 1 if self.protocol == "skeen" else 3)
         if not self.clock:
@@ -116,27 +118,31 @@ def _check(plan: Plan) -> None:
     _positive("seconds", plan.seconds)
     _positive("patience_s", plan.patience_s)
     if not 0 <= plan.warm_up_s < math.inf:
-        raise PlanError("warm_up_s", f"{plan.warm_up_s} is not a time")
+        raise PlanError("warm_up_s", f"{plan.warm_up_s} is not a duration of 0 s or more")
     if plan.rate is not None:
         _positive("rate", plan.rate)
     if plan.clients is not None:
         _whole("clients", plan.clients, plan.processes, 10**6, f"{plan.processes} processes need one each")
     elif plan.rate is None:
-        raise PlanError("clients", "a closed loop needs a number of them")
+        raise PlanError("clients", "a closed loop needs a number of clients")
     if plan.replicas % 2 == 0:
         raise PlanError("replicas", f"{plan.replicas} is even; a group has an odd number of members")
     if plan.protocol == "skeen" and plan.replicas > 1:
         raise PlanError("replicas", f"Skeen's protocol has groups of 1, not {plan.replicas}")
     if plan.level == "store" and plan.clock == "logical":
-        raise PlanError("clock", '"logical" does not go with the store, whose revisions tell the time')
+        raise PlanError(
+            "clock", '"logical" is not valid at the store level, where revisions are times; use "hybrid"'
+        )
+    if plan.level != "store" and plan.conditions:
+        raise PlanError("conditions", "only transactions have conditions; use the store level")
     if plan.level == "store" and plan.regions:
-        raise PlanError("regions", "clients of the store are in none: measure them at the multicast level")
+        raise PlanError("regions", "clients of the store have no region; use the multicast level")
 
 
 def _choice(name: str, value: str, known: Iterable[str]) -> None:
     known = list(known)
     if value not in known:
-        raise PlanError(name, f"{value!r} is none of {', '.join(known)}{did_you_mean(value, known)}")
+        raise PlanError(name, f"{value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}")
 
 
 def _whole(name: str, value: int, least: int, most: int, why: str = "") -> None:
@@ -150,10 +156,9 @@ def _positive(name: str, value: float) -> None:
 
 
 def chooser(groups: int, dest: int, rng: random.Random) -> Callable[[], tuple[int, ...]]:
-    """Draws sets of so many groups, all equally likely."""
+    """Return a function that draws a set of `dest` groups, all sets equally likely."""
     if math.comb(groups, dest) <= COMBINATIONS_MAX:
         sets = list(itertools.combinations(range(groups), dest))
         count, number = len(sets), rng.random
         return lambda: sets[int(number() * count)]
-    everyone = range(groups)
-    return lambda: tuple(sorted(rng.sample(everyone, dest)))
+    return lambda: tuple(sorted(rng.sample(range(groups), dest)))

@@ -1,4 +1,4 @@
-"""Client processes: started, told when to begin, listened to, and ended whatever happens."""
+"""Client processes: start them, let them begin together, collect their reports, and end them in any case."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class LoadError(Exception):
-    """The clients could not do what they were to do."""
+    """A client process failed, or did not answer in time."""
 
 
 class Worker:
-    """One process."""
+    """One client process."""
 
     def __init__(self, job: Job, command: Sequence[str] = COMMAND) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
@@ -49,7 +49,7 @@ class Worker:
         self._lines.put(b"")
 
     def say(self, what: object) -> None:
-        """Tell it something. If it has ended, that will be noticed when it should answer."""
+        """Send it a line. If it has ended, the next `hear` raises."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(what) + b"\n")
@@ -73,7 +73,7 @@ class Worker:
         return f": {text}" if text else ""
 
     def close(self, grace_s: float = GRACE_S) -> None:
-        """End it: by the end of its input, or else by force."""
+        """End it: close its input, and kill it if it does not end."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -108,9 +108,9 @@ def workers(
 
 def begin(found: Sequence[Worker], at: float) -> None:
     """Let all of them begin at the same moment."""
-    told = Begin(at, time.time() - time.monotonic())
+    moment = Begin(at, time.time() - time.monotonic())
     for worker in found:
-        worker.say(told)
+        worker.say(moment)
 
 
 def reports(found: Sequence[Worker], deadline: float) -> list[Report]:

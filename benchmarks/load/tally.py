@@ -1,4 +1,4 @@
-"""What became of the messages of a process, by round; and, if somebody wants them, a row for each message."""
+"""Counts of a process's messages by round and outcome; and, on request, a row for each message."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from benchmarks.load.histogram import Histogram
 
 ROWS: Final = 4096
-"""So many are written together."""
+"""Rows that are written together."""
 COLUMNS: Final = ("start_us", "end_us", "process", "groups", "outcome")
 
 
@@ -39,7 +39,7 @@ class Samples:
         self._file.close()
 
     def add(self, start: float, end: float, dest: Iterable[int], outcome: str) -> None:
-        """One more row."""
+        """Add a row."""
         start_us, end_us = (round((at + self._wall_s) * 1e6) for at in (start, end))
         self._rows.append((start_us, end_us, self._process, " ".join(map(str, dest)), outcome))
         if len(self._rows) >= ROWS:
@@ -48,6 +48,27 @@ class Samples:
     def _write(self) -> None:
         self._writer.writerows(self._rows)
         self._rows.clear()
+
+
+class Sample(NamedTuple):
+    """One answered message: times of day, in microseconds."""
+
+    start_us: int
+    end_us: int
+    groups: tuple[int, ...]
+
+
+def read_samples(folder: Path) -> list[Sample]:
+    """Answered messages, from the files of all client processes."""
+    found = []
+    for path in sorted(folder.glob("samples-*.csv")):
+        with path.open(newline="") as file:
+            found += [
+                Sample(int(row["start_us"]), int(row["end_us"]), tuple(map(int, row["groups"].split())))
+                for row in csv.DictReader(file)
+                if row["outcome"] == "ok"
+            ]
+    return found
 
 
 class Tally:
@@ -73,7 +94,7 @@ class Tally:
         return math.floor((at - self._first) / self._seconds)
 
     def ended(self, start: float, end: float, dest: Iterable[int], error: str | None) -> None:
-        """A message was answered by all its destinations, or came to nothing."""
+        """Count a message that all its destinations have answered, or that has failed."""
         ended = self._round(end)
         rounds = len(self.answered)
         if error is not None:

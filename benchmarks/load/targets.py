@@ -1,4 +1,4 @@
-"""What messages are sent to: bare groups, or the partitions of a store."""
+"""Targets of the load: groups that only order messages, or the partitions of a store."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from kvstore.wire.connection import LinkLimits
 from multicast.types import GroupId
 
 KEYS: Final = 256
-"""Of each partition, that are written to."""
+"""Keys of each partition that are written to."""
 
 
-def places(config: Config) -> list[str | None]:
-    """Where clients are: in every region, or nowhere in particular."""
-    regions = {node.region for node in config.nodes.values() if node.region is not None}
-    return [*sorted(regions)] or [None]
+def regions(config: Config) -> list[str | None]:
+    """The regions of clients: every region of the cluster, or None if it has none."""
+    found = {node.region for node in config.nodes.values() if node.region is not None}
+    return [*sorted(found)] or [None]
 
 
-def delays_s(config: Config, place: str | None) -> dict[NodeId, float]:
-    """How far the nodes are from a client there: as far as from a node of its region."""
-    near = [name for name, node in config.nodes.items() if place is not None and node.region == place]
+def delays_s(config: Config, region: str | None) -> dict[NodeId, float]:
+    """Delays from a client of a region to the nodes: those of a node of its region."""
+    near = [name for name, node in config.nodes.items() if region is not None and node.region == region]
     found = {name: config.delays_s.get((near[0], name), 0.0) for name in config.nodes} if near else {}
     return {name: delay for name, delay in found.items() if name not in near}
 
 
 def target(
-    plan: Plan, config: Config, place: str | None, seed: str, trace: str | None
+    plan: Plan, config: Config, region: str | None, seed: str, trace: str | None
 ) -> contextlib.AbstractAsyncContextManager[Send]:
-    """What the plan's messages are sent to."""
+    """The target of a plan."""
     if plan.level == "multicast":
-        return multicast(plan, config, place)
+        return multicast(plan, config, region)
     return store(plan, config, random.Random(f"{seed}/keys"), trace)
 
 
 @contextlib.asynccontextmanager
-async def multicast(plan: Plan, config: Config, place: str | None) -> AsyncIterator[Send]:
-    """Plain messages, from a client that is somewhere."""
+async def multicast(plan: Plan, config: Config, region: str | None) -> AsyncIterator[Send]:
+    """Plain messages, from a client in a region."""
     payload = bytes(plan.payload)
     retry_s = 2 * config.timing.retry_s
     limits = LinkLimits(buffer=256 << 20)
-    delays = delays_s(config, place)
+    delays = delays_s(config, region)
     async with MulticastClient.of(config, retry_s=retry_s, limits=limits, delays_s=delays) as client:
         groups = {number: GroupId(number) for number in range(plan.groups)}
 
@@ -73,23 +73,26 @@ async def store(plan: Plan, config: Config, rng: random.Random, trace: str | Non
             recording = stack.enter_context(made)
         async with wbkv.aio.connect(addresses, timeout=plan.patience_s, trace=recording) as client:
             await client.topology()
-            keys = _keys(client, plan.groups)
+            keys = _keys(client, plan)
             value = bytes(rng.randrange(256) for _ in range(plan.payload))
             running = asyncio.get_running_loop()
 
             def send(dest: tuple[int, ...]) -> asyncio.Future[wbkv.TxnResult[bytes]]:
-                puts = [wbkv.put(rng.choice(keys[group]), value) for group in dest]
-                return running.create_task(client.txn().then(*puts).commit())
+                chosen = [rng.choice(keys[group]) for group in dest]
+                txn = client.txn().then(*(wbkv.put(key, value) for key in chosen))
+                if plan.conditions:
+                    txn = txn.when(*(wbkv.version(key) < 1 << 40 for key in chosen))
+                return running.create_task(txn.commit())
 
             yield send
 
 
-def _keys(client: wbkv.aio.Client[bytes], groups: int) -> list[list[bytes]]:
-    """As many of each partition."""
-    found: list[list[bytes]] = [[] for _ in range(groups)]
-    number, missing = 0, groups
+def _keys(client: wbkv.aio.Client[bytes], plan: Plan) -> list[list[bytes]]:
+    """As many keys of each partition; plans with different seeds have different ones."""
+    found: list[list[bytes]] = [[] for _ in range(plan.groups)]
+    number, missing = 0, plan.groups
     while missing:
-        key = b"load/%d" % number
+        key = b"load/%d/%d" % (plan.seed, number)
         number += 1
         mine = found[client.partition_of(key)]
         if len(mine) < KEYS:

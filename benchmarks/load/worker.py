@@ -1,7 +1,7 @@
-"""A process of clients. It is told on its standard input what to do, and says on its output what came of it.
+"""A process of clients: reads its job from standard input, and writes what it measured to standard output.
 
-Lines of JSON: a `Job` comes in, "ready" goes out, then the moment comes in at which all processes begin, and
-a `Report` goes out. When the input ends before that, whoever started this process is gone, and it ends, too.
+Lines of JSON: a `Job` comes in, "ready" goes out, then `Begin` comes in, the moment at which all processes
+begin, and a `Report` goes out. If the input ends before that, the parent process is gone, and this one ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READY: Final = b'"ready"\n'
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a process is to do."""
+    """The job of a process."""
 
     plan: Plan
     config: str
@@ -45,7 +45,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """When: a time of the machine's monotonic clock, and what to add to that for the time of day."""
+    """When to begin: a time of the machine's monotonic clock, and what to add to it for the time of day."""
 
     at: float
     wall_s: float
@@ -64,32 +64,32 @@ class Report:
     late: int = 0
     """Messages of an open loop that were sent too late."""
     unsent: int = 0
-    """Those that were not sent at all, for want of room."""
+    """Those that were not sent at all, since `clients` were in flight."""
 
 
 async def work(job: Job, begin: asyncio.Future[Begin], output: BinaryIO) -> Report:
-    """Connect, wait for the others, and do it."""
+    """Connect, wait for the moment to begin, and run the plan's loops."""
     plan, config = job.plan, Config.load(job.config)
     async with contextlib.AsyncExitStack() as stack:
-        places = targets.places(config) if plan.level == "multicast" else [None]
+        regions = targets.regions(config) if plan.level == "multicast" else [None]
         lanes: list[tuple[int, Send]] = []
-        for lane, place in enumerate(places):
-            if plan.share(job.process, lane, len(places)) != 0:
-                target = targets.target(plan, config, place, f"{plan.seed}/{job.process}/{lane}", job.trace)
+        for lane, region in enumerate(regions):
+            if plan.share(job.process, lane, len(regions)) != 0:
+                target = targets.target(plan, config, region, f"{plan.seed}/{job.process}/{lane}", job.trace)
                 lanes.append((lane, await stack.enter_async_context(target)))
         gc.collect()
         gc.freeze()
         output.write(READY)
         output.flush()
-        told = await begin
+        start = await begin
         samples: Samples | None = None
         if job.samples is not None:
-            samples = stack.enter_context(Samples(Path(job.samples), job.process, told.wall_s))
-        first = told.at + plan.warm_up_s
+            samples = stack.enter_context(Samples(Path(job.samples), job.process, start.wall_s))
+        first = start.at + plan.warm_up_s
         open_ = plan.rate is not None
         tally = Tally(first, plan.seconds, plan.rounds, by_start=open_, samples=samples)
-        loops = [loop_of(plan, job.process, lane, len(places), send, tally) for lane, send in lanes]
-        await run(loops, told.at, told.at + plan.end_s, plan.patience_s)
+        loops = [loop_of(plan, job.process, lane, len(regions), send, tally) for lane, send in lanes]
+        await run(loops, start.at, start.at + plan.end_s, plan.patience_s)
     return Report(
         tally.answered,
         [each.dump() for each in tally.latencies],
@@ -116,7 +116,7 @@ def loop_of(plan: Plan, process: int, lane: int, lanes: int, send: Send, tally: 
 
 
 async def run(loops: list[Loop], begin: float, end: float, patience_s: float) -> None:
-    """From beginning to end, and then until everything is answered or nobody waits any more."""
+    """Run the loops from begin to end, then wait until everything is answered, or for `patience_s`."""
     await asyncio.sleep(begin - time.monotonic())
     for loop in loops:
         loop.start()
@@ -134,7 +134,7 @@ async def run(loops: list[Loop], begin: float, end: float, patience_s: float) ->
 
 
 def main() -> None:
-    """Do what is asked for on the standard input."""
+    """Run the job that is on standard input."""
     # Without a buffer: a thread that holds one's lock is in the way of the end.
     lines, output = open(0, "rb", buffering=0, closefd=False), sys.stdout.buffer  # noqa: SIM115 - to the end
     job = msgspec.json.decode(lines.readline(), type=Job)
@@ -145,10 +145,9 @@ def main() -> None:
         def listen() -> None:
             line = lines.readline()
             if line:
-                told = msgspec.json.decode(line, type=Begin)
-                events.call_soon_threadsafe(begin.set_result, told)
+                events.call_soon_threadsafe(begin.set_result, msgspec.json.decode(line, type=Begin))
                 lines.readline()
-            os._exit(1)  # the input has ended, and with it whoever would read what we say
+            os._exit(1)  # the input has ended: the parent process is gone
 
         threading.Thread(target=listen, daemon=True).start()
         report = runner.run(work(job, begin, output))

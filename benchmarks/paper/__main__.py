@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks.page import fill
 from benchmarks.paper import curves
 from benchmarks.paper.convoy import convoy
-from benchmarks.paper.points import RESULTS, ROOT, Results
+from benchmarks.paper.points import RESULTS, Results
 from benchmarks.paper.recovery import recovery
 from benchmarks.paper.runner import Experiment, run
+from benchmarks.record import ROOT
 from multicast import PROTOCOLS, VARIANTS
 
 EXPERIMENTS: Final = ("lan", "wan", "together", "recovery", "convoy")
@@ -22,7 +24,7 @@ PAGE: Final = ROOT / "docs" / "evaluation.md"
 
 
 def experiments(names: Sequence[str], protocols: Sequence[str] | None, *, quick: bool) -> list[Experiment]:
-    """Those of the paper's, with all of their protocols or with these."""
+    """Return these experiments, with all of their protocols or with the given ones."""
     usual = protocols or curves.PROTOCOLS
     made: dict[str, Experiment] = {
         "lan": curves.lan(usual, quick=quick),
@@ -35,18 +37,18 @@ def experiments(names: Sequence[str], protocols: Sequence[str] | None, *, quick:
 
 
 def folder_of(base: Path, protocols: Sequence[str] | None, *, quick: bool) -> Path:
-    """Where results go. Hasty or partial ones do not replace those that are complete."""
+    """The folder of results. Quick or partial results do not replace complete ones."""
     if quick:
         base = base / "quick"
     return base if protocols is None else base / f"only-{'-'.join(protocols)}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what was asked for. Status 1 if a point failed."""
+    """Run experiments, or print tables, or draw plots. The status is 1 if a point failed."""
     arguments = _parser().parse_args(argv)
     results = Results(folder_of(arguments.folder, arguments.only, quick=arguments.quick))
     if arguments.what == "tables":
-        from benchmarks.paper.tables import everything, fill
+        from benchmarks.paper.tables import everything
 
         tables = everything(results)
         print("\n\n".join(tables.values()) or f"there are no results in {results.folder}")
@@ -60,19 +62,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(path)
         return 0
     names = EXPERIMENTS if arguments.what == "all" else (arguments.what,)
-    tell = functools.partial(print, flush=True)
+    report = functools.partial(print, flush=True)
     try:
         failed = run(
             experiments(names, arguments.only, quick=arguments.quick),
             results,
             again=arguments.again,
-            tell=tell,
+            report=report,
         )
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on from here")
+        print("interrupted; the same command continues from here")
         return 130
     if failed:
-        print(f"{failed} points failed, or parts of them; --again failed tries them again")
+        print(f"{failed} points failed, wholly or in part; --again failed measures them again")
     return int(failed > 0)
 
 
@@ -81,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     choices = ("all", *EXPERIMENTS, "tables", "plots")
     add("what", nargs="?", choices=choices, default="all", help="an experiment, or what to make of results")
-    add("--quick", action="store_true", help="a few points, hastily, in a folder of their own")
+    add("--quick", action="store_true", help="a few short points, in a folder of their own")
     add(
         "--again",
         nargs="?",

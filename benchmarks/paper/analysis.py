@@ -58,7 +58,7 @@ def reads(turn: Turn) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The best median throughput over numbers of clients, and where it was."""
+    """The best median throughput over numbers of clients, and that number of clients."""
 
     throughput: float
     clients: int
@@ -66,7 +66,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Of two protocols that took turns: the median over rounds, and the extremes."""
+    """A ratio of two protocols that took turns: the median over rounds, and the extremes."""
 
     median: float
     least: float
@@ -74,7 +74,7 @@ class Ratio:
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> Ratio:
-        """Of at least one round."""
+        """The ratio of at least one round."""
         return cls(statistics.median(ratios), min(ratios), max(ratios))
 
 
@@ -89,7 +89,7 @@ class Measured:
 
     @classmethod
     def read(cls, results: Results, experiment: str) -> Measured:
-        """From its files."""
+        """Read an experiment from its files."""
         measured = cls()
         for found in results.all(experiment):
             measured.failed += [f"{experiment} {found['name']}: {why}" for why in failures(found)]
@@ -108,7 +108,7 @@ class Measured:
 
     @property
     def protocols(self) -> list[str]:
-        """In the order in which they took turns."""
+        """Protocols, in the order in which they took turns."""
         return list(dict.fromkeys(turn.protocol for turn in self.turns))
 
     @property
@@ -130,12 +130,12 @@ class Measured:
         ]
 
     def median(self, protocol: str, dest: int, clients: int, value: Value) -> float | None:
-        """Over rounds; None if none succeeded."""
+        """The median of a value over rounds; None if no round succeeded."""
         found = self.at(protocol, dest, clients)
         return statistics.median(map(value, found)) if found else None
 
     def peak(self, protocol: str, dest: int) -> Peak | None:
-        """None if nothing was measured."""
+        """The peak of a protocol; None if nothing was measured."""
         medians = {clients: self.median(protocol, dest, clients, throughput) for clients in self.clients}
         known = {clients: found for clients, found in medians.items() if found is not None}
         if not known:
@@ -144,7 +144,7 @@ class Measured:
         return Peak(known[best], best)
 
     def ratio(self, above: str, below: str, dest: int, clients: int, value: Value) -> Ratio | None:
-        """One protocol's value by another's in the same round, which was their neighbour in time."""
+        """One protocol's value divided by another's in the same round: both are neighbours in time."""
         first = {turn.round: value(turn) for turn in self.at(above, dest, clients)}
         second = {turn.round: value(turn) for turn in self.at(below, dest, clients)}
         both = sorted(first.keys() & second.keys())
@@ -152,13 +152,13 @@ class Measured:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """The mean, if there is something to take it of and nothing is missing."""
+    """The mean; None if a value is missing, or all are."""
     known = list(values)
     present = [value for value in known if value is not None]
     return statistics.fmean(present) if known and len(present) == len(known) else None
 
 
 def ratio_of_means(above: Iterable[float | None], below: Iterable[float | None]) -> float | None:
-    """Beside the mean of ratios: large values count more."""
+    """The ratio of the means, in which large values count more than in the mean of ratios."""
     first, second = mean_of(above), mean_of(below)
     return None if first is None or second is None else first / second

@@ -3,7 +3,7 @@
     python -m benchmarks.paper.beyond [--rounds 2] [--json]
 
 The same three regions, clients and moderate load as `wan`, leaders in all regions. With delivery at every
-replica all of them answer, so that a client is told by the one in its own region.
+replica all of them answer, so that the one in a client's own region answers it first.
 """
 
 from __future__ import annotations

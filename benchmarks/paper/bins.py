@@ -1,4 +1,4 @@
-"""What a crash did, from one row for each message: throughput and latency around it, in bins.
+"""Throughput and latency around a crash, in bins, from one row for each message.
 
 Three series: messages to the group that lost its leader, those to other groups only, and all, which is what
 clients see. Throughput counts messages by when they were answered, latency by when they began.
@@ -9,25 +9,17 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from benchmarks.load import Sample
+
 BIN_S: Final = 0.3
-"""As wide as the paper's."""
+"""The width of the paper's bins."""
 ENOUGH: Final = 0.9
-"""Of the throughput before the crash: as much means recovered."""
+"""The share of the throughput before the crash that counts as recovered."""
 STAYS_S: Final = 1.0
-"""Throughput has to be that high for so long."""
+"""How long throughput has to stay that high."""
 SERIES: Final = ("affected", "others", "clients")
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One answered message."""
-
-    start_us: int
-    end_us: int
-    groups: tuple[int, ...]
 
 
 def split(samples: Sequence[Sample], group: int) -> dict[str, list[Sample]]:
@@ -40,7 +32,7 @@ def split(samples: Sequence[Sample], group: int) -> dict[str, list[Sample]]:
 
 
 def bins(samples: Sequence[Sample], crash_us: int, before_s: float, after_s: float) -> list[dict[str, Any]]:
-    """Whole bins from so long before the crash until so long after it. One begins with the crash."""
+    """Whole bins from `before_s` before the crash until `after_s` after it. One begins with the crash."""
     ends = sorted(sample.end_us for sample in samples)
     begun: dict[int, list[float]] = {}
     for sample in samples:
@@ -61,7 +53,7 @@ def bins(samples: Sequence[Sample], crash_us: int, before_s: float, after_s: flo
 def figures(
     samples: Sequence[Sample], crash_us: int, before_s: float, after_s: float, leader_s: float = 0.0
 ) -> dict[str, Any]:
-    """The throughput before, the lowest bin after, the longest latency, and when it was all over.
+    """The throughput before, the lowest bin after, the longest latency, and the time of recovery.
 
     `recovered_s` is when throughput is back at 90% of its mean before, and stays there for a second: the
     begin of the first bin, counted in tenths of a second from the crash, that has as much by itself and with
@@ -106,5 +98,5 @@ def _recovered(
 
 
 def _rate(ends: Sequence[int], from_us: float, seconds: float) -> float:
-    """Messages answered per second from then on, for so long."""
+    """Messages answered per second within a span of time."""
     return (bisect_left(ends, from_us + seconds * 1e6) - bisect_left(ends, from_us)) / seconds

@@ -1,4 +1,4 @@
-"""What the paper found, and what we want to find."""
+"""The paper's figures, and our goals."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ PAPER_DELAYS: Final = {"whitebox": (3, 5), "fastcast": (4, 8), "ftskeen": (6, 12
 """Collision-free and failure-free latency at leaders, in δ."""
 
 GOAL_WAN_FTSKEEN: Final = 2.0
-"""The least that others' latencies should be by the white-box protocol's, at moderate load."""
+"""Goals: other protocols' latencies divided by the white-box protocol's, at moderate load, at least."""
 GOAL_WAN_FASTCAST: Final = 1.3
 GOAL_LAN_FASTCAST: Final = 1.5
-"""The white-box protocol's peak throughput in the local area, against FastCast's: at least."""
+"""Goal: the white-box protocol's peak throughput in the local area divided by FastCast's, at least."""
 GOAL_LEADER_S: Final = 1.0
 GOAL_RECOVERED_S: Final = 2.0

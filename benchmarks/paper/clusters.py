@@ -20,9 +20,9 @@ from kvstore.local.cluster import LocalCluster
 from multicast.protocol import Timing
 
 HOME_S: Final = 60.0
-"""How long leaders may take to be where they should."""
+"""How long leadership may take to reach the preferred leaders."""
 GIVE_BACK_S: Final = 2.0
-"""Of clusters that are measured: whoever leads in another's place hands over sooner than usual."""
+"""Of clusters that are measured: a leader that is not the preferred one hands over sooner than usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def _shape(plan: Plan) -> _Shape:
 
 
 class Clusters:
-    """Running clusters, started when they are first needed, and anew after something went wrong in them."""
+    """Running clusters, started when they are first needed, and again after a failure."""
 
     def __init__(self, keep: int, together: int | None = None) -> None:
         """No more than so many are up; the one that was started first makes room. `together`: the number of
@@ -75,7 +75,7 @@ class Clusters:
         return self._up[shape][0]
 
     def discard(self, plan: Plan) -> None:
-        """End the plan's cluster, if there is one. The next one is new."""
+        """End the plan's cluster, if it is running. The next `get` starts a new one."""
         if (shape := _shape(plan)) in self._up:
             self._close(shape)
 
@@ -85,7 +85,7 @@ class Clusters:
 
 
 def led_by(plan: Plan, together: int | None) -> list[list[str]] | None:
-    """Members of all groups such that one node is the preferred leader of all; None for what is usual."""
+    """Members of all groups such that one node is the preferred leader of all; None for the default."""
     if together is None:
         return None
     size = plan.replicas
@@ -97,12 +97,12 @@ def led_by(plan: Plan, together: int | None) -> list[list[str]] | None:
 
 
 def in_turns(plans: Sequence[Plan], rounds: int, clusters: Clusters) -> dict[str, Any]:
-    """So many rounds, in each of which every plan has a turn: neighbours in time can be compared.
+    """Run rounds in which every plan has a turn: neighbours in time can be compared.
 
     A turn that fails is kept as such, and its cluster is replaced.
     """
     for plan in plans:
-        with contextlib.suppress(Exception):  # it fails again in its turn, and is told then
+        with contextlib.suppress(Exception):  # it fails again in its turn, and is reported then
             clusters.get(plan)
     turns: list[dict[str, Any]] = []
     failed: list[str] = []
@@ -142,14 +142,14 @@ def _summary(turns: Sequence[dict[str, Any]]) -> str:
 
 
 def homes(cluster: LocalCluster) -> dict[int, str]:
-    """The node that should lead each group."""
+    """The preferred leader of each group: a node."""
     config = cluster.config
     preferred = {group: config.topology.preferred_leader(group) for group in config.groups}
     return {int(group): str(config.placement[replica]) for group, replica in preferred.items()}
 
 
 def wait_home(cluster: LocalCluster) -> None:
-    """Wait until every group is led by the node that should; else raise `RuntimeError`."""
+    """Wait until every group is led by its preferred leader; after `HOME_S` raise `RuntimeError`."""
     wanted = homes(cluster)
     deadline = time.monotonic() + HOME_S
     while (found := {group["id"]: group["leader"] for group in cluster.status()["groups"]}) != wanted:
@@ -159,11 +159,11 @@ def wait_home(cluster: LocalCluster) -> None:
 
 
 def as_plan(plan: Plan) -> dict[str, Any]:
-    """A plan as a point's plan has it."""
-    return asdict(plan)
+    """A plan as a point's plan has it: without what only the store level knows."""
+    return {name: value for name, value in asdict(plan).items() if name != "conditions"}
 
 
 def from_plan(plan: Mapping[str, Any]) -> Plan:
-    """What `as_plan` made that of."""
+    """The plan of which `as_plan` made this."""
     timing = plan["timing"]
     return Plan(**{**plan, "timing": None if timing is None else Timing(**timing)})

@@ -18,7 +18,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "ftskeen": claims.PAPER_DELAYS["ftskeen"],
     "skeen": claims.PAPER_DELAYS["skeen"],
 }
-"""Alone, and at worst, at leaders: the paper's, and DESIGN's 4δ plus skew of hybrid clocks."""
+"""Latency alone and at worst, at leaders: the paper's, and 4δ plus skew with hybrid clocks."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Conflicts:
 
     @classmethod
     def read(cls, results: Results) -> Conflicts:
-        """From the files."""
+        """Read the study from its files."""
         conflicts = cls()
         for found in results.all("convoy"):
             plan = found["plan"]
@@ -51,7 +51,7 @@ class Conflicts:
 
     @property
     def variants(self) -> list[str]:
-        """The paper's protocols first."""
+        """Variants, the paper's protocols first."""
         known = [name for name in BOUNDS if name in self.real or name in self.virtual]
         return [*known, *sorted({*self.real, *self.virtual} - {*known})]
 

@@ -2,10 +2,10 @@
 
 Two groups, and a node for every replica, so that all that replicas say to each other takes δ, which is
 emulated and much longer than anything that processes do. All messages go to both groups and so conflict.
-They come from clients in several places: one leader is δ away, the other anything up to δ, as in the paper's
-model, where δ is the most that a message takes. Starts are a Poisson process that is fixed in advance. Nodes
-note when they deliver (`timed_node`), so latency is that of delivery, at leaders and at followers, without
-the way back.
+They come from clients at several distances: one leader is δ away, the other anything up to δ, as in the
+paper's model, where δ is the most that a message takes. Starts are a Poisson process that is fixed in
+advance. Nodes note when they deliver (`timed_node`), so latency is that of delivery, at leaders and at
+followers, without the way back; `benchmarks.load` measures answers, so this study has its own sender.
 
 The same study in virtual time, where processes and disks take no time at all, is `wbkv bench convoy`; its
 figures are kept beside these.
@@ -31,8 +31,9 @@ from typing import Any, Final
 import uvloop
 
 from benchmarks.paper.clusters import GIVE_BACK_S, wait_home
-from benchmarks.paper.points import ROOT, Point
+from benchmarks.paper.points import Point
 from benchmarks.paper.runner import Measure
+from benchmarks.record import ROOT
 from kvstore.bare.client import MulticastClient
 from kvstore.local.cluster import LocalCluster
 from multicast import PROTOCOLS, VARIANTS
@@ -49,7 +50,7 @@ PATIENCE_S: Final = 20.0
 GROUPS: Final = 2
 VIRTUAL_RATES: Final = (0.03, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 TIMING: Final = Timing(retry_s=2.0, give_back_s=GIVE_BACK_S)
-"""Nothing is repeated because it is slow."""
+"""Messages are not repeated just because they take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,12 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """As files and plots call it."""
+        """The name in files and plots."""
         return self.protocol if self.clock == "logical" else f"{self.protocol}-{self.clock}"
 
 
 def variants(protocols: Sequence[str] | None = None) -> list[Variant]:
-    """The paper's, and where the white-box protocol goes further. Only these protocols, if any are named."""
+    """The paper's protocols, and variants of the white-box protocol; only the given protocols, if any."""
     known = {**PROTOCOLS, **{name: each for name, each in VARIANTS.items() if name.startswith("whitebox")}}
     found = [Variant(name) for name in known]
     found.insert(1, Variant("whitebox", "hybrid"))
@@ -75,12 +76,12 @@ def variants(protocols: Sequence[str] | None = None) -> list[Variant]:
 
 @dataclass(frozen=True, slots=True)
 class ConvoyStudy:
-    """Every variant at every rate, on real nodes and in virtual time."""
+    """The study: every variant at every rate, on real nodes and in virtual time."""
 
     variants: Sequence[Variant]
     rates: Sequence[float]
     messages: int
-    """Of a point, about; but it takes at least `least_s` and at most `most_s`."""
+    """About so many in a point; but it takes at least `least_s` and at most `most_s`."""
     least_s: float
     most_s: float
     virtual_messages: int
@@ -120,7 +121,7 @@ class ConvoyStudy:
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[Measure]:
-        """One cluster at a time: δ decides here, and not what else the machine does."""
+        """Measure on one cluster at a time: δ decides here, not the load of the machine."""
         with contextlib.ExitStack() as stack:
             running: dict[str, _Nodes] = {}
 
@@ -144,7 +145,7 @@ class ConvoyStudy:
 
 
 def convoy(protocols: Sequence[str] | None, *, quick: bool = False) -> ConvoyStudy:
-    """All variants, unless some protocols are named."""
+    """The study of all variants, or of the given protocols."""
     chosen = variants(protocols)
     if quick:
         return ConvoyStudy(chosen, (0.3, 3.0), 50, 2.0, 4.0, 50)
@@ -152,7 +153,7 @@ def convoy(protocols: Sequence[str] | None, *, quick: bool = False) -> ConvoyStu
 
 
 def in_virtual_time(options: Sequence[str]) -> dict[str, Any]:
-    """What `wbkv bench convoy` finds."""
+    """Run `wbkv bench convoy`, and return its curve."""
     command = [str(Path(sys.executable).with_name("wbkv")), "bench", "convoy", "--json", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603 - our own
     if done.returncode not in (0, 1) or not done.stdout:
@@ -175,7 +176,7 @@ class _Nodes:
     trace: Path
     delta_s: float
     leaders: Sequence[str]
-    """Of each group: nodes."""
+    """The leader of each group: nodes."""
 
 
 @contextlib.contextmanager
@@ -184,7 +185,7 @@ def _nodes(protocol: str, clock: str, delta_ms: float) -> Iterator[_Nodes]:
     count = GROUPS * replicas
     names = [f"n{number}" for number in range(1, count + 1)]
     groups = [names[group * replicas : (group + 1) * replicas] for group in range(GROUPS)]
-    delays = {f"{a}-{b}": delta_ms for place, a in enumerate(names) for b in names[place + 1 :]}
+    delays = {f"{a}-{b}": delta_ms for index, a in enumerate(names) for b in names[index + 1 :]}
     with tempfile.TemporaryDirectory(prefix="wbkv-", ignore_cleanup_errors=True) as folder:
         trace = Path(folder) / "trace"
         with LocalCluster(
@@ -200,7 +201,7 @@ def _nodes(protocol: str, clock: str, delta_ms: float) -> Iterator[_Nodes]:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """One message: whose, which, and when it was to be sent, in microseconds of the time of day."""
+    """One message: its client and number, and when it was due, in microseconds of the time of day."""
 
     client: int
     number: int
@@ -208,7 +209,7 @@ class _Sent:
 
 
 def on_real_nodes(plan: Mapping[str, Any], nodes: _Nodes) -> dict[str, Any]:
-    """Send messages at a rate, and see when they are delivered where."""
+    """Send messages at a rate, and measure when each node delivers them."""
     per_s = plan["rate"] / nodes.delta_s
     warm_up_s, seconds = plan["warm_up_s"], plan["seconds"]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -263,7 +264,7 @@ async def _send(nodes: _Nodes, per_s: float, seconds: float, rng: random.Random)
 
 
 def _wait_for_deliveries(nodes: _Nodes, sent: Sequence[_Sent]) -> dict[tuple[int, int], dict[str, int]]:
-    """When each message was delivered at each node: once all nodes have said so of all messages."""
+    """When each node delivered each message. Waits until all nodes have written that of all messages."""
     everywhere = len(nodes.cluster.config.nodes)
     wanted = {(message.client, message.number) for message in sent}
     deadline = time.monotonic() + PATIENCE_S
@@ -286,7 +287,7 @@ def _wait_for_deliveries(nodes: _Nodes, sent: Sequence[_Sent]) -> dict[tuple[int
 
 
 def summary(latencies: Sequence[float]) -> dict[str, float]:
-    """In the shape of `wbkv bench convoy`, in δ."""
+    """Statistics of latencies in δ, with the keys of `wbkv bench convoy`."""
     ordered = sorted(latencies)
 
     def percentile(part: float) -> float:

@@ -1,4 +1,4 @@
-"""What nodes read from their sockets for a multicast: bytes, and how often they had to look.
+"""What nodes read from their sockets for a multicast: bytes, and the number of reads.
 
 The kernel counts what a process reads. Nodes read little else: their disks are mapped into memory. What
 a node says to itself is not in it, nor what two of its replicas say to each other.
@@ -16,16 +16,16 @@ from kvstore.local.status import ask
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Of all nodes together, since they started."""
+    """Counters of all nodes together, since they started."""
 
     delivered: int
-    """By every group, once."""
+    """Deliveries, counted once for every group."""
     read_bytes: int
     reads: int
 
     @classmethod
     def of(cls, cluster: LocalCluster) -> Counters:
-        """Now. Raises `RuntimeError` if a node is gone."""
+        """Read the counters. Raises `RuntimeError` if a node does not answer."""
         totals = {"rchar": 0, "syscr": 0}
         delivered: dict[str, int] = {}
         for node in cluster.config.nodes:
@@ -41,7 +41,7 @@ class Counters:
         return cls(sum(delivered.values()), totals["rchar"], totals["syscr"])
 
     def since(self, before: Counters, dest: int) -> dict[str, Any]:
-        """For each multicast to so many groups since then; nothing if there was none."""
+        """Counts for each multicast to `dest` groups since `before`; empty if there was none."""
         count = (self.delivered - before.delivered) / dest
         if not count:
             return {}

@@ -23,7 +23,7 @@ class Crashes:
 
     @classmethod
     def read(cls, results: Results) -> Crashes:
-        """From their files."""
+        """Read the crashes from their files."""
         crashes = cls()
         for found in results.all("recovery"):
             crashes.failed += [f"recovery {found['name']}: {why}" for why in failures(found)]
@@ -35,29 +35,29 @@ class Crashes:
 
     @property
     def areas(self) -> list[str]:
-        """Where there were crashes, with the protocol that had them."""
+        """Areas with crashes, with the protocol if it is not the white-box protocol."""
         return list(dict.fromkeys(map(_area, self.found)))
 
     def of(self, area: str) -> list[Found]:
-        """The crashes there."""
+        """The crashes of an area."""
         return [found for found in self.found if _area(found) == area]
 
     def spread(self, area: str, what: str) -> list[float | None]:
-        """One figure of each crash there: "leader_s", or one of the clients'."""
+        """One figure of each crash of an area: "leader_s", or one of the clients'."""
         return [
             found["leader_s"] if what == "leader_s" else found["figures"]["clients"][what]
             for found in self.of(area)
         ]
 
     def median_crash(self, area: str) -> Found:
-        """The one to be drawn: clients were back neither soonest nor latest."""
+        """The crash to be drawn: that with the median recovery of clients."""
         ordered = sorted(
             self.of(area), key=lambda found: _or_never(found["figures"]["clients"]["recovered_s"])
         )
         return ordered[(len(ordered) - 1) // 2]
 
     def table(self) -> str:
-        """Seconds after the crash: median and worst."""
+        """The table: seconds after the crash, median and worst."""
         if not self.found:
             return ""
         lines = [

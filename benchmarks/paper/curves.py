@@ -20,17 +20,17 @@ MODERATE: Final = 30
 """Clients of the wide area at moderate load: ten in each region. The tables say what share of the local
 area's peak that makes, for each protocol and number of destinations; see docs/evaluation.md."""
 LONE: Final = 3
-"""Clients of the wide area that hardly ever meet: one in each region."""
+"""Clients of the wide area whose messages hardly ever conflict: one in each region."""
 
 NEAR: Final = Timing(give_back_s=GIVE_BACK_S)
 FAR: Final = Timing(give_back_s=GIVE_BACK_S, retry_s=2.0)
-"""Messages that are far from home are not repeated because they are slow."""
+"""In the wide area, messages are not repeated just because they take long."""
 
 MIDDLE: Final = 1
 """The node of the region that is nearest to the others."""
 SETTLE_S: Final = 0.0003
 _TURN_S: Final = 1.5
-"""What a turn takes beside its warm-up and its round: client processes start, connect, and end."""
+"""Seconds of a turn beside its warm-up and its round: client processes start, connect, and end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Curves:
     clients: Sequence[int]
     rounds: int
     base: Plan
-    """Of every turn, but for its protocol, destinations and clients."""
+    """The plan of every turn, apart from its protocol, destinations and clients."""
     together: int | None = None
     """The node that leads all groups; without one, leaders are spread."""
     settle_per_client_s: float = 0.0
@@ -51,7 +51,7 @@ class Curves:
     become steady as its messages wait for each other."""
 
     def points(self) -> list[Point]:
-        """All client counts of one number of destinations follow each other: peaks are neighbours, too."""
+        """All points. Those with the same destinations follow each other: peaks are neighbours in time."""
         return [self._point(dest, clients) for dest in self.destinations for clients in self.clients]
 
     def _point(self, dest: int, clients: int) -> Point:

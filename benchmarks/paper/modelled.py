@@ -1,4 +1,4 @@
-"""What delays and conflicts come to when processes take no time: closed loops of clients in the regions.
+"""A model in which processes take no time: latency from delays and conflicts alone, in closed loops.
 
 `predicted` says when leaders get a message, pass its global timestamp with their clocks, and commit it, if it
 is alone. Here messages meet: leaders give them local timestamps as they come, and deliver in the order of
@@ -21,7 +21,7 @@ Timestamp: TypeAlias = tuple[int, int]
 """Time and group."""
 
 WARM_UP: Final = 0.3
-"""Of the time: what begins then does not count."""
+"""The share of the time that is warm-up: messages that begin then do not count."""
 ARRIVES, PASSES, COMMITS, NEXT = range(4)
 """What happens to a message at a leader, in this order if at the same time; and a client's next message."""
 
@@ -36,13 +36,13 @@ class _Message:
     answered: float = 0.0
 
     @property
-    def place(self) -> Timestamp:
+    def position(self) -> Timestamp:
         """The global timestamp, once all leaders have the message."""
         return max(self.local.values())
 
 
 class Model:
-    """One run: so many clients, spread over the regions, each with one message under way."""
+    """One run: clients spread over the regions, each with one message in flight."""
 
     def __init__(
         self, protocol: str, area: Area, groups: int, dest: int, clients: int, seed: int = 0
@@ -56,7 +56,7 @@ class Model:
         self._count = itertools.count()
         self._clocks = [0] * groups
         self._waiting: list[dict[_Message, bool]] = [{} for _ in self._groups]
-        """For each group, messages that are not delivered, and whether they are committed."""
+        """For each group, messages that are not yet delivered, and whether they are committed."""
         self.finished: list[_Message] = []
         longest = 4 * max(map(max, area.delays))
         for client in range(clients):
@@ -66,7 +66,7 @@ class Model:
         heapq.heappush(self._events, (when, what, next(self._count), where, message))
 
     def run(self, until: float) -> None:
-        """So long, in the unit of the delays."""
+        """Run for a time, in the unit of the delays."""
         while self._events and self._events[0][0] <= until:
             now, what, _, where, message = heapq.heappop(self._events)
             if message is None:
@@ -76,7 +76,7 @@ class Model:
                 message.local[where] = self._clocks[where], where
                 self._waiting[where][message] = False
             elif what == PASSES:
-                self._clocks[where] = max(self._clocks[where], message.place[0])
+                self._clocks[where] = max(self._clocks[where], message.position[0])
             else:
                 self._waiting[where][message] = True
                 self._deliver(where, now)
@@ -98,11 +98,11 @@ class Model:
         waiting = self._waiting[group]
         while True:
             first = min(
-                (each for each in waiting if waiting[each]), key=lambda each: each.place, default=None
+                (each for each in waiting if waiting[each]), key=lambda each: each.position, default=None
             )
             if first is None:
                 return
-            if any(not waiting[each] and each.local[group] < first.place for each in waiting):
+            if any(not waiting[each] and each.local[group] < first.position for each in waiting):
                 return
             del waiting[first]
             first.undelivered.remove(group)
@@ -116,7 +116,7 @@ class Model:
 def mean_latency(
     protocol: str, area: Area, groups: int, dest: int, clients: int, until: float = 6000.0, seed: int = 0
 ) -> float:
-    """Of messages that began after the warm-up."""
+    """The mean latency of messages that began after the warm-up."""
     model = Model(protocol, area, groups, dest, clients, seed)
     model.run(until)
     counted = [each for each in model.finished if each.began >= WARM_UP * until]

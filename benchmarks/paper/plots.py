@@ -46,7 +46,7 @@ DOTS: Final[dict[str, Any]] = {"marker": "o", "markersize": 4}
 
 
 def write(results: Results, folder: Path) -> list[Path]:
-    """All figures there is something for. Returns the files."""
+    """Draw all figures that have results. Returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     with styled():
@@ -192,7 +192,7 @@ def _panel(axes: Axes, conflicts: Conflicts, variant: str) -> None:
 
 
 def _small(png: bytes) -> bytes:
-    """With few colours, which are enough: these pictures are in the repository."""
+    """Reduce the colours: these pictures are in the repository."""
     out = io.BytesIO()
     with Image.open(io.BytesIO(png)) as image:
         image.convert("RGB").quantize(COLOURS).save(out, format="png", optimize=True)

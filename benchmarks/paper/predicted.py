@@ -1,4 +1,4 @@
-"""What delays alone come to: the latency that a lone client sees, from the one-way delays between regions.
+"""Predictions from delays alone: the latency of a lone client, from the one-way delays between regions.
 
 Every group has a replica in each region, and its leader in one of them. Processes take no time, messages do
 not meet. The three protocols are written down as in docs/protocol.md, each as the times at which messages
@@ -23,7 +23,7 @@ class Area:
 
     delays: Sequence[Sequence[float]]
     together: int | None = None
-    """The region that has all leaders. Without one, group g's is in region g, counted around."""
+    """The region that has all leaders. If None, the leader of group g is in region g, counted around."""
 
     @classmethod
     def of_round_trips(cls, first_second: float, second_third: float, first_third: float) -> Area:
@@ -40,11 +40,11 @@ class Area:
         return group, self.home(group)
 
     def between(self, sender: tuple[int, int], receiver: tuple[int, int]) -> float:
-        """From one replica, (group, region), to another."""
+        """The delay from one replica, (group, region), to another."""
         return 0.0 if sender == receiver else self.delays[sender[1]][receiver[1]]
 
     def round_trip(self, leader: tuple[int, int]) -> float:
-        """Until a quorum of the group has voted: the leader and the nearest others."""
+        """The time until a quorum of the group has voted: the leader and the nearest others."""
         group, home = leader
         others = (
             self.between(leader, (group, region)) + self.between((group, region), leader)
@@ -102,7 +102,7 @@ def fastcast(area: Area, arrives: Mapping[int, float]) -> dict[int, float]:
 
 
 def _exchanged(area: Area, said: Mapping[int, float]) -> dict[int, float]:
-    """When each leader has heard all the others."""
+    """When each leader has received the messages of all the others."""
     return {
         home: max(at + area.between(area.leader(group), area.leader(home)) for group, at in said.items())
         for home in said
@@ -113,7 +113,7 @@ PROTOCOLS: Final[Mapping[str, Commits]] = {"whitebox": whitebox, "fastcast": fas
 
 
 def commits(protocol: str, area: Area, arrives: Mapping[int, float]) -> dict[int, float]:
-    """When each group's leader commits a message that is alone."""
+    """When each group's leader commits a message that conflicts with none."""
     return PROTOCOLS[protocol](area, arrives)
 
 
@@ -133,14 +133,14 @@ def clock_updates(protocol: str, area: Area, arrives: Mapping[int, float]) -> di
 
 
 def latency(protocol: str, area: Area, client: int, dest: Sequence[int]) -> float:
-    """What a client in a region waits for a message to these groups: until the last answer is with it."""
+    """The latency of a message from a client in a region to these groups, until the last answer."""
     arrives = {group: area.delays[client][area.home(group)] for group in dest}
     done = commits(protocol, area, arrives)
     return max(at + area.delays[area.home(group)][client] for group, at in done.items())
 
 
 def mean_latency(protocol: str, area: Area, groups: int, dest: int) -> float:
-    """Over all sets of so many destinations, and clients in all regions."""
+    """The mean latency over all sets of `dest` destinations and clients in all regions."""
     return statistics.fmean(
         latency(protocol, area, client, chosen)
         for chosen in itertools.combinations(range(groups), dest)

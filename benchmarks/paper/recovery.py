@@ -9,17 +9,15 @@ area, where only the time-outs take long.
 from __future__ import annotations
 
 import contextlib
-import csv
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.load import Measurement, Plan, measure, running
-from benchmarks.paper.bins import SERIES, Sample, bins, figures, split
+from benchmarks.load import BackgroundMeasurement, Plan, read_samples, running
+from benchmarks.paper.bins import SERIES, bins, figures, split
 from benchmarks.paper.clusters import GIVE_BACK_S, as_plan, from_plan, homes, wait_home
 from benchmarks.paper.points import Point
 from benchmarks.paper.runner import Measure
@@ -33,9 +31,9 @@ AFFECTED: Final = 3
 VICTIM: Final = NodeId("n4")
 LOOK_S: Final = 0.01
 PATIENCE_S: Final = 20.0
-"""For a new leader."""
+"""How long a new leader may take."""
 _OVERHEAD_S: Final = 7.0
-"""To start and end a cluster, and to read the samples."""
+"""Seconds to start and end a cluster, and to read the samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +45,13 @@ class Recovery:
     """Numbers of clients, in "lan" and "wan"."""
     times: int
     before_s: float
-    """Of steady load, after the warm-up."""
+    """Seconds of steady load after the warm-up."""
     after_s: float
     warm_up_s: float
     name: str = "recovery"
 
     def points(self) -> list[Point]:
-        """One for each crash."""
+        """All points: one for each crash."""
         return [
             self._point(protocol, area, number)
             for area in self.areas
@@ -74,14 +72,14 @@ class Recovery:
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[Measure]:
-        """Every point has a cluster of its own: what a crash leaves behind is no place for the next."""
+        """Every point has a cluster of its own: what a crash leaves behind would disturb the next."""
         yield lambda point: crash(
             from_plan(point.plan["load"]), point.plan["before_s"], point.plan["after_s"]
         )
 
 
 def recovery(protocols: Sequence[str], *, quick: bool = False) -> Recovery:
-    """White-box only, as in the paper, unless others are asked for: they share its recovery."""
+    """The experiment: white-box only, as in the paper, unless only others are named."""
     chosen = [protocol for protocol in protocols if protocol == "whitebox"] or list(protocols)
     if quick:
         return Recovery(chosen, {"lan": 50, "wan": 50}, 1, before_s=3.0, after_s=6.0, warm_up_s=1.0)
@@ -89,16 +87,14 @@ def recovery(protocols: Sequence[str], *, quick: bool = False) -> Recovery:
 
 
 def crash(plan: Plan, before_s: float, after_s: float) -> dict[str, Any]:
-    """Load a cluster, kill the leader of a group, and look at what happens."""
+    """Load a cluster, kill the leader of a group, and measure how clients recover."""
     with (
         tempfile.TemporaryDirectory(prefix="wbkv-") as folder,
         cluster_of(plan, Path(folder) / "cluster") as cluster,
     ):
         samples = Path(folder) / "samples"
-        samples.mkdir()
         ballot = _ballot(cluster)
-        loading = _Loading(plan, cluster, samples)
-        _wait_for_clients(loading, samples)
+        loading = BackgroundMeasurement(plan, cluster, samples)
         loading.sleep(plan.warm_up_s + before_s)
         crash_us = time.time_ns() // 1000
         cluster.kill(VICTIM)
@@ -124,9 +120,9 @@ def crash(plan: Plan, before_s: float, after_s: float) -> dict[str, Any]:
 @contextlib.contextmanager
 def cluster_of(plan: Plan, folder: Path) -> Iterator[LocalCluster]:
     """Three nodes with a replica of every group but one, of which the fourth node has the leader."""
-    everyone = ["n1", "n2", "n3"]
+    usual = ["n1", "n2", "n3"]
     # The first member of group 3 is the one that prefers to lead it. Its region is the first, too.
-    groups = [[VICTIM, "n2", "n3"] if group == AFFECTED else everyone for group in range(plan.groups)]
+    groups = [[VICTIM, "n2", "n3"] if group == AFFECTED else usual for group in range(plan.groups)]
     with running(plan, folder, nodes=4, groups=groups) as cluster:
         wait_home(cluster)
         assert [group for group, node in homes(cluster).items() if node == VICTIM] == [AFFECTED]
@@ -134,56 +130,13 @@ def cluster_of(plan: Plan, folder: Path) -> Iterator[LocalCluster]:
         cluster.kill()  # its data is about to be removed, and need not be left in order
 
 
-class _Loading:
-    """A measurement in a thread of its own."""
-
-    def __init__(self, plan: Plan, cluster: LocalCluster, samples: Path) -> None:
-        self._found: Measurement | None = None
-        self._error: BaseException | None = None
-
-        def load() -> None:
-            try:
-                self._found = measure(plan, cluster, samples=samples)
-            except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
-                self._error = error
-
-        self._thread = threading.Thread(target=load, daemon=True)
-        self._thread.start()
-
-    def check(self) -> None:
-        """Raise what ended the load before its time."""
-        if not self._thread.is_alive() and self._error is not None:
-            raise RuntimeError(f"the load has ended: {self._error}") from self._error
-
-    def sleep(self, seconds: float) -> None:
-        """Let it go on for so long."""
-        self._thread.join(seconds)
-        self.check()
-
-    def wait(self) -> Measurement:
-        """Until it has ended."""
-        self._thread.join()
-        self.check()
-        assert self._found is not None
-        return self._found
-
-
-def _wait_for_clients(loading: _Loading, samples: Path) -> None:
-    """Until they have begun: they open their files then."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not any(samples.iterdir()):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the clients have not begun after {PATIENCE_S:g} s")
-        loading.sleep(LOOK_S)
-
-
 def _ballot(cluster: LocalCluster) -> int:
     answer = ask(cluster.config.status_socket(VICTIM)) or {}
     return int(answer["groups"][str(AFFECTED)]["ballot"])
 
 
-def _new_leader(cluster: LocalCluster, ballot: int, loading: _Loading) -> int:
-    """When a survivor first said that it leads the affected group: microseconds of the clock on the wall."""
+def _new_leader(cluster: LocalCluster, ballot: int, loading: BackgroundMeasurement) -> int:
+    """When a survivor first said that it leads the affected group: microseconds of the time of day."""
     survivors = [node for node in cluster.config.nodes if node != VICTIM]
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
@@ -193,16 +146,3 @@ def _new_leader(cluster: LocalCluster, ballot: int, loading: _Loading) -> int:
                 return time.time_ns() // 1000
         loading.sleep(LOOK_S)
     raise RuntimeError(f"group {AFFECTED} has no new leader after {PATIENCE_S:g} s")
-
-
-def read_samples(folder: Path) -> list[Sample]:
-    """Answered messages, from the files of all client processes."""
-    found = []
-    for path in sorted(folder.glob("samples-*.csv")):
-        with path.open(newline="") as file:
-            found += [
-                Sample(int(row["start_us"]), int(row["end_us"]), tuple(map(int, row["groups"].split())))
-                for row in csv.DictReader(file)
-                if row["outcome"] == "ok"
-            ]
-    return found

@@ -1,4 +1,4 @@
-"""Going through the points of experiments: what is there is not made again; a line tells of each that is."""
+"""Measure the points of experiments: skip those that have a result, and report each one in a line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
-from benchmarks.paper.points import Found, Point, Results, commit
+from benchmarks.paper.points import Found, Point, Results
+from benchmarks.record import commit
 
 Again = Literal["no", "failed", "all"]
 Measure = Callable[[Point], dict[str, Any]]
-"""Makes a point. What failed but leaves the rest usable is a list of sentences under "failed"."""
+"""Measures a point. Failures that leave the rest usable are a list of sentences under "failed"."""
 
 
 class Experiment(Protocol):
@@ -21,17 +22,17 @@ class Experiment(Protocol):
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """The name of its folder."""
 
     def points(self) -> list[Point]:
-        """All of them, in the order in which they are made."""
+        """All points, in the order in which they are measured."""
 
     def measuring(self) -> AbstractContextManager[Measure]:
-        """What measures them, with the clusters that it needs. Entered when a point has to be made."""
+        """A context that measures points on its clusters. Entered only if a point has to be measured."""
 
 
 def wanted(points: Sequence[Point], results: Results, again: Again) -> list[Point]:
-    """Those that have to be made."""
+    """The points that have to be measured."""
 
     def done(point: Point) -> bool:
         found = results.read(point)
@@ -51,13 +52,13 @@ def run(
     results: Results,
     *,
     again: Again = "no",
-    tell: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> int:
-    """Make what is missing. Returns how many points failed, those found so on the disk included."""
+    """Measure the missing points. Returns how many points failed, earlier failures included."""
     todo = {each.name: wanted(each.points(), results, again) for each in experiments}
-    progress = _Progress([point for points in todo.values() for point in points], tell)
+    progress = _Progress([point for points in todo.values() for point in points], report)
     total = sum(len(each.points()) for each in experiments)
-    tell(f"{total} points, {total - progress.count} of them there already; {progress.left()}")
+    report(f"{total} points, {total - progress.count} of them measured already; {progress.left()}")
     for experiment in experiments:
         if not todo[experiment.name]:
             continue
@@ -70,7 +71,7 @@ def run(
     bad = 0
     for experiment in experiments:
         for point in experiment.points():
-            bad += bool(failures(results.read(point) or {"failed": "it is not there"}))
+            bad += bool(failures(results.read(point) or {"failed": "it has no result"}))
     return bad
 
 
@@ -89,22 +90,22 @@ def _made(measure: Measure, point: Point) -> Found:
 
 
 class _Progress:
-    """How far we are, and how long the rest will take if it goes on like this."""
+    """Progress, and how long the rest will take at the same pace."""
 
-    def __init__(self, points: Sequence[Point], tell: Callable[[str], None]) -> None:
+    def __init__(self, points: Sequence[Point], report: Callable[[str], None]) -> None:
         self.count = len(points)
-        self._tell = tell
+        self._report = report
         self._done = 0
         self._expected_left_s = sum(point.expected_s for point in points)
         self._expected_s = self._took_s = 0.0
 
     def left(self) -> str:
-        """In words."""
+        """The time left, in words."""
         pace = self._took_s / self._expected_s if self._expected_s else 1.0
         return f"about {_duration(self._expected_left_s * pace)} left"
 
     def made(self, point: Point, found: Found, took_s: float) -> None:
-        """Tell of a point."""
+        """Report a point."""
         self._done += 1
         self._took_s += took_s
         self._expected_s += point.expected_s
@@ -112,7 +113,7 @@ class _Progress:
         failed = failures(found)
         said = f"FAILED: {'; '.join(failed)}" if failed else found.get("summary", "")
         where = f"[{self._done}/{self.count}] {point.experiment} {point.name}"
-        self._tell(f"{where} ({took_s:.0f} s, {self.left()}) {said}".rstrip())
+        self._report(f"{where} ({took_s:.0f} s, {self.left()}) {said}".rstrip())
 
 
 def _duration(seconds: float) -> str:

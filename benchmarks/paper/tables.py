@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -38,7 +38,7 @@ NOTHING: Final = "-"
 
 
 def everything(results: Results) -> dict[str, str]:
-    """All tables for which there is something, by the names by which the page knows them."""
+    """All tables that have results, by their names in the page."""
     lan, wan, together = (Measured.read(results, name) for name in ("lan", "wan", "together"))
     crashes, convoy = Crashes.read(results), Conflicts.read(results)
     if not any(part.loads for part in (lan, wan, together, crashes, convoy)):
@@ -61,22 +61,11 @@ def everything(results: Results) -> dict[str, str]:
     return {name: table for name, table in found.items() if table}
 
 
-def fill(page: str, tables: Mapping[str, str]) -> str:
-    """The page with these tables in the places of those that it has, which begin and end with comments."""
-    for name, table in tables.items():
-        begin, end = f"<!-- table {name} -->\n", "<!-- end of table -->"
-        before, found, rest = page.partition(begin)
-        if not found or end not in rest:
-            raise ValueError(f"the page has no place for the table {name!r}")
-        page = f"{before}{begin}\n{table}\n\n{end}{rest.partition(end)[2]}"
-    return page
-
-
 # Verdict
 
 
 def verdict(lan: Measured, wan: Measured, together: Measured, crashes: Crashes) -> str:
-    """Our goals, what was found, and whether that is enough."""
+    """Our goals, what was measured, and whether the goals are reached."""
     rows = []
     for where, measured in (("WAN", wan), ("WAN, leaders together", together)):
         for other, wanted in (("ftskeen", claims.GOAL_WAN_FTSKEEN), ("fastcast", claims.GOAL_WAN_FASTCAST)):
@@ -99,7 +88,7 @@ def _at_least(what: str, wanted: float, found: float | None) -> list[str]:
 
 
 def _at_most(what: str, wanted: float, found: Sequence[float | None]) -> list[str]:
-    """The median counts; the worst stands beside it, and a run that never got there is the worst of all."""
+    """A row of a goal for the median. A run that never recovered counts as the worst."""
     if not found:
         return [what, f"at most {wanted:g} s", NOTHING, NOTHING]
     known = sorted(float("inf") if each is None else each for each in found)
@@ -119,7 +108,7 @@ def _peak_ratio(lan: Measured, other: str, dest: int) -> float | None:
 
 
 def _mean_latency_ratio(measured: Measured, other: str, clients: int) -> float | None:
-    """How many times lower ours is."""
+    """Another protocol's latency divided by ours."""
     return mean_of(
         _median(measured.ratio(other, OURS, dest, clients, mean_ms)) for dest in measured.destinations
     )
@@ -205,7 +194,7 @@ def _ratio_of_means(measured: Measured, above: str, below: str, clients: int, va
 
 
 def work(lan: Measured) -> str:
-    """What a message costs where throughput is highest: CPU, protocol messages, and what nodes read."""
+    """The cost of a message at the peak of throughput: CPU, protocol messages, and what nodes read."""
     if not lan.turns:
         return ""
     header = ["destinations", "", "CPU", "protocol messages", "CPU by these", "bytes read", "reads"]
@@ -285,7 +274,7 @@ def _share(wan: Measured, lan: Measured, protocol: str, dest: int) -> str:
 
 
 def delays(wan: Measured) -> str:
-    """A client that is nearly alone, beside what the delays come to."""
+    """Latency of a client that is nearly alone, beside the prediction from delays."""
     if LONE not in wan.clients:
         return ""
     known = [protocol for protocol in wan.protocols if protocol in predicted.PROTOCOLS]
@@ -305,11 +294,11 @@ def delays(wan: Measured) -> str:
     return _table(f"WAN: mean latency of {LONE} clients, one in each region", header, rows)
 
 
-# What everything was made of
+# Sources
 
 
 def made(lan: Measured, wan: Measured, together: Measured, crashes: Crashes, convoy: Conflicts) -> str:
-    """From which commits, with what load before, and what failed."""
+    """Commits, load averages before the points, and failures."""
     lines = []
     parts: dict[str, Measured | Crashes | Conflicts] = {"lan": lan, "wan": wan, "together": together}
     parts |= {"recovery": crashes, "convoy": convoy}

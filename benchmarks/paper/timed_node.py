@@ -1,4 +1,4 @@
-"""`wbkv serve` for a measurement: beside the trace of what it delivers, the node notes when.
+"""`wbkv serve` for a measurement: the node also records when it delivers.
 
 A file `times-NODE.jsonl` in the folder of the trace has a line for each run of deliveries: the time of day in
 microseconds, the group, and the messages, as pairs of the client's id and its number.
@@ -29,13 +29,13 @@ class TimedRecorder(DeliveryRecorder):
         self._noted: list[tuple[int, GroupId, list[tuple[int, int]]]] = []
 
     def delivered(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """A replica's next deliveries: now."""
+        """Record a replica's next deliveries with the time."""
         now_us = time.time_ns() // 1000
         self._noted.append((now_us, group, [(each.mid.client, each.mid.sequence) for each in deliveries]))
         super().delivered(group, deliveries)
 
     def write(self) -> None:
-        """Write what is not written yet, of both."""
+        """Write what is not written yet, of the trace and of the times."""
         if self._noted:
             with self._times.open("a") as file:
                 file.writelines(json.dumps(line) + "\n" for line in self._noted)

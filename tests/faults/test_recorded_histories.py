@@ -14,8 +14,8 @@ import wbkv
 from wbkv import checker
 from wbkv.record.history import Model
 
-from benchmarks.record_history import Load, merge, record
 from tests.faults.harness import PATIENCE_S
+from tests.faults.recording import RecordingPlan, merge, record
 
 MODELS: tuple[Model, ...] = ("list-append", "register")
 
@@ -23,18 +23,18 @@ MODELS: tuple[Model, ...] = ("list-append", "register")
 class Recording:
     """Threads and tasks that work and record, until they are told to stop."""
 
-    def __init__(self, load: Load, file: Path) -> None:
+    def __init__(self, plan: RecordingPlan, file: Path) -> None:
         self._file = file
         self._stop = threading.Event()
         self._calls = itertools.count()
         self._made = 0
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(load,))
+        self._thread = threading.Thread(target=self._run, args=(plan,))
         self._thread.start()
 
-    def _run(self, load: Load) -> None:
+    def _run(self, plan: RecordingPlan) -> None:
         try:
-            record(load, self._file, self._go_on)
+            record(plan, self._file, self._go_on)
         except BaseException as error:  # noqa: BLE001 - told to the test
             self._failure = error
 
@@ -60,13 +60,13 @@ class Recording:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[Model, Path]:
     """A history of each model, of two clients each: one has little patience, so it often does not know."""
     folder = tmp_path_factory.mktemp("histories")
-    loads: dict[Path, Load] = {}
+    plans: dict[Path, RecordingPlan] = {}
     with wbkv.testing.running_cluster(nodes=3, partitions=2) as running:
         for i, (model, timeout_s) in enumerate(itertools.product(MODELS, (0.3, 20.0))):
-            loads[folder / f"{model}-{timeout_s}"] = Load(
+            plans[folder / f"{model}-{timeout_s}"] = RecordingPlan(
                 running.addresses, model, threads=2, tasks=2, first=10 * i, seed=i, timeout_s=timeout_s
             )
-        recordings = [Recording(load, file) for file, load in loads.items()]
+        recordings = [Recording(plan, file) for file, plan in plans.items()]
         try:
             for node in ("n1", "n2"):
                 for act in (running.kill, running.start):
@@ -81,7 +81,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[Model, Path]:
     found = {}
     for model in MODELS:
         found[model] = folder / f"{model}.jsonl"
-        merge([file for file, load in loads.items() if load.model == model], found[model])
+        merge([file for file, plan in plans.items() if plan.model == model], found[model])
     return found
 
 

@@ -1,4 +1,4 @@
-"""`wbkv bench throughput` on clusters of real processes, for a moment, and its processes in trouble."""
+"""`wbkv bench throughput` on clusters of real processes, briefly, and failures of its client processes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_plan_is_not_measured_on_another_cluster(cluster: LocalCluster) -> Non
 
 
 def test_clocks_are_logical(cluster: LocalCluster) -> None:
-    assert asyncio.run(place(cluster)) < TICKS_PER_S
+    assert asyncio.run(position(cluster)) < TICKS_PER_S
 
 
 def test_clients_are_in_every_region(cluster: LocalCluster) -> None:
@@ -107,12 +107,12 @@ def test_clients_are_in_every_region(cluster: LocalCluster) -> None:
 
     async def main() -> float:
         async with targets.multicast(FAR, cluster.config, "r3") as send:
-            await send((1,))  # whoever leads is known now
+            await send((1,))  # the leader is known now
             began = time.monotonic()
             await send((1,))
             return time.monotonic() - began
 
-    assert targets.places(cluster.config) == ["r1", "r2", "r3"]
+    assert targets.regions(cluster.config) == ["r1", "r2", "r3"]
     assert targets.delays_s(cluster.config, "r2") == {"n1": 0.03, "n3": 0.0375, "n4": 0.03}
     assert asyncio.run(main()) >= 0.125
 
@@ -134,7 +134,7 @@ def test_a_leader_crashes_on_a_node_of_its_own(cluster: LocalCluster, tmp_path: 
     assert max(int(row[1]) for row in rows) > found.began_us + 500_000
 
 
-async def place(cluster: LocalCluster) -> int:
+async def position(cluster: LocalCluster) -> int:
     async with MulticastClient.of(cluster.config) as client:
         return time_of((await client.multicast([GroupId(0)], b"x", WAIT_S))[GroupId(0)])
 
@@ -146,7 +146,7 @@ def job(tmp_path: Path) -> Job:
     return Job(Plan(groups=1, dest=1), str(tmp_path / "cluster.toml"), 0)
 
 
-def test_a_client_process_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_client_process_that_fails_reports_why(tmp_path: Path) -> None:
     with (
         pytest.raises(LoadError, match=r"has ended with 1: (?s:.)*cluster\.toml: No such file"),
         workers([job(tmp_path)]),
@@ -165,7 +165,7 @@ with workers([Job(Plan(groups=2), sys.argv[1], 0)]) as (worker,):
 """
 
 
-def test_client_processes_end_with_whoever_started_them(cluster: LocalCluster) -> None:
+def test_client_processes_end_with_their_parent(cluster: LocalCluster) -> None:
     command = [sys.executable, "-c", PARENT, str(cluster.data / "cluster.toml")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:  # noqa: S603 - our own
         assert parent.stdout is not None
@@ -200,14 +200,14 @@ def test_a_client_process_that_does_not_end_is_killed(tmp_path: Path) -> None:
         (["--protocol", "skeen", "--replicas", "3"], "--replicas: Skeen's protocol has groups of 1, not 3"),
         (["--rate", "0"], "--rate: 0.0 is not a positive number"),
         (["--replicas", "0"], "--replicas: 0 is not in 1..99"),
-        (["--warm-up", "-1"], "--warm-up: -1.0 is not a time"),
+        (["--warm-up", "-1"], "--warm-up: -1.0 is not a duration of 0 s or more"),
         (["--patience", "0"], "--patience: 0.0 is not"),
         (["--level", "store", "--regions"], "--regions: "),
-        (["--trace", "somewhere"], "--trace: there is nothing to trace but at the store level"),
+        (["--trace", "somewhere"], "--trace: only the store level records traces"),
         (["--samples", "."], "--samples: . is not a new or empty folder"),
     ],
 )
-def test_bad_input_is_refused_by_name(
+def test_an_invalid_option_is_named(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["throughput", *SHORT, *arguments]) == 2

@@ -250,7 +250,7 @@ def test_delays_with_hybrid_clocks(run: Run) -> None:
     assert json.loads(done.stdout)["whitebox"]["failure_free"] == {"leader": 4.5, "follower": 5.5}
     done = run("bench", "theorem4", "--skew", "0.5")
     assert done.returncode != 0
-    assert "--skew is for --clock hybrid" in done.stderr
+    assert "--skew needs --clock hybrid" in done.stderr
 
 
 def test_convoy(run: Run) -> None:

@@ -42,7 +42,7 @@ def now() -> float:
 
 
 class Server:
-    """Answers after a fixed time; whoever comes in a stall waits for its end first."""
+    """Answers after a fixed time; a message that comes in a stall waits for its end first."""
 
     def __init__(self, latency_s: float, stall: tuple[float, float] = (-1.0, -1.0)) -> None:
         self.latency_s = latency_s
@@ -155,7 +155,7 @@ def test_whoever_is_not_answered_is_given_up_and_replaced() -> None:
         await asyncio.sleep(PAUSE_S)
         assert len(answers) == 4
         answers[0].set_result(None)  # too late to count
-        answers[1].set_exception(TimeoutError())  # nobody's any more
+        answers[1].set_exception(TimeoutError())  # after it was given up
         answers[2].set_result(None)
         await asyncio.sleep(PAUSE_S)
         assert sum(found.answered) == 1
@@ -186,7 +186,7 @@ def test_an_open_loop_sends_at_its_rate_whatever_the_server_does() -> None:
 
 
 def test_a_stall_shows_in_the_latencies_of_an_open_loop_and_not_of_a_closed_one() -> None:
-    """A server that stops for one of ten seconds: a tenth of those who come have to wait, half a second."""
+    """A server stops for one of ten seconds: a tenth of the messages wait, half a second on average."""
 
     async def main() -> None:
         stall = (4.0, 5.0)

@@ -1,4 +1,4 @@
-"""Plans: what makes no sense is refused by name, shares add up, and destinations are random."""
+"""Plans: an invalid field is named, shares add up, and destinations are random."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from multicast.protocol import Timing
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        ({"protocol": "whitebux"}, r"protocol: 'whitebux' is none of .*did you mean whitebox\?"),
+        ({"protocol": "whitebux"}, r"protocol: 'whitebux' is not one of .*did you mean whitebox\?"),
         ({"protocol": "skeen", "replicas": 3}, "replicas: Skeen's protocol has groups of 1, not 3"),
-        ({"level": "disk"}, "level: 'disk' is none of multicast, store"),
+        ({"level": "disk"}, "level: 'disk' is not one of multicast, store"),
         ({"groups": 0}, "groups: 0 is not in 1.."),
         ({"groups": True}, "groups: True is not in 1.."),
         ({"replicas": 4}, "replicas: 4 is even"),
@@ -36,17 +36,18 @@ from multicast.protocol import Timing
         ({"rate": float("inf")}, "rate: inf is not"),
         ({"payload": -1}, "payload: -1 is not in 0.."),
         ({"processes": 0}, "processes: 0 is not in"),
-        ({"warm_up_s": -1.0}, "warm_up_s: -1.0 is not a time"),
+        ({"warm_up_s": -1.0}, "warm_up_s: -1.0 is not a duration of 0 s or more"),
         ({"seconds": 0.0}, "seconds: 0.0 is not a positive"),
         ({"rounds": 0}, "rounds: 0 is not in"),
         ({"patience_s": 0.0}, "patience_s: 0.0 is not"),
-        ({"durability": "none"}, "durability: 'none' is none of fsync, os"),
-        ({"clock": "wall"}, "clock: 'wall' is none of hybrid, logical"),
-        ({"level": "store", "clock": "logical"}, 'clock: "logical" does not go with the store'),
-        ({"level": "store", "regions": True}, "regions: clients of the store are in none"),
+        ({"durability": "none"}, "durability: 'none' is not one of fsync, os"),
+        ({"clock": "wall"}, "clock: 'wall' is not one of hybrid, logical"),
+        ({"level": "store", "clock": "logical"}, 'clock: "logical" is not valid at the store level'),
+        ({"level": "store", "regions": True}, "regions: clients of the store have no region"),
+        ({"conditions": True}, "conditions: only transactions have conditions"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(wrong: dict[str, Any], complaint: str) -> None:
+def test_an_invalid_field_is_named(wrong: dict[str, Any], complaint: str) -> None:
     with pytest.raises(PlanError, match=complaint):
         Plan(**wrong)
 

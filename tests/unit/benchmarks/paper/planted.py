@@ -1,4 +1,4 @@
-"""Results that are made up, so that one knows what must come out of them."""
+"""Made-up results, from which known tables must come."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def curves(
 ) -> None:
     """Throughput grows up to the middle number of clients, and falls by half after it."""
     for dest in destinations:
-        for place, count in enumerate(clients):
-            rate = 100.0 * (place + 1) / dest if place < len(clients) - 1 else 50.0 / dest
+        for index, count in enumerate(clients):
+            rate = 100.0 * (index + 1) / dest if index < len(clients) - 1 else 50.0 / dest
             turns = [
                 turn(protocol, number, rate * speed * (1 + number / 10), 100.0 * dest / speed)
                 for number in range(3)

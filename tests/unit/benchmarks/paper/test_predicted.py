@@ -94,5 +94,5 @@ def test_messages_that_meet_take_longer_but_not_longer_than_the_papers_worst_cas
 def test_leaders_deliver_in_one_order() -> None:
     model = modelled.Model("whitebox", AREA, groups=4, dest=2, clients=20)
     model.run(5_000)
-    places = [message.place for message in model.finished]
-    assert len(set(places)) == len(places) > 100
+    positions = [message.position for message in model.finished]
+    assert len(set(positions)) == len(positions) > 100

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.paper.bins import BIN_S, Sample, bins, figures, split
-from benchmarks.paper.recovery import AFFECTED, read_samples
+from benchmarks.load import Sample, read_samples
+from benchmarks.paper.bins import BIN_S, bins, figures, split
+from benchmarks.paper.recovery import AFFECTED
 
 CRASH_US = 1_700_000_000_000_000
 BEFORE_S, AFTER_S = 3.0, 6.0

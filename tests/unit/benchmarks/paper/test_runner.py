@@ -1,4 +1,4 @@
-"""A run that is interrupted goes on where it was, and nothing that failed is lost."""
+"""An interrupted run continues, and no failure is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.paper.runner import Measure, run
 
 @dataclass
 class Counted:
-    """Points that count how often they are made, and fail or are interrupted if told to."""
+    """Points that count how often they are made, and fail or are interrupted on demand."""
 
     plans: dict[str, dict[str, Any]]
     name: str = "counted"
@@ -60,45 +60,45 @@ def ignore(line: str) -> None:
 
 def test_a_point_that_is_there_is_not_made_again(results: Results) -> None:
     first = Counted(plans())
-    assert run([first], results, tell=ignore) == 0
+    assert run([first], results, report=ignore) == 0
     assert first.made == ["a", "b", "c"]
     second = Counted(plans())
-    assert run([second], results, tell=ignore) == 0
+    assert run([second], results, report=ignore) == 0
     assert (second.made, second.entered) == ([], 0)  # and no cluster is started for nothing
 
 
 def test_a_point_whose_plan_has_changed_is_made_again(results: Results) -> None:
-    run([Counted(plans())], results, tell=ignore)
+    run([Counted(plans())], results, report=ignore)
     changed = Counted(plans() | {"b": {"x": 5}})
-    run([changed], results, tell=ignore)
+    run([changed], results, report=ignore)
     assert changed.made == ["b"]
     assert [found["value"] for found in results.all("counted")] == [1, 5, 3]
 
 
 def test_again_makes_all_points_or_those_that_failed(results: Results) -> None:
-    assert run([Counted(plans(), fails={"b"})], results, tell=ignore) == 1
+    assert run([Counted(plans(), fails={"b"})], results, report=ignore) == 1
     kept = Counted(plans())
-    assert run([kept], results, tell=ignore) == 1  # a failure stays one until somebody asks for more
+    assert run([kept], results, report=ignore) == 1  # a failure stays until --again
     assert kept.made == []
     mended = Counted(plans())
-    assert run([mended], results, again="failed", tell=ignore) == 0
+    assert run([mended], results, again="failed", report=ignore) == 0
     assert mended.made == ["b"]
     anew = Counted(plans())
-    run([anew], results, again="all", tell=ignore)
+    run([anew], results, again="all", report=ignore)
     assert anew.made == ["a", "b", "c"]
 
 
 def test_an_interrupted_run_goes_on(results: Results) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run([Counted(plans(), interrupts={"b"})], results, tell=ignore)
+        run([Counted(plans(), interrupts={"b"})], results, report=ignore)
     rest = Counted(plans())
-    run([rest], results, tell=ignore)
+    run([rest], results, report=ignore)
     assert rest.made == ["b", "c"]
 
 
-def test_a_failure_is_kept_with_its_reason_and_told(results: Results) -> None:
+def test_a_failure_is_kept_with_its_reason_and_reported(results: Results) -> None:
     lines: list[str] = []
-    run([Counted(plans(), fails={"c"})], results, tell=lines.append)
+    run([Counted(plans(), fails={"c"})], results, report=lines.append)
     (found,) = (found for found in results.all("counted") if found["name"] == "c")
     assert found["failed"] == ["RuntimeError: the cluster died"]
     assert found["commit"]
@@ -108,7 +108,7 @@ def test_a_failure_is_kept_with_its_reason_and_told(results: Results) -> None:
     assert "FAILED: RuntimeError: the cluster died" in lines[3]
 
 
-def test_who_is_killed_while_writing_leaves_no_half_of_a_file(
+def test_a_process_killed_while_writing_leaves_no_partial_file(
     results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (point, *_) = Counted(plans()).points()
@@ -124,7 +124,7 @@ def test_who_is_killed_while_writing_leaves_no_half_of_a_file(
     found = results.read(point)
     assert found is not None
     assert found["value"] == "old"
-    results.path(point).write_text('{"plan"')  # somebody else's doing: then it is not a result
+    results.path(point).write_text('{"plan"')  # not a file of ours: then it is not a result
     assert results.read(point) is None
     results.write(point, {"value": "newest"})
     assert json.loads(results.path(point).read_text())["value"] == "newest"
@@ -134,7 +134,7 @@ def test_the_time_left_follows_the_pace(results: Results, monkeypatch: pytest.Mo
     ticks = iter(range(0, 10_000, 40))
     monkeypatch.setattr("time.monotonic", lambda: float(next(ticks)))
     lines: list[str] = []
-    run([Counted(plans())], results, tell=lines.append)
+    run([Counted(plans())], results, report=lines.append)
     assert lines[0].endswith("about 3 s left")
     took, left = lines[1].partition("(")[2].partition(" s, about ")[::2]
     assert left.startswith(f"{2 * int(took) // 60} min")

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.page import fill
 from benchmarks.paper import claims
 from benchmarks.paper.__main__ import PAGE, main
 from benchmarks.paper.analysis import Measured, mean_ms, throughput
 from benchmarks.paper.crashes import Crashes
 from benchmarks.paper.curves import LONE, MODERATE
 from benchmarks.paper.points import Results
-from benchmarks.paper.tables import at_most_clients, everything, fill, peaks, verdict, work
+from benchmarks.paper.tables import at_most_clients, everything, peaks, verdict, work
 from tests.unit.benchmarks.paper import planted
 
 
@@ -126,7 +127,7 @@ def test_all_tables_are_printed(results: Results, capsys: pytest.CaptureFixture[
     assert alone[1:4] == ["124", "25", "124"]
 
 
-def test_the_page_has_a_place_for_every_table(results: Results, tmp_path: Path) -> None:
+def test_the_page_takes_every_table(results: Results, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE.read_text())
     for _ in range(2):  # the second time, they replace themselves
@@ -135,7 +136,7 @@ def test_the_page_has_a_place_for_every_table(results: Results, tmp_path: Path) 
         for table in everything(results).values():
             assert text.count(f"\n{table}\n") == 1
     assert text.count("<!-- end of table -->") == PAGE.read_text().count("<!-- end of table -->") == 13
-    with pytest.raises(ValueError, match="no place for the table 'nonsense'"):
+    with pytest.raises(ValueError, match="no comments for the table 'nonsense'"):
         fill(text, {"nonsense": "| |"})
 
 

@@ -1,28 +1,19 @@
-"""Make a history for `wbkv check`: random transactions against a real cluster, from several processes.
-
-    python -m benchmarks.record_history --seconds 10 --model list-append --out run.jsonl
-
-Every process has threads and tasks, which use all the ways there are to make a transaction. With `--kill`,
-one node after the other is killed and started again meanwhile.
-"""
+"""Random transactions of threads and tasks against a real cluster, recorded as a history for the checker."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import heapq
 import itertools
 import json
-import multiprocessing
 import random
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import wbkv
 from wbkv.record.history import Model
@@ -39,7 +30,7 @@ READY_S = 30.0
 
 
 class Step(NamedTuple):
-    """A read, or a write of something that nobody else writes."""
+    """A read, or a write of a value that no other step writes."""
 
     key: str
     value: bytes | None
@@ -162,11 +153,11 @@ async def _one_async(client: wbkv.aio.Client[bytes], worker: Worker) -> None:
         await perform_async(client, worker, steps)
 
 
-# A process
+# A recording
 
 
-class Load(NamedTuple):
-    """What one process does."""
+class RecordingPlan(NamedTuple):
+    """What one recording does: with how many threads and tasks, on which cluster."""
 
     addresses: Sequence[str]
     model: Model
@@ -178,9 +169,9 @@ class Load(NamedTuple):
     timeout_s: float = 10.0
 
 
-def record(load: Load, file: Path, go_on: Callable[[], bool]) -> list[Worker]:
+def record(plan: RecordingPlan, file: Path, go_on: Callable[[], bool]) -> list[Worker]:
     """Work until told otherwise, and record it."""
-    workers = [Worker(load.model, load.first + i, load.seed) for i in range(load.threads + load.tasks)]
+    workers = [Worker(plan.model, plan.first + i, plan.seed) for i in range(plan.threads + plan.tasks)]
     failures: list[BaseException] = []
 
     def run(target: Callable[[], None]) -> None:
@@ -190,16 +181,16 @@ def record(load: Load, file: Path, go_on: Callable[[], bool]) -> list[Worker]:
             failures.append(error)
 
     async def tasks(history: wbkv.History) -> None:
-        connecting = wbkv.aio.connect(load.addresses, timeout=load.timeout_s, wait=READY_S, history=history)
+        connecting = wbkv.aio.connect(plan.addresses, timeout=plan.timeout_s, wait=READY_S, history=history)
         async with connecting as client:
-            await asyncio.gather(*(work_async(client, each, go_on) for each in workers[load.threads :]))
+            await asyncio.gather(*(work_async(client, each, go_on) for each in workers[plan.threads :]))
 
     with (
-        wbkv.History(file, model=load.model) as history,
-        wbkv.connect(load.addresses, timeout=load.timeout_s, wait=READY_S, history=history) as client,
+        wbkv.History(file, model=plan.model) as history,
+        wbkv.connect(plan.addresses, timeout=plan.timeout_s, wait=READY_S, history=history) as client,
     ):
         targets: list[Callable[[], None]] = [lambda: asyncio.run(tasks(history))]
-        targets += [partial(work, client, worker, go_on) for worker in workers[: load.threads]]
+        targets += [partial(work, client, worker, go_on) for worker in workers[: plan.threads]]
         running = [threading.Thread(target=run, args=(target,)) for target in targets]
         for thread in running:
             thread.start()
@@ -208,12 +199,6 @@ def record(load: Load, file: Path, go_on: Callable[[], bool]) -> list[Worker]:
     for failure in failures:
         raise failure
     return workers
-
-
-def _process(load: Load, file: Path, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    workers = record(load, file, lambda: time.monotonic() < until)
-    print(f"{sum(each.ended for each in workers)} ended, {sum(each.failed for each in workers)} failed")
 
 
 # One history of several
@@ -242,56 +227,3 @@ def _events(number: int, lines: Iterable[str]) -> Iterator[tuple[int, int, dict[
     for line in lines:
         event = json.loads(line)
         yield event["time"], number, event
-
-
-def disturb(running: wbkv.testing.RunningCluster, seconds: float, pause_s: float = 2.0) -> None:
-    """Kill one node after the other, and start it again."""
-    until = time.monotonic() + seconds - pause_s
-    for node in itertools.cycle(running.nodes):
-        time.sleep(pause_s)
-        if time.monotonic() >= until:
-            return
-        running.kill(node)
-        time.sleep(pause_s)
-        running.start(node)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="record a history of a real cluster")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--model", choices=get_args(Model), default="list-append")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=2, help="in each process")
-    parser.add_argument("--tasks", type=int, default=16, help="in each process")
-    parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--partitions", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--timeout", type=float, default=10.0, help="a short one leaves more unknown")
-    parser.add_argument("--kill", action="store_true", help="kill nodes, one after the other")
-    asked = parser.parse_args()
-    context = multiprocessing.get_context("spawn")
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        wbkv.testing.running_cluster(asked.nodes, asked.partitions) as running,
-    ):
-        files = [Path(folder) / f"{i}.jsonl" for i in range(asked.processes)]
-        load = Load(running.addresses, asked.model, asked.threads, asked.tasks, 0, asked.seed, asked.timeout)
-        loads = [load._replace(first=i * (asked.threads + asked.tasks)) for i in range(len(files))]
-        processes = [
-            context.Process(target=_process, args=(load, file, asked.seconds))
-            for load, file in zip(loads, files, strict=True)
-        ]
-        for process in processes:
-            process.start()
-        if asked.kill:
-            disturb(running, asked.seconds)
-        for process in processes:
-            process.join()
-            if process.exitcode:
-                raise SystemExit(f"a process has ended with status {process.exitcode}")
-        print(f"{merge(files, asked.out)} events in {asked.out}")
-
-
-if __name__ == "__main__":
-    main()
