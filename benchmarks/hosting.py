@@ -20,8 +20,11 @@ from kvstore.node.directory import Directory
 from kvstore.node.loop import Node
 from kvstore.node.ports import Application
 from kvstore.server.engine import create_disk
-from kvstore.wire.frames import Envelope, decode, encode
+from kvstore.store.messages import STORE_MESSAGES
+from kvstore.wire.frames import Envelope, FrameCodec
 from multicast.types import ReplicaId
+
+CODEC = FrameCodec(STORE_MESSAGES)
 
 
 class Host(abc.ABC):
@@ -73,7 +76,7 @@ class Host(abc.ABC):
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
         """`ports.Network`."""
-        data = encode(envelopes)
+        data = CODEC.encode(envelopes)
         self.frames += 1
         self.bytes += len(data)
         self.others[node].inbox.append((self.me, data))
@@ -106,7 +109,7 @@ class Host(abc.ABC):
             call(argument)
         while self.inbox:
             node, data = self.inbox.popleft()
-            self.node.receive(decode(data), node)
+            self.node.receive(CODEC.decode(data), node)
         if self.now() >= self.node.wake_at:
             self.node.tick()
         self.node.turn()

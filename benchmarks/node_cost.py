@@ -28,7 +28,7 @@ from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
 from kvstore.node.directory import Directory
 from kvstore.node.ports import Application
-from kvstore.wire.frames import Envelope, decode, encode
+from kvstore.wire.frames import ORDERING_CODEC, Envelope
 from multicast import PROTOCOLS, VARIANTS
 from multicast.client import Reply, Sender
 from multicast.protocol import Timing
@@ -55,7 +55,7 @@ class Bare(Host):
 
     def answer(self, envelopes: Iterable[Envelope]) -> None:
         """`ports.Network`."""
-        self.machine.answers.append(encode(envelopes))
+        self.machine.answers.append(ORDERING_CODEC.encode(envelopes))
 
 
 class Machine:
@@ -102,7 +102,7 @@ class Machine:
             self.now += 0.002
             self.round()
             for data in self.answers:
-                for _, _, answers in decode(data):
+                for _, _, answers in ORDERING_CODEC.decode(data):
                     for answer in answers:
                         assert isinstance(answer, Reply)
                         self.client.step(answer, self.now)
@@ -119,7 +119,9 @@ class Machine:
                 assert node is not None
                 frames.setdefault(node, {}).setdefault(receiver, []).append(message)
         for node, queues in frames.items():
-            data = encode([(self.client.client, receiver, found) for receiver, found in queues.items()])
+            data = ORDERING_CODEC.encode(
+                [(self.client.client, receiver, found) for receiver, found in queues.items()]
+            )
             self.hosts[node].inbox.append((None, data))
 
 

@@ -31,8 +31,8 @@ from kvstore.machine.request import Put
 from kvstore.storage.identity import Durability, Identity
 from kvstore.store.application import StoreApplication
 from kvstore.store.gate import Announcement, Gate
-from kvstore.store.messages import Levels
-from kvstore.wire.frames import size_of
+from kvstore.store.messages import STORE_MESSAGES, Levels
+from kvstore.wire.frames import FrameCodec
 from multicast.messages import Delivery
 from multicast.protocol import Start
 from multicast.topology import Topology
@@ -47,6 +47,7 @@ KEYS = 100_000
 GATEWAY = ClientId(77)
 HERE = GroupId(0)
 FAR_FUTURE = 1 << 52
+CODEC = FrameCodec(STORE_MESSAGES)
 
 Call = Callable[..., Any]
 
@@ -118,7 +119,7 @@ class Replica:
         """A turn."""
         said = self.measured("turns", self.application.turn, 0.0)
         for _, _, message in said:
-            self.measured("bytes of messages", size_of, message)
+            self.measured("bytes of messages", CODEC.size_of, message)
         return [message for _, _, message in said]
 
     def answer(self, deliveries: list[Delivery]) -> None:

@@ -25,13 +25,14 @@ from benchmarks.store_cost import GATEWAY, HERE, Replica, Traffic
 from kvstore.local.cluster import LocalCluster
 from kvstore.machine.request import Range, Scan
 from kvstore.machine.versions import Version
-from kvstore.store.messages import Query
+from kvstore.store.messages import STORE_MESSAGES, Query
 from kvstore.store.questions import Entries, Page
 from kvstore.store.service import PAGE_BYTES
-from kvstore.wire.frames import size_of
+from kvstore.wire.frames import FrameCodec
 from multicast.types import timestamp
 
 PUTS = 500
+CODEC = FrameCodec(STORE_MESSAGES)
 """Of a transaction that fills the store."""
 
 
@@ -66,7 +67,7 @@ def pages(path: Path, count: int, rounds: int) -> dict[str, Any]:
             question = Page(Scan(Range(start, None), 0, PAGE_BYTES), partition.machine.watermark)
             partition.receive(GATEWAY, Query(1, question), 0.0)
             ((_, _, answer),) = partition.turn(0.0)
-            size_of(answer)
+            CODEC.size_of(answer)
             longest = max(longest, time.thread_time() - page_began)
             page = answer.response
             if not isinstance(page, Entries):

@@ -22,7 +22,7 @@ from typing import Any
 import uvloop
 
 from kvstore.config.addresses import Address, NodeId
-from kvstore.wire.frames import Envelope
+from kvstore.wire.frames import ORDERING_CODEC, Envelope
 from kvstore.wire.transport import Transport
 from multicast.messages import Accept, AcceptAck, Message
 from multicast.types import Ballot, ClientId, GroupId, MessageId, Process, ReplicaId, timestamp
@@ -63,6 +63,7 @@ class Side:
         self.peers: dict[NodeId, Address] = {A: ("", 0), B: ("", 0)}
         self.transport = Transport(
             me, "benchmark", b"", self.peers,
+            codec=ORDERING_CODEC,
             on_frame=self.answered if me == A else self.asked, on_client=lambda *_: None, lives_on=lives_on,
         )  # fmt: skip
         self.payload = bytes(arguments.payload)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kvstore.wire.frames import Envelope, decode, encode, size_of
+from kvstore.wire.frames import ORDERING_CODEC, Envelope
 from multicast.messages import Accept, AcceptAck, Deliver
 from multicast.types import Ballot, ClientId, GroupId, MessageId, ReplicaId, Timestamp, timestamp
 
@@ -84,11 +84,11 @@ def main() -> None:
     report: dict[str, Any] = {}
     for count in (1, 8, 64):
         envelopes = traffic.frame(count)
-        data = encode(envelopes)
-        if decode(data) != envelopes:
+        data = ORDERING_CODEC.encode(envelopes)
+        if ORDERING_CODEC.decode(data) != envelopes:
             raise SystemExit("what was decoded is not what was encoded")
-        writing = cost(encode, envelopes, count, arguments.rounds)
-        reading = cost(decode, data, count, arguments.rounds)
+        writing = cost(ORDERING_CODEC.encode, envelopes, count, arguments.rounds)
+        reading = cost(ORDERING_CODEC.decode, data, count, arguments.rounds)
         report[str(count)] = {
             "encode_us": round(statistics.median(writing), 2),
             "encode_best_us": round(min(writing), 2),
@@ -96,7 +96,10 @@ def main() -> None:
             "decode_best_us": round(min(reading), 2),
             "bytes": round(len(data) / count, 1),
         }
-    alone, together = size_of(traffic.accept(1)), size_of(traffic.accept(64)) / 64
+    alone, together = (
+        ORDERING_CODEC.size_of(traffic.accept(1)),
+        ORDERING_CODEC.size_of(traffic.accept(64)) / 64,
+    )
     report["accept_bytes"] = {"alone": alone, "in_a_run_of_64": round(together, 1)}
     if arguments.json:
         print(json.dumps(report))

@@ -35,7 +35,7 @@ from kvstore.node.recorder import DeliveryRecorder
 from kvstore.storage.identity import Identity, Keeps
 from kvstore.store.application import StoreApplication
 from kvstore.store.service import Service
-from kvstore.wire.frames import Envelope
+from kvstore.wire.frames import Envelope, FrameCodec
 from multicast.errors import InvalidArgument
 from multicast.membership import Membership
 from multicast.types import TICKS_PER_S, ClientId, GroupId, ReplicaId, Timestamp
@@ -107,11 +107,13 @@ class Engine:
                 requests = config.application == "store"
                 self._recorder = DeliveryRecorder(config.trace_folder, me, requests=requests)
                 logger.info("deliveries are recorded in %s", self._recorder.path)
+            application = self._application()
+            self.codec = FrameCodec(application.messages)
             links = network(self)
             self.node = Node(
                 me, config.topology, self._replicas(), config.protocol_type,
                 node_of=self.directory.node_of, place=node_address(me, config.addresses[me]),
-                clock=self, network=links, log=self.disk.log, application=self._application(),
+                clock=self, network=links, log=self.disk.log, application=application,
                 wall_s=self._wall_s if config.clock == "hybrid" else None,
                 rng=random.Random(secrets.randbits(128)), timing=config.timing, on_learned=self._learned,
                 recorder=self._recorder,

@@ -73,7 +73,7 @@ class Server:
         config, me, directory = self._config, self.me, engine.directory
         self.transport = Transport(
             me, config.id, config.hash, config.addresses,
-            on_frame=self._frame, on_client=self._client, on_peer=directory.note,
+            codec=engine.codec, on_frame=self._frame, on_client=self._client, on_peer=directory.note,
             lives_on=lambda node, process: _lives_on(directory, node, process),
             listen=config.addresses[me], delays=config.delays_s, incarnation=engine.incarnation,
         )  # fmt: skip
