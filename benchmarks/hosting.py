@@ -16,10 +16,10 @@ from typing import Any
 from kvstore import storage
 from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
+from kvstore.local.disk import create_disk
 from kvstore.node.directory import Directory
 from kvstore.node.loop import Node
 from kvstore.node.ports import Application
-from kvstore.server.engine import create_disk
 from kvstore.store.messages import STORE_MESSAGES
 from kvstore.wire.frames import Envelope, FrameCodec
 from multicast.types import ReplicaId

@@ -23,12 +23,11 @@ from typing import Any
 from benchmarks.hosting import Host
 from benchmarks.store_throughput import keys_by_partition
 from kvstore.config.addresses import NodeId
-from kvstore.config.model import Config
+from kvstore.config.model import Config, Durability
 from kvstore.machine.codec import TABLES
 from kvstore.machine.request import Get, Put, Transaction
 from kvstore.node.ports import Application
 from kvstore.server.engine import EPOCH_S
-from kvstore.storage.identity import Durability
 from kvstore.store.application import StoreApplication
 from kvstore.store.questions import StrictRead
 from multicast.types import TICKS_PER_S, ClientId

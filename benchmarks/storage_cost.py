@@ -25,12 +25,13 @@ from typing import Any
 
 from kvstore import storage
 from kvstore.config.addresses import NodeId
+from kvstore.config.model import Durability
 from kvstore.machine import TABLES
 from kvstore.machine.results import WRITTEN, Outcome
 from kvstore.machine.sessions import Stored
 from kvstore.machine.versions import KeyChange, Version
 from kvstore.storage import GroupCheckpoint, keys
-from kvstore.storage.identity import Durability, Identity
+from kvstore.storage.identity import Identity
 from kvstore.storage.rows import LmdbRows, chunks
 from multicast.durable import Accepted, Checkpoint, Dropped, Record
 from multicast.messages import Delivery

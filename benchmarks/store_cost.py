@@ -25,10 +25,11 @@ from typing import Any
 
 from kvstore import storage
 from kvstore.config.addresses import NodeId
+from kvstore.config.model import Durability
 from kvstore.machine import Limits, Placement, Request, Transaction, encode_request
 from kvstore.machine.codec import TABLES, decode_request
 from kvstore.machine.request import Put
-from kvstore.storage.identity import Durability, Identity
+from kvstore.storage.identity import Identity
 from kvstore.store.application import StoreApplication
 from kvstore.store.gate import Announcement, Gate
 from kvstore.store.messages import STORE_MESSAGES, Levels

@@ -58,7 +58,7 @@ class ServeCommand:
 
         try:
             if arguments.create:
-                from kvstore.server.engine import create_disk
+                from kvstore.local.disk import create_disk
 
                 create_disk(config, node)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

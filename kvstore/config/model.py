@@ -44,7 +44,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_type_hints
 
-from kvstore.config.addresses import NAME, NodeId, split_address
+from kvstore.config.addresses import INCARNATION_MAX, NAME, NodeId, new_incarnation, split_address
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import Limits
 from multicast import PROTOCOLS, VARIANTS
@@ -58,7 +58,6 @@ Durability: TypeAlias = Literal["fsync", "os"]
 """What an acknowledgement waits for: the disk, or only the operating system."""
 
 DURABILITY: Final[tuple[Durability, ...]] = get_args(Durability)
-INCARNATION_MAX: Final = 2**63 - 1
 DELAY_MAX_MS: Final = 60_000
 PORT: Final = 7101
 API_PORT: Final = 7400
@@ -233,9 +232,7 @@ class Config:
         return cls(
             id=secrets.token_hex(8),
             nodes={
-                name: NodeConfig(
-                    f"127.0.0.1:{port}", name, 1 + secrets.randbelow(INCARNATION_MAX), regions.get(name), api
-                )
+                name: NodeConfig(f"127.0.0.1:{port}", name, new_incarnation(), regions.get(name), api)
                 for name, port, api in zip(names, found, apis, strict=True)
             },
             groups={GroupId(g): tuple(map(NodeId, each)) for g, each in enumerate(members)},

@@ -37,9 +37,10 @@ from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config, ConfigError, Durability
 from kvstore.embedded.loop_bridge import BridgedStream, Closed, Forked, LoopBridge
 from kvstore.local import folder
+from kvstore.local.disk import create_disk
 from kvstore.local.folder import CONFIG
 from kvstore.local.supervise import ClusterError
-from kvstore.server.engine import Engine, create_disk
+from kvstore.server.engine import Engine
 from kvstore.storage.errors import StorageError
 from kvstore.storage.identity import DISK, sync_directory
 from kvstore.wire.frames import Envelope

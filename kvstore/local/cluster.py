@@ -48,7 +48,7 @@ GRACE_S: Final = 10.0
 
 
 def _create_disk(config: Config, node: NodeId) -> None:
-    from kvstore.server.engine import create_disk  # only who makes a cluster needs all that a node needs
+    from kvstore.local.disk import create_disk  # loads LMDB, which only the creation of a cluster needs
 
     create_disk(config, node)
 

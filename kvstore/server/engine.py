@@ -26,13 +26,12 @@ from kvstore.api.facts import topology_of
 from kvstore.api.ports import Facts
 from kvstore.bare.application import BareMulticast
 from kvstore.config.addresses import Address, NodeId, node_address
-from kvstore.config.model import INCARNATION_MAX, Config
+from kvstore.config.model import Config
 from kvstore.machine.codec import TABLES
 from kvstore.node.directory import Directory
 from kvstore.node.loop import Node
 from kvstore.node.ports import Application, Network
 from kvstore.node.recorder import DeliveryRecorder
-from kvstore.storage.identity import Identity, Keeps
 from kvstore.store.application import StoreApplication
 from kvstore.store.service import Service
 from kvstore.wire.frames import Envelope, FrameCodec
@@ -47,22 +46,6 @@ TIMER_S: Final = 0.001
 
 EPOCH_S: Final = 1_767_225_600
 """When revisions begin: the first of January 2026, UTC."""
-
-
-def create_disk(config: Config, me: NodeId, incarnation: int | None = None) -> None:
-    """Make a disk for a node: its first one, with the incarnation of the configuration, or another.
-
-    Nobody else may ever have had that incarnation: whoever has lost a disk comes back with a new one.
-    """
-    if incarnation is None:
-        incarnation = config.incarnations.get(me) or new_incarnation()
-    keeps: Keeps = "store" if config.application == "store" else "deliveries"
-    storage.create(config.data(me), Identity(config.id, me, incarnation, config.durability, keeps))
-
-
-def new_incarnation() -> int:
-    """One that nobody has had."""
-    return 1 + secrets.randbelow(INCARNATION_MAX)
 
 
 class Engine:

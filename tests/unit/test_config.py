@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.config.addresses import NodeId
+from kvstore.config.addresses import INCARNATION_MAX, NodeId
 from kvstore.config.model import (
     CLOCKS,
     DELAY_MAX_MS,
     DURABILITY,
-    INCARNATION_MAX,
     Config,
     ConfigError,
     NodeConfig,
