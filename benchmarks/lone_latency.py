@@ -23,7 +23,8 @@ from typing import Any
 from benchmarks.hosting import Host
 from benchmarks.store_throughput import keys_by_partition
 from kvstore.config.addresses import NodeId
-from kvstore.config.model import Config, Durability
+from kvstore.config.checks import Durability
+from kvstore.config.model import Config
 from kvstore.machine.codec import TABLES
 from kvstore.machine.request import Get, Put, Transaction
 from kvstore.node.ports import Application

@@ -25,7 +25,7 @@ from typing import Any
 
 from kvstore import storage
 from kvstore.config.addresses import NodeId
-from kvstore.config.model import Durability
+from kvstore.config.checks import Durability
 from kvstore.machine import TABLES
 from kvstore.machine.results import WRITTEN, Outcome
 from kvstore.machine.sessions import Stored

@@ -25,7 +25,7 @@ from typing import Any
 
 from kvstore import storage
 from kvstore.config.addresses import NodeId
-from kvstore.config.model import Durability
+from kvstore.config.checks import Durability
 from kvstore.machine import Limits, Placement, Request, Transaction, encode_request
 from kvstore.machine.codec import TABLES, decode_request
 from kvstore.machine.request import Put

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvstore.config.model import Config
+from kvstore.config.toml import load_config
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class ServeCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Do it."""
-        config = Config.load(arguments.config)
+        config = load_config(arguments.config)
         node = config.node(arguments.node)
         if arguments.trace is not None:
             config = replace(config, trace=str(arguments.trace.absolute()))

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import lmdb
 
-from kvstore.config.model import Durability
+from kvstore.config.checks import Durability
 from kvstore.storage.errors import StorageError
 from kvstore.storage.identity import Identity, check_incarnation
 from kvstore.storage.keys import INCARNATION, META

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from kvstore.config.addresses import INCARNATION_MAX, NodeId, new_incarnation
-from kvstore.config.model import DURABILITY, Durability
+from kvstore.config.checks import DURABILITY, Durability
 from kvstore.storage.checksum import unseal_number
 from kvstore.storage.errors import LostDisk, StorageError
 

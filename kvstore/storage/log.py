@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from kvstore.config.model import Durability
+from kvstore.config.checks import Durability
 from kvstore.storage import checksum, keys
 from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
 from kvstore.storage.errors import StorageError

@@ -14,7 +14,7 @@ import pytest
 
 from kvstore import storage
 from kvstore.config.addresses import NodeId
-from kvstore.config.model import Durability
+from kvstore.config.checks import Durability
 from kvstore.storage import identity, keys, log
 from kvstore.storage.errors import LostDisk, StorageError
 from kvstore.storage.identity import Identity

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore import storage
-from kvstore.config.model import Durability
+from kvstore.config.checks import Durability
 from kvstore.node.ports import Log
 from kvstore.storage import environment, identity, keys, log
 from kvstore.storage.errors import StorageError
