@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from benchmarks import convoy_command as convoy
 from benchmarks.load import command as load
 from kvstore.commands.sim import positive
-from kvstore.wire.frames import size_of
+from kvstore.wire.frames import ORDERING_CODEC
 from multicast import PROTOCOLS, VARIANTS, Protocol
 from multicast.sim.delays import Measured, cost, group_size, measure
 
@@ -150,7 +150,7 @@ def _messages(arguments: argparse.Namespace, protocols: dict[str, type[Protocol]
 
 def _cost(protocol: type[Protocol], groups: int, replicas: int, payload: int) -> dict[str, int]:
     found = cost(protocol, groups, replicas, payload)
-    return {"messages": len(found), "bytes": sum(size_of(message) for _, _, message in found)}
+    return {"messages": len(found), "bytes": sum(ORDERING_CODEC.size_of(message) for _, _, message in found)}
 
 
 def _delta(delays: float | None) -> str:

@@ -25,10 +25,10 @@ from kvstore import storage
 from kvstore.bare.application import BareMulticast
 from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
+from kvstore.local.disk import create_disk
 from kvstore.node.directory import Directory
 from kvstore.node.loop import Node
-from kvstore.server.engine import create_disk
-from kvstore.wire.frames import Envelope, decode, encode
+from kvstore.wire.frames import ORDERING_CODEC, Envelope
 from multicast import PROTOCOLS
 from multicast.client import Reply, Sender
 from multicast.protocol import Timing
@@ -75,13 +75,13 @@ class Host:
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
         """`ports.Network`."""
-        data = encode(envelopes)
+        data = ORDERING_CODEC.encode(envelopes)
         self.bytes += len(data)
         self.machine.hosts[node].inbox.append((self.me, data))
 
     def answer(self, envelopes: Iterable[Envelope]) -> None:
         """`ports.Network`."""
-        self.machine.answers.append(encode(envelopes))
+        self.machine.answers.append(ORDERING_CODEC.encode(envelopes))
 
     def durable(self, number: int) -> None:
         """The log's batches up to this one are durable."""
@@ -99,7 +99,7 @@ class Host:
             call(argument)
         while self.inbox:
             node, data = self.inbox.popleft()
-            self.node.receive(decode(data), node)
+            self.node.receive(ORDERING_CODEC.decode(data), node)
         if self.now() >= self.node.wake_at:
             self.node.tick()
         self.node.turn()
@@ -154,7 +154,7 @@ class Machine:
             self.now += 0.002
             self.round()
             for data in self.answers:
-                for _, _, answers in decode(data):
+                for _, _, answers in ORDERING_CODEC.decode(data):
                     for answer in answers:
                         assert isinstance(answer, Reply)
                         self.client.step(answer, self.now)
@@ -171,7 +171,9 @@ class Machine:
                 assert node is not None
                 frames.setdefault(node, {}).setdefault(receiver, []).append(message)
         for node, queues in frames.items():
-            data = encode([(self.client.client, receiver, found) for receiver, found in queues.items()])
+            data = ORDERING_CODEC.encode(
+                [(self.client.client, receiver, found) for receiver, found in queues.items()]
+            )
             self.hosts[node].inbox.append((None, data))
 
 

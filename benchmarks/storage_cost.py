@@ -21,7 +21,8 @@ from typing import Any
 from benchmarks.record import Benchmark, Figure
 from kvstore import storage
 from kvstore.config.addresses import NodeId
-from kvstore.storage.identity import Durability, Identity
+from kvstore.config.checks import Durability
+from kvstore.storage.identity import Identity
 from multicast.durable import Accepted, Dropped, Record
 from multicast.messages import Delivery
 from multicast.types import (

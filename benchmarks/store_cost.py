@@ -23,16 +23,17 @@ from typing import Any
 from benchmarks.record import Benchmark, Figure
 from kvstore import storage
 from kvstore.config.addresses import NodeId
+from kvstore.config.checks import Durability
 from kvstore.machine import Limits, Placement, Request, Transaction, encode_request
 from kvstore.machine.codec import TABLES
 from kvstore.machine.request import Put, Range, Scan
-from kvstore.storage.identity import Durability, Identity
+from kvstore.storage.identity import Identity
 from kvstore.store.application import StoreApplication
 from kvstore.store.gate import Announcement, Gate
-from kvstore.store.messages import Levels, Query
+from kvstore.store.messages import STORE_MESSAGES, Levels, Query
 from kvstore.store.questions import Entries, Page
 from kvstore.store.service import PAGE_BYTES
-from kvstore.wire.frames import size_of
+from kvstore.wire.frames import FrameCodec
 from multicast.messages import Delivery
 from multicast.protocol import Start
 from multicast.topology import Topology
@@ -46,6 +47,7 @@ CLIENTS = 64
 GATEWAY = ClientId(77)
 HERE = GroupId(0)
 FAR_FUTURE = 1 << 52
+CODEC = FrameCodec(STORE_MESSAGES)
 
 Call = Callable[..., Any]
 
@@ -114,7 +116,7 @@ class Replica:
         """Take a turn: the messages that it sends."""
         said = self.measured("turns", self.application.partition(HERE).turn, 0.0)
         for _, _, message in said:
-            self.measured("bytes of messages", size_of, message)
+            self.measured("bytes of messages", CODEC.size_of, message)
         return [message for _, _, message in said]
 
     def answer(self, deliveries: list[Delivery]) -> None:
@@ -226,7 +228,7 @@ def pages(path: Path, sizes: Any) -> list[float]:
             question = Page(Scan(Range(start, None), 0, PAGE_BYTES), partition.machine.watermark)
             partition.receive(GATEWAY, Query(1, question), 0.0)
             ((_, _, answer),) = partition.turn(0.0)
-            size_of(answer)
+            CODEC.size_of(answer)
             page = answer.response
             if not isinstance(page, Entries):
                 raise SystemExit(f"a page is {page}")

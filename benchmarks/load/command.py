@@ -11,7 +11,7 @@ from benchmarks.load.measuring import Measurement, measure
 from benchmarks.load.nodes import running, serve_profiled
 from benchmarks.load.plan import Plan, PlanError
 from benchmarks.load.processes import LoadError
-from kvstore.config.model import CLOCKS, DURABILITY
+from kvstore.config.checks import CLOCKS, DURABILITY
 from kvstore.local.supervise import ClusterError
 from multicast import PROTOCOLS, VARIANTS
 

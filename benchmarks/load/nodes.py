@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from benchmarks.load.plan import DELAYS_MS, REGIONS, Plan, PlanError
-from kvstore.config.model import Durability
+from kvstore.config.checks import Durability
 from kvstore.local.cluster import SERVE, LocalCluster
 from multicast.protocol import Timing
 

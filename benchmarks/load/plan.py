@@ -11,7 +11,7 @@ from typing import Final
 
 from wbkv.cli.hints import did_you_mean
 
-from kvstore.config.model import CLOCKS, DURABILITY
+from kvstore.config.checks import CLOCKS, DURABILITY
 from multicast import PROTOCOLS, VARIANTS
 from multicast.protocol import Timing
 from multicast.types import GROUPS_MAX

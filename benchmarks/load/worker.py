@@ -25,7 +25,7 @@ from benchmarks.load import targets
 from benchmarks.load.loops import SWEEP_S, ClosedLoop, Loop, OpenLoop, Send
 from benchmarks.load.plan import Plan, chooser
 from benchmarks.load.tally import Samples, Tally
-from kvstore.config.model import Config
+from kvstore.config.toml import load_config
 
 READY: Final = b'"ready"\n'
 
@@ -69,7 +69,7 @@ class Report:
 
 async def work(job: Job, begin: asyncio.Future[Begin], output: BinaryIO) -> Report:
     """Connect, wait for the moment to begin, and run the plan's loops."""
-    plan, config = job.plan, Config.load(job.config)
+    plan, config = job.plan, load_config(job.config)
     async with contextlib.AsyncExitStack() as stack:
         regions = targets.regions(config) if plan.level == "multicast" else [None]
         lanes: list[tuple[int, Send]] = []

@@ -6,7 +6,7 @@ Fault tests, benchmarks and comparisons of protocols run on it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -24,6 +24,7 @@ from multicast.types import ClientId, GroupId, MessageId, Process, Timestamp
 class BareMulticast:
     """See `kvstore.node.ports.Application`."""
 
+    messages: Collection[type] = ()
     processes: Sequence[ClientId] = ()
     wake_at = float("inf")
 
@@ -58,8 +59,8 @@ class BareMulticast:
             self._said.append((me, (client,), Reply(mids, group, found)))
 
     def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
-        """There is nothing that anybody could say to it."""
-        raise PeerViolation(f"{sender} sent {type(messages[0]).__name__} to {receiver}, which has no store")
+        """Reject the messages: this application has none."""
+        raise PeerViolation(f"{sender} sent {type(messages[0]).__name__} to {receiver}, which takes none")
 
     def turn(self, now: float) -> list[Outgoing]:
         """The answers."""

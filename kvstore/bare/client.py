@@ -18,9 +18,8 @@ from wbkv_proto.link_pb2 import Hello
 from kvstore.config.addresses import Address, NodeId, parse_node_address
 from kvstore.config.model import Config
 from kvstore.wire.connection import SWEEPS, LinkLimits
-from kvstore.wire.frames import Envelope, WireError
+from kvstore.wire.frames import ORDERING_CODEC, PROTOCOL_VERSION, Envelope, WireError
 from kvstore.wire.link import Link
-from kvstore.wire.transport import PROTOCOL_VERSION
 from multicast.client import Sender
 from multicast.errors import InvalidArgument, MulticastError
 from multicast.membership import Membership
@@ -220,7 +219,9 @@ class MulticastClient:
 
     def _link(self, node: NodeId, addresses: Mapping[NodeId, Address]) -> Link:
         delay_s = self._delays_s.get(node, 0.0)
-        return Link(node, addresses, self._hello, self.limits, on_frame=self._receive, delay_s=delay_s)
+        return Link(
+            node, addresses, self._hello, ORDERING_CODEC, self.limits, on_frame=self._receive, delay_s=delay_s
+        )
 
     def _add(self, member: ReplicaId, node: NodeId, address: Address) -> None:
         self._node_of[member] = node

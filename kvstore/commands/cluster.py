@@ -17,7 +17,9 @@ from typing import TextIO
 
 from kvstore.commands import welcome
 from kvstore.commands.sim import positive
-from kvstore.config.model import API_PORT, DURABILITY, Config
+from kvstore.config.checks import DURABILITY
+from kvstore.config.model import API_PORT, Config
+from kvstore.config.toml import load_config
 from kvstore.local.cluster import NODES, PARTITIONS, READY_S, REPLICAS, LocalCluster, down, usual_api_port
 from kvstore.local.folder import CONFIG, check_cluster, pid_file
 from kvstore.local.status import ClusterStatus, ask_all
@@ -236,7 +238,7 @@ class StatusCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Run the command; return its exit status."""
         check_cluster(arguments.data)
-        config = Config.load(arguments.data / CONFIG)
+        config = load_config(arguments.data / CONFIG)
         found = ask_all(config)
         up = any(node["up"] for node in found["nodes"])
         if arguments.json:

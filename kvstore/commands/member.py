@@ -13,6 +13,7 @@ from typing import Any
 
 from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
+from kvstore.config.toml import load_config
 from multicast.membership import Membership
 from multicast.types import GroupId, ReplicaId
 
@@ -46,7 +47,7 @@ class MemberCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Run the command; return its exit status."""
-        config = Config.load(arguments.config)
+        config = load_config(arguments.config)
         try:
             if arguments.what == "list":
                 return asyncio.run(_list(config, as_json=arguments.json))

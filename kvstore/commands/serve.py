@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvstore.config.model import Config
+from kvstore.config.toml import load_config
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class ServeCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Run the command; return its exit status."""
-        config = Config.load(arguments.config)
+        config = load_config(arguments.config)
         node = config.node(arguments.node)
         if arguments.trace is not None:
             config = replace(config, trace=str(arguments.trace.absolute()))
@@ -61,7 +61,7 @@ class ServeCommand:
 
         try:
             if arguments.create:
-                from kvstore.server.engine import create_disk
+                from kvstore.local.disk import create_disk
 
                 create_disk(config, node)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

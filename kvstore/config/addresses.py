@@ -6,6 +6,7 @@ A place is what the members of a group are told of a replica that they have not 
 from __future__ import annotations
 
 import re
+import secrets
 from typing import Final, NewType, TypeAlias
 
 NodeId = NewType("NodeId", str)
@@ -16,7 +17,15 @@ Address: TypeAlias = tuple[str, int]
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 """Nodes are also file names; so no slash, and no dot in front."""
 
+INCARNATION_MAX: Final = 2**63 - 1
+"""The largest incarnation of a disk; the smallest is 1."""
+
 _ADDRESS: Final = re.compile(r"(?P<host>[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+
+
+def new_incarnation() -> int:
+    """Return a random incarnation, which no other disk has."""
+    return 1 + secrets.randbelow(INCARNATION_MAX)
 
 
 def split_address(text: str) -> Address | None:

@@ -34,12 +34,15 @@ from kvstore.api.errors import to_error
 from kvstore.api.kv import KV
 from kvstore.api.methods import ApiContext, Methods, Options, Streaming, Unary
 from kvstore.config.addresses import NodeId
-from kvstore.config.model import Config, ConfigError, Durability
+from kvstore.config.checks import ConfigError, Durability
+from kvstore.config.model import Config
+from kvstore.config.toml import dump_config, load_config
 from kvstore.embedded.loop_bridge import BridgedStream, Closed, Forked, LoopBridge
 from kvstore.local import folder
+from kvstore.local.disk import create_disk
 from kvstore.local.folder import CONFIG
 from kvstore.local.supervise import ClusterError
-from kvstore.server.engine import Engine, create_disk
+from kvstore.server.engine import Engine
 from kvstore.storage.errors import StorageError
 from kvstore.storage.identity import DISK, sync_directory
 from kvstore.wire.frames import Envelope
@@ -117,7 +120,7 @@ def _claim(
         file = data / CONFIG
         if not file.exists():
             _make(new)
-        config = Config.load(file)
+        config = load_config(file)
         folder.compare(
             file, config,
             {"nodes": 1, "application": "store", "partitions": partitions, "durability": durability},
@@ -139,7 +142,7 @@ def _make(config: Config) -> None:
     folder.check_empty(data)
     ((me, node),) = config.nodes.items()
     create_disk(replace(config, nodes={me: replace(node, data=UNFINISHED)}), me)
-    config.dump(data / CONFIG)
+    dump_config(config, data / CONFIG)
     sync_directory(data.parent)
 
 

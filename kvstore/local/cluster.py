@@ -26,7 +26,9 @@ from types import TracebackType
 from typing import Final
 
 from kvstore.config.addresses import NodeId
-from kvstore.config.model import API_PORT, Config, ConfigError, Durability, StoreConfig
+from kvstore.config.checks import ConfigError, Durability
+from kvstore.config.model import API_PORT, Config, StoreConfig
+from kvstore.config.toml import dump_config, load_config
 from kvstore.local import folder
 from kvstore.local.folder import CONFIG
 from kvstore.local.status import ClusterStatus, ask_all
@@ -48,7 +50,7 @@ GRACE_S: Final = 10.0
 
 
 def _create_disk(config: Config, node: NodeId) -> None:
-    from kvstore.server.engine import create_disk  # only who makes a cluster needs all that a node needs
+    from kvstore.local.disk import create_disk  # loads LMDB, which only the creation of a cluster needs
 
     create_disk(config, node)
 
@@ -104,7 +106,7 @@ class LocalCluster:
         try:
             file = self.data / CONFIG
             if file.exists():
-                found = Config.load(file)
+                found = load_config(file)
                 wanted: dict[str, object] = {"nodes": nodes, "partitions": partitions, "replicas": replicas}
                 wanted |= {"protocol": protocol, "durability": durability}
                 wanted |= {"application": application, "clock": clock, "store": store}
@@ -118,7 +120,7 @@ class LocalCluster:
                     self.config = found.moved(ports, None if api_port is None else _ports(api_port, count))
                 check_ports(self.config)
                 if self.config != found:
-                    self.config.dump(file)
+                    dump_config(self.config, file)
             else:
                 folder.check_empty(self.data)
                 nodes = NODES if nodes is None else nodes
@@ -167,7 +169,7 @@ class LocalCluster:
         free, api = free_ports(2)
         serves = any(other.api for other in self.config.nodes.values())
         self.config = self.config.with_node(node, free if port is None else port, api if serves else None)
-        self.config.dump(self.data / CONFIG)
+        dump_config(self.config, self.data / CONFIG)
         self._children[node] = self._child(node)
         return node
 
@@ -176,7 +178,7 @@ class LocalCluster:
         try:
             for node in self.config.nodes:
                 make_disk(self.config, node)
-            self.config.dump(file)
+            dump_config(self.config, file)
         except BaseException as error:
             for node in self.config.nodes:
                 shutil.rmtree(self.config.data(node), ignore_errors=True)

@@ -13,7 +13,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from kvstore.config.model import Config, ConfigError
+from kvstore.config.checks import ConfigError
+from kvstore.config.model import Config
 from kvstore.local.supervise import ClusterError
 
 CONFIG, LOCK, PID = "cluster.toml", "cluster.lock", "cluster.pid"

@@ -29,7 +29,6 @@ from kvstore.config.addresses import NodeId
 from kvstore.node.ports import Application, Clock, Log, Network
 from kvstore.node.snapshots import SnapshotReceiver, SnapshotSender, decode_checkpoint, pieces_of
 from kvstore.storage.errors import BadSnapshot
-from kvstore.store.messages import STORE_MESSAGES
 from kvstore.wire.frames import Envelope, WireError
 from kvstore.wire.messages import SnapshotAck, SnapshotPiece
 from multicast.client import MulticastRefused, Reply
@@ -156,6 +155,7 @@ class Node:
         self._network = network
         self._log = log
         self._application = application
+        self._application_messages = frozenset(application.messages)
         self._observer = observer
         self._recorder = recorder
         self._on_learned = on_learned
@@ -237,7 +237,7 @@ class Node:
                 logger.debug("%s is not on node %s: %s asked for it", receiver, self.me, sender)
                 return
         self._dirty[hosted.replica.me] = None
-        if STORE_MESSAGES.isdisjoint(map(type, messages)):
+        if self._application_messages.isdisjoint(map(type, messages)):
             if len(messages) == 1 and type(messages[0]) in _OF_SNAPSHOTS:
                 self._transfer(hosted, sender, messages[0], now)
             else:
@@ -245,8 +245,9 @@ class Node:
         elif len(messages) == 1:
             self._tell(hosted.replica.me, sender, messages)
         else:
-            for store, run in groupby(messages, lambda message: type(message) in STORE_MESSAGES):
-                if store:
+            own = self._application_messages
+            for applications, run in groupby(messages, lambda message: type(message) in own):
+                if applications:
                     self._tell(hosted.replica.me, sender, list(run))
                 else:
                     self._handle(hosted.replica, sender, list(run), now)

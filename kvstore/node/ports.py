@@ -7,7 +7,7 @@ in its own loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from kvstore.config.addresses import NodeId
@@ -56,6 +56,10 @@ class Application(Protocol):
     durable before the log's batch that has its records: `commit` is called with the number of that batch, and
     waits for it. When it is done, the node's `committed` is called, with what each group has executed.
     """
+
+    @property
+    def messages(self) -> Collection[type[Any]]:
+        """Classes of its own messages: msgspec structs, tagged within `wire.frames.APPLICATION_TAGS`."""
 
     @property
     def processes(self) -> Sequence[ClientId]:

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvstore.wire import frames
-from kvstore.wire.frames import WireError
+from kvstore.wire.frames import ORDERING_CODEC, WireError
 from kvstore.wire.messages import SnapshotPiece
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
@@ -76,7 +75,7 @@ def pieces_of(transfer: int, checkpoint: Checkpoint, state: Iterator[bytes]) -> 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """The checkpoint as bytes."""
     state = NewState(NO_BALLOT, 0, StatePart(0, 0, 1), checkpoint.entries)
-    entries = frames.encode([(_NOBODY, _NOBODY, [state])])
+    entries = ORDERING_CODEC.encode([(_NOBODY, _NOBODY, [state])])
     membership = b"" if checkpoint.membership is None else checkpoint.membership.encode()
     head = _HEAD.pack(checkpoint.position, checkpoint.executed, len(membership), len(entries))
     parts = [head, membership, entries]
@@ -98,7 +97,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         if at > len(data):
             raise WireError(f"a checkpoint of {len(data)} bytes announces {members} and {length} of them")
         membership = Membership.decode(data[_HEAD.size : begin]) if members else None
-        envelopes = frames.decode(data[begin:at])
+        envelopes = ORDERING_CODEC.decode(data[begin:at])
         if len(envelopes) != 1 or len(envelopes[0][2]) != 1 or not isinstance(envelopes[0][2][0], NewState):
             raise WireError("a checkpoint without entries")
         delivered = DeliveredIds()

@@ -26,16 +26,15 @@ from kvstore.api.facts import topology_of
 from kvstore.api.ports import Facts
 from kvstore.bare.application import BareMulticast
 from kvstore.config.addresses import Address, NodeId, node_address
-from kvstore.config.model import INCARNATION_MAX, Config
+from kvstore.config.model import Config
 from kvstore.machine.codec import TABLES
 from kvstore.node.directory import Directory
 from kvstore.node.loop import Node
 from kvstore.node.ports import Application, Network
 from kvstore.node.recorder import DeliveryRecorder
-from kvstore.storage.identity import Identity, Keeps
 from kvstore.store.application import StoreApplication
 from kvstore.store.service import Service
-from kvstore.wire.frames import Envelope
+from kvstore.wire.frames import Envelope, FrameCodec
 from multicast.errors import InvalidArgument
 from multicast.membership import Membership
 from multicast.types import TICKS_PER_S, ClientId, GroupId, ReplicaId, Timestamp
@@ -47,22 +46,6 @@ TIMER_S: Final = 0.001
 
 EPOCH_S: Final = 1_767_225_600
 """When revisions begin: the first of January 2026, UTC."""
-
-
-def create_disk(config: Config, me: NodeId, incarnation: int | None = None) -> None:
-    """Make a disk for a node: its first one, with the incarnation of the configuration, or another.
-
-    Nobody else may ever have had that incarnation: whoever has lost a disk comes back with a new one.
-    """
-    if incarnation is None:
-        incarnation = config.incarnations.get(me) or new_incarnation()
-    keeps: Keeps = "store" if config.application == "store" else "deliveries"
-    storage.create(config.data(me), Identity(config.id, me, incarnation, config.durability, keeps))
-
-
-def new_incarnation() -> int:
-    """One that nobody has had."""
-    return 1 + secrets.randbelow(INCARNATION_MAX)
 
 
 class Engine:
@@ -107,11 +90,13 @@ class Engine:
                 requests = config.application == "store"
                 self._recorder = DeliveryRecorder(config.trace_folder, me, requests=requests)
                 logger.info("deliveries are recorded in %s", self._recorder.path)
+            application = self._application()
+            self.codec = FrameCodec(application.messages)
             links = network(self)
             self.node = Node(
                 me, config.topology, self._replicas(), config.protocol_type,
                 node_of=self.directory.node_of, place=node_address(me, config.addresses[me]),
-                clock=self, network=links, log=self.disk.log, application=self._application(),
+                clock=self, network=links, log=self.disk.log, application=application,
                 wall_s=self._wall_s if config.clock == "hybrid" else None,
                 rng=random.Random(secrets.randbits(128)), timing=config.timing, on_learned=self._learned,
                 recorder=self._recorder,

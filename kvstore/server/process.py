@@ -14,9 +14,10 @@ from kvstore.api.methods import Options
 from kvstore.api.server import Api
 from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
+from kvstore.local.disk import replace_lost_disk
 from kvstore.local.status import serve_status
 from kvstore.node.directory import Directory
-from kvstore.server.engine import Engine, create_disk, new_incarnation
+from kvstore.server.engine import Engine
 from kvstore.wire.frames import Envelope, WireError
 from kvstore.wire.transport import Transport
 from multicast.messages import Multicast
@@ -39,23 +40,6 @@ GRACE_S: Final = 1.0
 """How long it then waits for clients' calls to end."""
 
 
-def replace_lost_disk(config: Config, me: NodeId, why: str) -> None:
-    """Make a new disk, with a new incarnation. What was there is kept beside it."""
-    path = config.data(me)
-    if path.exists() and any(path.iterdir()):
-        kept = path.with_name(f"{path.name}.lost-{new_incarnation():x}")
-        path.rename(kept)
-        why += f" (kept as {kept.name})"
-    if me in config.incarnations:
-        logger.warning(
-            "%s; %s starts with a new disk, and asks the others to let it take its own place"
-            " (a cluster that has never run is started with --create)", why, me,
-        )  # fmt: skip
-    else:
-        logger.info("%s; %s starts with its first, in no group yet", why, me)
-    create_disk(config, me, new_incarnation())
-
-
 class Server:
     """One node on the network."""
 
@@ -73,7 +57,7 @@ class Server:
         config, me, directory = self._config, self.me, engine.directory
         self.transport = Transport(
             me, config.id, config.hash, config.addresses,
-            on_frame=self._frame, on_client=self._client, on_peer=directory.note,
+            codec=engine.codec, on_frame=self._frame, on_client=self._client, on_peer=directory.note,
             lives_on=lambda node, process: _lives_on(directory, node, process),
             listen=config.addresses[me], delays=config.delays_s, incarnation=engine.incarnation,
         )  # fmt: skip

@@ -16,8 +16,7 @@ from kvstore.bare.application import BareMulticast
 from kvstore.config.addresses import NodeId
 from kvstore.node.loop import COMMIT_S, Node
 from kvstore.node.ports import Application
-from kvstore.wire import frames
-from kvstore.wire.frames import Envelope
+from kvstore.wire.frames import ORDERING_CODEC, Envelope, FrameCodec
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint, Dropped, Durable, Record
 from multicast.membership import Membership
@@ -237,7 +236,8 @@ class SimMachine:
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
         """To another node: through the wire format, and then on the links of the replicas concerned."""
-        for sender, receiver, messages in frames.decode(frames.encode(envelopes)):
+        codec = self._simulation.codec
+        for sender, receiver, messages in codec.decode(codec.encode(envelopes)):
             for message in messages:
                 self._simulation.network.send(sender, receiver, message)
 
@@ -412,6 +412,7 @@ class NodeSimulation(Simulation):
     """A run in which replicas live on nodes."""
 
     node_type: type[Node] = Node
+    codec: FrameCodec = ORDERING_CODEC
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._machines: dict[int, SimMachine] = {}

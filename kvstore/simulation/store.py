@@ -20,8 +20,9 @@ from kvstore.simulation.watching import Watcher
 from kvstore.simulation.workloads import WORKLOADS
 from kvstore.store import errors
 from kvstore.store.application import StoreApplication
-from kvstore.store.messages import Results
+from kvstore.store.messages import STORE_MESSAGES, Results
 from kvstore.store.partition import Partition
+from kvstore.wire.frames import FrameCodec
 from multicast.messages import Delivery, HeartbeatAck, Multicast
 from multicast.protocol import Timing
 from multicast.sim.checkers import Checker, Violation
@@ -124,6 +125,7 @@ class StoreSimulation(NodeSimulation):
     """How many watch all changes."""
     application_type: type[SimApplication] = SimApplication
     disk_type: type[SimStoreDisk] = SimStoreDisk
+    codec = FrameCodec(STORE_MESSAGES)
 
     def __init__(
         self, scenario: Scenario, seed: int, workload: str = "bank", observers: Sequence[Checker] = ()

@@ -11,8 +11,9 @@ from typing import Final, TypeAlias
 
 import lmdb
 
+from kvstore.config.checks import Durability
 from kvstore.storage.errors import StorageError
-from kvstore.storage.identity import Durability, Identity, check_incarnation
+from kvstore.storage.identity import Identity, check_incarnation
 from kvstore.storage.keys import INCARNATION, META
 
 MAP_BYTES: Final = 64 << 20

@@ -14,20 +14,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from kvstore.config.addresses import NodeId
+from kvstore.config.addresses import INCARNATION_MAX, NodeId, new_incarnation
+from kvstore.config.checks import DURABILITY, Durability
 from kvstore.storage.checksum import unseal_number
 from kvstore.storage.errors import LostDisk, StorageError
 
 FORMAT: Final = 6
 """Of everything on the disk. Whoever changes any of it counts this up."""
-
-Durability: TypeAlias = Literal["fsync", "os"]
-"""Whether a commit waits for the disk, or leaves that to the operating system."""
 
 Keeps: TypeAlias = Literal["deliveries", "store"]
 """What the state is: all deliveries, for bare multicast; or a store's tables."""
@@ -60,11 +57,11 @@ class Identity:
         for name in ("cluster", "node"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ValueError(f"{name} must be a name, not {getattr(self, name)!r}")
-        if self.durability not in get_args(Durability):
+        if self.durability not in DURABILITY:
             raise ValueError(f'durability must be "fsync" or "os", not {self.durability!r}')
         if self.keeps not in get_args(Keeps):
             raise ValueError(f'keeps must be "deliveries" or "store", not {self.keeps!r}')
-        if type(self.incarnation) is not int or not 0 < self.incarnation < 2**63:
+        if type(self.incarnation) is not int or not 0 < self.incarnation <= INCARNATION_MAX:
             raise ValueError(f"incarnation must be in 1..2^63-1, not {self.incarnation!r}")
 
     @classmethod
@@ -72,7 +69,7 @@ class Identity:
         cls, cluster: str, node: NodeId, durability: Durability = "fsync", keeps: Keeps = "deliveries"
     ) -> Identity:
         """A disk that never was."""
-        return cls(cluster, node, secrets.randbelow(2**63 - 1) + 1, durability, keeps)
+        return cls(cluster, node, new_incarnation(), durability, keeps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from kvstore.config.checks import Durability
 from kvstore.storage import checksum, keys
 from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
 from kvstore.storage.errors import StorageError
-from kvstore.storage.identity import Durability, Identity
+from kvstore.storage.identity import Identity
 from kvstore.storage.keys import LOG_BASES, LOG_DATABASES, LOG_ROWS
 from kvstore.storage.records import Fold, decode, encode
 from multicast.durable import Durable, Record

@@ -12,7 +12,7 @@ Reading trusts nothing: whatever the bytes are, they become records, or a `Stora
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -238,7 +238,7 @@ def _check_decided(decided: _Decided) -> None:
         raise FormatError(f"a decision of {len(decided.mids)} messages has columns of other lengths")
 
 
-_KINDS: Final[dict[int, type]] = {
+TAGS: Final[Mapping[int, type]] = {
     1: Promised,
     2: Joined,
     3: Accepted,
@@ -249,9 +249,9 @@ _KINDS: Final[dict[int, type]] = {
     8: Dropped,
     9: Configured,
 }
-_RECORDS: Final = kinds_of(
-    _KINDS, checks={Accepted: _check_accepted, Voted: _check_voted, _Decided: _check_decided}
-)
+"""Tags of records on the disk. A tag is never used for another class: its change needs another
+`identity.FORMAT`."""
+_RECORDS: Final = kinds_of(TAGS, {Accepted: _check_accepted, Voted: _check_voted, _Decided: _check_decided})
 _write: Final = msgspec.msgpack.Encoder().encode
 _read: Final[Callable[[bytes], list[Any]]] = msgspec.msgpack.Decoder(
     list[_RECORDS.raw]  # type: ignore[name-defined]  # made at run time

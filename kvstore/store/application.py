@@ -17,6 +17,7 @@ from kvstore.storage.ports import GroupCheckpoint as Image
 from kvstore.storage.ports import StoreDisk
 from kvstore.store.errors import Overloaded
 from kvstore.store.gateway import Gateway
+from kvstore.store.messages import STORE_MESSAGES
 from kvstore.store.partition import Partition
 from multicast.durable import Checkpoint
 from multicast.errors import PeerViolation
@@ -32,6 +33,8 @@ EXPIRE_S: Final = 60.0
 
 class StoreApplication:
     """See `kvstore.node.ports.Application`."""
+
+    messages = STORE_MESSAGES
 
     def __init__(
         self,

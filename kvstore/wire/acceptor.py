@@ -12,7 +12,7 @@ from wbkv_proto.link_pb2 import Answer, Hello, Reason, Refusal, Welcome
 
 from kvstore.config.addresses import NodeId, parse_node_address
 from kvstore.wire.connection import SWEEPS, Connection, LinkCounts, LinkLimits, WarnOnce
-from kvstore.wire.frames import Envelope, WireError, decode
+from kvstore.wire.frames import Envelope, FrameCodec, WireError
 from multicast.messages import MembersWanted, Multicast
 from multicast.types import ClientId, Process
 
@@ -36,13 +36,14 @@ class Handlers:
 class Acceptor:
     """Who may come in, and what they may say."""
 
-    def __init__(self, hello: Hello, limits: LinkLimits, handlers: Handlers) -> None:
+    def __init__(self, hello: Hello, codec: FrameCodec, limits: LinkLimits, handlers: Handlers) -> None:
         self.hello = hello
         """What we say ourselves: others must agree."""
         self.counts: dict[NodeId, LinkCounts] = {}
         """Of the nodes that we know."""
         self.client_counts = LinkCounts()
         self.stranger_counts = LinkCounts()
+        self.codec = codec
         self.limits = limits
         self.handlers = handlers
         self.once = WarnOnce()
@@ -143,7 +144,7 @@ class Acceptor:
             visitor.counts.dropped += 1
             visitor.lossy = True
             return
-        envelopes = decode(data)
+        envelopes = self.codec.decode(data)
         for sender, _, _ in envelopes:
             if not self.handlers.lives_on(node, sender):
                 raise WireError(f"{sender} does not live on {node}")
@@ -151,7 +152,7 @@ class Acceptor:
 
     def client_frame(self, visitor: Inbound, client: ClientId, data: bytes) -> None:
         """A client may only multicast, and only in its own name; and ask who is in a group."""
-        envelopes = decode(data)
+        envelopes = self.codec.decode(data)
         for sender, _, messages in envelopes:
             if sender != client:
                 raise WireError(f"client {client} may not speak for {sender}")
@@ -203,7 +204,7 @@ class Inbound(Connection):
     """A connection that was accepted."""
 
     def __init__(self, door: Acceptor) -> None:
-        super().__init__("a stranger", door.limits, door.stranger_counts, door.once)
+        super().__init__("a stranger", door.codec, door.limits, door.stranger_counts, door.once)
         self.node: NodeId | None = None
         self.client: ClientId | None = None
         self.lossy = False

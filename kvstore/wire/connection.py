@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from kvstore.wire.frames import Envelope, encode
+from kvstore.wire.frames import Envelope, FrameCodec
 from multicast.errors import InvalidArgument
 
 logger = logging.getLogger(__name__)
@@ -134,10 +134,17 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(
-        self, name: str, limits: LinkLimits, counts: LinkCounts, once: WarnOnce, delay_s: float = 0.0
+        self,
+        name: str,
+        codec: FrameCodec,
+        limits: LinkLimits,
+        counts: LinkCounts,
+        once: WarnOnce,
+        delay_s: float = 0.0,
     ) -> None:
         self.name = name
         """Of the other side."""
+        self.codec = codec
         self.limits = limits
         self.counts = counts
         self.once = once
@@ -237,7 +244,7 @@ class Connection(asyncio.Protocol):
 
     def say(self, envelopes: Sequence[Envelope]) -> None:
         """All of this, as one frame if it fits into one."""
-        data = encode(envelopes)
+        data = self.codec.encode(envelopes)
         if len(data) <= self.limits.frame:
             self.put(data)
         elif halves := split_in_two(envelopes):

@@ -1,92 +1,166 @@
-"""The wire format between nodes: frames of protocol messages, to bytes and back.
+"""The wire format between nodes: encode messages as frames, and decode frames.
 
-A frame carries what one node has for another in one turn of its loop, between any of their processes. It is
-MessagePack (`formats`): an array of messages; and for each sender and receiver, in order, which of these the
-one says to the other. A message to several replicas of a node is in it once.
+A frame carries all messages that one node has for another in one turn of its loop, between any of their
+processes. It is MessagePack (`schema`): an array of messages; then, for each pair of sender and receiver, the
+indices of the messages that the one sends to the other, in order. A message to several replicas of a node is
+in the frame once.
 
-Whoever changes a message's class, or `KINDS`, changes the format, and `transport.PROTOCOL_VERSION` with it:
-nodes of different versions refuse each other.
+`TAGS` is the format. A change of a message's class or of its tag is a change of the format, and needs another
+`PROTOCOL_VERSION`: nodes of different versions reject each other.
 
-Reading trusts nothing. Whatever the bytes are, they become what a node may have sent, or a `WireError`.
+Decoding trusts nothing. Any bytes become messages that a node may have sent, or raise `WireError`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Final, TypeAlias, get_args
+from typing import Annotated, Any, Final, TypeAlias, Union
 
 import msgspec
 
-from kvstore.store.messages import STORE_MESSAGES, StoreMessage
 from kvstore.wire.messages import SnapshotAck, SnapshotPiece
 from kvstore.wire.schema import ERRORS, Check, FormatError, RawProcess, kinds_of, put_process, take_process
 from multicast.client import MulticastRefused, Reply
-from multicast.messages import Accept, Message, Phase2a, Phase2b, Propose
+from multicast.messages import (
+    Accept,
+    AcceptAck,
+    CatchUp,
+    Deliver,
+    Deliveries,
+    Executed,
+    HandOver,
+    Heartbeat,
+    HeartbeatAck,
+    Hint,
+    Join,
+    Members,
+    MembersWanted,
+    Multicast,
+    NewLeader,
+    NewLeaderAck,
+    NewState,
+    NewStateAck,
+    Phase2a,
+    Phase2b,
+    PreVote,
+    PreVoteAck,
+    Propose,
+)
 from multicast.types import GroupId, Process, ReplicaId, expand_dests
 
-Sent: TypeAlias = Message | Reply | MulticastRefused | SnapshotPiece | SnapshotAck | StoreMessage
-"""Whatever has a wire format."""
+PROTOCOL_VERSION: Final = 5
+"""Version of the handshake and of the frames: nodes of different versions reject each other."""
+
+APPLICATION_TAGS: Final = range(1, 16)
+"""Tags of an application's messages: msgspec structs that declare their tags themselves."""
+
+TAGS: Final[Mapping[int, type]] = {
+    16: Multicast,
+    17: Accept,
+    18: AcceptAck,
+    19: Deliver,
+    20: NewLeader,
+    21: NewLeaderAck,
+    22: NewState,
+    23: NewStateAck,
+    24: Phase2a,
+    25: Phase2b,
+    26: Propose,
+    27: Hint,
+    28: Heartbeat,
+    29: HeartbeatAck,
+    30: PreVote,
+    31: PreVoteAck,
+    32: HandOver,
+    33: Join,
+    34: MembersWanted,
+    35: Members,
+    36: CatchUp,
+    37: Deliveries,
+    38: Executed,
+    39: Reply,
+    40: MulticastRefused,
+    41: SnapshotPiece,
+    42: SnapshotAck,
+}
+"""Tags of the ordering protocols' and of the node's own messages. A tag is never used for another class."""
 
 Envelope: TypeAlias = tuple[Process, Process, Sequence[Any]]
-"""Sender, receiver, and what the one says to the other, in order."""
+"""Sender, receiver, and the sender's messages to the receiver, in order."""
 
 
 class WireError(ValueError):
-    """Bytes that no correct node sends: the connection they came by is not worth keeping."""
+    """Bytes that no correct node sends: the receiver closes the connection."""
 
 
-def encode(envelopes: Iterable[Envelope]) -> bytes:
-    """One frame with all these messages. Raises `TypeError` for what has no place in one."""
-    put = _MESSAGES.put
-    said: list[Any] = []
-    places: dict[
-        int, int
-    ] = {}  # where each message is, by identity: who says one thing to many says one object
-    frame = []
-    try:
-        for sender, receiver, messages in envelopes:
-            run: dict[int, None] = {}
-            for message in messages:
-                place = places.get(id(message))
-                if place is None or place in run:
-                    place = places[id(message)] = len(said)
-                    said.append(put[type(message)](message))
-                run[place] = None
-            frame.append((put_process(sender), put_process(receiver), list(run)))
-    except KeyError as error:
-        raise TypeError(f"there is no wire format for {error.args[0].__name__}") from None
-    return _write((said, frame))
+class FrameCodec:
+    """Encodes and decodes frames of the messages in `TAGS`, and of those of one application."""
+
+    def __init__(self, application_messages: Iterable[type[Any]] = ()) -> None:
+        own = sorted(application_messages, key=_tag_of)
+        for message in own:
+            if _tag_of(message) not in APPLICATION_TAGS:
+                raise TypeError(f"tag {_tag_of(message)!r} of {message.__name__} is not in 1..15")
+        self._put = {**_KINDS.put, **dict.fromkeys(own, _same)}
+        self._take = {**_KINDS.take, **dict.fromkeys(own, _same)}
+        raw: Any = Union[tuple(self._take)]  # noqa: UP007 - made at run time
+        self._read: Callable[[bytes], tuple[list[Any], list[tuple[RawProcess, RawProcess, list[int]]]]]
+        self._read = msgspec.msgpack.Decoder(
+            tuple[list[raw], list[tuple[RawProcess, RawProcess, list[_Index]]]]
+        ).decode
+
+    def encode(self, envelopes: Iterable[Envelope]) -> bytes:
+        """Return one frame with all these messages. Raises `TypeError` for an object without a tag."""
+        put = self._put
+        sent: list[Any] = []
+        indices: dict[int, int] = {}  # by identity: a message to many receivers is one object
+        frame = []
+        try:
+            for sender, receiver, messages in envelopes:
+                run: dict[int, None] = {}
+                for message in messages:
+                    index = indices.get(id(message))
+                    if index is None or index in run:
+                        index = indices[id(message)] = len(sent)
+                        sent.append(put[type(message)](message))
+                    run[index] = None
+                frame.append((put_process(sender), put_process(receiver), list(run)))
+        except KeyError as error:
+            raise TypeError(f"{error.args[0].__name__} has no wire format") from None
+        return _write((sent, frame))
+
+    def decode(self, data: bytes) -> list[Envelope]:
+        """Return what `encode` was given; equal ballots are one object, and so are equal destinations.
+
+        Raises `WireError` for anything that is not a frame.
+        """
+        take = self._take
+        try:
+            raw, frame = self._read(data)
+            sends = [(sender, receiver, index) for sender, receiver, run in frame for index in run]
+            if len(set(sends)) < len(sends):  # else a small frame could be a lot of work
+                raise FormatError("it sends the same message twice")
+            sent = [take[type(message)](message) for message in raw]
+            return [
+                (take_process(sender), take_process(receiver), [sent[index] for index in run])
+                for sender, receiver, run in frame
+            ]
+        except ERRORS as error:
+            raise WireError(f"not a frame: {error}") from None
+        except IndexError:
+            raise WireError("not a frame: it refers to a message that it does not have") from None
+
+    def size_of(self, message: object) -> int:
+        """Return the bytes of a frame that carries only this message, from one replica to another."""
+        return len(self.encode([(ReplicaId(GroupId(0), 0, 0), ReplicaId(GroupId(0), 1, 0), (message,))]))
 
 
-def decode(data: bytes) -> list[Envelope]:
-    """What `encode` was given; equal ballots are one object, and so are equal destinations.
-
-    Raises `WireError` for anything that is not a frame.
-    """
-    take = _MESSAGES.take
-    try:
-        raw, frame = _read(data)
-        told = [(sender, receiver, place) for sender, receiver, run in frame for place in run]
-        if len(set(told)) < len(told):  # else a small frame could be a lot of work
-            raise FormatError("it says the same thing twice")
-        said = [take[type(message)](message) for message in raw]
-        return [
-            (take_process(sender), take_process(receiver), [said[place] for place in run])
-            for sender, receiver, run in frame
-        ]
-    except ERRORS as error:
-        raise WireError(f"not a frame: {error}") from None
-    except IndexError:
-        raise WireError("not a frame: it names a message that it does not have") from None
+def _tag_of(message: type[Any]) -> Any:
+    return message.__struct_config__.tag
 
 
-def size_of(message: Sent) -> int:
-    """Bytes of a frame that carries this message only, from one replica to another."""
-    return len(encode([(_SOMEBODY, _SOMEBODY_ELSE, (message,))]))
-
-
-_SOMEBODY: Final = ReplicaId(GroupId(0), 0, 0)
-_SOMEBODY_ELSE: Final = ReplicaId(GroupId(0), 1, 0)
+def _same(value: Any) -> Any:
+    return value
 
 
 def _check_accept(message: Accept) -> None:
@@ -118,11 +192,8 @@ def _check_columns(what: str, *columns: Sequence[Any]) -> None:
 
 def _check_reply(message: Reply) -> None:
     if len(message.mids) != len(message.positions):
-        raise FormatError(f"a reply has {len(message.positions)} places of {len(message.mids)} messages")
+        raise FormatError(f"a REPLY has {len(message.positions)} positions of {len(message.mids)} messages")
 
-
-KINDS: Final[Sequence[type]] = (*get_args(Message), Reply, MulticastRefused, SnapshotPiece, SnapshotAck)
-"""In the order of their numbers, which begin with 16: those below are the store's, which are structs."""
 
 _CHECKS: Final[Mapping[type, Check]] = {
     Accept: _check_accept,
@@ -131,11 +202,9 @@ _CHECKS: Final[Mapping[type, Check]] = {
     Phase2b: _check_2b,
     Reply: _check_reply,
 }
-_MESSAGES: Final = kinds_of(dict(enumerate(KINDS, 16)), STORE_MESSAGES, _CHECKS)
+_KINDS: Final = kinds_of(TAGS, _CHECKS)
+_Index: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _write: Final = msgspec.msgpack.Encoder().encode
-_Place: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
-_read: Final[Callable[[bytes], tuple[list[Any], list[tuple[RawProcess, RawProcess, list[int]]]]]] = (
-    msgspec.msgpack.Decoder(
-        tuple[list[_MESSAGES.raw], list[tuple[RawProcess, RawProcess, list[_Place]]]]  # type: ignore[name-defined]  # made at run time
-    ).decode
-)
+
+ORDERING_CODEC: Final = FrameCodec()
+"""For frames without messages of an application."""

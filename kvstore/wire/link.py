@@ -16,7 +16,7 @@ from wbkv_proto.link_pb2 import Answer, Hello, Reason
 
 from kvstore.config.addresses import Address, NodeId
 from kvstore.wire.connection import Connection, Delay, LinkCounts, LinkLimits, WarnOnce
-from kvstore.wire.frames import Envelope, WireError, decode
+from kvstore.wire.frames import Envelope, FrameCodec, WireError
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,7 @@ class Link:
         node: NodeId,
         addresses: Mapping[NodeId, Address],
         hello: Hello,
+        codec: FrameCodec,
         limits: LinkLimits,
         *,
         on_frame: Callable[[list[Envelope]], None] | None = None,
@@ -48,6 +49,7 @@ class Link:
         self.hello = Hello()
         self.hello.CopyFrom(hello)
         self.hello.to = node
+        self.codec = codec
         self.limits = limits
         self.on_frame = on_frame
         self.delay_s = delay_s
@@ -199,7 +201,7 @@ class Outbound(Connection):
     """A connection that was dialled."""
 
     def __init__(self, link: Link) -> None:
-        super().__init__(f"node {link.node}", link.limits, link.counts, link.once, link.delay_s)
+        super().__init__(f"node {link.node}", link.codec, link.limits, link.counts, link.once, link.delay_s)
         self.answered: asyncio.Future[str] = self._loop.create_future()
         """What is wrong; empty if we are welcome."""
         self._link = link
@@ -237,7 +239,7 @@ class Outbound(Connection):
         if self.over or self._link.on_frame is None:
             return
         try:
-            self._link.on_frame(decode(data))
+            self._link.on_frame(self.codec.decode(data))
         except WireError as error:
             self.bad(str(error))
 

@@ -12,7 +12,7 @@ checks nothing: what is written has been read, or was made by the protocol.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter, methodcaller
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -71,58 +71,43 @@ _CLIENT: Final = -1
 """In the place of a group: then the third number is a client's. A union of tuples and bounded numbers would
 be plainer, but the garbage collector crashes on the decoder that msgspec 0.22 makes of one."""
 
-_PROCESSES: Final[dict[RawProcess, Process]] = {}
-_BALLOTS: Final[dict[_Ballot, Ballot]] = {NO_BALLOT: NO_BALLOT}
-_DESTINATIONS: Final[dict[Destinations, Destinations]] = {}
-
 
 def put_process(process: Process) -> RawProcess:
     """A process as three numbers."""
     return process if isinstance(process, ReplicaId) else (_CLIENT, 0, process)
 
 
+@lru_cache(KNOWN_MAX)
 def take_process(raw: RawProcess) -> Process:
-    """The process that `put_process` was given."""
-    known = _PROCESSES.get(raw)
-    if known is not None:
-        return known
+    """Return the process that `put_process` was given."""
     group, number, last = raw
-    process: Process = ReplicaId(GroupId(group), number, last)
     if group == _CLIENT and number == 0 and last >= 0:
-        process = ClientId(last)
-    elif not (0 <= group < GROUPS_MAX and 0 <= number <= NUMBER_MAX and last >= 0):
-        raise FormatError(f"there is no process {raw}")
-    if len(_PROCESSES) >= KNOWN_MAX:
-        _PROCESSES.clear()
-    _PROCESSES[raw] = process
-    return process
+        return ClientId(last)
+    if not (0 <= group < GROUPS_MAX and 0 <= number <= NUMBER_MAX and last >= 0):
+        raise FormatError(f"{raw} is not a process")
+    return ReplicaId(GroupId(group), number, last)
 
 
 def _replica(raw: RawProcess) -> ReplicaId:
     process = take_process(raw)
     if type(process) is not ReplicaId:
-        raise FormatError(f"{raw} is no replica")
+        raise FormatError(f"{raw} is not a replica")
     return process
 
 
+@lru_cache(KNOWN_MAX)
 def _ballot(raw: _Ballot) -> Ballot:
-    known = _BALLOTS.get(raw)
-    if known is not None:
-        return known
+    if raw == NO_BALLOT:
+        return NO_BALLOT
     number, leader, configuration = raw
     if not (0 <= number <= NUMBER_MAX and 0 <= configuration <= NUMBER_MAX):
-        raise FormatError(f"there is no ballot {raw}")
-    if len(_BALLOTS) >= KNOWN_MAX:
-        _BALLOTS.clear()
-        _BALLOTS[NO_BALLOT] = NO_BALLOT
-    ballot = _BALLOTS[raw] = Ballot(number, _replica(leader), configuration)
-    return ballot
+        raise FormatError(f"{raw} is not a ballot")
+    return Ballot(number, _replica(leader), configuration)
 
 
+@lru_cache(KNOWN_MAX)
 def _destinations(raw: Destinations) -> Destinations:
-    if len(_DESTINATIONS) >= KNOWN_MAX:
-        _DESTINATIONS.clear()
-    return _DESTINATIONS.setdefault(raw, raw)
+    return raw
 
 
 _Make: TypeAlias = Callable[[Any], Any]
@@ -237,35 +222,29 @@ class Kinds(NamedTuple):
     """The type of what msgspec makes: any of the kinds."""
 
 
-def kinds_of(
-    classes: Mapping[int, type], structs: Iterable[type] = (), checks: Mapping[type, Check] | None = None
-) -> Kinds:
-    """The formats of these classes, by their kinds; and of structs that have kinds of their own already."""
-    put: dict[type, _Make] = dict.fromkeys(structs, _same)
-    take: dict[type, _Make] = dict.fromkeys(structs, _same)
-    for kind, cls in classes.items():
+def kinds_of(tags: Mapping[int, type], checks: Mapping[type, Check]) -> Kinds:
+    """Return the formats of classes, by their tags."""
+    put: dict[type, _Make] = {}
+    take: dict[type, _Make] = {}
+    for tag, cls in tags.items():
         hints = get_type_hints(cls)
         row = _row(cls, [_format(hint) for hint in hints.values()])
         struct = msgspec.defstruct(
             cls.__name__,
             zip(hints, get_args(row.raw), strict=True),
-            tag=kind,
+            tag=tag,
             array_like=True,
             frozen=True,
             forbid_unknown_fields=True,
         )
         assert row.take is not None  # it is no plain tuple
-        put[cls] = partial(_put_kind, kind, row.put)
-        take[struct] = partial(_take_kind, row.take, checks.get(cls) if checks else None)
+        put[cls] = partial(_put_kind, tag, row.put)
+        take[struct] = partial(_take_kind, row.take, checks.get(cls))
     return Kinds(put, take, Union[tuple(take)])  # noqa: UP007 - made at run time
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
-def _put_kind(kind: int, put: _Make | None, value: Any) -> tuple[Any, ...]:
-    return (kind, *value) if put is None else (kind, *put(value))
+def _put_kind(tag: int, put: _Make | None, value: Any) -> tuple[Any, ...]:
+    return (tag, *value) if put is None else (tag, *put(value))
 
 
 def _take_kind(take: _Make, check: Check | None, struct: msgspec.Struct) -> Any:

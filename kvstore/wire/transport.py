@@ -18,23 +18,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from wbkv_proto.link_pb2 import Hello
 
 from kvstore.config.addresses import Address, NodeId, join_address, split_address
 from kvstore.wire.acceptor import Acceptor, Handlers, Inbound
 from kvstore.wire.connection import SWEEPS, LinkLimits
-from kvstore.wire.frames import Envelope
+from kvstore.wire.frames import PROTOCOL_VERSION, Envelope, FrameCodec
 from kvstore.wire.link import Link
 from multicast.errors import InvalidArgument
 from multicast.types import ClientId, Process
 
 logger = logging.getLogger(__name__)
-
-
-PROTOCOL_VERSION: Final = 5
-"""Of the hand-shake and of the frames: nodes of different versions refuse each other."""
 
 
 class Transport:
@@ -47,6 +43,7 @@ class Transport:
         topology_hash: bytes,
         peers: Mapping[NodeId, Address],
         *,
+        codec: FrameCodec,
         on_frame: Callable[[NodeId, list[Envelope], int], None],
         on_client: Callable[[ClientId, list[Envelope], int], None],
         lives_on: Callable[[NodeId, Process], bool],
@@ -66,6 +63,7 @@ class Transport:
         a wider network.
         """
         self.me = me
+        self._codec = codec
         self.limits = limits or LinkLimits()
         self._address = listen
         self._server: asyncio.Server | None = None
@@ -79,14 +77,16 @@ class Transport:
         self._dialling = False
         self._links: dict[NodeId, Link] = {}
         handlers = Handlers(on_frame, on_client, lives_on, self._seen)
-        self._door = Acceptor(self._hello, self.limits, handlers)
+        self._door = Acceptor(self._hello, codec, self.limits, handlers)
         for node in peers:
             if node != me:
                 self._add_link(node, peers)
 
     def _add_link(self, node: NodeId, addresses: Mapping[NodeId, Address]) -> None:
         delay_s = self._delays.get((self.me, node), 0.0)
-        self._links[node] = link = Link(node, addresses, self._hello, self.limits, delay_s=delay_s)
+        self._links[node] = link = Link(
+            node, addresses, self._hello, self._codec, self.limits, delay_s=delay_s
+        )
         self._door.counts[node] = link.counts
         if self._dialling:
             link.start()

@@ -21,6 +21,7 @@ from unittest import mock
 
 from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
+from kvstore.config.toml import load_config
 from kvstore.local.status import NodeAnswer, serve_status
 
 NODE = (sys.executable, "-P", str(Path(__file__).resolve()))
@@ -83,7 +84,7 @@ def node(argv: list[str]) -> int:
     parser.add_argument("--config", required=True)
     parser.add_argument("--node", required=True)
     arguments = parser.parse_args(argv)
-    config = Config.load(arguments.config)
+    config = load_config(arguments.config)
     habits = json.loads(os.environ.get("STANDIN", "{}"))
     return asyncio.run(serve(config, config.node(arguments.node), habits.get(arguments.node, "")))
 

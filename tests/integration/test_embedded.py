@@ -26,6 +26,7 @@ from wbkv_proto.v1 import kv_pb2_grpc
 from wbkv_proto.v1.error_pb2 import Error
 
 from kvstore.config.model import Config
+from kvstore.config.toml import load_config
 from kvstore.embedded import store as embedded_store
 from kvstore.embedded.store import Embedded, EmbeddedError, open_store
 from kvstore.local.cluster import LocalCluster, free_ports
@@ -222,7 +223,7 @@ def test_it_is_there_again(tmp_path: Path) -> None:
         assert get(store, b"count") == (b"%d" % opening if opening else None)
         call(store, "Txn", kv.TxnRequest(then=[add(b"count", 1)]))
         store.close()
-    config = Config.load(tmp_path / "s" / "cluster.toml")
+    config = load_config(tmp_path / "s" / "cluster.toml")
     assert (len(config.groups), config.durability) == (5, "fsync")
 
 
@@ -230,7 +231,7 @@ def test_without_a_path_it_is_gone_when_it_is_closed() -> None:
     store = open_store()
     folder = store._inside._config.directory
     put(store, b"k", b"v")
-    assert Config.load(folder / "cluster.toml").durability == "os"
+    assert load_config(folder / "cluster.toml").durability == "os"
     store.close()
     assert not folder.exists()
     with pytest.raises(EmbeddedError, match="partitions must be at least 1, not 0"):
@@ -268,7 +269,7 @@ def test_what_is_there_is_not_opened_as_something_else(tmp_path: Path) -> None:
         ({"partitions": 0}, "partitions must be at least 1, not 0"),
         ({"partitions": "3"}, "partitions must be a whole number, not '3'"),
         ({"partitions": True}, "partitions must be a whole number, not True"),
-        ({"durability": "maybe"}, '"maybe" is none of fsync, os'),
+        ({"durability": "maybe"}, '"maybe" is not one of fsync, os'),
     ],
 )
 def test_bad_arguments_make_nothing(tmp_path: Path, asked: dict[str, Any], match: str) -> None:

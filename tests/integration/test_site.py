@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.config.model import LIMITS_MAX, Config
+from kvstore.config.checks import LIMITS_MAX
+from kvstore.config.toml import load_config
 from kvstore.machine.request import Limits
 from multicast.protocol import Timing
 from tests.integration.pages import blocks
@@ -57,7 +58,7 @@ CONFIGURATION = ROOT / "docs" / "reference" / "configuration.md"
 def test_the_configuration_shown_is_one(tmp_path: Path) -> None:
     (shown,) = blocks(CONFIGURATION)
     (tmp_path / "cluster.toml").write_text(shown.text)
-    assert Config.load(tmp_path / "cluster.toml").timing.election_s == 0.8
+    assert load_config(tmp_path / "cluster.toml").timing.election_s == 0.8
 
 
 def test_the_configuration_page_has_every_setting_and_its_default() -> None:

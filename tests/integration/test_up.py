@@ -19,6 +19,7 @@ import pytest
 from kvstore.commands import welcome
 from kvstore.commands.cluster import Signals, UpCommand
 from kvstore.config.model import Config
+from kvstore.config.toml import dump_config
 from kvstore.local.cluster import LocalCluster, local_cluster
 from kvstore.local.probe import NotServing, wait_serving
 from kvstore.local.supervise import ClusterError
@@ -120,7 +121,7 @@ def test_a_campaign_in_the_background_of_a_script_ends_on_sigint() -> None:
 
 def test_a_node_in_the_background_of_a_script_ends_on_sigint(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
-    Config.local(1, 1, 1, tmp_path).dump(file)
+    dump_config(Config.local(1, 1, 1, tmp_path), file)
     with in_background("serve", "--config", str(file), "--node", "n1", "--create") as node:
         assert node.stderr is not None
         assert any("n1 serves 1 groups" in line for line in node.stderr)

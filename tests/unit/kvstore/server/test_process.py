@@ -12,7 +12,7 @@ from kvstore import storage
 from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
 from kvstore.local.cluster import free_ports
-from kvstore.server.engine import create_disk
+from kvstore.local.disk import create_disk
 from kvstore.server.process import Server
 from kvstore.storage import identity
 from multicast.errors import InvariantBroken

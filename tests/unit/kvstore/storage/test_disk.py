@@ -14,9 +14,10 @@ import pytest
 
 from kvstore import storage
 from kvstore.config.addresses import NodeId
+from kvstore.config.checks import Durability
 from kvstore.storage import identity, keys, log
 from kvstore.storage.errors import LostDisk, StorageError
-from kvstore.storage.identity import Durability, Identity
+from kvstore.storage.identity import Identity
 from multicast.durable import Promised
 from multicast.types import (
     NO_TIMESTAMP,

@@ -22,10 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore import storage
+from kvstore.config.checks import Durability
 from kvstore.node.ports import Log
 from kvstore.storage import environment, identity, keys, log
 from kvstore.storage.errors import StorageError
-from kvstore.storage.identity import Durability, Identity
+from kvstore.storage.identity import Identity
 from kvstore.storage.ports import DeliveryDisk
 from multicast.durable import Accepted, Checkpoint, Dropped, Durable, Joined, Learned, Promised, Record
 from multicast.messages import Delivery, EntryState

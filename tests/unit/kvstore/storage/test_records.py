@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import types
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -17,6 +18,7 @@ from wbkv_proto.log_pb2 import Run, SnapshotHead
 
 from kvstore.storage import checksum, delivery_snapshot, keys, records, run_format
 from kvstore.storage.errors import BadSnapshot, StorageError
+from kvstore.storage.identity import FORMAT
 from kvstore.storage.records import Fold, decode, encode
 from kvstore.wire.schema import NUMBER_MAX
 from multicast.durable import Accepted, Configured, Dropped, Durable, Joined, Learned, Promised, Record, Voted
@@ -226,6 +228,14 @@ def test_every_kind_of_record_has_a_format() -> None:
     assert again(SOME) == SOME
 
 
+def test_tags_and_bytes_of_records_are_those_of_the_disk_format() -> None:
+    """A change of these is a change of the format: it needs another `identity.FORMAT`."""
+    order = [Promised, Joined, Accepted, records._Decided, Delivery, Voted, Learned, Dropped, Configured]
+    assert FORMAT == 6
+    assert dict(enumerate(order, 1)) == records.TAGS
+    assert zlib.crc32(encode(SOME, Fold())) == 0x17B59CBD
+
+
 def test_what_is_no_record_is_not_encoded() -> None:
     with pytest.raises(TypeError, match="EntryState is no record"):
         encode([ENTRY], Fold())  # type: ignore[list-item]  # wrong on purpose
@@ -304,7 +314,7 @@ def test_a_decision_outlives_a_later_acceptance() -> None:
 
 TOO_LARGE = NUMBER_MAX + 1
 LEARNED, PROMISED = Learned(ENTRY), Promised(BALLOT)
-DECIDED = next(kind for kind, cls in records._KINDS.items() if cls is records._Decided)
+DECIDED = next(kind for kind, cls in records.TAGS.items() if cls is records._Decided)
 
 BAD: list[tuple[Record, Path_, object, str]] = [
     (ACCEPTED, (0,), 0, "Invalid value 0"),
@@ -312,10 +322,10 @@ BAD: list[tuple[Record, Path_, object, str]] = [
     (ACCEPTED, (), [3], "at least length"),
     (ACCEPTED, (), [], "at least length"),
     (DROPPED, (), [8, [], 1], "at most length"),
-    (PROMISED, (1, 0), TOO_LARGE, "no ballot"),
-    (PROMISED, (1, 1, 0), GROUPS_MAX, "no process"),
-    (PROMISED, (1, 1, 1), TOO_LARGE, "no process"),
-    (PROMISED, (1, 1), [-1, 0, 5], "no replica"),
+    (PROMISED, (1, 0), TOO_LARGE, "not a ballot"),
+    (PROMISED, (1, 1, 0), GROUPS_MAX, "not a process"),
+    (PROMISED, (1, 1, 1), TOO_LARGE, "not a process"),
+    (PROMISED, (1, 1), [-1, 0, 5], "not a replica"),
     (ACCEPTED, (1, 0, 1), GROUPS_MAX, "<= 1023"),
     (ACCEPTED, (1,), [], r"columns of .0, 1."),
     (ACCEPTED, (1,), [[0], [1]], r"columns of .1, 2."),

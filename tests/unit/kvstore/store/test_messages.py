@@ -41,7 +41,7 @@ from kvstore.store.questions import (
     StrictRead,
     Values,
 )
-from kvstore.wire.frames import decode, encode
+from kvstore.wire.frames import FrameCodec
 from multicast.types import Ballot, ClientId, GroupId, MessageId, ReplicaId, Timestamp
 
 BALLOT = Ballot(3, ReplicaId(GroupId(1), 2, 2**63 - 1), 4)
@@ -78,15 +78,16 @@ SOME: list[StoreMessage] = [
     *(Answer(number, response) for number, response in enumerate(RESPONSES)),
 ]
 
+CODEC = FrameCodec(STORE_MESSAGES)
 HERE, THERE = ReplicaId(GroupId(0), 0, 0), ReplicaId(GroupId(0), 1, 0)
 
 
 def written(message: StoreMessage) -> bytes:
-    return encode([(HERE, THERE, [message])])
+    return CODEC.encode([(HERE, THERE, [message])])
 
 
 def read(data: bytes) -> StoreMessage:
-    [(_, _, [message])] = decode(data)
+    [(_, _, [message])] = CODEC.decode(data)
     return message  # type: ignore[no-any-return]  # that is what it should be
 
 
@@ -109,7 +110,7 @@ def test_bytes_that_are_no_message_are_refused(message: StoreMessage, data: st.D
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(whole[: data.draw(st.integers(0, len(whole)))])
     try:
-        frame = decode(cut)
+        frame = CODEC.decode(cut)
     except ValueError:
         return
     assert all(type(found) in STORE_MESSAGES for _, _, messages in frame for found in messages)
@@ -120,7 +121,7 @@ def test_bytes_that_are_no_message_are_refused(message: StoreMessage, data: st.D
 )
 def test_garbage_is_refused(garbage: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        decode(garbage)
+        CODEC.decode(garbage)
 
 
 @pytest.mark.parametrize("place", [-1, 2**63])

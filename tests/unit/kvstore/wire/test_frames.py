@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tracemalloc
 import types
-from collections.abc import Iterator, Sized
+import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -19,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore.store.messages import STORE_MESSAGES, VotesWanted
-from kvstore.wire import frames, schema
-from kvstore.wire.frames import Envelope, WireError, decode, encode, size_of
+from kvstore.wire import schema
+from kvstore.wire.frames import PROTOCOL_VERSION, TAGS, Envelope, FrameCodec, WireError
 from kvstore.wire.messages import SnapshotAck, SnapshotPiece
 from multicast.client import MulticastRefused, Reply
 from multicast.membership import Configuration, Membership
@@ -69,6 +70,9 @@ from multicast.types import (
 )
 from tests.tree import ROOT
 from tests.unit.multicast.memberships import memberships
+
+CODEC = FrameCodec(STORE_MESSAGES)
+encode, decode, size_of = CODEC.encode, CODEC.decode, CODEC.size_of
 
 EXAMPLES = settings(deadline=None, derandomize=True)
 FUZZ = settings(deadline=None, derandomize=True, max_examples=300)
@@ -328,8 +332,57 @@ def test_a_frame_may_carry_nothing() -> None:
 
 
 def test_every_kind_of_message_has_a_wire_format() -> None:
-    assert set(frames._MESSAGES.put) == set(KINDS) | STORE_MESSAGES
+    assert set(CODEC._put) == set(KINDS) | STORE_MESSAGES == {*TAGS.values()} | STORE_MESSAGES
     assert {type(message) for message in SOME} == set(KINDS)
+
+
+GOLDEN = {
+    16: ("Multicast", 0xD6D76325),
+    17: ("Accept", 0xABFBF77D),
+    18: ("AcceptAck", 0x09D8EDC3),
+    19: ("Deliver", 0x38905B4B),
+    20: ("NewLeader", 0x1FA70731),
+    21: ("NewLeaderAck", 0x8D87B30C),
+    22: ("NewState", 0x038F6EC3),
+    23: ("NewStateAck", 0x1D790016),
+    24: ("Phase2a", 0x6EDDE67C),
+    25: ("Phase2b", 0xCEBAE0E3),
+    26: ("Propose", 0xEDEA87BA),
+    27: ("Hint", 0x77BD4BFF),
+    28: ("Heartbeat", 0x9EC282BB),
+    29: ("HeartbeatAck", 0x2E509391),
+    30: ("PreVote", 0x847A4C29),
+    31: ("PreVoteAck", 0x90F50F6B),
+    32: ("HandOver", 0x34908135),
+    33: ("Join", 0xA4C501F1),
+    34: ("MembersWanted", 0xE3106CEB),
+    35: ("Members", 0x6326F5A6),
+    36: ("CatchUp", 0x88A902BE),
+    37: ("Deliveries", 0xAEDA42FE),
+    38: ("Executed", 0x3D59F706),
+    39: ("Reply", 0x08E2847E),
+    40: ("Refused", 0x5CDF975C),
+    41: ("SnapshotPiece", 0x67478BF1),
+    42: ("SnapshotAck", 0x667B38E8),
+}
+"""By tag: the class, and the CRC-32 of a frame with the first of `SOME` that is of this class."""
+
+
+def test_tags_and_bytes_of_messages_are_those_of_the_protocol_version() -> None:
+    """A change of this table is a change of the format: it needs another `PROTOCOL_VERSION`."""
+    examples = {type(message): message for message in reversed(SOME)}
+    found = {
+        tag: (cls.__name__, zlib.crc32(encode([(R0, CLIENT, [examples[cls]])]))) for tag, cls in TAGS.items()
+    }
+    assert (PROTOCOL_VERSION, found) == (5, GOLDEN)
+    assert {cls.__struct_config__.tag for cls in STORE_MESSAGES} == {*range(1, 9)}
+
+
+@pytest.mark.parametrize("tag", [0, 16, "Stray"])
+def test_an_application_has_tags_of_its_own(tag: int | str) -> None:
+    stray = msgspec.defstruct("Stray", [], tag=tag, array_like=True)
+    with pytest.raises(TypeError, match=r"of Stray is not in 1\.\.15"):
+        FrameCodec([stray])
 
 
 def test_equal_ballots_and_destinations_are_one_object() -> None:
@@ -353,8 +406,8 @@ def test_what_is_remembered_of_other_frames_is_bounded() -> None:
         [(sender, _, decoded)] = decode(encode([(replica, R1, messages)]))
         assert (sender, decoded) == (replica, messages)
         assert decoded[-1].ballot is NO_BALLOT
-    known: list[Sized] = [schema._PROCESSES, schema._BALLOTS, schema._DESTINATIONS]
-    assert max(map(len, known)) <= schema.KNOWN_MAX
+    for cached in (schema.take_process, schema._ballot, schema._destinations):
+        assert cached.cache_info().currsize <= schema.KNOWN_MAX
 
 
 def test_the_size_of_a_message_is_that_of_a_frame_of_its_own() -> None:
@@ -366,7 +419,7 @@ def test_the_size_of_a_message_is_that_of_a_frame_of_its_own() -> None:
 
 
 def test_what_has_no_wire_format_is_not_encoded() -> None:
-    with pytest.raises(TypeError, match="no wire format for StatePart"):
+    with pytest.raises(TypeError, match="StatePart has no wire format"):
         encode([(R0, R1, [StatePart(1, 0, 1)])])
 
 
@@ -381,18 +434,18 @@ BAD: list[tuple[Any, Path_, object, str]] = [
     # The frame and its envelopes
     (ACCEPT, (1, 0), [[0, 0, 0], [0, 1, 0]], "length 3"),
     (ACCEPT, (1, 0), 7, "Expected `array`"),
-    (ACCEPT, (1, 0, 0), [GROUPS_MAX, 0, 0], "no process"),
-    (ACCEPT, (1, 0, 0), [0, -1, 0], "no process"),
-    (ACCEPT, (1, 0, 1), [0, 0, -1], "no process"),
-    (ACCEPT, (1, 0, 1), [0, NUMBER_MAX + 1, 0], "no process"),
-    (ACCEPT, (1, 0, 1), [-2, 0, 0], "no process"),
-    (ACCEPT, (1, 0, 1), [-1, 1, 0], "no process"),
-    (ACCEPT, (1, 0, 1), [-1, 0, -1], "no process"),
+    (ACCEPT, (1, 0, 0), [GROUPS_MAX, 0, 0], "not a process"),
+    (ACCEPT, (1, 0, 0), [0, -1, 0], "not a process"),
+    (ACCEPT, (1, 0, 1), [0, 0, -1], "not a process"),
+    (ACCEPT, (1, 0, 1), [0, NUMBER_MAX + 1, 0], "not a process"),
+    (ACCEPT, (1, 0, 1), [-2, 0, 0], "not a process"),
+    (ACCEPT, (1, 0, 1), [-1, 1, 0], "not a process"),
+    (ACCEPT, (1, 0, 1), [-1, 0, -1], "not a process"),
     (ACCEPT, (1, 0, 1), 7, "Expected `array`"),
-    (ACCEPT, (1, 0, 2, 0), 1, "names a message that it does not have"),
+    (ACCEPT, (1, 0, 2, 0), 1, "refers to a message that it does not have"),
     (ACCEPT, (1, 0, 2, 0), -1, ">= 0"),
-    (ACCEPT, (1, 0, 2), [0, 0], "says the same thing twice"),
-    (ACCEPT, (0,), [], "names a message that it does not have"),
+    (ACCEPT, (1, 0, 2), [0, 0], "sends the same message twice"),
+    (ACCEPT, (0,), [], "refers to a message that it does not have"),
     # Kinds
     (ACCEPT, (*FIELDS, 0), 0, "Invalid value 0"),
     (ACCEPT, (*FIELDS, 0), 99, "Invalid value 99"),
@@ -407,10 +460,10 @@ BAD: list[tuple[Any, Path_, object, str]] = [
     (ACCEPT, (*FIELDS, 1), [], "has columns of .0, 2, 2, 2."),
     (ACCEPT, (*FIELDS, 2), GROUPS_MAX, "<= 1023"),
     (ACCEPT, (*FIELDS, 3), None, "got `None`"),
-    (ACCEPT, (*FIELDS, 3, 0), -1, "no ballot"),
-    (ACCEPT, (*FIELDS, 3, 2), NUMBER_MAX + 1, "no ballot"),
-    (ACCEPT, (*FIELDS, 3, 1), [-1, 0, 3], "no replica"),
-    (ACCEPT, (*FIELDS, 3, 1), [-1, -1, 0], "no process"),
+    (ACCEPT, (*FIELDS, 3, 0), -1, "not a ballot"),
+    (ACCEPT, (*FIELDS, 3, 2), NUMBER_MAX + 1, "not a ballot"),
+    (ACCEPT, (*FIELDS, 3, 1), [-1, 0, 3], "not a replica"),
+    (ACCEPT, (*FIELDS, 3, 1), [-1, -1, 0], "not a process"),
     (ACCEPT, (*FIELDS, 4, 0, 1), NUMBER_MAX + 1, "<= "),
     (ACCEPT, (*FIELDS, 4, 0, 0), -1, ">= 0"),
     (ACCEPT, (*FIELDS, 4, 1), [1, 2], "length 3"),
@@ -433,7 +486,7 @@ BAD: list[tuple[Any, Path_, object, str]] = [
     (PROPOSE, (*FIELDS, 3), [MID_RAW], "a PROPOSE has columns of .1, 2."),
     (PROPOSE, (*FIELDS, 6), [True], "a PROPOSE has columns of .1, 2."),
     (PROPOSE, (*FIELDS, 6, 0), 1, "Expected `bool`"),
-    (REPLY, (*FIELDS, 3), [1], "a reply has 1 places of 2 messages"),
+    (REPLY, (*FIELDS, 3), [1], "a REPLY has 1 positions of 2 messages"),
     (Members(MEMBERSHIP), (*FIELDS, 1), b"nonsense", "not a frame"),
 ]
 

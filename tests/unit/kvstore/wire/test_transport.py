@@ -29,9 +29,9 @@ from kvstore.config.addresses import Address, NodeId
 from kvstore.local.cluster import free_ports
 from kvstore.node.ports import Network
 from kvstore.wire.connection import HELLO_MAX, SWEEPS, LinkLimits
-from kvstore.wire.frames import Envelope, encode
+from kvstore.wire.frames import ORDERING_CODEC, PROTOCOL_VERSION, Envelope
 from kvstore.wire.link import Link, _reach
-from kvstore.wire.transport import PROTOCOL_VERSION, Transport
+from kvstore.wire.transport import Transport
 from multicast.client import Reply
 from multicast.errors import InvalidArgument
 from multicast.messages import CatchUp, Deliver, Hint, Message, Multicast
@@ -40,6 +40,7 @@ from multicast.types import NO_BALLOT, Ballot, ClientId, GroupId, MessageId, Pro
 
 Run: TypeAlias = Callable[[Coroutine[Any, Any, None]], None]
 
+encode = ORDERING_CODEC.encode
 CLUSTER, HASH = "the cluster", b"the topology"
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
 G0, G1 = GroupId(0), GroupId(1)
@@ -113,7 +114,7 @@ class Node:
         self.heard: Callable[[], None] = lambda: None
         self.transport = Transport(
             me, cluster, topology, peers,
-            on_frame=self.on_frame, on_client=self.on_client, lives_on=lives_on,
+            codec=ORDERING_CODEC, on_frame=self.on_frame, on_client=self.on_client, lives_on=lives_on,
             on_peer=lambda node, incarnation: self.disks.append((node, incarnation)),
             listen=("127.0.0.1", port), limits=limits, delays=delays, incarnation=incarnation,
         )  # fmt: skip
@@ -472,7 +473,8 @@ def test_back_off_grows_to_its_limit_and_is_jittered(run: Run, monkeypatch: pyte
             pauses.append(delay)
             return timeout(0)
 
-        link = Link(N2, {N2: ("127.0.0.1", 9)}, hello(N1), LinkLimits(backoff_min_s=0.001, backoff_max_s=8.0))
+        limits = LinkLimits(backoff_min_s=0.001, backoff_max_s=8.0)
+        link = Link(N2, {N2: ("127.0.0.1", 9)}, hello(N1), ORDERING_CODEC, limits)
 
         async def refused() -> None:
             pass
@@ -631,7 +633,7 @@ def test_a_link_can_be_closed_at_any_moment(run: Run) -> None:
         async with listener(visited) as address:
             before = len(os.listdir("/dev/fd"))
             for turns in range(100):
-                link = Link(N2, {N2: address}, hello(N1), QUICK)
+                link = Link(N2, {N2: address}, hello(N1), ORDERING_CODEC, QUICK)
                 link.start()
                 await asyncio.sleep(turns * 5e-5)
                 await link.close()
@@ -963,7 +965,7 @@ def test_a_connection_that_fails_at_once_is_no_trouble(
             return reached[-1]
 
         monkeypatch.setattr("kvstore.wire.link._reach", reach)
-        link = Link(N2, {N2: ("", 0)}, hello(N1), QUICK)
+        link = Link(N2, {N2: ("", 0)}, hello(N1), ORDERING_CODEC, QUICK)
         link.start()
         await until(lambda: len(reached) > 5)
         await link.close()
