@@ -50,10 +50,10 @@ from kvstore.store.questions import (
     Values,
 )
 from kvstore.store.questions import NotYetReply as NotYetHere
+from kvstore.store.replica_view import ReplicaView
 from multicast.errors import PeerViolation
 from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery, Hint, Multicast
-from multicast.process.replica import Replica
 from multicast.types import (
     NO_TIMESTAMP,
     Ballot,
@@ -122,7 +122,7 @@ class _Watch:
 class Partition:
     """See the module. Everything goes in by calls; what is to be said comes out of `turn`."""
 
-    def __init__(self, replica: Replica[Any], machine: Machine, closed: Timestamp = NO_TIMESTAMP) -> None:
+    def __init__(self, replica: ReplicaView, machine: Machine, closed: Timestamp = NO_TIMESTAMP) -> None:
         """The gate has closed everything up to `closed`, as was known when the machine's state was kept."""
         self.me = replica.me
         self.group = replica.me.group
