@@ -7,7 +7,7 @@ be ordered as it is. Messages name the field that is wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, assert_never
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
@@ -312,7 +312,7 @@ def txn_fields(committed: Committed) -> dict[str, Any]:
     """A transaction's response, as the arguments of its message."""
     fields: dict[str, Any] = {
         "header": header_fields(committed),
-        "results": [_RESULT[type(result)](result) for result in committed.results],
+        "results": [_result(result) for result in committed.results],
     }
     if committed.succeeded:
         fields["succeeded"] = True
@@ -330,28 +330,23 @@ _WRITTEN: Final = kv.OperationResult(written=kv.Written())
 _ABSENT: Final = kv.OperationResult(got=kv.Got())
 
 
-def _got(result: Got) -> kv.OperationResult:
-    return _ABSENT if result.entry is None else kv.OperationResult(got={"entry": entry_fields(result.entry)})
-
-
-def _scanned(result: Scanned) -> kv.OperationResult:
-    return kv.OperationResult(
-        scanned={
-            "entries": [entry_fields(entry) for entry in result.entries],
-            "count": result.count,
-            "more": result.more,
-        }
-    )
-
-
-_RESULT: Final[Mapping[type[OperationResult], Callable[[Any], kv.OperationResult]]] = {
-    Got: _got,
-    Written: lambda _: _WRITTEN,
-    Deleted: lambda result: kv.OperationResult(deleted={"count": result.count}),
-    Scanned: _scanned,
-    Number: lambda result: kv.OperationResult(number={"value": result.value}),
-    Failed: lambda result: kv.OperationResult(failed={"fault": _FAULT[result.fault]}),
-}
+def _result(result: OperationResult) -> kv.OperationResult:
+    if isinstance(result, Got):
+        if result.entry is None:
+            return _ABSENT
+        return kv.OperationResult(got={"entry": entry_fields(result.entry)})
+    if isinstance(result, Written):
+        return _WRITTEN
+    if isinstance(result, Number):
+        return kv.OperationResult(number={"value": result.value})
+    if isinstance(result, Deleted):
+        return kv.OperationResult(deleted={"count": result.count})
+    if isinstance(result, Scanned):
+        entries = [entry_fields(entry) for entry in result.entries]
+        return kv.OperationResult(scanned={"entries": entries, "count": result.count, "more": result.more})
+    if isinstance(result, Failed):
+        return kv.OperationResult(failed={"fault": _FAULT[result.fault]})
+    assert_never(result)
 
 
 def results_size(results: Sequence[OperationResult]) -> int:
@@ -362,4 +357,6 @@ def results_size(results: Sequence[OperationResult]) -> int:
             size += 0 if result.entry is None else len(result.entry.key) + len(result.entry.value)
         elif isinstance(result, Scanned):
             size += sum(len(entry.key) + len(entry.value) for entry in result.entries)
+        else:
+            _: Written | Deleted | Number | Failed = result  # these hold neither keys nor values
     return size

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, NamedTuple, Protocol
 
 from kvstore.machine.placement import Placement
-from kvstore.machine.request import Get, Limits, Range, Scan, Transaction
+from kvstore.machine.request import Limits, Range, ReadOperation, Transaction
 from kvstore.store.service import Batch, Committed, Consistency, Identity, Snapshot, SnapshotPart, Split
 
 
@@ -62,7 +62,7 @@ class Service(Protocol):
 
     def read(
         self,
-        operations: tuple[Get | Scan, ...],
+        operations: tuple[ReadOperation, ...],
         *,
         consistency: Consistency = Consistency.STRICT,
         revision: int = 0,

@@ -66,8 +66,8 @@ class Malformed(Data, frozen=True, tag=8):
     reason: str
 
 
-Housekeeping: TypeAlias = Compact | Pin | Unpin | Expire | Tick | ChangePlacement | Malformed
-Command: TypeAlias = Transaction | Housekeeping
+Housekeeping: TypeAlias = Compact | Pin | Unpin | Expire | Tick | ChangePlacement
+Command: TypeAlias = Transaction | Housekeeping | Malformed
 OF_ONE_GROUP: Final = (Compact, Pin, Unpin, Expire)
 """These groups may judge differently."""
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias, assert_never
 
 from msgspec import Meta
 
@@ -474,8 +474,10 @@ class Machine:
                 return True
             if isinstance(command, Compact):
                 self._chore = self.versions.compaction(command.floor)
-            else:
+            elif isinstance(command, Expire):
                 self._chore = self._sessions.sweep(command.before)
+            else:
+                assert_never(command)
         if sum(1 for _ in islice(self._chore, _STEPS)) < _STEPS:
             self._chore = None
             chores.popleft()
@@ -513,6 +515,8 @@ class Machine:
             self._chores.append((delivered.gts, command))
         elif isinstance(command, ChangePlacement):
             return self._change_placement(delivered, command.placement)
+        elif not isinstance(command, Tick):
+            assert_never(command)
         return DONE
 
     def _compact(self, gts: Timestamp, command: Compact) -> Result:

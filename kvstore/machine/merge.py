@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from kvstore.machine.operations import scan
 from kvstore.machine.placement import Placement, owners_of
-from kvstore.machine.request import RANGE_OPERATIONS, Operation, Scan, Shape, Transaction
+from kvstore.machine.request import (
+    RANGE_OPERATIONS,
+    DeleteRange,
+    RangeOperation,
+    Scan,
+    Shape,
+    Transaction,
+)
 from kvstore.machine.results import Deleted, Failed, Fault, KeyValue, OperationResult, Outcome, Scanned, Unmet
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId
@@ -40,9 +47,14 @@ def merge(transaction: Transaction, placement: Placement, parts: Mapping[GroupId
             owners = sorted(owners_of(operation, placement))
             if len(found) < len(owners):
                 raise InvariantBroken(
-                    f"operation {i} belongs to groups {owners}, not all of which answered it"
+                    f"operation {i} belongs to groups {owners}, but only {len(found)} of them have a result"
                 )
-        results.append(found[0] if len(found) == 1 else _merge(operation, found))
+        if len(found) == 1:
+            results.append(found[0])
+        elif isinstance(operation, RANGE_OPERATIONS):
+            results.append(_merge(operation, found))
+        else:
+            raise InvariantBroken(f"operation {i} on one key has results of {len(found)} groups")
     return Merged(succeeded, _unmet(parts), tuple(results))
 
 
@@ -56,12 +68,14 @@ def _unmet(parts: Mapping[GroupId, Outcome]) -> tuple[Unmet, ...]:
     return tuple([Unmet(condition, fault) for condition, fault in sorted(faults.items())])
 
 
-def _merge(operation: Operation, found: list[OperationResult]) -> OperationResult:
+def _merge(operation: RangeOperation, found: list[OperationResult]) -> OperationResult:
     for each in found:
         if isinstance(each, Failed):
             return each
-    if not isinstance(operation, Scan):
+    if isinstance(operation, DeleteRange):
         return Deleted(sum(each.count for each in found if isinstance(each, Deleted)))
+    if not isinstance(operation, Scan):
+        assert_never(operation)
     scans = [each for each in found if isinstance(each, Scanned)]
     if operation.shape is Shape.COUNT:
         return Scanned((), sum(each.count for each in scans), more=False)

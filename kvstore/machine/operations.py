@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -15,6 +15,7 @@ from kvstore.machine.request import (
     Append,
     Arithmetic,
     Calculate,
+    Compare,
     Condition,
     Delete,
     DeleteRange,
@@ -94,10 +95,12 @@ def evaluate(
     """The conditions that do not hold at this place in the order, where the floor is this."""
     unmet = []
     for i, condition in conditions:
-        if not isinstance(condition, Unchanged):
+        if isinstance(condition, Compare):
             found = versions.get(condition.key) or _ABSENT
             if not _holds(found, condition.subject, condition.operator, condition.operand):
                 unmet.append(Unmet(i))
+        elif not isinstance(condition, Unchanged):
+            assert_never(condition)
         elif condition.since < floor:
             unmet.append(Unmet(i, Fault.COMPACTED))
         elif condition.since >= revision:
@@ -118,7 +121,9 @@ def _holds(found: Version, subject: Subject, how: Operator, operand: bytes | int
         return _COMPARE[how](found.version, operand)
     if subject is Subject.CREATE_REVISION:
         return _COMPARE[how](found.create_revision, operand)
-    return _COMPARE[how](found.mod_revision, operand)
+    if subject is Subject.MOD_REVISION:
+        return _COMPARE[how](found.mod_revision, operand)
+    assert_never(subject)
 
 
 def perform(
@@ -141,7 +146,9 @@ def perform(
         for key in keys:
             writer.delete(key)
         return Deleted(len(keys))
-    return room.scan(operation, versions.scan(operation.range, reverse=operation.reverse))
+    if isinstance(operation, Scan):
+        return room.scan(operation, versions.scan(operation.range, reverse=operation.reverse))
+    assert_never(operation)
 
 
 def _calculate(operation: Calculate, versions: Versions, writer: Writer) -> Number | Failed:
@@ -157,8 +164,10 @@ def _calculate(operation: Calculate, versions: Versions, writer: Writer) -> Numb
             number += stored
         elif operation.arithmetic is Arithmetic.MIN:
             number = min(stored, number)
-        else:
+        elif operation.arithmetic is Arithmetic.MAX:
             number = max(stored, number)
+        else:
+            assert_never(operation.arithmetic)
     if not INT64_MIN <= number <= INT64_MAX:
         return Failed(Fault.OVERFLOW)
     writer.put(operation.key, b"%d" % number)

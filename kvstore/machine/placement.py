@@ -15,10 +15,12 @@ from typing import Final
 from kvstore.machine.data import Data
 from kvstore.machine.request import (
     RANGE_OPERATIONS,
+    Compare,
     Condition,
     Footprint,
     InvalidRequest,
     Operation,
+    PointOperation,
     Range,
     Transaction,
     Unchanged,
@@ -166,7 +168,8 @@ def owners_of(item: Condition | Operation, placement: Placement) -> Iterable[Gro
     """The groups that take part in a condition or an operation."""
     if isinstance(item, _ON_RANGES):
         return placement.groups_of_range(item.range)
-    return (placement.group_of(item.key),)
+    point: Compare | PointOperation = item  # the type checker sees that no other kind is left
+    return (placement.group_of(point.key),)
 
 
 def _split(
@@ -185,7 +188,8 @@ def _split(
             if group in owners:
                 mine.append(item)
         else:
-            owner = placement.group_of(operation.key)
+            point: PointOperation = operation
+            owner = placement.group_of(point.key)
             if owner == group:
                 mine.append(item)
             elif owner not in destinations:

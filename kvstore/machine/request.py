@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple, TypeAlias
+from typing import ClassVar, Final, NamedTuple, TypeAlias, assert_never
 
 from kvstore.machine.data import Data
 
@@ -119,8 +119,13 @@ class DeleteRange(Data, frozen=True, tag=7):
 
 
 PointOperation: TypeAlias = Get | Put | Delete | Calculate | Append
-Operation: TypeAlias = PointOperation | Scan | DeleteRange
+"""Operations on one key, which is `key`. They belong to one group."""
+RangeOperation: TypeAlias = Scan | DeleteRange
+"""Operations on the keys of `range`. Every group with keys of the range does its share."""
 RANGE_OPERATIONS: Final = (Scan, DeleteRange)
+ReadOperation: TypeAlias = Get | Scan
+"""Operations that can also be asked of one replica, without a position in the order."""
+Operation: TypeAlias = PointOperation | RangeOperation
 
 
 class Operator(enum.Enum):
@@ -198,13 +203,16 @@ def footprint_of(
     for _, condition in conditions:
         if isinstance(condition, Unchanged):
             read_ranges[condition.range] = None
-        else:
+        elif isinstance(condition, Compare):
             reads[condition.key] = None
+        else:
+            assert_never(condition)
     for _, operation in operations:
         if isinstance(operation, RANGE_OPERATIONS):
             (write_ranges if operation.writes else read_ranges)[operation.range] = None
         else:
-            (writes if operation.writes else reads)[operation.key] = None
+            point: PointOperation = operation  # the type checker sees that no other kind is left
+            (writes if point.writes else reads)[point.key] = None
     if reads and writes:
         for key in writes:
             reads.pop(key, None)
@@ -249,6 +257,8 @@ def _validate_condition(where: str, condition: Condition, limits: Limits) -> int
     if isinstance(condition, Unchanged):
         _integer(f"{where}: since", condition.since, 0, REVISION_MAX)
         return _range(where, condition.range, limits)
+    if not isinstance(condition, Compare):
+        assert_never(condition)
     size = _key(where, condition.key, limits)
     subject, operator, operand = condition.subject, condition.operator, condition.operand
     if subject is Subject.VALUE:
@@ -263,17 +273,20 @@ def _validate_condition(where: str, condition: Condition, limits: Limits) -> int
 
 
 def _validate_operation(where: str, operation: Operation, limits: Limits) -> int:
+    if isinstance(operation, (Put, Append)):
+        return _key(where, operation.key, limits) + _value(where, operation.value, limits)
+    if isinstance(operation, (Get, Delete)):
+        return _key(where, operation.key, limits)
+    if isinstance(operation, Calculate):
+        _integer(f"{where}: operand", operation.operand, INT64_MIN, INT64_MAX)
+        return _key(where, operation.key, limits)
     if isinstance(operation, Scan):
         _integer(f"{where}: limit", operation.limit, 0, INT64_MAX)
         _integer(f"{where}: limit_bytes", operation.limit_bytes, 1, limits.scan_bytes)
-    if isinstance(operation, RANGE_OPERATIONS):
         return _range(where, operation.range, limits)
-    size = _key(where, operation.key, limits)
-    if isinstance(operation, Put | Append):
-        size += _value(where, operation.value, limits)
-    elif isinstance(operation, Calculate):
-        _integer(f"{where}: operand", operation.operand, INT64_MIN, INT64_MAX)
-    return size
+    if isinstance(operation, DeleteRange):
+        return _range(where, operation.range, limits)
+    assert_never(operation)
 
 
 def _key(where: str, key: bytes, limits: Limits) -> int:

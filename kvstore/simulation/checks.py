@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from kvstore.machine import Delivered, Limits, Placement
 from kvstore.machine.codec import decode_request, decode_result
@@ -21,19 +21,24 @@ from kvstore.machine.ordered import MemoryMap
 from kvstore.machine.request import (
     Append,
     Calculate,
+    Compare,
     Delete,
     DeleteRange,
     Get,
     Operation,
+    Put,
     Range,
+    ReadOperation,
     Scan,
     Transaction,
     Unchanged,
 )
 from kvstore.machine.results import (
     Deleted,
+    Failed,
     Got,
     KeyValue,
+    Number,
     OperationResult,
     Outcome,
     Refusal,
@@ -41,6 +46,7 @@ from kvstore.machine.results import (
     Result,
     Scanned,
     Unmet,
+    Written,
 )
 from kvstore.machine.sessions import WINDOW
 from kvstore.simulation.history import Call, Cut, History, ReadAtCall, StrictCall, Transact
@@ -213,7 +219,8 @@ def _merge(transaction: Transaction, execution: Execution) -> tuple[Any, ...]:
         elif isinstance(found[0], Deleted):
             results.append(Deleted(sum(each.count for each in found if isinstance(each, Deleted))))
         else:
-            results.append(found[0])
+            alone: Got | Written | Number | Failed | Scanned = found[0]
+            results.append(alone)
     return execution.delivered.gts, succeeded, tuple(unmet[i] for i in sorted(unmet)), tuple(results)
 
 
@@ -244,11 +251,13 @@ def _state(found: Replay, group: GroupId, revision: int) -> dict[bytes, KeyValue
 
 
 def _results_at(
-    state: Mapping[bytes, KeyValue], operations: Sequence[Get | Scan]
+    state: Mapping[bytes, KeyValue], operations: Sequence[ReadOperation]
 ) -> Iterator[OperationResult]:
     for operation in operations:
         if isinstance(operation, Get):
             yield Got(state.get(operation.key))
+        elif not isinstance(operation, Scan):
+            assert_never(operation)
         else:
             entries = tuple(ordered(dict(state), operation.range, reverse=False))
             yield Scanned(entries, len(entries), more=False)
@@ -396,7 +405,12 @@ def _transaction_node(found: Replay, call: Call, execution: Execution) -> _Node:
     taken = transaction.then if all(part.succeeded for part in parts) else transaction.otherwise
     reads: set[bytes] = set()
     for condition in transaction.conditions:
-        reads |= _covered(found, condition.range) if isinstance(condition, Unchanged) else {condition.key}
+        if isinstance(condition, Unchanged):
+            reads |= _covered(found, condition.range)
+        elif isinstance(condition, Compare):
+            reads.add(condition.key)
+        else:
+            assert_never(condition)
     for operation in taken:
         reads |= _read_by(found, operation)
     writes = tuple(key for key, changes in found.changes.items() if _has(changes, gts))
@@ -416,7 +430,11 @@ def _covered(found: Replay, asked: Range) -> set[bytes]:
 def _read_by(found: Replay, operation: Operation) -> set[bytes]:
     if isinstance(operation, Scan | DeleteRange):
         return _covered(found, operation.range)
-    return {operation.key} if isinstance(operation, Get | Append | Calculate | Delete) else set()
+    if isinstance(operation, Get | Append | Calculate | Delete):
+        return {operation.key}
+    if isinstance(operation, Put):
+        return set()
+    assert_never(operation)
 
 
 def find_circle(nodes: Sequence[_Node]) -> None:

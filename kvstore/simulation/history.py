@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from kvstore.machine.commands import Command
-from kvstore.machine.request import Get, Range, Scan, Transaction
+from kvstore.machine.request import Range, ReadOperation, Transaction
 from kvstore.store.gateway import Identity
 from multicast.types import GroupId
 
@@ -30,7 +30,7 @@ class StrictCall:
     """Read keys of one group, as of now."""
 
     group: GroupId
-    operations: tuple[Get | Scan, ...]
+    operations: tuple[ReadOperation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ReadAtCall:
     """Read keys of one group at a revision; without one, at some recent revision of any replica's."""
 
     group: GroupId
-    operations: tuple[Get | Scan, ...]
+    operations: tuple[ReadOperation, ...]
     revision: int = 0
 
 
@@ -58,16 +58,7 @@ class OrderCall:
     at_least: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """What has changed in all groups after a revision, for so long."""
-
-    after: int
-    ranges: tuple[Range, ...]
-    for_s: float
-
-
-Asked: TypeAlias = Transact | StrictCall | ReadAtCall | Cut | OrderCall | Watch
+Asked: TypeAlias = Transact | StrictCall | ReadAtCall | Cut | OrderCall
 
 
 @dataclass(slots=True)

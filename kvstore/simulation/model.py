@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -35,6 +36,7 @@ from kvstore.machine.request import (
     Limits,
     Operation,
     Operator,
+    PointOperation,
     Put,
     Range,
     Scan,
@@ -141,11 +143,13 @@ class Model:
         self.executed.append(message)
         if isinstance(command, Transaction):
             return self._transaction(message, command)
+        if isinstance(command, Malformed):
+            raise TypeError(f"{message} was refused before")
         if isinstance(command, ChangePlacement):
             return dict.fromkeys(destinations, self._change(message, command.placement))
         if len(destinations) > 1 and not isinstance(command, Tick):
             return dict.fromkeys(destinations, Refusal.NOT_ALONE)
-        return {g: self._housekeep(self.groups[g], message) for g in destinations}
+        return {g: self._housekeep(self.groups[g], command, message.gts) for g in destinations}
 
     def _change(self, message: Delivered, placement: Placement) -> Result | Refusal:
         if set(message.destinations) != set(self.placement.groups) | set(placement.groups):
@@ -164,33 +168,38 @@ class Model:
         self.placement = placement
         return DONE
 
-    def _housekeep(self, group: Group, message: Delivered) -> Result | Refusal:
-        command = message.request.command
+    def _housekeep(
+        self, group: Group, command: Compact | Pin | Unpin | Expire | Tick, gts: int
+    ) -> Result | Refusal:
         if isinstance(command, Compact | Pin):
             revision = command.floor if isinstance(command, Compact) else command.revision
             if revision < group.floor:
                 return Refusal.COMPACTED
-            if revision > message.gts:
+            if revision > gts:
                 return Refusal.FUTURE_REVISION
             if isinstance(command, Pin):
-                if command.until < message.gts:
+                if command.until < gts:
                     return Refusal.EXPIRED
                 group.pins[command.name] = command
-            elif any(pin.revision < revision and pin.until >= message.gts for pin in group.pins.values()):
+            elif any(pin.revision < revision and pin.until >= gts for pin in group.pins.values()):
                 return Refusal.PINNED
             else:
                 group.floor = revision
         elif isinstance(command, Unpin):
             for name in command.names:
                 group.pins.pop(name, None)
-        elif isinstance(command, Expire) and command.before > message.gts:
-            return Refusal.FUTURE_REVISION
+        elif isinstance(command, Expire):
+            if command.before > gts:
+                return Refusal.FUTURE_REVISION
+        elif not isinstance(command, Tick):
+            assert_never(command)
         return DONE
 
     def _owners(self, item: Condition | Operation) -> set[GroupId]:
         if isinstance(item, Unchanged | Scan | DeleteRange):
             return set(self.placement.groups_of_range(item.range))
-        return {self.placement.group_of(item.key)}
+        point: Compare | PointOperation = item
+        return {self.placement.group_of(point.key)}
 
     def _transaction(self, message: Delivered, transaction: Transaction) -> dict[GroupId, Result | Refusal]:
         for item in (*transaction.conditions, *transaction.then, *transaction.otherwise):
@@ -220,7 +229,9 @@ class Model:
             if condition.since >= gts:
                 return Unmet(i, Fault.FUTURE_REVISION)
             return Unmet(i) if group.changed(condition.range, condition.since) else None
-        return None if holds(condition, group.now.get(condition.key)) else Unmet(i)
+        if isinstance(condition, Compare):
+            return None if holds(condition, group.now.get(condition.key)) else Unmet(i)
+        assert_never(condition)
 
     def _perform(self, operation: Operation, now: Values, gts: int) -> OperationResult:
         if isinstance(operation, Get):
@@ -245,11 +256,13 @@ class Model:
             if len(value) > self.limits.value_bytes:
                 return Failed(Fault.VALUE_TOO_LARGE)
             result = Number(len(value))
-        else:
+        elif isinstance(operation, Calculate):
             number = calculate(operation, old)
             if isinstance(number, Fault):
                 return Failed(number)
             value, result = str(number).encode(), Number(number)
+        else:
+            assert_never(operation)
         if old is None:
             now[key] = KeyValue(key, value, gts, gts, 1)
         else:

@@ -20,6 +20,7 @@ from kvstore.machine.request import (
     Operator,
     Put,
     Range,
+    ReadOperation,
     Scan,
     Subject,
     Transaction,
@@ -81,7 +82,7 @@ class Workload:
     def _group(self, rng: random.Random) -> GroupId:
         return rng.choice(self.placement.groups)
 
-    def _some(self, rng: random.Random, group: GroupId) -> tuple[Get | Scan, ...]:
+    def _some(self, rng: random.Random, group: GroupId) -> tuple[ReadOperation, ...]:
         """Keys of a group, or all of it."""
         if rng.random() < 0.2:
             return (Scan(EVERYTHING),)

@@ -19,10 +19,10 @@ from kvstore.store.errors import Overloaded
 from kvstore.store.gateway import Gateway
 from kvstore.store.messages import STORE_MESSAGES
 from kvstore.store.partition import Partition
+from kvstore.store.replica_view import ReplicaView
 from multicast.durable import Checkpoint
 from multicast.errors import PeerViolation
 from multicast.messages import Delivery, Multicast
-from multicast.process.replica import Replica
 from multicast.protocol import Protocol
 from multicast.topology import Topology
 from multicast.types import NO_TIMESTAMP, ClientId, GroupId, Process, ReplicaId, Timestamp, timestamp
@@ -53,7 +53,7 @@ class StoreApplication:
         self._placement = placement
         self._limits = limits
         self._now = now
-        self._replicas: dict[GroupId, Replica[Any]] = {}
+        self._replicas: dict[GroupId, ReplicaView] = {}
         self._partitions: dict[GroupId, Partition] = {}
         self._local: dict[GroupId, ReplicaId] = {}
         self._woken: set[GroupId] = set()
@@ -82,7 +82,8 @@ class StoreApplication:
 
     def host(self, replica: Protocol) -> None:
         """A partition of this node."""
-        assert isinstance(replica, Replica)
+        if not isinstance(replica, ReplicaView):
+            raise TypeError(f"{type(replica).__name__} cannot order a store: it is not a ReplicaView")
         self._replicas[replica.me.group] = replica
         self._local[replica.me.group] = replica.me
         self.partition(replica.me.group)

@@ -14,7 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 
 from kvstore.machine import Placement
 from kvstore.machine.codec import decode_result, digest_of, encode_request
@@ -23,6 +23,7 @@ from kvstore.machine.merge import merge
 from kvstore.machine.placement import groups_of
 from kvstore.machine.request import Limits, Range, Transaction, validate
 from kvstore.machine.results import (
+    Done,
     OperationResult,
     Outcome,
     Refusal,
@@ -279,6 +280,8 @@ class Gateway:
                 return self._reroute(call, result.placement)
             if isinstance(result, Outcome):
                 outcomes[group] = result
+            elif not isinstance(result, Done):
+                assert_never(result)
         if not isinstance(call.command, Transaction):
             return Ordered(revision)
         succeeded, unmet, merged = merge(call.command, self.placement, outcomes)

@@ -12,12 +12,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, assert_never
 
 from kvstore.machine import Compacted, Delivered, Machine, NotYet, Vote
 from kvstore.machine.codec import decode_request, encode_result
 from kvstore.machine.operations import Room, scan
-from kvstore.machine.request import Get, Range, Scan, footprint_of
+from kvstore.machine.request import Get, Range, ReadOperation, Scan, footprint_of
 from kvstore.machine.results import OperationResult
 from kvstore.machine.versions import Row
 from kvstore.node.ports import Outgoing
@@ -50,10 +50,10 @@ from kvstore.store.questions import (
     Values,
 )
 from kvstore.store.questions import NotYetReply as NotYetHere
+from kvstore.store.replica_view import ReplicaView
 from multicast.errors import PeerViolation
 from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery, Hint, Multicast
-from multicast.process.replica import Replica
 from multicast.types import (
     NO_TIMESTAMP,
     Ballot,
@@ -122,7 +122,7 @@ class _Watch:
 class Partition:
     """See the module. Everything goes in by calls; what is to be said comes out of `turn`."""
 
-    def __init__(self, replica: Replica[Any], machine: Machine, closed: Timestamp = NO_TIMESTAMP) -> None:
+    def __init__(self, replica: ReplicaView, machine: Machine, closed: Timestamp = NO_TIMESTAMP) -> None:
         """The gate has closed everything up to `closed`, as was known when the machine's state was kept."""
         self.me = replica.me
         self.group = replica.me.group
@@ -295,8 +295,10 @@ class Partition:
             most = min(question.most, SAMPLED)
             marks = self.machine.versions.marks(question.range, max(question.every, 1), most)
             self._answer(asker, query.number, Sampled(*marks))
-        else:
+        elif isinstance(question, ReadAt | Page):
             self._answer(asker, query.number, self._read_at(question))
+        else:
+            assert_never(question)
 
     def _answer(self, client: ClientId, number: int, response: Response) -> None:
         self._said.append((self.me, (client,), Answer(number, response)))
@@ -312,20 +314,30 @@ class Partition:
                 entries = versions.scan_at(asked.range, revision, reverse=asked.reverse)
                 found = scan(asked, entries)
                 return Entries(revision, found.entries, found.more)
-            return Values(revision, tuple(self._results_at(question.operations, revision)))
+            return Values(revision, tuple(self._perform_reads(question.operations, revision)))
         except NotYet as error:
             return NotYetHere(error.watermark)
         except Compacted as error:
             return CompactedReply(error.floor)
 
-    def _results_at(self, operations: Sequence[Get | Scan], revision: int) -> Iterator[OperationResult]:
+    def _perform_reads(
+        self, operations: Sequence[ReadOperation], revision: int | None = None
+    ) -> Iterator[OperationResult]:
+        """Read as of a revision, or as of now."""
         versions, room = self.machine.versions, Room()
         for operation in operations:
             if isinstance(operation, Get):
-                yield room.get(operation.key, versions.get_at(operation.key, revision))
+                key = operation.key
+                yield room.get(key, versions.get(key) if revision is None else versions.get_at(key, revision))
+            elif isinstance(operation, Scan):
+                keys, reverse = operation.range, operation.reverse
+                if revision is None:
+                    entries = versions.scan(keys, reverse=reverse)
+                else:
+                    entries = versions.scan_at(keys, revision, reverse=reverse)
+                yield room.scan(operation, entries)
             else:
-                asked = versions.scan_at(operation.range, revision, reverse=operation.reverse)
-                yield room.scan(operation, asked)
+                assert_never(operation)
 
     # Strict reads: a quorum must say, after they came, that nobody else can have led since
 
@@ -368,16 +380,8 @@ class Partition:
     def _read_now(self, token: int) -> None:
         """The locks are granted: nothing that is delivered and not executed touches what is read."""
         question = self._reads[token].question
-        self._results[token] = Values(self.machine.watermark, tuple(self._results_now(question.operations)))
+        self._results[token] = Values(self.machine.watermark, tuple(self._perform_reads(question.operations)))
         self.gate.executed(token)
-
-    def _results_now(self, operations: Sequence[Get | Scan]) -> Iterator[OperationResult]:
-        versions, room = self.machine.versions, Room()
-        for operation in operations:
-            if isinstance(operation, Get):
-                yield room.get(operation.key, versions.get(operation.key))
-            else:
-                yield room.scan(operation, versions.scan(operation.range, reverse=operation.reverse))
 
     # Turns
 

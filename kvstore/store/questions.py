@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from kvstore.machine.request import Get, Range, Scan
+from kvstore.machine.request import Range, ReadOperation, Scan
 from kvstore.machine.results import KeyValue, OperationResult
 from multicast.types import Ballot
 
@@ -14,13 +14,13 @@ from multicast.types import Ballot
 class StrictRead(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Read as of now. Only a leader knows that."""
 
-    operations: tuple[Get | Scan, ...]
+    operations: tuple[ReadOperation, ...]
 
 
 class ReadAt(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Read as of a revision, or as of the last that is complete here."""
 
-    operations: tuple[Get | Scan, ...]
+    operations: tuple[ReadOperation, ...]
     revision: int = 0
 
 

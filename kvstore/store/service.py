@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
 from kvstore.machine.merge import merge
 from kvstore.machine.placement import Placement, groups_of, share_of
-from kvstore.machine.request import Get, Limits, Range, Scan, Shape, Transaction, validate
+from kvstore.machine.request import Get, Limits, Range, ReadOperation, Scan, Shape, Transaction, validate
 from kvstore.machine.results import KeyValue, Outcome
 from kvstore.store import errors
 from kvstore.store.feeds import MergedFeed, Transactions
@@ -159,7 +159,7 @@ class Service:
 
     def read(
         self,
-        operations: tuple[Get | Scan, ...],
+        operations: tuple[ReadOperation, ...],
         *,
         consistency: Consistency = Consistency.STRICT,
         revision: int = 0,
@@ -178,7 +178,7 @@ class Service:
         return self._read_now(groups[0], operations, timeout_s)
 
     def _read_now(
-        self, group: GroupId, operations: tuple[Get | Scan, ...], timeout_s: float
+        self, group: GroupId, operations: tuple[ReadOperation, ...], timeout_s: float
     ) -> asyncio.Future[Committed]:
         """Of one group, as its leader has it. Like transactions, these reads need no task."""
         future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
@@ -220,7 +220,7 @@ class Service:
         return Committed(revision, revision, merged.succeeded, merged.unmet, merged.results)
 
     async def _values(
-        self, group: GroupId, operations: tuple[Get | Scan, ...], revision: int, min_revision: int
+        self, group: GroupId, operations: tuple[ReadOperation, ...], revision: int, min_revision: int
     ) -> Values:
         question, asked = ReadAt(operations, revision), _Asked()
         while True:

@@ -24,8 +24,8 @@ from kvstore.store.gate import Announcement, Gate, Level
 from kvstore.store.gateway import RETRY_S, Committed, Gateway, OnDone, Ordered
 from kvstore.store.partition import Partition
 from kvstore.store.questions import Page, ReadAt, Response, Values
+from kvstore.store.replica_view import ReplicaView
 from multicast.messages import Multicast
-from multicast.process.replica import Replica
 from multicast.types import NO_TIMESTAMP, ClientId, Destinations, GroupId, ReplicaId, Timestamp, timestamp
 
 # The machine
@@ -170,7 +170,7 @@ class ReadsTheLatest(Partition):
 
     def _read_at(self, question: ReadAt | Page) -> Response:
         if isinstance(question, ReadAt) and not question.revision:
-            return Values(self.machine.watermark, tuple(self._results_now(question.operations)))
+            return Values(self.machine.watermark, tuple(self._perform_reads(question.operations)))
         return super()._read_at(question)
 
 
@@ -185,7 +185,7 @@ class ExecutedIsEnough(Partition):
 class ForgetsWhatWasClosed(Partition):
     """A gate that is made anew knows nothing to be closed."""
 
-    def __init__(self, replica: Replica[Any], machine: Machine, closed: Timestamp = NO_TIMESTAMP) -> None:
+    def __init__(self, replica: ReplicaView, machine: Machine, closed: Timestamp = NO_TIMESTAMP) -> None:
         super().__init__(replica, machine)
 
 

@@ -22,7 +22,7 @@ from kvstore.machine import (
 )
 from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
 from kvstore.machine.operations import scan
-from kvstore.machine.request import REVISION_MAX, Get, Range, Scan, Transaction
+from kvstore.machine.request import REVISION_MAX, Get, Range, ReadOperation, Scan, Transaction
 from kvstore.machine.results import Got, KeyValue, OperationResult, Outcome, Refusal, Refused, Result
 from kvstore.store.errors import (
     Compacted,
@@ -155,7 +155,7 @@ class MemoryService:
 
     def read(
         self,
-        operations: tuple[Get | Scan, ...],
+        operations: tuple[ReadOperation, ...],
         *,
         consistency: Consistency = Consistency.STRICT,
         revision: int = 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 from hypothesis import strategies as st
 from wbkv_proto.v1 import kv_pb2 as kv
@@ -51,6 +51,8 @@ def condition(condition: Condition) -> kv.Condition:
     """A condition's message."""
     if isinstance(condition, Unchanged):
         return kv.Condition(unchanged=kv.Unchanged(range=range_(condition.range), since=condition.since))
+    if not isinstance(condition, Compare):
+        assert_never(condition)
     operand: Any = condition.operand
     if condition.subject is Subject.EXISTS:
         operand = bool(operand)
@@ -78,15 +80,18 @@ def operation(operation: Operation) -> kv.Operation:
             return found
         case DeleteRange():
             return kv.Operation(delete_range=kv.DeleteRange(range=range_(operation.range)))
-    return kv.Operation(
-        scan=kv.Scan(
-            range=range_(operation.range),
-            limit=operation.limit,
-            limit_bytes=operation.limit_bytes,
-            reverse=operation.reverse,
-            shape=operation.shape.name,
-        )
-    )
+        case Scan(asked, limit, limit_bytes, reverse, shape):
+            return kv.Operation(
+                scan=kv.Scan(
+                    range=range_(asked),
+                    limit=limit,
+                    limit_bytes=limit_bytes,
+                    reverse=reverse,
+                    shape=shape.name,
+                )
+            )
+        case _:
+            assert_never(operation)
 
 
 def transactions(keys: st.SearchStrategy[bytes], values: st.SearchStrategy[bytes]) -> Any:

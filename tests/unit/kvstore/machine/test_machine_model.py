@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from msgspec.structs import astuple
 
 from kvstore.machine.codec import TABLES, decode_machine_state, encode_machine_state
+from kvstore.machine.commands import Command
 from kvstore.machine.machine import Executed, Machine, MachineState, Store, Vote
 from kvstore.machine.placement import Placement
-from kvstore.machine.request import Footprint, Range
+from kvstore.machine.request import Condition, Footprint, Operation, Range, Transaction
 from kvstore.machine.results import KeyValue, Refusal, Refused, Result
 from kvstore.machine.versions import Compacted, NotYet
 from kvstore.simulation.model import Model, ordered
@@ -297,3 +298,12 @@ def test_small_worlds(rng: random.Random, count: int) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_worlds(seed: int) -> None:
     run(random.Random(seed), 40, 500)
+
+
+def test_random_workloads_have_every_kind_of_command() -> None:
+    rng = random.Random(1)
+    commands = [m.request.command for _ in range(20) for m in some_workload(rng, 100).messages]
+    transactions = [each for each in commands if isinstance(each, Transaction)]
+    assert {type(each) for each in commands} == set(get_args(Command))
+    assert {type(each) for txn in transactions for each in txn.conditions} == set(get_args(Condition))
+    assert {type(each) for txn in transactions for each in txn.then} == set(get_args(Operation))

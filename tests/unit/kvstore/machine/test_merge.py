@@ -157,7 +157,7 @@ def test_parts_that_cannot_be() -> None:
     placement = Placement(1, Scheme.ORDERED, (b"", b"m"), (A, B), (A, B))
     transaction = Transaction(then=(Get(b"a"), Get(b"n")))
     half = {A: Outcome(succeeded=True, unmet=(), results=((0, Got(None)),))}
-    with pytest.raises(InvariantBroken, match=r"operation 1 belongs to groups \[1\], not all of which"):
+    with pytest.raises(InvariantBroken, match=r"operation 1 belongs to groups \[1\], but only 0 of them"):
         merge(transaction, placement, half)
     with pytest.raises(InvariantBroken, match=r"groups \[0, 1\] do not agree"):
         merge(transaction, placement, {**half, B: Outcome(succeeded=False, unmet=(), results=())})
