@@ -45,7 +45,7 @@ class ReplicaView(Protocol):
     def readers(self) -> tuple[Sequence[ReplicaId], int]:
         """The members of the current ballot, and the size of a quorum of them."""
 
-    def stands_in(self, ballot: Ballot) -> bool:
+    def is_in_ballot(self, ballot: Ballot) -> bool:
         """Whether this replica is in the ballot and has promised no higher one."""
 
     @property
