@@ -102,7 +102,7 @@ class SlowWhiteBox(WhiteBox):
 
 
 def test_a_protocol_that_does_not_deliver_is_found_out() -> None:
-    with pytest.raises(InvalidArgument, match="not delivered everywhere"):
+    with pytest.raises(InvalidArgument, match="not delivered at every replica"):
         measure(SlowWhiteBox, grid=1)
 
 
