@@ -384,7 +384,7 @@ class PromisesToAnOldConfiguration(Shared):
         return False
 
 
-class SettlesAtOnce(Shared):
+class CompletesAtOnce(Shared):
     """Departure 8: a change is settled before a quorum of it has executed what may have been collected."""
 
     def _is_executed(self) -> bool:
@@ -451,7 +451,7 @@ class ActsBeforeItIsAMember(Shared):
             self.topology.learn(self.membership.completed())
 
 
-class ChangesBeforeTheLastIsSettled(Shared):
+class ChangesBeforeTheLastIsComplete(Shared):
     """Departure 8: the next change is proposed while the last one is not settled, and uses up a number."""
 
     def _may_change(self) -> bool:

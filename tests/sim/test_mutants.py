@@ -91,9 +91,9 @@ DIRECTED: Final[list[tuple[Schedule, type[Protocol]]]] = [
         for schedule, mutant in [
             (membership.known_by_the_lost, mutants.OpensABallotWithOneQuorum),
             (membership.old_members_meet, mutants.PromisesToAnOldConfiguration),
-            (membership.nothing_but_the_collected, mutants.SettlesAtOnce),
+            (membership.nothing_but_the_collected, mutants.CompletesAtOnce),
             (membership.two_changes, mutants.ChangesTwiceAtOnce),
-            (membership.two_disks, mutants.ChangesBeforeTheLastIsSettled),
+            (membership.two_disks, mutants.ChangesBeforeTheLastIsComplete),
         ]
         for protocol in (WhiteBox, FtSkeen)
     ),
