@@ -19,18 +19,15 @@ from multicast.messages import (
     Accept,
     Delivery,
     HeartbeatAck,
-    Message,
     Multicast,
     NewLeaderAck,
     Phase2a,
     about,
 )
-from multicast.sim.faults import Fault
-from multicast.sim.host import Host
+from multicast.sim.host import Host, Observer
 from multicast.topology import Topology
 from multicast.types import (
     NO_TIMESTAMP,
-    ClientId,
     Destinations,
     GroupId,
     MessageId,
@@ -51,44 +48,8 @@ class Violation(Exception):
         self.detail = detail
 
 
-class Checker:
-    """An observer whose methods do nothing: a checker overrides those of the events that it needs."""
-
-    def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
-        """A replica's message leaves."""
-
-    def stepping(self, host: Host, sender: Process, message: Message) -> None:
-        """A replica is about to handle a message."""
-
-    def stepped(self, host: Host, sender: Process, message: Message) -> None:
-        """A replica has handled a message."""
-
-    def delivered(self, host: Host, delivery: Delivery) -> None:
-        """A replica's application got a message."""
-
-    def dropped(self, host: Host, mids: Sequence[MessageId]) -> None:
-        """A replica forgets messages for good."""
-
-    def installed(self, host: Host) -> None:
-        """A replica's application was replaced by a snapshot."""
-
-    def learned(self, host: Host, membership: Membership) -> None:
-        """A replica has learned a membership."""
-
-    def crashed(self, host: Host) -> None:
-        """A replica is down."""
-
-    def restarted(self, host: Host) -> None:
-        """A replica is up again."""
-
-    def client_sent(self, client: ClientId, receivers: Sequence[Process], message: object) -> None:
-        """A client's message leaves."""
-
-    def received(self, receiver: Process, sender: Process, message: object) -> None:
-        """A message that no protocol handles has arrived: an answer at a client, a snapshot at a replica."""
-
-    def injected(self, fault: Fault) -> None:
-        """A fault is about to happen, or all cuts are about to end."""
+class Checker(Observer):
+    """An observer that raises `Violation` at the first step that breaks its properties."""
 
 
 @dataclass

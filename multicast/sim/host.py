@@ -13,7 +13,6 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol as Interface
 
 from multicast.client import Reply
 from multicast.durable import Checkpoint, Dropped, Durable, Record
@@ -53,8 +52,8 @@ class RecordBatch:
     """Whether the commit is reported to the replica; not if a snapshot has replaced that state."""
 
 
-class Observer(Interface):
-    """An observer of a run: a checker or a trace. Every observer is notified of every event, immediately."""
+class Observer:
+    """An observer of a run, notified of every event immediately; a subclass overrides what it needs."""
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
         """A replica's message leaves."""
