@@ -308,7 +308,7 @@ class Bench:
         machine.replica = WhiteBox(start)
 
     def _drain(self, member: ReplicaId) -> None:
-        """Do what `multicast.protocol` asks of a host, until the replica wants nothing more."""
+        """Fulfil the contract of a host (`multicast`), until the replica has nothing left to do."""
         machine, replica = self.machines[member], self[member]
         while True:
             ready = replica.ready()

@@ -54,7 +54,7 @@ def test_an_evicted_leader_finds_another_heir_when_the_first_has_lost_its_disk(
 def test_an_evicted_leader_finds_another_heir_when_the_first_is_in_a_higher_ballot(
     protocol: type[Protocol],
 ) -> None:
-    """The heir has promised a ballot that no leader opened, and the leader, a member no more, cannot pass it."""
+    """The heir has promised a ballot that no leader opened; the leader, a member no more, cannot pass it."""
     story = Story(protocol, 1, 3, Timing())
     leader, heir, _ = story.topology.members(G0)
     story.isolate(heir)
