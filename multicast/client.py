@@ -1,8 +1,7 @@
-"""The multicasting process: it numbers messages, sends them to the leaders, and repeats until answered.
+"""The multicasting process: it numbers messages, sends them to the leaders, and retries until answered.
 
-Like a protocol, it has no I/O: messages and the time go in, sends come out. A message is finished when
-every destination group has answered; only then may `ack_below` pass its number, for groups forget results
-below it.
+Like a protocol, it does no I/O: messages and the time go in, sends come out. A message is finished when every
+destination group has answered. Only then may `ack_below` pass its number, for groups forget results below it.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from multicast.types import (
 )
 
 CACHED_MAX = 4096
-"""Destination sets whose leaders are remembered; beyond them, that starts over."""
+"""The number of destination sets whose leaders are cached; when it is reached, the cache is cleared."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """A group has delivered these messages, at these positions. Sent by the host of the group's leader."""
+    """A group has delivered these messages at these positions. Sent by the host of the group's leader."""
 
     mids: tuple[MessageId, ...]
     group: GroupId
@@ -45,10 +44,11 @@ class Reply:
 
 @dataclass(slots=True)
 class MulticastRefused:
-    """A process would not order the message for a client; why, for people. Sent by its host.
+    """A process refuses to order the message for a client, with a reason for people. Sent by its host.
 
-    This is no outcome. Another destination may have begun to order the message, and then this group follows
-    it; so may a later leader, which knows less. A client that never uses a number twice is never refused.
+    This is not an outcome. Another destination may have begun to order the message, and then this group
+    follows it; so may a later leader, which knows less. A client that never uses a number twice is never
+    refused.
     """
 
     mid: MessageId
@@ -60,19 +60,19 @@ class MulticastRefused:
 class _Pending:
     message: Multicast
     positions: dict[GroupId, Timestamp] = field(default_factory=dict)
-    """What has been answered so far."""
+    """The positions answered so far."""
     asked_at: float = 0.0
     retries: int = 0
     repeated: bool = False
-    """Whether it was sent more than once: then nobody knows which of these an answer is for."""
+    """Whether it was sent more than once: then an answer does not tell which of these it is for."""
 
     @property
     def unanswered(self) -> list[GroupId]:
-        """Which groups have not answered, in order."""
+        """The destinations that have not answered, in order."""
         return [group for group in self.message.dest if group not in self.positions]
 
     def waits_for(self, group: GroupId) -> bool:
-        """Whether this is a destination that has not answered."""
+        """Return whether the group is a destination that has not answered."""
         return group in self.message.dest and group not in self.positions
 
 
@@ -82,23 +82,23 @@ def _is_pending(pending: _Pending) -> bool:
 
 @dataclass(slots=True)
 class Sender:
-    """multicast(m), line 1-2 of Figure *protocol*, until every destination has answered."""
+    """multicast(m), lines 1-2 of Figure *protocol*, until every destination has answered."""
 
     client: ClientId
     topology: Topology
     retry_s: float = 0.5
     sends: list[Send] = field(default_factory=list)
     finished: dict[MessageId, dict[GroupId, Timestamp]] = field(default_factory=dict)
-    """Messages answered by every destination since the caller last looked, and their positions."""
+    """Messages that every destination has answered since the caller last looked, with their positions."""
     learned: list[Membership] = field(default_factory=list)
-    """Who is in a group, learnt since the caller last looked: it must know where to send."""
+    """Memberships learned since the caller last looked: it must know where to send."""
     refused: list[MulticastRefused] = field(default_factory=list)
-    """What was refused since the caller last looked. It stays pending; only new leaders are asked again."""
+    """Refusals since the caller last looked. The messages stay pending; only new leaders are asked again."""
     leaders: dict[GroupId, Ballot] = field(default_factory=dict)
     pending: dict[MessageId, _Pending] = field(default_factory=dict)
     numbers: Numbering = field(init=False)
     _receivers: dict[Destinations, list[tuple[ReplicaId]]] = field(default_factory=dict)
-    """Whom messages to these groups are sent to, one after the other, while leaders stay the same."""
+    """The leaders of each destination set, in order, while leaders stay the same."""
     _unanswered: RetryQueue[_Pending] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class Sender:
         return message
 
     def step(self, answer: Reply | MulticastRefused | Hint | Members, now: float) -> None:
-        """A group answers, or somebody says who leads it, or who is in it."""
+        """Handle a group's answer, a hint about its leader, or its membership."""
         if isinstance(answer, Reply):
             self._answered(answer, now)
         elif isinstance(answer, MulticastRefused):
@@ -143,10 +143,10 @@ class Sender:
                     del self.leaders[membership.group]
                 self.send_again(membership.group, now)
         else:
-            raise InvalidArgument(f"a client does not understand {type(answer).__name__}")
+            raise InvalidArgument(f"{type(answer).__name__} is not a message for a client")
 
     def ask_members(self, group: GroupId) -> None:
-        """Ask everyone who is in the group, of those who were."""
+        """Ask all known members of the group for its current membership."""
         self.sends.append((self.topology.members(group), MembersWanted(group)))
 
     def _hinted(self, hint: Hint, now: float) -> None:
@@ -160,7 +160,7 @@ class Sender:
             self.send_again(hint.group, now)
 
     def _answered(self, reply: Reply, now: float) -> None:
-        """A group has delivered. Of all that this finishes, one message tells how long that takes."""
+        """Record a group's answers. Of the messages that they finish, one updates the retry time-out."""
         group = reply.group
         finished = None
         for mid, position in zip(reply.mids, reply.positions, strict=True):
@@ -179,7 +179,7 @@ class Sender:
             self._unanswered.timeout.answered(now - finished.asked_at)
 
     def send_again(self, group: GroupId, now: float) -> None:
-        """The leader is new, or can be reached again: whatever this group has not answered goes there."""
+        """Send all that the group has not answered to its leader, which is new or reachable again."""
         self._receivers.clear()
         for pending in self.pending.values():
             if pending.waits_for(group):
@@ -188,7 +188,7 @@ class Sender:
                 self.sends.append(((self.leader(group),), pending.message))
 
     def tick(self, now: float) -> None:
-        """Repeat what has not been answered for too long: to all members, if the guesses did not help."""
+        """Retry what is overdue: at the presumed leader first, then at all members."""
         for pending in self._unanswered.overdue(now):
             pending.retries += 1
             pending.repeated = True
@@ -199,7 +199,7 @@ class Sender:
                 self.sends.append((receivers, pending.message))
 
     def probe(self, group: GroupId) -> None:
-        """The group's leader, as far as we know, is gone: ask all members with one message who leads now."""
+        """Find the group's leader, since the known one is gone: send one pending message to all members."""
         for pending in self.pending.values():
             if pending.waits_for(group):
                 self.sends.append((self.topology.members(group), pending.message))
@@ -207,15 +207,15 @@ class Sender:
 
     @property
     def wake_at(self) -> float | None:
-        """When `tick` is due, if anything is pending."""
+        """When `tick` is due, or None if nothing is pending."""
         return self._unanswered.wake_at()
 
     def drain(self) -> list[Send]:
-        """What is to be sent."""
+        """Drain what is to be sent."""
         sends, self.sends = self.sends, []
         return sends
 
     def leader(self, group: GroupId) -> ReplicaId:
-        """Who leads the group, as far as we know."""
+        """Return the group's leader, as far as known."""
         ballot = self.leaders.get(group)
         return self.topology.preferred_leader(group) if ballot is None else ballot.leader

@@ -1,18 +1,20 @@
 """Consensus within a group, as a black box: multi-Paxos with a stable leader.
 
-A group decides many independent questions, its instances, in any order. Whoever leads a ballot may
-`propose` an answer to an instance; members `vote`; when a quorum has voted for it, `on_2b` says that it is
-decided. So a stable leader needs one round trip per decision. This is Paxos' phase 2.
+A group decides many independent instances, in any order. The leader of a ballot may `propose` a value for an
+instance; members `vote`; when a quorum has voted for it, `on_2b` reports that it is decided. So a stable
+leader needs one round trip per decision. This is Paxos' phase 2.
 
 Phase 1 is the recovery that all protocols share (`process.recovery`): a ballot begins with an initial state
-that has all local timestamps that may have been decided before, and is open when a quorum holds it. Opening
-it so, at once, matters: instances depend on each other, since no timestamp may turn up from the past, below
-what has been delivered since. Whoever follows a ballot holds all that it began with, and has forgotten
-what lower ballots had proposed in vain. (A log of slots does the same by filling its gaps.)
+that has all local timestamps that may have been decided before, and is open when a quorum holds that state.
+Opening all instances at once matters: instances depend on each other, since no timestamp may appear later
+that is below what has been delivered since. A follower of a ballot holds all that the ballot began with, and
+has forgotten what lower ballots had proposed without a decision. (A log of slots does the same by filling its
+gaps.)
 
-- In one ballot, an instance has one answer: its leader proposes no other, and never leads it in another life.
-- Members vote in the ballot they follow only. A vote is durable before it is counted: it leaves as a promise
-  of the `Ready` that persists it.
+- In one ballot, an instance has one value: its leader proposes no other, and never leads the ballot again
+  after a restart.
+- Members vote only in the ballot that they follow. A vote is durable before it is counted: it leaves as a
+  promise of the `Ready` that persists it.
 """
 
 from __future__ import annotations
@@ -31,67 +33,67 @@ K = TypeVar("K")
 
 
 class Consensus:
-    """One member: it votes, and while it leads a ballot, it proposes."""
+    """One member of a group: it votes, and proposes while it leads a ballot."""
 
     def __init__(self, me: ReplicaId, configuration: Configuration, timing: Timing) -> None:
         self._me = me
         self._configuration = configuration
-        """Of the ballot this member leads, or led last."""
+        """The configuration of the ballot that this member leads, or led last."""
         self._others: tuple[ReplicaId, ...] = ()
         self._timing = timing
         self.ready = Ready()
-        """Where votes and messages go; the process puts its own here."""
+        """Where votes and messages go: the `Ready` of the process."""
         self._ballot = NO_BALLOT
-        """The ballot this member leads, if any."""
+        """The ballot that this member leads, if any."""
         self._local_votes: dict[MessageId, int] = {}
         self._clock_votes: dict[Instance, int] = {}
-        """Proposed in this ballot and not decided yet: who has voted for it, as bits."""
+        """The votes, as bits of members, for what is proposed in this ballot and not decided yet."""
         self._local: list[LocalTimestamp] = []
         self._clocks: list[Instance] = []
         """Proposed, and neither sent to the others nor voted for yet."""
         self._again: dict[tuple[ReplicaId, ...], tuple[list[LocalTimestamp], list[Instance]]] = {}
-        """What others are to be asked again."""
+        """What is to be proposed again, by receivers."""
         self._acked_local: list[MessageId] = []
         self._acked_clocks: list[Instance] = []
         self._acked_ballot = NO_BALLOT
-        """Votes not yet answered with, and the ballot they were given in."""
+        """Votes that are not sent yet, and their ballot."""
 
     def lead(self, ballot: Ballot, configuration: Configuration) -> None:
-        """The ballot is open, and this member leads it."""
+        """Begin to lead the ballot, which is open."""
         self._ballot = ballot
         self._configuration = configuration
         self._others = tuple(m for m in configuration.members if m != self._me)
 
     def leave(self) -> None:
-        """This member leads no more. What it proposed may or may not be decided."""
+        """Stop leading. What was proposed may or may not be decided."""
         self.flush()
         self._ballot = NO_BALLOT
         self._local_votes = {}
         self._clock_votes = {}
 
     def propose(self, value: LocalTimestamp) -> None:
-        """Ask for a decision about a local timestamp, and vote for it. Once per message and ballot."""
+        """Propose a local timestamp, and vote for it. Once per message and ballot."""
         self._local_votes[value[0]] = 0
         self._local.append(value)
 
     def propose_clock(self, mid: MessageId, global_ts: Timestamp) -> None:
-        """Ask to let the clock pass this, and vote for it."""
+        """Propose that the clock passes this timestamp, and vote for it."""
         instance = (mid, global_ts)
         self._clock_votes[instance] = 0
         self._clocks.append(instance)
 
     def withdraw(self, mid: MessageId, global_ts: Timestamp) -> None:
-        """It does not matter any more whether the clock passes this."""
+        """Withdraw a proposal about the clock that does not matter any more."""
         self._clock_votes.pop((mid, global_ts), None)
 
     def repeat(self, value: LocalTimestamp) -> None:
-        """Ask again whoever has not voted for it, if it is still on its way."""
+        """Propose again to members that have not voted, unless the instance is decided."""
         votes = self._local_votes.get(value[0])
         if votes is not None and (silent := self._silent(votes)):
             self._again.setdefault(silent, ([], []))[0].append(value)
 
     def repeat_clock(self, mid: MessageId, global_ts: Timestamp) -> None:
-        """As `repeat`."""
+        """Propose again, as `repeat`, that the clock passes this timestamp."""
         votes = self._clock_votes.get((mid, global_ts))
         if votes is not None and (silent := self._silent(votes)):
             self._again.setdefault(silent, ([], []))[1].append((mid, global_ts))
@@ -101,12 +103,12 @@ class Consensus:
         return tuple(m for m in self._others if not votes & bit[m])
 
     def asked_about(self) -> list[MessageId]:
-        """Messages about which a proposal of ours is on its way."""
+        """Return the messages with an undecided proposal of this member."""
         return [*self._local_votes, *(mid for mid, _ in self._clock_votes)]
 
     def on_2b(self, member: ReplicaId, message: Phase2b) -> tuple[list[MessageId], list[Instance]]:
-        """Votes arrive. What a quorum has voted for is decided, and returned once: whose local timestamps,
-        and what the clock passes.
+        """Count votes. Return what they decide, each instance once: the messages whose local timestamps are
+        decided, and the clock updates.
         """
         if message.ballot != self._ballot:
             return [], []
@@ -136,9 +138,9 @@ class Consensus:
         clocks: ClockUpdates,
         again: Iterable[MessageId] = (),
     ) -> None:
-        """Vote for these answers, in the ballot this member follows, with one record.
+        """Vote for these values, in the ballot that this member follows, with one record.
 
-        Local timestamps that it votes for again are on its disk.
+        The local timestamps of `again` are on its disk already.
         """
         if ballot is not self._acked_ballot and ballot != self._acked_ballot:
             self._answer()
@@ -151,7 +153,7 @@ class Consensus:
             self.ready.persist.append(Voted(local, time_of(highest)))
 
     def flush(self) -> None:
-        """Send what was asked and answered since the last time: one 2a, if it fits a frame, and one 2b."""
+        """Send the proposals and votes since the last time: one 2a, if they fit a frame, and one 2b."""
         if self._local or self._clocks:
             for local, clocks in self._runs(self._local, self._clocks):
                 if self._others:
@@ -168,7 +170,7 @@ class Consensus:
     def _runs(
         self, rows: Sequence[LocalTimestamp], instances: Sequence[Instance]
     ) -> Iterator[tuple[LocalTimestamps, ClockUpdates]]:
-        """The same in columns, in pieces that fit a frame."""
+        """Yield the same as columns, in pieces that fit a frame."""
         most, most_bytes = self._timing.part_entries, self._timing.part_bytes
         at = 0
         while at < len(rows) or instances:

@@ -1,7 +1,7 @@
-"""Which message ids a group has delivered: a low watermark per client, and exceptions above it.
+"""The message ids that a group has delivered: a low watermark per client, and exceptions above it.
 
-The table is a function of the group's deliveries and their order only, so all replicas have the same one
-at the same position.
+The table is a function of the group's deliveries and their order only, so all replicas have the same table at
+the same position.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DeliveredIds:
         return self.find(mid) is True
 
     def find(self, mid: MessageId) -> bool | None:
-        """True: it was delivered. False: only its number was, with another digest. None: a new number."""
+        """Return True if it was delivered, False if only its number was, with another digest, else None."""
         number, sequence, digest = mid
         client = self._clients.get(number)
         if client is None:
@@ -51,7 +51,7 @@ class DeliveredIds:
         return known == digest or digest in _all(known)
 
     def add(self, mid: MessageId, ack_below: int) -> bool:
-        """Record a delivery. True if the number was taken by something else, or is below the watermark."""
+        """Record a delivery. Return True if its number was used before, or is below the watermark."""
         number, sequence, digest = mid
         client = self._clients.get(number)
         if client is None:
@@ -68,7 +68,7 @@ class DeliveredIds:
         return mismatch
 
     def pass_below(self, client: ClientId, low: int) -> None:
-        """The client's watermark is at least this."""
+        """Raise the client's watermark to at least this."""
         known = self._clients.get(client)
         if known is None:
             self._clients[client] = _ClientIds(low, {})
@@ -76,13 +76,13 @@ class DeliveredIds:
             known.pass_below(low)
 
     def copy(self) -> DeliveredIds:
-        """An independent copy."""
+        """Return an independent copy."""
         other = DeliveredIds()
         other._clients = {c: _ClientIds(k.low, dict(k.above)) for c, k in self._clients.items()}
         return other
 
     def rows(self) -> Iterator[tuple[ClientId, int, tuple[tuple[int, tuple[int, ...]], ...]]]:
-        """Every client's row: (client, low watermark, ((sequence, digests), ...)), in a fixed order."""
+        """Iterate over (client, low watermark, ((sequence, digests), ...)) by client, in a fixed order."""
         for client, known in sorted(self._clients.items()):
             above = sorted((sequence, _all(digests)) for sequence, digests in known.above.items())
             yield client, known.low, tuple(above)
@@ -97,5 +97,5 @@ class DeliveredIds:
 
 
 def _all(digests: int | tuple[int, ...]) -> tuple[int, ...]:
-    """Nearly every number has one digest, so that one is kept bare."""
+    """Return the digests as a tuple. Nearly every number has one digest, which is kept bare."""
     return (digests,) if isinstance(digests, int) else digests

@@ -1,8 +1,8 @@
-"""What a replica keeps on disk for its promises, as records that are only ever appended.
+"""The durable state behind a replica's promises, as records that are only ever appended.
 
-A protocol emits records; the host writes them in order and calls them durable together, batch by batch.
-`Durable` folds records into the state a replica restarts from. What deliveries did to the application
-(the position, the delivered ids) is the application's to keep and comes back as a `Checkpoint`.
+A protocol emits records; the host makes them durable in order, batch by batch. `Durable` folds records into
+the state that a replica restarts from. The application keeps what deliveries did to it (the position, the
+delivered ids) and gives it back as a `Checkpoint`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from multicast.types import (
 
 @dataclass(slots=True)
 class Promised:
-    """This replica has joined the ballot, and nothing below it from now on."""
+    """This replica has joined the ballot, and joins none below it from now on."""
 
     ballot: Ballot
 
 
 @dataclass(slots=True)
 class Joined:
-    """The ballot's initial state has replaced what was here: cballot = ballot."""
+    """The ballot's initial state has replaced this replica's: cballot = ballot."""
 
     ballot: Ballot
     clock: int
@@ -45,13 +45,14 @@ class Joined:
 
 @dataclass(slots=True)
 class Accepted:
-    """The own group's proposals are accepted in the current ballot; the clock is past all groups'.
+    """The own group's proposals are accepted in the current ballot; the clock has passed all groups'
+    proposals.
 
     One record serves a run of messages, as columns of the same length.
     """
 
     dests: tuple[Destinations, ...]
-    """Of each message; or a single one, if all have the same."""
+    """The destinations of each message; or a single set, if all have the same."""
     mids: tuple[MessageId, ...]
     local_ts: tuple[Timestamp, ...]
     payloads: tuple[bytes, ...]
@@ -61,9 +62,9 @@ class Accepted:
 
 @dataclass(slots=True)
 class Voted:
-    """This replica has voted, in its current ballot, for answers to instances of consensus.
+    """This replica has voted, in its current ballot, in instances of consensus.
 
-    Votes that the clock passes a timestamp are kept as a clock that is past all of them.
+    Votes that the clock passes a timestamp are kept as one clock that has passed all of them.
     """
 
     local: LocalTimestamps
@@ -72,43 +73,43 @@ class Voted:
 
 @dataclass(slots=True)
 class Learned:
-    """A decided and delivered message, taken over with a snapshot."""
+    """A decided and delivered message that came with a snapshot."""
 
     entry: EntryState
 
 
 @dataclass(slots=True)
 class Dropped:
-    """Nobody can need these messages any more."""
+    """No process can need these messages any more."""
 
     mids: tuple[MessageId, ...]
 
 
 @dataclass(slots=True)
 class Configured:
-    """This replica has learnt who is in a group, its own or another."""
+    """This replica has learned a membership, of its own group or another."""
 
     membership: Membership
 
 
 Record: TypeAlias = Promised | Joined | Accepted | Voted | Delivery | Learned | Dropped | Configured
-"""A `Delivery` says that the message's timestamps are decided; if it was accepted here, its payload is
-on disk already."""
+"""A `Delivery` records that the message's timestamps are decided; if the message was accepted here, its
+payload is on disk already."""
 
 
 @dataclass(slots=True)
 class Durable:
-    """The fold of all durable records: what a restarted replica still knows of its promises."""
+    """The fold of all durable records: the promises that a restarted replica still knows."""
 
     ballot: Ballot = NO_BALLOT
     cballot: Ballot = NO_BALLOT
     clock: int = 0
     entries: dict[MessageId, EntryState] = field(default_factory=dict)
     memberships: dict[GroupId, Membership] = field(default_factory=dict)
-    """The newest known of the groups that have changed theirs."""
+    """The newest known membership of each group that has changed its own."""
 
     def apply(self, records: Iterable[Record]) -> None:
-        """Fold some more records, in the order in which they were emitted."""
+        """Fold further records, in the order in which they were emitted."""
         entries = self.entries
         for record in records:
             match record:
@@ -152,17 +153,17 @@ class Durable:
 class Checkpoint:
     """The ordering side of an application's state at one position of its group's order.
 
-    An application saves it with its own state, in one commit, and gives it back on restart. It also
-    travels with a snapshot to a replica that is too far behind for single deliveries; then `entries`
-    are the delivered messages that other groups may still ask for, and `membership` is what the deliveries
-    that it leaves out may have changed.
+    An application commits it together with its own state, and gives it back on restart. It also travels with
+    a snapshot to a replica that is too far behind for single deliveries. Then `entries` are the delivered
+    messages that other groups may still ask for, and `membership` is what the skipped deliveries may have
+    changed.
     """
 
     position: Timestamp = NO_TIMESTAMP
     delivered: DeliveredIds = field(default_factory=DeliveredIds)
     entries: tuple[EntryState, ...] = ()
     membership: Membership | None = None
-    """Of the group, at this position or later."""
+    """The group's membership, at this position or later."""
     executed: Timestamp = NO_TIMESTAMP
-    """Up to where everything is executed in this state, at most its position: what may be reported of it,
-    once it is durable. An application that executes what it has delivered at once has one number for both."""
+    """The position up to which everything is executed in this state, at most `position`. It may be reported
+    once this state is durable. An application that executes at once has one number for both."""

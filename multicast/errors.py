@@ -1,4 +1,4 @@
-"""What can go wrong, by whose fault it is."""
+"""The errors of the library, by whose fault they are: the caller's, a peer's, or our own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class MulticastError(Exception):
 
 
 class InvalidArgument(MulticastError, ValueError):
-    """The caller passed something that can never work; the message names it. Nothing has changed."""
+    """The caller passed an invalid argument, which the message names. Nothing has changed."""
 
 
 class PeerViolation(MulticastError):
-    """A message that no correct process sends, or from nobody we know. Nothing has changed."""
+    """A message that no correct process sends, or from an unknown sender. Nothing has changed."""
 
 
 class UnknownConfiguration(PeerViolation):
-    """A ballot of a configuration we have not heard of. Whoever speaks of it knows it: ask."""
+    """A ballot of an unknown configuration. Its sender knows the configuration and can be asked."""
 
     def __init__(self, group: int, number: int) -> None:
         super().__init__(f"unknown configuration {number} of group {group}")
@@ -26,4 +26,4 @@ class UnknownConfiguration(PeerViolation):
 
 
 class InvariantBroken(MulticastError):
-    """This replica's own state is wrong. It must stop: going on could only spread the damage."""
+    """This replica's own state is inconsistent. It must stop: going on would only spread the damage."""

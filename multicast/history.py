@@ -1,7 +1,7 @@
-"""The deliveries a replica still has, as a chain, for replicas of its group that missed some.
+"""The newest deliveries of a replica, as a chain, for replicas of its group that missed some.
 
-It keeps a bounded number of the newest, which have a bounded size together. Every delivery is added, and
-hardly any is ever looked for: adding is cheap, and looking for a position passes over all that is kept.
+Number and total size are bounded. Every delivery is added and hardly any is looked up, so adding is cheap and
+a lookup scans all that are kept.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class DeliveryHistory:
         self._capacity = capacity
         self._bytes_max = bytes_max
         self._bytes = 0
-        """Of the payloads kept."""
+        """The size of the payloads kept."""
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
-        """The group's next deliveries."""
+        """Append the group's next deliveries; drop the oldest beyond the limits."""
         kept = self._kept
         kept.extend(deliveries)
         self._bytes += sum([len(delivery[2]) for delivery in deliveries])
@@ -35,9 +35,9 @@ class DeliveryHistory:
             self._bytes -= len(kept.popleft().payload)
 
     def after(self, position: Timestamp, count: int, size: int) -> tuple[Delivery, ...]:
-        """What follows the position: at most so many, and at most so many bytes (but at least one).
+        """Return what follows the position: at most `count` deliveries of `size` bytes, but at least one.
 
-        Empty if nothing follows it here, because it is the newest or not retained.
+        Empty if nothing follows the position here, because it is the newest or not retained.
         """
         found: list[Delivery] = []
         for delivery in dropwhile(lambda delivery: delivery.previous_ts != position, self._kept):

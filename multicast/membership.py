@@ -1,15 +1,15 @@
-"""Who is in a group, over time: configurations, and the steps from one to the next.
+"""The members of a group over time: configurations, and the steps from one to the next.
 
-A group starts in configuration 0. A change goes in two steps, and both are messages that the group orders for
+A group starts in configuration 0. A change takes two steps. Both are messages that the group orders for
 itself, so that all its replicas see the same steps in the same order:
 
-1. the next configuration is *current*, while the one before it, the *previous*, still counts: whoever opens a
-   ballot needs promises from a quorum of both;
-2. the change is *settled*: only the current configuration counts. That is so once a quorum of it has durably
-   executed everything that the previous one may have forgotten.
+1. the next configuration becomes *current*, while the one before it, the *previous*, still counts: a
+   candidate needs promises from a quorum of both to open a ballot;
+2. the change is *complete*: only the current configuration counts. The group orders this step once a quorum
+   of the current configuration has durably executed everything that the previous one may have forgotten.
 
 Versions count these steps, and a step counts only right after the one before it: so there is one change at a
-time. What a version says is a fact, decided once: whoever learns it, in whatever way, may rely on it.
+time. The content of a version is a fact, decided once: a process that learns it, in any way, may rely on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from multicast.errors import InvalidArgument
 from multicast.types import GROUPS_MAX, ClientId, GroupId, MessageId, ReplicaId, digest_of
 
 MEMBERSHIP: Final = ClientId(0)
-"""Who multicasts the steps: no client has this id."""
+"""The client id under which groups multicast these steps; no client has it."""
 
 MEMBERS_MAX: Final = 99
 ADDRESS_MAX: Final = 255
@@ -42,7 +42,7 @@ class Configuration:
         self.number = number
         self.members = tuple(members)
         self.addresses = tuple(addresses) or ("",) * len(self.members)
-        """Where each member is to be found: for hosts, which alone know what it means."""
+        """The address of each member, opaque to all but hosts."""
         self.quorum = len(self.members) // 2 + 1
         self.bit = {member: 1 << index for index, member in enumerate(self.members)}
         """Members as bits, so that a set of acknowledgements is one integer."""
@@ -58,24 +58,25 @@ class Configuration:
             if member.group != group:
                 raise InvalidArgument(f"{member} is listed in group {group}")
         if len(self.addresses) != len(self.members):
-            raise InvalidArgument(f"group {group} has {len(self.members)} members in {self.addresses}")
+            raise InvalidArgument(f"group {group}: {len(self.members)} members at {self.addresses}")
         if len(self.members) > MEMBERS_MAX or max(map(len, self.addresses)) > ADDRESS_MAX:
-            raise InvalidArgument(f"group {group} has too many members, or one of them too long an address")
+            limits = f"more than {MEMBERS_MAX} members, or an address over {ADDRESS_MAX} characters"
+            raise InvalidArgument(f"group {group} has {limits}")
 
     def is_quorum(self, votes: int) -> bool:
-        """Whether these members, as bits, are a quorum."""
+        """Return whether these members, as bits, are a quorum."""
         return votes.bit_count() >= self.quorum
 
     def has_quorum(self, replicas: Collection[ReplicaId]) -> bool:
-        """Whether a quorum is among these replicas."""
+        """Return whether these replicas include a quorum."""
         return sum(member in replicas for member in self.members) >= self.quorum
 
     def address_of(self, member: ReplicaId) -> str:
-        """Where the member is to be found, as far as known."""
+        """Return the member's address, as far as known."""
         return self.addresses[self.members.index(member)]
 
     def replace(self, old: ReplicaId, new: ReplicaId, address: str) -> Configuration:
-        """The next configuration, with another replica instead of one of these."""
+        """Return the next configuration, with `new` instead of `old`."""
         found = [
             (new, address) if member == old else (member, known)
             for member, known in zip(self.members, self.addresses, strict=True)
@@ -92,12 +93,12 @@ class Configuration:
         return f"Configuration({self.group}, {self.number}, [{_names(self.members)}])"
 
     def _key(self) -> tuple[object, ...]:
-        """Members may be known to be at different addresses, for a while."""
+        """Addresses are left out: for a while, different processes may know different ones."""
         return self.group, self.number, self.members
 
 
 class Membership:
-    """The newest configuration of a group, and the one before it for as long as that counts too."""
+    """The newest configuration of a group, and the previous one for as long as it counts too."""
 
     __slots__ = ("current", "everyone", "previous", "version")
 
@@ -109,39 +110,39 @@ class Membership:
         self.version = 2 * current.number + (previous is None)
         old = () if previous is None else previous.members
         self.everyone = (*current.members, *(m for m in old if m not in current.bit))
-        """Whoever counts."""
+        """All members that count: of the current configuration, then of the previous one."""
 
     @property
     def group(self) -> GroupId:
-        """Whose members these are."""
+        """The group whose membership this is."""
         return self.current.group
 
     @property
     def is_complete(self) -> bool:
-        """Whether only the current configuration counts."""
+        """Whether the last change is complete: only the current configuration counts."""
         return self.previous is None
 
     def agrees(self, replicas: Collection[ReplicaId]) -> bool:
-        """Whether these replicas may open a ballot of the current configuration."""
+        """Return whether promises of these replicas suffice to open a ballot of the current configuration."""
         return self.current.has_quorum(replicas) and (
             self.previous is None or self.previous.has_quorum(replicas)
         )
 
     def completed(self) -> Membership:
-        """The change has come to its end."""
+        """Return the membership once the change is complete."""
         return Membership(self.current)
 
     def replace(self, old: ReplicaId, new: ReplicaId, address: str) -> Membership:
-        """The change that puts another replica instead of a member."""
+        """Return the membership that begins the change from a member to a new replica."""
         return Membership(self.current.replace(old, new, address), self.current)
 
     @property
     def mid(self) -> MessageId:
-        """Of the step that leads here, whose payload is `encode`: the same, whoever of the group sends it."""
+        """The id of the step that leads here, with `encode` as payload: the same at all members."""
         return MessageId(MEMBERSHIP, self.version, digest_of((self.group,), self.encode()))
 
     def after(self, step: bytes) -> Membership:
-        """What the membership is when this step is delivered: the same, unless it is the very next one."""
+        """Return the membership after this step is delivered: unchanged, unless it is the next step."""
         try:
             found = Membership.decode(step)
         except InvalidArgument:
@@ -150,12 +151,12 @@ class Membership:
         return found if found.version == self.version + 1 and base == self.current else self
 
     def encode(self) -> bytes:
-        """As bytes: for messages, disks and snapshots."""
+        """Return the membership as bytes, for messages, disks and snapshots."""
         return json.dumps([self.group, _row(self.current), _row(self.previous)]).encode()
 
     @staticmethod
     def decode(data: bytes) -> Membership:
-        """What was encoded. Raises `InvalidArgument` for anything else."""
+        """Return the membership that was encoded. Raise `InvalidArgument` for any other bytes."""
         try:
             group, current, previous = json.loads(data)
             found = _configuration(group, current)
@@ -188,7 +189,7 @@ def _configuration(group: Any, row: Any) -> Configuration:
     replicas, addresses = [], []
     for member, incarnation, address in members:
         if not isinstance(address, str):
-            raise InvalidArgument(f"a member at {address!r:.80}")
+            raise InvalidArgument(f"a member's address must be a string, not {address!r:.80}")
         _check(member, _NUMBER_MAX)
         _check(incarnation, _INCARNATION_MAX)
         replicas.append(ReplicaId(group, member, incarnation))

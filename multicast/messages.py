@@ -1,7 +1,7 @@
-"""What processes say to each other. The names are the paper's, where the paper has the message.
+"""The messages between processes. The names are the paper's, where the paper has the message.
 
-Messages are plain slotted classes for speed. Whoever holds one may not change it: the same object may
-be on its way to several receivers.
+Messages are plain slotted classes for speed. No holder may change a message: the same object may be on its
+way to several receivers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from multicast.types import (
 
 
 class EntryState(NamedTuple):
-    """What a process knows of one message, as recovery and disks carry it."""
+    """The state of one message at a process, as recovery and disks carry it."""
 
     mid: MessageId
     dest: Destinations
@@ -36,7 +36,7 @@ class EntryState(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """One message at its place in its group's order; a tuple, so that runs of them become columns soon."""
+    """One message at its position in its group's order; a tuple, so that runs become columns quickly."""
 
     mid: MessageId
     dest: Destinations
@@ -47,11 +47,11 @@ class Delivery(NamedTuple):
     previous_ts: Timestamp
     """Global timestamp of the message this group delivered just before."""
     mismatch: bool
-    """The client used this number before, in this group, for something else: do not execute."""
+    """The client used this number before, in this group, for another request: do not execute."""
 
 
 class Multicast(NamedTuple):
-    """MULTICAST(m): a client, or a process that holds m too long, asks a leader to order m."""
+    """MULTICAST(m): asks a leader to order m. Sent by a client, or by a process that holds m for too long."""
 
     mid: MessageId
     dest: Destinations
@@ -74,10 +74,10 @@ class Accept:
     mids: tuple[MessageId, ...]
     local_ts: tuple[Timestamp, ...]
     payloads: tuple[bytes, ...]
-    """Only to its own group does a leader send payloads, and with them what to forget; to others, nothing."""
+    """A leader sends payloads, and `ack_below`, to its own group only; both are empty for other groups."""
     ack_below: tuple[int, ...]
     after: Timestamp = NO_TIMESTAMP
-    """The last local timestamp that the leader had issued before, in this ballot."""
+    """The last local timestamp that the leader had issued in this ballot before these."""
 
 
 @dataclass(slots=True)
@@ -90,21 +90,21 @@ class AcceptAck:
     mids: tuple[MessageId, ...]
     group: GroupId
     ballots: tuple[Ballot, ...]
-    """In the order of groups, the ballots of all destinations of all these messages, and perhaps of more: Bal
-    of one message are those of dest(m)."""
+    """In the order of groups, the ballots of all destinations of all these messages, and perhaps of more
+    groups: Bal of one message is those of dest(m)."""
     issued: Timestamp = NO_TIMESTAMP
-    """Of a leader: the last local timestamp that it has issued in its ballot."""
+    """From a leader: the last local timestamp that it has issued in its ballot."""
 
 
 Decision: TypeAlias = tuple[MessageId, Timestamp, Timestamp]
-"""A message, its local and its global timestamp: what DELIVER says of it."""
+"""A message, its local and its global timestamp, as in DELIVER."""
 
 
 @dataclass(slots=True)
 class Deliver:
     """DELIVER(m, b, lts, gts), for messages that follow each other in the group's order.
 
-    It names what the group delivered just before the first of them.
+    `previous_ts` is the global timestamp that the group delivered just before the first of them.
     """
 
     ballot: Ballot
@@ -121,7 +121,7 @@ class NewLeader:
 
 @dataclass(slots=True)
 class StatePart:
-    """Which piece of a state sent in pieces this is."""
+    """The position of one piece in a state that is sent in pieces."""
 
     transfer: int
     index: int
@@ -158,16 +158,16 @@ class NewStateAck:
 
 
 Instance: TypeAlias = tuple[MessageId, Timestamp]
-"""Which question a group decides by consensus: m's local timestamp, where the second part is bottom; or that
-the group's clock passes the second part, as m's global timestamp."""
+"""An instance of consensus in a group. If the timestamp is bottom, the group decides m's local timestamp;
+otherwise it decides that its clock passes the timestamp, m's global one."""
 
 LocalTimestamp: TypeAlias = tuple[MessageId, Destinations, bytes, int, Timestamp]
-"""What may be decided: the group gives m, to these destinations, with its payload and ack_below, this local
-timestamp."""
+"""A value that may be decided: m, its destinations, payload, `ack_below`, and the local timestamp that the
+group gives it."""
 
 
 class LocalTimestamps(NamedTuple):
-    """A run of these answers, as columns of the same length."""
+    """A run of such values, as columns of the same length."""
 
     mids: tuple[MessageId, ...] = ()
     dests: tuple[Destinations, ...] = ()
@@ -177,14 +177,14 @@ class LocalTimestamps(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[LocalTimestamp]) -> LocalTimestamps:
-        """These, in order."""
+        """Return the rows as columns, in order."""
         return cls(*zip(*rows, strict=True))
 
 
 class ClockUpdates(NamedTuple):
-    """A run of the other answers: the group's clock passes these messages' global timestamps.
+    """A run of the other decisions: the group's clock passes these messages' global timestamps.
 
-    They are the questions too, for there is no other answer. Columns of the same length.
+    They are instances and values at once, for no other value can be decided. Columns of the same length.
     """
 
     mids: tuple[MessageId, ...] = ()
@@ -192,7 +192,7 @@ class ClockUpdates(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[Instance]) -> ClockUpdates:
-        """These, in order."""
+        """Return the rows as columns, in order."""
         return cls(*zip(*rows, strict=True))
 
 
@@ -217,24 +217,24 @@ class Phase2b:
 
 @dataclass(slots=True)
 class Propose:
-    """PROPOSE(m, g, lts) of Figure *skeen*, from a leader to another.
+    """PROPOSE(m, g, lts) of Figure *skeen*, from one leader to another.
 
-    One message serves all that the one has for the other at a time, as columns of the same length.
+    One message serves all proposals between the two leaders at a time, as columns of the same length.
     """
 
     group: GroupId
     ballot: Ballot
-    """Whose leader says so. It decides nothing; it tells the others whom to talk to."""
+    """The ballot of the sender. It decides nothing; it tells the other leaders where to send."""
     mids: tuple[MessageId, ...]
     dests: tuple[Destinations, ...]
     local_ts: tuple[Timestamp, ...]
     decided: tuple[bool, ...]
-    """Whether the group has decided it; else it is its leader's word only (FastCast)."""
+    """Whether the group has decided the timestamp; otherwise its leader only proposes it (FastCast)."""
 
 
 @dataclass(slots=True)
 class Hint:
-    """Not here: this process does not lead its group; the ballot names who it thinks does."""
+    """The sender does not lead its group; the ballot names the leader that it knows of."""
 
     group: GroupId
     ballot: Ballot
@@ -248,27 +248,28 @@ class Heartbeat:
     last_delivered: Timestamp
     executed: tuple[tuple[GroupId, Timestamp], ...]
     lowest: Timestamp = NO_TIMESTAMP
-    """A lower bound of the local timestamps that it has yet to deliver, those included that it has yet to
-    issue."""
+    """A lower bound of the local timestamps that the leader has yet to deliver, including those that it has
+    yet to issue."""
     issued: Timestamp = NO_TIMESTAMP
-    """The last local timestamp that it has issued in its ballot, and sent."""
+    """The last local timestamp that the leader has issued in its ballot, and sent."""
 
 
 @dataclass(slots=True)
 class HeartbeatAck:
-    """A member hears the leader: which ballots it is in, and how far it has executed durably."""
+    """A member's answer to a heartbeat: its ballots, and the position up to which it has durably executed."""
 
     ballot: Ballot
     cballot: Ballot
     executed: Timestamp
     wall_time: int = 0
-    """Its time of day, in ticks, if its clock is hybrid."""
+    """The member's time of day, in ticks, if its clock is hybrid."""
 
 
 @dataclass(slots=True)
 class PreVote:
-    """Would you join a ballot of mine? Asked before any ballot is spent, so that a cut-off process
-    that cannot win does not depose a leader that works.
+    """Asks whether a member would join this ballot, before the ballot is spent.
+
+    So a process that is cut off and cannot win does not depose a leader that works.
     """
 
     ballot: Ballot
@@ -276,52 +277,52 @@ class PreVote:
 
 @dataclass(slots=True)
 class PreVoteAck:
-    """Yes: I hear no leader either."""
+    """A member would join the ballot: it hears no leader either."""
 
     ballot: Ballot
 
 
 @dataclass(slots=True)
 class HandOver:
-    """The leader of the ballot is about to stop: please lead instead. It leads on until somebody does."""
+    """The leader of the ballot asks the receiver to lead; it leads on until another member does."""
 
     ballot: Ballot
 
 
 @dataclass(slots=True)
 class Join:
-    """A replica that is no member, for its disk is new, would take the place of the one with its number."""
+    """A replica on a new disk, not a member yet, asks to replace the member with its number."""
 
     address: str
-    """Where it is to be found."""
+    """The address of the joining replica."""
     evicts: ReplicaId | None
-    """An operator wants it in the place of this one, even if that is well."""
+    """The member that an operator wants it to replace, even if that member is healthy."""
 
 
 @dataclass(slots=True)
 class MembersWanted:
-    """Please say who is in the group."""
+    """Asks for the members of the group."""
 
     group: GroupId
 
 
 @dataclass(slots=True)
 class Members:
-    """Who is in a group, as far as the sender knows: a fact, if perhaps an old one."""
+    """The members of a group, as far as the sender knows: a fact, though perhaps a stale one."""
 
     membership: Membership
 
 
 @dataclass(slots=True)
 class CatchUp:
-    """Please send what the group delivered after this."""
+    """Asks for the group's deliveries after this position."""
 
     after: Timestamp
 
 
 @dataclass(slots=True)
 class Deliveries:
-    """A run of the group's deliveries without gaps; the sender's own last one tells if there is more."""
+    """A run of the group's deliveries without gaps; the sender's `last_delivered` tells if there are more."""
 
     deliveries: tuple[Delivery, ...]
     last_delivered: Timestamp
@@ -329,7 +330,7 @@ class Deliveries:
 
 @dataclass(slots=True)
 class Executed:
-    """A quorum of the group has durably executed everything up to the watermark: a fact for ever."""
+    """A quorum of the group has durably executed everything up to the watermark: a permanent fact."""
 
     group: GroupId
     watermark: Timestamp
@@ -364,11 +365,11 @@ Message: TypeAlias = (
 
 
 TO_ANYONE: Final = (Multicast, Join, MembersWanted)
-"""What is said to whoever is there: a machine may hand it to another replica of the group than was meant."""
+"""Messages that any replica of the group may handle, whichever of them was addressed."""
 
 
 def about(message: object) -> Sequence[MessageId]:
-    """The application messages whose ordering this one is a step of."""
+    """Return the application messages that this message helps to order."""
     match message:
         case Multicast():
             return (message.mid,)

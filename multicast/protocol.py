@@ -28,15 +28,15 @@ class Ready:
     promise: list[Send] = field(default_factory=list)
     deliver: list[Delivery] = field(default_factory=list)
     duplicates: list[tuple[Process, Multicast]] = field(default_factory=list)
-    """Messages that were multicast again after this group had delivered them, and by whom."""
+    """Messages that were multicast again after this group had delivered them, each with its sender."""
     transfers: list[tuple[ReplicaId, Timestamp]] = field(default_factory=list)
-    """Replicas of this group that are behind everything retained here, and how far each has come.
+    """Replicas of this group that are behind everything retained here, each with its last delivery.
 
-    They need a snapshot, taken after `deliver` of the same `Ready`; or `Deliveries`, if the application still
-    has all that follows. A replica may be named again while either is on its way.
+    Such a replica needs a snapshot, taken after `deliver` of the same `Ready`; or `Deliveries`, if the
+    application still has all that follow. It may be named again while either is on its way.
     """
     learned: list[Membership] = field(default_factory=list)
-    """Who is in a group, its own or another, as of now: hosts must know where to send."""
+    """New memberships of this or another group: hosts must know where to send."""
     wake_at: float = 0.0
 
     def __bool__(self) -> bool:
@@ -57,22 +57,22 @@ class Timing:
 
     heartbeat_s: float = 0.1
     election_s: float = 0.4
-    """The shortest time without a leader before anyone stands; the longest is twice this."""
+    """The shortest time without a leader before a member stands; the longest is twice this."""
     retry_s: float = 0.25
-    """How long a message may stay uncommitted before it is multicast again."""
+    """The shortest time that a message stays uncommitted before it is multicast again."""
     give_back_s: float = 20.0
-    """How long the member that should lead must have been well before whoever leads instead hands over."""
+    """How long the preferred leader must have been healthy before another leader hands over to it."""
     orphan_s: float = 5.0
     """How long proposals of other groups are kept for a message this group has not seen."""
     part_entries: int = 256
     part_bytes: int = 1 << 20
     """Bounds of one piece of a state, of one run of deliveries, and of one frame's worth of either."""
     history: int = 1024
-    """Deliveries kept, beyond what protocol needs, for replicas that fell behind a little."""
+    """Deliveries kept, beyond what the protocol needs, for replicas that are a little behind."""
     history_bytes: int = 16 << 20
-    """The most that the payloads of these may take."""
+    """The limit of these deliveries' payloads together."""
     waiting: int = 4096
-    """MULTICASTs held while the group has no leader; the rest is answered with a hint."""
+    """MULTICASTs held while the group has no leader; further ones are answered with a hint."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -86,26 +86,26 @@ class Timing:
 
 @dataclass(slots=True)
 class Start:
-    """What a replica starts from: who it is, where, and what its disk has kept."""
+    """What a replica starts from: its id, its address, and what its disk has kept."""
 
     me: ReplicaId
-    """If no configuration has it, it asks to take the place of the member with its number."""
+    """If it is in no configuration, it asks to replace the member with its number."""
     topology: Topology
-    """Of the first configurations."""
+    """All groups in their first configurations."""
     rng: random.Random
-    """Must not repeat in one life of a replica what it gave in an earlier one."""
+    """Must not repeat, after a restart of a replica, the numbers that it gave before."""
     now: float
     timing: Timing = field(default_factory=Timing)
     durable: Durable = field(default_factory=Durable)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     address: str = ""
-    """Where this replica is to be found, for those who do not know it yet."""
+    """The address of this replica, for processes that do not know it yet."""
     evicts: ReplicaId | None = None
-    """A member whose place it is to take although that one is well."""
+    """A member that it is to replace although that member is healthy."""
     wall_s: float | None = None
-    """What to add to `now` for the time of day, in seconds since an epoch that all groups share. With it,
+    """The offset from `now` to the time of day, in seconds since an epoch that all groups share. With it,
     clocks are hybrid: local timestamps follow the time of day, in ticks of 100 microseconds, unless the clock
-    is ahead of that. Without it they are logical, the paper's."""
+    is ahead of it. Without it they are logical, as in the paper."""
 
 
 class Protocol(abc.ABC):
@@ -118,7 +118,7 @@ class Protocol(abc.ABC):
 
     @classmethod
     def check_topology(cls, topology: Topology) -> None:
-        """Raise `InvalidArgument` if the protocol does not work with such groups."""
+        """Raise `InvalidArgument` if the protocol does not support groups of these sizes."""
         return
 
     def step(self, sender: Process, message: Message, now: float) -> None:
@@ -127,7 +127,7 @@ class Protocol(abc.ABC):
 
     @abc.abstractmethod
     def receive(self, sender: Process, messages: Iterable[Message], now: float) -> None:
-        """Handle messages that came together. If one raises, those before it have been handled."""
+        """Handle messages that arrived together. If one raises, those before it have been handled."""
 
     @abc.abstractmethod
     def tick(self, now: float) -> None:
@@ -135,38 +135,40 @@ class Protocol(abc.ABC):
 
     @abc.abstractmethod
     def ready(self) -> Ready:
-        """Drain what is to be done."""
+        """Drain what the host is to do."""
 
     @abc.abstractmethod
     def executed(self, watermark: Timestamp) -> None:
-        """The effects of everything delivered up to here are durable in the application."""
+        """Report that the effects of everything delivered up to here are durable in the application."""
 
     @abc.abstractmethod
     def checkpoint(self) -> Checkpoint:
-        """The ordering side of a snapshot taken now, at the last delivery: drain `ready` before it.
+        """Return the ordering side of a snapshot taken now, at the last delivery: drain `ready` first.
 
-        It says `executed` of what is durable here; an application that has executed more may say so.
+        Its `executed` is what is durable here; an application that has executed more may raise it.
         """
 
     @abc.abstractmethod
     def takes(self, checkpoint: Checkpoint) -> bool:
-        """Whether `install` would take it: if it has delivered more than was delivered here, and executed no
-        less than was reported from here, and this replica does not lead.
+        """Return whether `install` would accept the checkpoint.
+
+        It must have delivered more than this replica, and executed no less than this replica has reported;
+        and this replica must not lead.
         """
 
     @abc.abstractmethod
     def install(self, checkpoint: Checkpoint, now: float) -> bool:
-        """Jump to a snapshot's position. False, and nothing changed, if it is not one that this takes.
+        """Jump to a snapshot's position. Return False, with nothing changed, unless `takes` accepts it.
 
-        What the snapshot has executed may be reported (`executed`) when it is durable here, no sooner; and
-        nothing of a state before it that becomes durable in between.
+        Report (`executed`) what the snapshot has executed once it is durable here, no sooner; and report
+        nothing of an earlier state that becomes durable in between.
         """
 
     @abc.abstractmethod
     def raise_clock(self, time: int) -> None:
-        """Let the next local timestamps be above this time. It is no promise: a restart may forget it.
+        """Let the next local timestamps be above this time. A restart may forget this.
 
-        Always safe; but a clock is never lowered again, so hosts bound what they let others ask for.
+        Always safe; but a clock never falls again, so hosts bound what they let others ask for.
         """
 
     @property
@@ -174,41 +176,42 @@ class Protocol(abc.ABC):
     def reading_ballot(self) -> Ballot | None:
         """The ballot this replica leads, if it has delivered all that it took over when it began to lead.
 
-        Then, once a quorum of `readers` has said, each after a read arrived here, that it stands in this
-        ballot, everything that any leader of the group delivered before the read arrived is delivered here.
+        Then, once a quorum of `readers` has confirmed, each after a read arrived here, that it is in this
+        ballot (`is_in_ballot`), everything that any leader of the group delivered before the read arrived is
+        delivered here.
         """
 
     @abc.abstractmethod
     def is_in_ballot(self, ballot: Ballot) -> bool:
-        """Whether this replica, as leader or follower, is in the ballot and has promised no higher one."""
+        """Return whether this replica leads or follows in the ballot, and has promised no higher one."""
 
     @property
     @abc.abstractmethod
     def readers(self) -> tuple[Sequence[ReplicaId], int]:
-        """The members of this replica's current ballot, and how many of them are a quorum."""
+        """The members of this replica's current ballot, and the size of a quorum of them."""
 
     @abc.abstractmethod
     def retained_groups(self) -> list[tuple[Timestamp, Destinations]]:
-        """Delivered messages of several groups, and which groups, that are not collected yet; in order."""
+        """Return delivered, not yet collected messages to several groups, with these groups, in order."""
 
     @abc.abstractmethod
     def nominate(self, now: float) -> None:
-        """Leader selection wants this replica to lead. Safe at any time, wise only without a leader."""
+        """Try to lead, as leader selection wants. Always safe; useful only without a leader."""
 
     @abc.abstractmethod
     def hand_over(self, now: float) -> bool:
-        """Ask another member to lead, if this one does; it leads on until somebody else does.
+        """Ask another member to lead, if this one does; it leads on until another member does.
 
-        False if there is nobody to ask.
+        Return False if there is no member to ask.
         """
 
     @abc.abstractmethod
     def unfinished(self) -> list[MessageId]:
-        """Messages this replica still holds anything about: nothing, once all destinations are done."""
+        """Return the messages of which this replica holds any state: none, once all destinations are done."""
 
     @abc.abstractmethod
     def status_of(self) -> dict[str, Any]:
-        """For people: status, ballot (its number), leader (a replica or None), clock, entries held."""
+        """Return, for people: status, ballot number, leader (a replica or None), clock, number of entries."""
 
     @property
     @abc.abstractmethod
@@ -217,5 +220,5 @@ class Protocol(abc.ABC):
 
     @property
     def answers_clients(self) -> bool:
-        """Whether this replica is among the first of its group to deliver, so that it should tell clients."""
+        """Whether this replica is among the first of its group to deliver, and so should answer clients."""
         return self.is_leader

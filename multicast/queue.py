@@ -1,9 +1,9 @@
 """The delivery queue: which committed message may be delivered next.
 
-A committed message m' may go when every uncommitted one has a local timestamp above m''s global timestamp
-(Figure *protocol*, lines 22 and 67). So two heaps decide it, without looking at any message twice: the
-uncommitted local timestamps, and the committed messages by global timestamp. What is committed stays in the
-first heap until it comes to the top.
+A committed message m' may be delivered when every uncommitted one has a local timestamp above the global
+timestamp of m' (Figure *protocol*, lines 22 and 67). Two heaps decide that in O(log n) per message: the
+uncommitted local timestamps, and the committed messages by global timestamp. The local timestamp of a
+committed message stays in the first heap until it comes to the top.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class DeliveryQueue(Generic[T]):
-    """Messages on their way to delivery at a leader."""
+    """Proposed and committed messages that a leader has yet to deliver."""
 
     __slots__ = ("_committed", "_lowest", "_numbers", "_uncommitted", "latest")
 
@@ -30,24 +30,24 @@ class DeliveryQueue(Generic[T]):
         self._numbers = itertools.count()
         """Global timestamps are unique, unless another group's leader lies: then the first goes first."""
         self.latest: T | None = None
-        """What was committed last, until somebody takes it from here."""
+        """The message committed last, until the caller takes it from here."""
 
     def propose(self, local_ts: Timestamp, item: T) -> None:
-        """An uncommitted message holds this local timestamp."""
+        """Add an uncommitted message with its local timestamp."""
         heapq.heappush(self._lowest, local_ts)
         self._uncommitted[local_ts] = item
 
     def commit(self, local_ts: Timestamp, global_ts: Timestamp) -> None:
-        """The message that held the local timestamp now has a global one."""
+        """Give the message with this local timestamp its global one."""
         self.latest = item = self._uncommitted.pop(local_ts)
         heapq.heappush(self._committed, (global_ts, next(self._numbers), item))
 
     def add_committed(self, global_ts: Timestamp, item: T) -> None:
-        """A message that was recovered with its global timestamp."""
+        """Add a message that was recovered with its global timestamp."""
         heapq.heappush(self._committed, (global_ts, next(self._numbers), item))
 
     def pop(self) -> T | None:
-        """The next message to deliver, if there is one."""
+        """Remove and return the next message to deliver, or None."""
         committed, lowest = self._committed, self._lowest
         if not committed:
             return None
@@ -58,7 +58,7 @@ class DeliveryQueue(Generic[T]):
         return heapq.heappop(committed)[2]
 
     def holder(self, local_ts: Timestamp) -> T | None:
-        """The uncommitted message that holds this local timestamp, if one does."""
+        """Return the uncommitted message with this local timestamp, or None."""
         return self._uncommitted.get(local_ts)
 
     def __iter__(self) -> Iterator[T]:
@@ -67,11 +67,11 @@ class DeliveryQueue(Generic[T]):
             yield item
 
     def uncommitted(self) -> Iterator[T]:
-        """Uncommitted messages, lowest local timestamp first."""
+        """Iterate over uncommitted messages, lowest local timestamp first."""
         return (self._uncommitted[local_ts] for local_ts in sorted(self._uncommitted))
 
     def clear(self) -> None:
-        """Forget everything: this process does not lead any more."""
+        """Remove everything: this process does not lead any more."""
         self._lowest.clear()
         self._uncommitted.clear()
         self._committed.clear()

@@ -1,4 +1,4 @@
-"""Which groups exist, and who is in them as far as one process knows."""
+"""All groups, and their members as far as one process knows."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Topology:
         if not groups:
             raise InvalidArgument("a topology needs at least one group")
         self.memberships: dict[GroupId, Membership] = {}
-        """The newest of each group that is known here."""
+        """The newest known membership of each group."""
         self._configurations: dict[tuple[GroupId, int], Configuration] = {}
         self.replicas: set[ReplicaId] = set()
-        """All members that were ever known."""
+        """All members ever known, former ones included."""
         for group, members in sorted(groups.items()):
             listed = tuple(members)
             where = [] if addresses is None else [addresses[member] for member in listed]
@@ -35,7 +35,7 @@ class Topology:
 
     @classmethod
     def uniform(cls, groups: int, replicas: int, incarnation: int = 0) -> Topology:
-        """Groups 0..groups-1 of the same size."""
+        """Return a topology of groups 0..groups-1 of the same size."""
         if groups < 1:
             raise InvalidArgument(f"groups must be at least 1, not {groups}")
         if replicas < 1:
@@ -48,7 +48,7 @@ class Topology:
         )
 
     def copy(self) -> Topology:
-        """The same, for a process that learns by itself."""
+        """Return a copy for a process that learns independently."""
         other = Topology({group: found.current.members for group, found in self.memberships.items()})
         other.memberships.update(self.memberships)
         other._configurations = dict(self._configurations)
@@ -59,7 +59,7 @@ class Topology:
         return replica in self.replicas
 
     def learn(self, membership: Membership) -> bool:
-        """Somebody says what a group's membership is, or was. Whether that is news."""
+        """Take over a group's membership, unless it is stale. Return whether it is news."""
         known = self.membership(membership.group)
         if membership.version <= known.version:
             return False
@@ -74,22 +74,22 @@ class Topology:
                 self.replicas.update(configuration.members)
 
     def membership(self, group: GroupId) -> Membership:
-        """The newest that is known."""
+        """Return the group's newest known membership."""
         found = self.memberships.get(group)
         if found is None:
             raise InvalidArgument(f"unknown group {group}; this topology has {_list(self.groups)}")
         return found
 
     def known(self, group: GroupId, number: int) -> Configuration | None:
-        """The members of the group in ballots of this configuration, if we have heard of it."""
+        """Return the group's configuration of this number, or None if it is unknown here."""
         return self._configurations.get((group, number))
 
     def configurations(self, group: GroupId) -> list[Configuration]:
-        """All of the group that we have heard of."""
+        """Return all known configurations of the group."""
         return [found for (of, _), found in self._configurations.items() if of == group]
 
     def configuration(self, group: GroupId, number: int) -> Configuration:
-        """The members of the group in ballots of this configuration."""
+        """Return the group's configuration of this number, or raise `UnknownConfiguration`."""
         found = self.known(group, number)
         if found is None:
             self.membership(group)
@@ -97,16 +97,16 @@ class Topology:
         return found
 
     def members(self, group: GroupId) -> tuple[ReplicaId, ...]:
-        """The members of the group, as far as known: during a change, those of both configurations."""
+        """Return the known members of the group: during a change, those of both configurations."""
         return self.membership(group).everyone
 
     def check_ballot(self, group: GroupId, ballot: Ballot) -> None:
         """Raise unless a member of the group may lead this ballot."""
         if ballot.leader not in self.configuration(group, ballot.configuration).bit:
-            raise PeerViolation(f"ballot {ballot} is led by nobody in group {group}")
+            raise PeerViolation(f"the leader of ballot {ballot} is not a member of group {group}")
 
     def preferred_leader(self, group: GroupId) -> ReplicaId:
-        """Who tries to lead first, so that leaders spread over replica numbers."""
+        """Return the member that stands first, so that leaders are spread over replica numbers."""
         members = self.membership(group).current.members
         return members[group % len(members)]
 

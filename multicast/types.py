@@ -21,11 +21,11 @@ GROUP_BITS: Final = 10
 GROUPS_MAX: Final = 1 << GROUP_BITS
 
 TIME_MAX: Final = (1 << 43) - 1
-"""No clock passes it: timestamps stay below 2^53, which every JSON reader reads exactly. In ticks of hybrid
-clocks it is 27 years."""
+"""The highest clock value. Timestamps stay below 2^53, which every JSON reader reads exactly. In ticks of
+hybrid clocks it is 27 years."""
 
 TICKS_PER_S: Final = 10_000
-"""Of hybrid clocks, which count 100 microseconds."""
+"""Ticks of a hybrid clock per second: one tick is 100 microseconds."""
 
 Timestamp = NewType("Timestamp", int)
 """The paper's pair (time, group), ordered lexicographically, packed as ``time << GROUP_BITS | group``."""
@@ -50,12 +50,12 @@ def group_of(ts: Timestamp) -> GroupId:
 
 
 def format_timestamp(ts: Timestamp) -> str:
-    """How people read it: ``time.group``, or ``-`` for the bottom."""
+    """Return the timestamp for people: ``time.group``, or ``-`` for the bottom."""
     return f"{time_of(ts)}.{group_of(ts)}" if ts else "-"
 
 
 class ReplicaId(NamedTuple):
-    """One process of one group, on one disk: a wiped disk gets another incarnation."""
+    """One process of one group, on one disk. A new disk gets another incarnation."""
 
     group: GroupId
     number: int
@@ -66,14 +66,14 @@ class ReplicaId(NamedTuple):
 
 
 Process: TypeAlias = ReplicaId | ClientId
-"""Who can send and receive: a replica of a group, or a client that multicasts."""
+"""A sender or receiver: a replica of a group, or a client that multicasts."""
 
 
 class MessageId(NamedTuple):
-    """An application message's identity: who multicast it, its number, and what exactly it said.
+    """An application message's identity: its client, its number, and a digest of its content.
 
-    The digest binds the number to payload and destinations: two different requests under one number
-    are two different messages, which are ordered apart and reported as a mismatch on delivery.
+    The digest binds the number to payload and destinations. Two different requests under one number are two
+    different messages: they are ordered separately, and the second is reported as a mismatch on delivery.
     """
 
     client: ClientId
@@ -89,12 +89,12 @@ Destinations: TypeAlias = tuple[GroupId, ...]
 
 
 def expand_dests(dests: tuple[Destinations, ...], count: int) -> tuple[Destinations, ...]:
-    """The destinations of each of so many messages, where a single one stands for all."""
+    """Return the destinations of each of `count` messages; a single set in `dests` stands for all."""
     return dests * count if len(dests) == 1 else dests
 
 
 def digest_of(destinations: Destinations, payload: bytes) -> int:
-    """The digest that binds a message's number to its destinations and payload."""
+    """Return the digest that binds a message's number to its destinations and payload."""
     digest = _digest_of_destinations(destinations).copy()
     digest.update(payload)
     return int.from_bytes(digest.digest(), "big")
@@ -102,7 +102,7 @@ def digest_of(destinations: Destinations, payload: bytes) -> int:
 
 @functools.lru_cache(4096)
 def _digest_of_destinations(destinations: Destinations) -> hashlib.blake2b:
-    """What a digest begins with. There are few sets of destinations, and leaders compute every digest."""
+    """Return the start of a digest; cached, for there are few sets, and leaders compute every digest."""
     return hashlib.blake2b(repr(tuple(destinations)).encode(), digest_size=8)
 
 
@@ -121,11 +121,11 @@ Vector: TypeAlias = tuple[Ballot, ...]
 """Bal: the ballots of a message's proposals, in the order of its destinations."""
 
 NO_BALLOT: Final = Ballot(0, ReplicaId(GroupId(-1), -1, 0), 0)
-"""The paper's bottom ballot: below every ballot that anyone leads."""
+"""The paper's bottom ballot: below every ballot that a process leads."""
 
 
 class Phase(enum.IntEnum):
-    """How far a message has come at one process (Figure *vars*)."""
+    """The paper's phase[m]: the progress of a message at one process (Figure *vars*)."""
 
     START = 0
     PROPOSED = 1
@@ -134,7 +134,7 @@ class Phase(enum.IntEnum):
 
 
 class Status(enum.Enum):
-    """What a process is in its group (Figure *vars*)."""
+    """The paper's status: the role of a process in its group (Figure *vars*)."""
 
     LEADER = "leader"
     FOLLOWER = "follower"

@@ -4,7 +4,7 @@ The node does no I/O of its own: see `ports`. It works in turns. Whatever has co
 the time) is handled first; then `turn` drains all replicas together: one batch of records for the log, one
 frame for each other node, and what the application has to do. What its own replicas say to each other stays.
 
-The contract of `multicast.protocol`, and where it is kept:
+The contract of `multicast`, and where it is kept:
 
 - promises leave when their batch, and all before it, are durable: `_waiting`, `durable`;
 - nothing of a delivery is durable in the application before its records are in the log: `commit(..., after)`;

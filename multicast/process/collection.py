@@ -1,9 +1,10 @@
-"""Garbage collection: forgetting delivered messages that no destination can ask for again.
+"""Garbage collection: dropping delivered messages that no destination can ask for again.
 
 E(h) is the highest watermark up to which a quorum of group h has durably executed. A delivered message is
-dropped when its effects are durable here and E(h) has passed it for *every* destination h. Leaders
-compute their own group's E from heartbeat acknowledgements, tell their followers in heartbeats, and exchange
-it with the groups they still hold common messages with. E is a fact: whoever says it, it stays true.
+dropped when its effects are durable here and E(h) has passed it for *every* destination h. A leader computes
+its own group's E from heartbeat acknowledgements, sends it to its followers in heartbeats, and exchanges it
+with the groups with which it still holds common messages. E is a fact: it stays true, whichever process
+reports it.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ class Collection(DeliveryPath[E]):
             self.facts[group] = watermark
 
     def _compute_watermark(self) -> None:
-        """E(g0): the highest watermark that a quorum has reported in this ballot, and we have delivered.
+        """Compute E(g0): the highest watermark that a quorum has reported in this ballot, and we have
+        delivered.
 
-        Reports of other ballots do not count: a later leader's quorum must contain somebody who had
-        executed that much *before* it promised. Nor does what members know and their leader does not:
-        the leader may still need the other groups to commit it.
+        Reports of other ballots do not count: a later leader's quorum must contain a member that had
+        executed that much *before* it promised. Nor does what members have delivered and their leader has
+        not: the leader may still need the other groups to commit it.
         """
         self.reports[self.me] = self.executed_ts
         reports = sorted(
@@ -40,7 +42,7 @@ class Collection(DeliveryPath[E]):
         self._learn_fact(self.group, min(self.executed_by_quorum, self.last_delivered))
 
     def _exchange_watermarks(self) -> None:
-        """Ask the groups we wait for, and tell them our own group's watermark."""
+        """Send our own group's watermark to the groups that we wait for, and ask for theirs."""
         wanted = {group for dest in self.retained for group in dest} - {self.group}
         for group in sorted(wanted):
             known = self.facts.get(group, NO_TIMESTAMP)
@@ -51,21 +53,21 @@ class Collection(DeliveryPath[E]):
             self._ready.send.append((receivers, message))
 
     def on_executed(self, sender: Process, message: Executed) -> None:
-        """A watermark of another group; answered with ours, if that is wanted. Housekeeping uses it."""
+        """Learn another group's watermark, and answer with ours if the sender asks. Housekeeping uses it."""
         if not isinstance(sender, ReplicaId) or sender.group != message.group:
-            raise PeerViolation(f"{sender} speaks for group {message.group}")
+            raise PeerViolation(f"EXECUTED of group {message.group} came from {sender}")
         self._learn_fact(message.group, message.watermark)
         mine = self.facts.get(self.group, NO_TIMESTAMP)
         if message.reply_wanted and mine:
             self._ready.send.append(((sender,), Executed(self.group, mine, reply_wanted=False)))
 
     def _bound(self, dest: Destinations) -> Timestamp:
-        """Messages to these destinations may be dropped up to here."""
+        """Return the position up to which messages to these destinations may be dropped."""
         get = self.facts.get
         return min([self.executed_ts, *[get(group, NO_TIMESTAMP) for group in dest]])
 
     def _collect(self) -> None:
-        """Drop what everyone is done with."""
+        """Drop the messages that all their destinations have executed."""
         dropped: list[MessageId] = []
         for dest, bucket in list(self.retained.items()):
             if bucket and bucket[0].global_ts > self.executed_ts:
@@ -82,7 +84,7 @@ class Collection(DeliveryPath[E]):
             self._ready.persist.append(Dropped(tuple(dropped)))
 
     def _expire_orphans(self) -> None:
-        """Forget proposals of other groups for messages that never came here: they will be repeated."""
+        """Drop other groups' proposals for messages that never arrived here: they will be repeated."""
         horizon = self.now - self.timing.orphan_s
         expired = list(itertools.takewhile(lambda mid: self.orphans[mid] <= horizon, self.orphans))
         for mid in expired:

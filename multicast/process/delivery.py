@@ -1,8 +1,8 @@
 """Delivery: one path for leaders, followers and recovery, and catching up where the chain has a gap.
 
-A follower applies DELIVER only if it names the follower's own last delivery as its predecessor; else it
-asks for what it missed. Deliveries are facts, so any replica that retains them may serve them, and a process
-in any status but LEADER may apply them.
+A follower applies DELIVER only if it names the follower's own last delivery as its predecessor; otherwise the
+follower asks for what it missed. Deliveries are facts, so any replica that retains them may serve them, and a
+process in any status but LEADER may apply them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ACCEPTED = Phase.ACCEPTED
 COMMITTED = Phase.COMMITTED
 
 _new_delivery: Final[Callable[[tuple[Any, ...]], Delivery]] = partial(tuple.__new__, Delivery)
-"""As `Delivery._make`, in half the time: no Python code is run."""
+"""Make a `Delivery` as `Delivery._make` does, in half the time: without Python code."""
 
 
 class DeliveryPath(State[E]):
-    """Delivering in order, and mending gaps."""
+    """Deliver in order, and close gaps."""
 
     def _deliver_committed(self) -> None:
-        """Lines 22-24 and 67-69: a leader delivers what it can, in the order of global timestamps."""
+        """Lines 22-24 and 67-69: at a leader, deliver what may be delivered, by global timestamp."""
         previous, numbers, pop = self.last_delivered, self.numbers, self.queue.pop
         entries: list[E] = []
         run: list[Decision] = []
@@ -48,14 +48,14 @@ class DeliveryPath(State[E]):
             self._send_deliver(previous, run)
 
     def _send_deliver(self, previous: Timestamp, run: Sequence[Decision]) -> None:
-        """Lines 24 and 69: they deliver the same."""
+        """Lines 24 and 69: send DELIVER to the followers."""
         if self.others:
             self._ready.send.append((self.others, Deliver(self.cballot, previous, tuple(run))))
 
     def on_deliver(self, sender: ReplicaId, message: Deliver) -> None:
         """Lines 25-32, with the chain of departure 3."""
         if message.ballot.leader != sender:
-            raise PeerViolation(f"DELIVER in ballot {message.ballot} came from {sender}")
+            raise PeerViolation(f"DELIVER in ballot {message.ballot} came from {sender}, not from its leader")
         if not self._follows(message.ballot):
             return
         previous, last, get = message.previous_ts, self.last_delivered, self.entries.get
@@ -87,7 +87,7 @@ class DeliveryPath(State[E]):
         for entry, (mid, local_ts, global_ts) in zip(entries, run, strict=True):
             dest, payload, ack_below = entry.dest, entry.payload, entry.ack_below
             if payload is None:
-                raise InvariantBroken(f"{mid} is to be delivered without its payload")
+                raise InvariantBroken(f"{mid} is to be delivered, but its payload is missing")
             if entry.phase is START:
                 self.orphans.pop(mid, None)
             entry.phase = COMMITTED
@@ -112,13 +112,13 @@ class DeliveryPath(State[E]):
             self._learn(self.membership.after(change))
 
     def _catch_up(self, source: ReplicaId) -> None:
-        """Ask a replica for what follows our last delivery, once per time-out."""
+        """Ask a replica for what follows the last delivery here, once per time-out."""
         if self.now >= self.asked_until:
             self.asked_until = self.now + self.timing.retry_s
             self._ready.send.append(((source,), CatchUp(self.last_delivered)))
 
     def on_catch_up(self, sender: Process, message: CatchUp) -> None:
-        """Serve what is retained; past that, the host must help."""
+        """Serve what the history retains; beyond it, the host must send a snapshot or deliveries."""
         replica = self._member(sender)
         if message.after >= self.last_delivered:
             return
@@ -129,7 +129,7 @@ class DeliveryPath(State[E]):
             self._ready.transfers.append((replica, message.after))
 
     def on_deliveries(self, sender: Process, message: Deliveries) -> None:
-        """Apply a run of the group's deliveries where it continues our own."""
+        """Apply a run of the group's deliveries where it continues the own ones."""
         replica = self._member(sender)
         if self.status is Status.LEADER:
             return
@@ -151,7 +151,7 @@ class DeliveryPath(State[E]):
         self._caught_up()
 
     def takes(self, checkpoint: Checkpoint) -> bool:
-        """Whether it is ahead of us. What we have reported as executed is never undone: others rely on it."""
+        """Return whether the checkpoint is ahead. Never undo reported executions: others rely on them."""
         return (
             self.status is not Status.LEADER
             and checkpoint.position > self.last_delivered
@@ -159,12 +159,12 @@ class DeliveryPath(State[E]):
         )
 
     def install(self, checkpoint: Checkpoint, now: float) -> bool:
-        """Jump to a snapshot's position, taking over what its source still retains for other groups."""
+        """Jump to a snapshot's position, and take over what its source still retains for other groups."""
         if not self.takes(checkpoint):
             return False
         self.now = now
         persist = self._ready.persist
-        self._ready.deliver.clear()  # the snapshot contains whatever was not yet drained
+        self._ready.deliver.clear()  # the snapshot contains all that was not yet drained
         self.last_delivered = checkpoint.position
         self.delivered_ids = checkpoint.delivered.copy()
         if checkpoint.membership is not None:
@@ -174,7 +174,7 @@ class DeliveryPath(State[E]):
         taken = {state.mid for state in checkpoint.entries}
         for mid, entry in list(self.entries.items()):
             if mid in self.delivered_ids and mid not in taken and not entry.delivered:
-                # The source had collected it: every destination has executed it. The disk keeps our
+                # The source had collected it, so every destination has executed it. The disk keeps the
                 # acceptance until the snapshot is durable here.
                 self._forget((mid,))
                 self.orphans.pop(mid, None)
@@ -193,15 +193,15 @@ class DeliveryPath(State[E]):
         return True
 
     def _follows(self, ballot: Ballot) -> bool:
-        """Whether this process follows the leader of the ballot."""
+        """Return whether this process follows the leader of the ballot."""
         return self.status is Status.FOLLOWER and ballot == self.cballot
 
     @abc.abstractmethod
     def _caught_up(self) -> None:
-        """Deliveries arrived from elsewhere; recovery may be waiting for them."""
+        """Continue recovery, if it waits for deliveries that have now arrived."""
 
     def _member(self, sender: Process) -> ReplicaId:
-        """The sender, if it is or was a member of our own group: whoever counts votes asks for more."""
+        """Return the sender if it is or was a member of the own group. Votes need a stricter check."""
         if isinstance(sender, ReplicaId) and sender.group == self.group and sender in self.topology:
             return sender
         raise PeerViolation(f"{sender} is not a member of group {self.group}")

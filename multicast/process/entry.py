@@ -1,4 +1,4 @@
-"""What a process keeps about one message, whatever the protocol."""
+"""The state that a process keeps of one message, under any protocol."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Entry:
         self.global_ts = NO_TIMESTAMP
         self.delivered = False
         self.missing = len(dest)
-        """How many destinations have not proposed a local timestamp yet, as far as we know."""
+        """The number of destinations whose proposal of a local timestamp is not known here."""
         self.proposals = [NO_TIMESTAMP] * self.missing
         """Lts, in the order of dest; bottom where a destination has not proposed."""
         self.retries = 0
-        """At a leader: how often it was multicast again."""
+        """At a leader: how often the message was multicast again."""
         self.asked_at = 0.0
-        """At a leader: when it was proposed, or last multicast again."""
+        """At a leader: when the message was proposed, or last multicast again."""
 
     def take(self, state: EntryState) -> None:
-        """Replace what was known by a recovered or durable state."""
+        """Replace the entry's state by a recovered or durable one."""
         self.payload = state.payload
         self.ack_below = state.ack_below
         self.phase = state.phase
@@ -56,18 +56,18 @@ class Entry:
         self.global_ts = state.global_ts
 
     def leave_ballot(self, group: GroupId) -> None:
-        """What the own group's leader said, and all that was counted for it, ended with its ballot."""
+        """Discard the own group's proposal, and all that was counted for it: its ballot has ended."""
 
     def restart(self) -> None:
-        """Back to START: only what other groups have proposed remains."""
+        """Return to START: only other groups' proposals remain."""
         self.phase = Phase.START
         self.payload = None
         self.local_ts = self.global_ts = NO_TIMESTAMP
 
     def state(self) -> EntryState:
-        """What recovery and disks carry. Only for accepted or committed entries, which have a payload."""
+        """Return the state for recovery and disks: of accepted or committed entries only, with a payload."""
         if self.payload is None:
-            raise InvariantBroken(f"{self.mid} is {self.phase.name} without its payload")
+            raise InvariantBroken(f"{self.mid} is {self.phase.name}, but its payload is missing")
         return EntryState(
             self.mid, self.dest, self.payload, self.ack_below, self.phase, self.local_ts, self.global_ts
         )

@@ -1,12 +1,12 @@
-"""Membership: how a replica on a new disk takes a lost one's place (departures 7 and 8).
+"""Membership: how a replica on a new disk replaces a lost one (departures 7 and 8).
 
-A replica that no configuration has acts in no ballot. It asks its group's leader to take the place of the
-member with its number. The leader has the group order that change; when it is delivered, it opens a ballot in
-the new configuration, with promises from quorums of both; and when a quorum of the new one has executed all
-that the old one may have collected, it has the group order that the change is settled.
+A replica that is in no configuration acts in no ballot. It asks its group's leader to replace the member with
+its number. The leader has the group order that change; when it is delivered, the leader opens a ballot in the
+new configuration, with promises from quorums of both configurations; and when a quorum of the new one has
+executed all that the old one may have collected, the leader has the group order that the change is complete.
 
-What processes do not know of others' members, they ask for: a ballot names its configuration, and whoever
-speaks of a ballot knows that.
+A process asks for memberships that it does not know: a ballot names its configuration, and the sender of a
+ballot knows that configuration.
 """
 
 from __future__ import annotations
@@ -23,56 +23,56 @@ from multicast.types import NO_BALLOT, TIME_MAX, GroupId, Process, ReplicaId, St
 
 
 class Admission(LeaderRecovery[E]):
-    """Who comes, who goes, and who knows of it."""
+    """Admit new members, retire old ones, and spread memberships."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
         self.join_at = start.now
-        """At an outsider: when to ask again."""
+        """At a replica that is not a member: when to ask again."""
         self.asked_members: dict[GroupId, float] = {}
-        """Until when nobody is asked again for a group's members."""
+        """Until when no process is asked again for a group's members."""
         self.leaving_since: float | None = None
-        """At a leader that is no member any more: since when it looks for an heir."""
+        """At a leader that is not a member any more: since when it tries to hand over."""
 
     def _stay_outside(self) -> None:
-        """Who never was a member asks to become one. Whoever is none does not let others wait for it."""
+        """Ask to join, if this replica never was a member; and release requests that wait here."""
         self._release_waiting()
         if self.ballot == NO_BALLOT and self.now >= self.join_at:
             self.join_at = self.now + self.timing.election_s
             self._ready.send.append((self.membership.everyone, Join(self.address, self.evicts)))
 
     def on_join(self, sender: ReplicaId, message: Join) -> None:
-        """A replica that we do not know would be a member. Only the leader can help it, one at a time."""
+        """Handle a replica's wish to become a member. Only the leader can fulfil it, one change at a time."""
         if sender.group != self.group:
-            raise PeerViolation(f"{sender} asks to join group {self.group}")
+            raise PeerViolation(f"JOIN of group {self.group} came from {sender}, of another group")
         membership = self.membership
         old = next((m for m in membership.current.members if m.number == sender.number), None)
         if old is None:
-            raise PeerViolation(f"{sender} asks to join group {self.group}, which has no such number")
+            raise PeerViolation(f"{sender} asks to join group {self.group}, where no member has its number")
         change = membership.replace(old, sender, message.address)
         self._ready.send.append(((sender,), Members(membership)))
-        # By itself, a replica takes a place that was its machine's, or of which nothing else is known.
+        # Without an operator, a replica replaces only a member at its own or at an unknown address.
         own = membership.current.address_of(old) in ("", message.address)
         gone = own and not self.selection.hears_us(old, self.now)
         if (gone or message.evicts == old) and sender not in self.topology and self._may_change():
             self._step(change)
 
     def _may_change(self) -> bool:
-        """One change at a time: in a ballot of the newest configuration, which is settled."""
+        """Return whether a change may begin: one at a time, and in a ballot of the newest configuration."""
         return self.status is Status.LEADER and self.membership.is_complete and self._is_current()
 
     def _is_current(self) -> bool:
         return self.cballot.configuration == self.membership.current.number
 
     def _step(self, membership: Membership) -> None:
-        """Have the group order the next step, as any message; if it can still order any."""
+        """Have the group order the next step, like any message; if the clock still allows one."""
         if self.clock >= TIME_MAX:
             return
         message = Multicast(membership.mid, (self.group,), membership.encode(), membership.version)
         self.on_multicast(self.me, message)
 
     def _follow_changes(self) -> None:
-        """At a leader: take the next step of a change, if it is time for it."""
+        """At a leader: take the next step of a change, if it is due."""
         membership = self.membership
         if self.cballot.configuration == membership.current.number:
             if not membership.is_complete and self._is_executed():
@@ -83,7 +83,7 @@ class Admission(LeaderRecovery[E]):
             self._leave(membership)
 
     def _leave(self, membership: Membership) -> None:
-        """We lead a group that we are in no more: ask a member to lead, and do not insist."""
+        """Hand over a group of which we are not a member any more; after a time-out, stop leading anyway."""
         if self.leaving_since is None:
             self.leaving_since = self.now
         if self.now - self.leaving_since >= self.timing.election_s:
@@ -94,15 +94,15 @@ class Admission(LeaderRecovery[E]):
             self._ready.send.append(((heirs[0],), HandOver(self.cballot)))
 
     def _is_executed(self) -> bool:
-        """Whether a quorum of this ballot has executed all that earlier ballots may have collected."""
+        """Return whether a quorum of this ballot has executed all that earlier ballots may have collected."""
         return self.executed_by_quorum >= self.opened_at
 
-    # Who knows what
+    # Spreading memberships
 
     def receive_stranger(self, sender: ReplicaId, messages: Iterable[Message]) -> None:
-        """Somebody we do not know: it may be new, or we may be."""
+        """Handle messages of an unknown replica: it may be new, or our knowledge stale."""
         if sender.group not in self.topology.memberships:
-            raise PeerViolation(f"a message came from {sender}, whose group does not exist")
+            raise PeerViolation(f"a message came from {sender}, whose group is unknown")
         rest = iter(messages)
         for message in rest:
             if sender in self.topology:
@@ -119,28 +119,28 @@ class Admission(LeaderRecovery[E]):
                     self._ready.send.append(((sender,), Members(self.membership)))
 
     def ask_members(self, group: GroupId, whom: Process) -> None:
-        """Who speaks of a configuration that we have not heard of can tell us."""
+        """Ask a process for a membership that it must know, at most once in half a heartbeat."""
         if self.now >= self.asked_members.get(group, 0.0):
             self.asked_members[group] = self.now + self.timing.heartbeat_s / 2
             self._ready.send.append(((whom,), MembersWanted(group)))
 
     def on_members_wanted(self, sender: Process, message: MembersWanted) -> None:
-        """Say what we know."""
+        """Answer with the membership known here."""
         if message.group not in self.topology.memberships:
-            raise InvalidArgument(f"{sender} asks for the members of group {message.group}")
+            raise InvalidArgument(f"{sender} asks for the members of group {message.group}, which is unknown")
         self._ready.send.append(((sender,), Members(self.topology.memberships[message.group])))
 
     def on_members(self, sender: Process, message: Members) -> None:
-        """A fact about some group."""
+        """Learn a group's membership, which is a fact."""
         if message.membership.group not in self.topology.memberships:
-            raise PeerViolation(f"{sender} speaks of group {message.membership.group}")
+            raise PeerViolation(f"MEMBERS of the unknown group {message.membership.group} came from {sender}")
         self._learn(message.membership)
 
     def _lead(self) -> None:
         super()._lead()
         self.leaving_since = None
         if not self.membership.is_complete:
-            # Everyone will meet this ballot's configuration: they need not stumble over it first.
+            # All replicas will meet this ballot's configuration: spare them the question.
             self._announce()
 
     def _learn(self, membership: Membership) -> bool:
@@ -151,7 +151,7 @@ class Admission(LeaderRecovery[E]):
             and self.status is Status.LEADER
             and membership.is_complete
         ):
-            # Those that are no members any more should know it: nobody else talks to them.
+            # Replicas that are not members any more should know it: no other message reaches them.
             self._announce()
         return news
 

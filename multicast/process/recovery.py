@@ -1,11 +1,11 @@
 """Leader recovery: NEWLEADER, NEWLEADER_ACK, NEW_STATE, NEWSTATE_ACK (right column of Figure *protocol*).
 
-Beyond the figure: states travel in bounded pieces; the whole quorum is merged at once; before it speaks for
-the ballot, the candidate catches up with everything a member of its quorum has executed; members that
-were away join a running ballot by the same NEW_STATE.
+Beyond the figure: states travel in bounded pieces; the promises of the whole quorum are merged at once;
+before it sends NEW_STATE, the candidate catches up with everything that a member of its quorum has executed;
+members that were away join a running ballot by the same NEW_STATE.
 
-The other protocols recover in the same way: what their members have voted for in the last ballot is what a
-white-box process has accepted in it, and a ballot is open when a quorum holds its initial state.
+The other protocols recover in the same way: what their members have voted for in the last ballot corresponds
+to what a white-box process has accepted in it, and a ballot is open when a quorum holds its initial state.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Pieces:
     next_index: int = 0
 
     def add(self, part: StatePart, entries: tuple[EntryState, ...]) -> bool:
-        """Take one piece. True when that completes the state."""
+        """Add one piece. Return True when that completes the state."""
         if part.transfer != self.transfer:
             self.transfer, self.count, self.next_index = part.transfer, part.count, 0
             self.entries = []
@@ -64,7 +64,7 @@ class Pieces:
 
 @dataclass(slots=True)
 class Promise:
-    """One member's NEWLEADER_ACK, as far as its pieces have come."""
+    """One member's NEWLEADER_ACK, as far as its pieces have arrived."""
 
     cballot: Ballot
     clock: int
@@ -78,54 +78,54 @@ class Campaign:
 
     ballot: Ballot
     electorate: Membership
-    """Who must promise: quorums of its current configuration and, if it is not settled, of the previous."""
+    """Quorums of its current configuration and, during a change, of its previous one must promise."""
     resend_at: float
     promises: dict[ReplicaId, Promise] = field(default_factory=dict)
     executed: Timestamp = NO_TIMESTAMP
-    """The most that any of those has executed whose promises were made use of."""
+    """The highest executed position among the promises that were merged."""
     merged: bool = False
-    """Whether the promises have been made use of: the ballot has its initial state."""
+    """Whether the promises are merged: the ballot has its initial state."""
     acknowledged: set[ReplicaId] = field(default_factory=set)
-    """Who holds the initial state."""
+    """The members that hold the initial state."""
 
     def promised(self) -> list[ReplicaId]:
-        """Who has answered NEWLEADER in full, in a fixed order."""
+        """Return the members that have answered NEWLEADER in full, in a fixed order."""
         return sorted(m for m, promise in self.promises.items() if promise.pieces.complete)
 
 
 class LeaderRecovery(Requests[E]):
-    """How a new leader takes over without losing what a quorum has accepted."""
+    """Take over as leader without losing what a quorum has accepted."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
         self.campaign: Campaign | None = None
         self.incoming: tuple[Ballot, Pieces] | None = None
-        """The pieces of a NEW_STATE that have come so far."""
+        """The pieces of a NEW_STATE that have arrived so far."""
         self.joining: dict[ReplicaId, float] = {}
-        """At a leader: until when a member that was away is left alone with its NEW_STATE."""
+        """At a leader: until when no further NEW_STATE goes to a member that was away."""
         self.opened_at = NO_TIMESTAMP
-        """At a leader: the most that anyone had executed who promised its ballot. No more had been collected
-        before."""
+        """At a leader: the highest position executed by a member that promised its ballot. No message above
+        it had been collected before."""
         self.inherited: list[MessageId] = []
-        """At a leader: what it took over when it began to lead, and may not have delivered yet."""
+        """At a leader: messages that it took over when it began to lead, and may have yet to deliver."""
 
     @property
     def electorate(self) -> Membership:
-        """Whose consent a ballot needs.
+        """The membership whose promises a ballot needs.
 
-        Nobody proposes that a change is settled before that is safe to rely on, so whoever has accepted it
-        need not ask the previous members: the only one to deliver it may have lost its disk since, and they
-        theirs. But until it is decided it is no fact, and not to be told.
+        No leader proposes that a change is complete before that is safe to rely on, so a member that has
+        accepted this step need not ask the previous members: the only replica that delivered it may have lost
+        its disk since, and they theirs. But until the step is decided it is not a fact, and is not announced.
         """
         membership = self.membership
         if membership.is_complete:
             return membership
-        settled = membership.completed()
-        entry = self.entries.get(settled.mid)
-        return settled if entry is not None and entry.phase >= ACCEPTED else membership
+        completed = membership.completed()
+        entry = self.entries.get(completed.mid)
+        return completed if entry is not None and entry.phase >= ACCEPTED else membership
 
     def recover(self) -> None:
-        """Line 36: open a ballot above every one we know of, in the newest configuration we know of."""
+        """Line 36: start a ballot above all known ones, in the newest known configuration."""
         membership = self.electorate
         if self.me not in membership.current.bit:
             return
@@ -139,7 +139,7 @@ class LeaderRecovery(Requests[E]):
         self._acknowledge_new_leader(self.me)
 
     def _send_new_leader(self, members: Iterable[ReplicaId]) -> None:
-        """Line 37. Whoever may not have heard of the configuration is told."""
+        """Line 37, preceded by the membership for members that may not know it."""
         receivers = tuple(member for member in members if member != self.me)
         if receivers:
             if not self.membership.is_complete:
@@ -147,7 +147,7 @@ class LeaderRecovery(Requests[E]):
             self._ready.promise.append((receivers, NewLeader(self.ballot)))
 
     def _leave_ballot(self) -> None:
-        """Stop normal operation. What was only proposed is forgotten; its senders will repeat it."""
+        """Stop normal operation. Forget what was only proposed; its senders will repeat it."""
         self.status = Status.RECOVERING
         self.campaign = None
         self.queue.clear()
@@ -160,14 +160,15 @@ class LeaderRecovery(Requests[E]):
         self.selection.forget_leader()
 
     def on_new_leader(self, sender: Process, message: NewLeader) -> None:
-        """Lines 38-42: join the ballot, and tell its leader everything."""
+        """Lines 38-42: join the ballot, and send its leader the whole state."""
         ballot = message.ballot
         candidate = self._leader_speaks(sender, ballot)
         if ballot < self.ballot or ballot == self.cballot:
             self._ready.send.append(((candidate,), Hint(self.group, self.ballot)))
             return
         if self._is_outdated(ballot) or self.me not in self.membership.everyone:
-            # Ballots of older configurations are over, and whoever is no member has nothing to promise.
+            # Ballots of older configurations are over, and a replica that is not a member has nothing to
+            # promise.
             self._ready.send.append(((candidate,), Members(self.membership)))
             return
         if ballot > self.ballot:
@@ -178,7 +179,7 @@ class LeaderRecovery(Requests[E]):
         self._acknowledge_new_leader(candidate)
 
     def _is_outdated(self, ballot: Ballot) -> bool:
-        """Whether the ballot is of an older configuration than the newest we know of."""
+        """Return whether the ballot is of an older configuration than the newest known one."""
         return ballot.configuration < self.membership.current.number
 
     def _acknowledge_new_leader(self, candidate: ReplicaId) -> None:
@@ -188,7 +189,7 @@ class LeaderRecovery(Requests[E]):
             self._ready.promise.append(((candidate,), message))
 
     def parts(self, entries: Iterable[EntryState]) -> list[tuple[StatePart, tuple[EntryState, ...]]]:
-        """A state in pieces that fit a frame. At least one piece, so that an empty state arrives too."""
+        """Return the state in pieces that fit a frame: at least one, so that an empty state arrives too."""
         pieces: list[list[EntryState]] = [[]]
         size = 0
         for entry in entries:
@@ -204,7 +205,7 @@ class LeaderRecovery(Requests[E]):
         ]
 
     def on_new_leader_ack(self, sender: Process, message: NewLeaderAck) -> None:
-        """Lines 43-44: gather a quorum of promises."""
+        """Lines 43-44: collect a quorum of promises."""
         member = self._member(sender)
         campaign = self.campaign
         if campaign is None or message.ballot != campaign.ballot or campaign.merged:
@@ -223,7 +224,7 @@ class LeaderRecovery(Requests[E]):
             self._try_merge()
 
     def _try_merge(self) -> None:
-        """Once a quorum has promised, and we have executed all that any of it has, start the ballot."""
+        """Merge the promises of a quorum, once we have delivered all that any of its members has executed."""
         campaign = self.campaign
         if campaign is None or campaign.merged:
             return
@@ -250,9 +251,9 @@ class LeaderRecovery(Requests[E]):
         return max(promise.clock for promise in promises)
 
     def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, EntryState]:
-        """Lines 45-54: committed anywhere; accepted only as the highest cballot has it.
+        """Lines 45-54: take what is committed anywhere; of the rest, what is accepted in the highest cballot.
 
-        What we have delivered ourselves and nobody remembers as committed was collected: it is done.
+        A message that we have delivered and that no promise holds as committed was collected: it is done.
         """
         highest = max(promise.cballot for promise in promises)
         merged: dict[MessageId, EntryState] = {}
@@ -270,10 +271,10 @@ class LeaderRecovery(Requests[E]):
         }
 
     def _adopt(self, ballot: Ballot, clock: int, states: dict[MessageId, EntryState]) -> None:
-        """Lines 56 and 60-62: the ballot's initial state replaces ours.
+        """Lines 56 and 60-62: replace our state by the ballot's initial state.
 
-        Kept beside it: what we have delivered, until it is collected, and other groups' proposals, which
-        bind nobody. What we have delivered and collected never comes back.
+        Kept beside it: what we have delivered, until it is collected, and other groups' proposals, which do
+        not bind this group. What we have delivered and collected never comes back.
         """
         self.status = Status.RECOVERING
         self.ballot = self.cballot = ballot
@@ -305,13 +306,13 @@ class LeaderRecovery(Requests[E]):
         self._ready.persist.append(Joined(ballot, self.clock, tuple(self.held())))
 
     def _send_new_state(self, receivers: tuple[ReplicaId, ...]) -> None:
-        """Line 57."""
+        """Line 57: send the ballot's initial state."""
         if receivers:
             for part, entries in self.parts(self.held()):
                 self._ready.promise.append((receivers, NewState(self.cballot, self.clock, part, entries)))
 
     def on_new_state(self, sender: Process, message: NewState) -> None:
-        """Lines 58-63. A repeat is acknowledged, but not applied: it would erase what came after it."""
+        """Lines 58-63: adopt the state. A repeat is only acknowledged: it would erase later entries."""
         ballot = message.ballot
         leader = self._leader_speaks(sender, ballot)
         if self.me not in self.topology.configuration(self.group, ballot.configuration).bit:
@@ -336,7 +337,7 @@ class LeaderRecovery(Requests[E]):
                 self._release_waiting()
 
     def on_new_state_ack(self, sender: Process, message: NewStateAck) -> None:
-        """Lines 64-65: with a quorum in the ballot, lead it."""
+        """Lines 64-65: lead the ballot, once a quorum holds its state."""
         member = self._member(sender)
         campaign = self.campaign
         if campaign is None or not campaign.merged or message.ballot != campaign.ballot:
@@ -347,7 +348,7 @@ class LeaderRecovery(Requests[E]):
             self._lead()
 
     def _lead(self) -> None:
-        """Lines 66-69: deliver what can be, take up what the old leader left, then serve."""
+        """Lines 66-69: deliver what may be delivered, continue what earlier leaders left, then serve."""
         self.status = Status.LEADER
         self.opened_at = NO_TIMESTAMP if self.campaign is None else self.campaign.executed
         self.campaign = None
@@ -375,7 +376,7 @@ class LeaderRecovery(Requests[E]):
 
     @property
     def reading_ballot(self) -> Ballot | None:
-        """The ballot we lead, if we have delivered what we took over: others may have answered it before."""
+        """The ballot we lead, if we have delivered what we took over: it may have been answered before."""
         if self.status is not Status.LEADER:
             return None
         inherited = self.inherited
@@ -387,7 +388,7 @@ class LeaderRecovery(Requests[E]):
         return self.cballot
 
     def _resend(self) -> None:
-        """A candidate repeats what may have been lost; whoever has answered is left alone."""
+        """At a candidate: repeat what may have been lost, to members that have not answered."""
         campaign = self.campaign
         if campaign is None or self.now < campaign.resend_at:
             return
@@ -400,24 +401,24 @@ class LeaderRecovery(Requests[E]):
         self._try_merge()
 
     def _leader_speaks(self, sender: Process, ballot: Ballot) -> ReplicaId:
-        """The sender, if it is the member that leads the ballot it speaks of."""
+        """Return the sender if it is the member that leads the ballot of its message; note the ballot."""
         member = self._member(sender)
         if ballot.leader != member:
-            raise PeerViolation(f"{sender} speaks for ballot {ballot}")
+            raise PeerViolation(f"{sender} speaks for ballot {ballot}, which it does not lead")
         self.topology.check_ballot(self.group, ballot)
         self.note_ballot(self.group, ballot)
         return member
 
     def _left_behind(self, member: ReplicaId) -> None:
-        """A member hears us, but is not in our ballot yet."""
+        """Send NEW_STATE to a member that hears us, but is not in our ballot yet."""
         if self.now >= self.joining.get(member, 0.0):
             self.joining[member] = self.now + self.timing.retry_s
             self._send_new_state((member,))
 
     @abc.abstractmethod
     def _flush(self) -> None:
-        """Send what has been gathered to be sent together."""
+        """Send what has been collected to be sent together."""
 
     @abc.abstractmethod
     def _heartbeat(self) -> None:
-        """Say at once that there is a leader."""
+        """Announce at once that there is a leader."""

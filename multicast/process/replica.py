@@ -1,4 +1,4 @@
-"""A process as hosts see it: messages in, time in, `Ready` out. Heartbeats, elections, time-outs."""
+"""A complete process: messages and time in, `Ready` out; heartbeats, elections and time-outs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from multicast.protocol import Ready, Start
 from multicast.types import NO_TIMESTAMP, TICKS_PER_S, Ballot, Process, ReplicaId, Status, Timestamp
 
 WALL_LEAD_MAX: Final = TICKS_PER_S // 2
-"""By how many ticks a leader's time of day may lead that of most others, what their acknowledgements take
-included. Who is further ahead counts on from its clock, as if it had no time of day."""
+"""The ticks by which a leader's time of day may be ahead of most members', including the travel time of their
+acknowledgements. A leader that is further ahead uses clock + 1, as if it had no time of day."""
 
 
 class _NotForIt(Exception):
@@ -43,29 +43,29 @@ class _NotForIt(Exception):
 
 
 class _Handlers(dict[type, Callable[[Any, Any], None]]):
-    """What to do with each kind of message. The rest is not for the sender to send."""
+    """The handler of each kind of message that a sender may send."""
 
     def __missing__(self, kind: type) -> NoReturn:
         raise _NotForIt(kind)
 
 
 class Replica(Admission[E]):
-    """One process of its group. A protocol adds the handlers of its own messages."""
+    """One process of a group. A protocol adds the handlers of its own messages."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
         self.pre_vote_for: Ballot | None = None
         self.housekeeping_at = start.now
         self.exchange_at = start.now
-        """At a follower: when to ask other groups for watermarks, if anything still waits for them."""
+        """At a follower: when to ask other groups for watermarks, if a retained message still needs them."""
         self.defied: dict[ReplicaId, float] = {}
         """At a leader: members that have promised a higher ballot, and since when."""
         self.leads_by: dict[ReplicaId, int] = {}
-        """At a leader with a hybrid clock: by how many ticks its time of day was ahead of each member's."""
+        """At a leader with a hybrid clock: the ticks by which its time of day was ahead of each member's."""
         self.led_upto: Timestamp | None = None
-        """What the leader that we follow had delivered when it last spoke to us."""
+        """The last delivery of the leader that we follow, as of its last heartbeat."""
         self.heir_well_since = start.now
-        """At a leader that should not lead: since when the one that should has been well."""
+        """At a leader that is not the preferred one: since when the preferred leader has been healthy."""
         self._client_handlers = _Handlers(
             {Multicast: self.on_multicast, MembersWanted: self.on_members_wanted}
         )
@@ -91,7 +91,7 @@ class Replica(Admission[E]):
         })  # fmt: skip
 
     def receive(self, sender: Process, messages: Iterable[Message], now: float) -> None:
-        """Handle messages that came together."""
+        """Handle messages that arrived together."""
         self.now = now
         handlers = self._handlers
         if sender not in self.topology.replicas:
@@ -104,11 +104,11 @@ class Replica(Admission[E]):
                 try:
                     handlers[type(message)](sender, message)
                 except UnknownConfiguration as error:
-                    # It is as if the message had been lost, but that we know whom to ask.
+                    # This is as if the message had been lost, except that the sender can be asked.
                     self.ask_members(error.group, sender)
         except _NotForIt as error:
             who = f"{'' if handlers is self._handlers else 'client '}{sender}"
-            raise PeerViolation(f"{who} sent {error.kind.__name__}, which is not for it to send") from None
+            raise PeerViolation(f"{who} sent {error.kind.__name__}, which it may not send") from None
 
     @property
     def is_current(self) -> bool:
@@ -118,7 +118,7 @@ class Replica(Admission[E]):
         return self.reading_ballot is not None
 
     def ready(self) -> Ready:
-        """Drain what is to be done."""
+        """Drain what the host is to do."""
         self._flush()
         ready, self._ready = self._ready, Ready()
         ready.wake_at = min(self.housekeeping_at, self.selection.stand_at)
@@ -139,7 +139,7 @@ class Replica(Admission[E]):
         self.recover()
 
     def hand_over(self, now: float) -> bool:
-        """Ask the member that has executed most, of those that hear us, to lead."""
+        """Ask the member that has executed most, of those that acknowledge us, to lead."""
         self.now = now
         if self.status is not Status.LEADER:
             return False
@@ -154,7 +154,7 @@ class Replica(Admission[E]):
         return True
 
     def on_hand_over(self, sender: Process, message: HandOver) -> None:
-        """Our leader stops: no need to wait until we miss it."""
+        """Stand at once, since our leader asks for it."""
         self._leader_speaks(sender, message.ballot)
         if self.status is Status.FOLLOWER and message.ballot == self.cballot:
             self.recover()
@@ -175,28 +175,30 @@ class Replica(Admission[E]):
         else:
             self._resend()
             if self.pre_vote_for is not None and self.campaign is None:
-                # Others may have come up since: whoever is to lead first should not miss its turn.
+                # Other members may have started since: the first candidate should not lose its turn.
                 self._send_pre_vote()
             if self.retained and self.now >= self.exchange_at:
-                # The leader may have collected long ago what we still hold, and asks no more.
+                # The leader may have collected long ago what we still hold, and then asks no group for
+                # watermarks.
                 self.exchange_at = self.now + 10 * self.timing.heartbeat_s
                 self._exchange_watermarks()
         self._collect()
         self._expire_orphans()
 
     def _compare_clocks(self, member: ReplicaId, wall_time: int) -> None:
-        """A leader whose time of day leads that of most others by far does not use it.
+        """Decide whether this leader's time of day is too far ahead of most members' to be used.
 
-        Skew harms nobody but those who wait for the clocks of others to pass: all of them wait for this one.
+        Skew harms only messages that wait for other groups' clocks to pass: all of them wait for this one.
         """
         self.leads_by[member] = self.wall_time() - wall_time
         ahead = [m for m in self.others if self.leads_by.get(m, 0) > WALL_LEAD_MAX]
         self.is_fast = 2 * len(ahead) > len(self.others)
 
     def _give_back(self) -> None:
-        """Leaders are to be spread over nodes: hand over to who should lead, once it has been well for long.
+        """Hand over to the preferred leader, once it has been healthy for long: leaders are spread over
+        nodes.
 
-        It is well if it hears us and has executed what a quorum has.
+        It is healthy if it acknowledges us and has executed what a quorum has.
         """
         heir = self.topology.preferred_leader(self.group)
         well = (
@@ -224,12 +226,12 @@ class Replica(Admission[E]):
         super()._leave_ballot()
 
     def _step_down(self) -> None:
-        """A leader without a quorum stops; its ballot is dead, and it will stand in a higher one."""
+        """Stop leading for lack of a quorum: this ballot is over, and we will stand in a higher one."""
         self._leave_ballot()
         self.selection.expect_leader(self.now)
 
     def _stand(self) -> None:
-        """No leader has been heard: ask whether others would join us, before spending a ballot."""
+        """Ask for pre-votes before spending a ballot, since no leader has been heard."""
         membership = self.membership
         if self.me not in membership.current.bit:
             self.selection.expect_leader(self.now)
@@ -247,10 +249,10 @@ class Replica(Admission[E]):
             self._ready.send.append((others, PreVote(self.pre_vote_for)))
 
     def on_pre_vote(self, sender: Process, message: PreVote) -> None:
-        """Grant it if we hear no leader either; a member with an old ballot is told the newer one."""
+        """Grant a pre-vote if we hear no leader either; tell a member with a stale ballot the newer one."""
         member = self._member(sender)
         if message.ballot.leader != member:
-            raise PeerViolation(f"{sender} asks for pre-votes for ballot {message.ballot}")
+            raise PeerViolation(f"{sender} asks for pre-votes for ballot {message.ballot} of another leader")
         self.topology.check_ballot(self.group, message.ballot)
         if self._is_outdated(message.ballot) or self.is_outsider:
             self._ready.send.append(((member,), Members(self.membership)))
@@ -260,7 +262,7 @@ class Replica(Admission[E]):
             self._ready.send.append(((member,), PreVoteAck(message.ballot)))
 
     def on_pre_vote_ack(self, sender: Process, message: PreVoteAck) -> None:
-        """With a quorum that hears no leader, open a ballot."""
+        """Start a ballot, once a quorum hears no leader."""
         member = self._member(sender)
         if (
             message.ballot == self.pre_vote_for
@@ -271,7 +273,7 @@ class Replica(Admission[E]):
             self.recover()
 
     def _heartbeat(self) -> None:
-        # To itself, the leader only says what its disk has kept.
+        # To itself, the leader acknowledges only what is durable on its own disk.
         ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts, self.wall_time())
         self._ready.promise.append(((self.me,), ack))
         if self.others:
@@ -280,13 +282,13 @@ class Replica(Admission[E]):
             self._ready.send.append((self.others, message))
 
     def _pending(self) -> tuple[Timestamp, Timestamp]:
-        """Where local timestamps begin that are yet to be delivered here, and where those that were issued
-        end, if anybody has to know.
+        """Return `lowest` and `issued` of a heartbeat: the local timestamps that are yet to be delivered, and
+        those issued. Bottom, where followers need not know.
         """
         return NO_TIMESTAMP, NO_TIMESTAMP
 
     def on_heartbeat(self, sender: Process, message: Heartbeat) -> None:
-        """A leader is alive: follow it, and find out what we missed."""
+        """Follow a live leader, and catch up with what we missed."""
         ballot = message.ballot
         leader = self._leader_speaks(sender, ballot)
         for group, watermark in message.executed:
@@ -304,11 +306,11 @@ class Replica(Admission[E]):
         self._ready.promise.append(((leader,), ack))
 
     def _is_late(self, upto: Timestamp) -> bool:
-        """Whether we have missed something of what our leader has delivered."""
+        """Return whether our leader has delivered something that we have missed."""
         return self.last_delivered < upto
 
     def on_heartbeat_ack(self, sender: Process, message: HeartbeatAck) -> None:
-        """A member hears us: count it, let it join if it was away, and mind ballots above ours."""
+        """Count a member's acknowledgement, let it join if it was away, and react to ballots above ours."""
         member = self._member(sender)
         if self.status is not Status.LEADER:
             return
@@ -319,7 +321,7 @@ class Replica(Admission[E]):
             if self.wall_s is not None and message.wall_time and member != self.me:
                 self._compare_clocks(member, message.wall_time)
         elif message.ballot > self.ballot:
-            # It has promised a ballot that nobody opened, and cannot come back to ours.
+            # It has promised a ballot that no leader has opened, and cannot return to ours.
             self.note_ballot(self.group, message.ballot)
             since = self.defied.setdefault(member, self.now)
             if self.now - since >= 2 * self.timing.election_s:

@@ -1,7 +1,7 @@
-"""MULTICAST: requests of clients and of other groups, who may ask, and asking again.
+"""MULTICAST: requests of clients and of other groups, which of them are valid, and retries.
 
-How a leader answers a request is the protocol's business: it spreads its proposal of a local timestamp, and
-repeats it whenever it is asked again.
+How a leader reacts to a request depends on the protocol: it sends its proposal of a local timestamp, and
+repeats the proposal when the request is repeated.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def _is_uncommitted(entry: Entry) -> bool:
 
 
 class Requests(Collection[E]):
-    """What a process does when it is asked to order a message."""
+    """Handle requests to order a message."""
 
     checked_dest: Destinations | None = None
-    """The last destinations that were found to be in order: nearly all messages have the same object."""
+    """The last destinations that were found valid: nearly all messages share the same object."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
         self.unanswered: RetryQueue[E] = RetryQueue(self.timing.retry_s, _is_uncommitted)
-        """At a leader: what it has proposed, until it is committed."""
+        """At a leader: the messages that it has proposed and that are not committed."""
 
     def on_multicast(self, sender: Process, message: Multicast) -> None:
         """Lines 3-9: the leader proposes a local timestamp, or repeats its proposal."""
@@ -78,11 +78,11 @@ class Requests(Collection[E]):
         self._send_proposal(entry)
 
     def _check_multicast(self, sender: Process, message: Multicast) -> bool | None:
-        """Whether it was delivered here. Raise, with nothing changed, if no leader should order this."""
+        """Return whether it was delivered here. Raise, with nothing changed, if it must not be ordered."""
         mid, dest, payload, ack_below = message
         client, sequence, digest = mid
         if not client and sender != self.me:
-            raise InvalidArgument(f"message {mid}: its client's id is reserved for changes of membership")
+            raise InvalidArgument(f"message {mid}: client id {client} is reserved for changes of membership")
         if dest is not self.checked_dest:
             self.topology.check_destinations(dest)
             if self.group not in dest:
@@ -101,8 +101,8 @@ class Requests(Collection[E]):
         return delivered
 
     def _defer(self, sender: Process, message: Multicast) -> None:
-        """Departure 11: a follower answers with a hint; a recovering process lets the message wait. Who is no
-        member says who is.
+        """Departure 11: a follower answers with a hint, a recovering process keeps the message, and a replica
+        that is not a member answers with the membership.
         """
         if self.me not in self.membership.current.bit:
             self._ready.send.append(((sender,), Members(self.membership)))
@@ -113,7 +113,7 @@ class Requests(Collection[E]):
             self.waiting.append((sender, message))
 
     def _release_waiting(self) -> None:
-        """The group has a leader again: whatever waited for one is handled, or sent there by a hint."""
+        """Handle the messages that waited for a leader, or answer them with a hint."""
         waiting, self.waiting = self.waiting, type(self.waiting)()
         for sender, message in waiting:
             try:
@@ -123,24 +123,24 @@ class Requests(Collection[E]):
                 continue
 
     def _check_clock(self) -> None:
-        """Raise, with nothing changed, if no timestamp is left: better than one that others read wrong."""
+        """Raise, with nothing changed, if no timestamp is left: larger ones would be read wrongly."""
         if self.clock >= TIME_MAX:
-            raise InvalidArgument(f"the clock of group {self.group} is at its end, {TIME_MAX}")
+            raise InvalidArgument(f"the clock of group {self.group} has reached its limit, {TIME_MAX}")
 
     def raise_clock(self, time: int) -> None:
         """Let the next local timestamps be above this time."""
         if not 0 <= time <= TIME_MAX:
-            raise InvalidArgument(f"a clock cannot be raised to {time}, but to 0..{TIME_MAX}")
+            raise InvalidArgument(f"a clock cannot be raised to {time}, which is not in 0..{TIME_MAX}")
         self.clock = max(self.clock, time)
 
     def wall_time(self) -> int:
-        """The time of day in ticks, or 0 if nobody said what it is."""
+        """Return the time of day in ticks, or 0 if the clock is logical."""
         return 0 if self.wall_s is None else max(0, int((self.now + self.wall_s) * TICKS_PER_S))
 
     def _propose(self, entry: E) -> None:
-        """Lines 6-8: the clock ticks, and gives the message its local timestamp.
+        """Lines 6-8: advance the clock, and give the message its local timestamp.
 
-        A hybrid clock ticks to the time of day, if that is ahead of it.
+        A hybrid clock advances to the time of day, if that is ahead of it.
         """
         time = self.clock + 1
         if self.wall_s is not None and not self.is_fast:
@@ -158,19 +158,21 @@ class Requests(Collection[E]):
 
     @abc.abstractmethod
     def _send_proposal(self, entry: E) -> None:
-        """The leader has given the message its local timestamp: whoever must know is told."""
+        """Send the local timestamp that this leader has given the message to the processes that need it."""
 
     @abc.abstractmethod
     def _repeat(self, entry: E, asker: Process) -> None:
-        """Somebody multicasts what is known already: say again what it may have missed."""
+        """Repeat to the sender of a repeated MULTICAST what it may have missed."""
 
     def _first_heard(self, mid: MessageId, dest: Destinations, proposer: GroupId) -> E | None:
-        """An entry in START for a message that others propose; none if it was delivered and collected."""
+        """Return a new entry in START for a message that another group proposes; None if it was collected."""
         if mid in self.delivered_ids:
             return None
         self.topology.check_destinations(dest)
         if self.group not in dest or proposer not in dest:
-            raise PeerViolation(f"a proposal for {mid} to groups {dest}, by {proposer}, came to {self.group}")
+            raise PeerViolation(
+                f"a proposal for {mid} to groups {dest}, by group {proposer}, came to group {self.group}"
+            )
         self.entries[mid] = entry = self.new_entry(mid, dest, None, 0)
         self.orphans[mid] = self.now
         return entry
@@ -178,13 +180,13 @@ class Requests(Collection[E]):
     def retry(self, entry: E) -> None:
         """Lines 33-35: multicast m again to the leaders of all destinations, and repeat our own part.
 
-        After two tries in vain the guesses may be wrong, so every member of the other groups is asked:
-        those who do not lead answer with a hint.
+        After two unanswered retries the presumed leaders may be wrong, so every member of the other groups is
+        asked: those that do not lead answer with a hint.
         """
         entry.retries += 1
         self.unanswered.asked(entry, self.now)
         if entry.payload is None:
-            raise InvariantBroken(f"{entry.mid} is {entry.phase.name} without its payload")
+            raise InvariantBroken(f"{entry.mid} is {entry.phase.name}, but its payload is missing")
         message = Multicast(entry.mid, entry.dest, entry.payload, entry.ack_below)
         for group in entry.dest:
             if group != self.group:
@@ -193,21 +195,21 @@ class Requests(Collection[E]):
         self._repeat(entry, self.me)
 
     def _retry_overdue(self) -> None:
-        """Departure 2: whoever leads and holds a message uncommitted for too long tries again."""
+        """Departure 2: at a leader, retry the messages that stay uncommitted for too long."""
         for entry in self.unanswered.overdue(self.now):
             self.retry(entry)
 
     def _deliver_committed(self) -> None:
-        """What is committed tells how long that takes: of a run, one message tells for all."""
+        """Deliver, and measure how long a commit takes: one message of a run stands for all."""
         entry, self.queue.latest = self.queue.latest, None
         if entry is not None and not entry.retries and self.status is LEADER:
             self.unanswered.timeout.answered(self.now - entry.asked_at)
         super()._deliver_committed()
 
     def on_hint(self, sender: Process, message: Hint) -> None:
-        """Somebody does not lead its group, and says who might."""
+        """Learn from a process that does not lead its group which one does."""
         if type(sender) is not ReplicaId or sender.group != message.group:
-            raise PeerViolation(f"a hint for group {message.group} came from {sender}")
+            raise PeerViolation(f"HINT for group {message.group} came from {sender}")
         if message.ballot.number:
             self.topology.check_ballot(message.group, message.ballot)
             self.note_ballot(message.group, message.ballot)

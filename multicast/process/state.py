@@ -45,20 +45,20 @@ class State(Protocol, Generic[E]):
         self.address, self.evicts = start.address, start.evicts
         self.timing = start.timing
         self.topology = topology = topology.copy()
-        """What we know of all groups' members, which grows."""
+        """This process's own knowledge of all groups' members, which grows."""
         for membership in durable.memberships.values():
             topology.learn(membership)
         if me.number not in [member.number for member in topology.members(me.group)]:
-            raise InvalidArgument(f"{me} can be no member of group {me.group}")
+            raise InvalidArgument(f"{me} cannot join group {me.group}: no member has its number")
 
         self.wall_s = start.wall_s
         self.is_fast = False
-        """At a leader with a hybrid clock: whether its time of day leads that of most others by far."""
+        """At a leader with a hybrid clock: whether its time of day is far ahead of most members'."""
         self.clock = durable.clock
         self.ballot = durable.ballot
         self.cballot = durable.cballot
         self.configuration = self.membership.current
-        """Of cballot: acknowledgements are counted by it."""
+        """The configuration of cballot, by which acknowledgements are counted."""
         self.others: tuple[ReplicaId, ...] = ()
         self._configure()
         self.entries: dict[MessageId, E] = {}
@@ -66,41 +66,44 @@ class State(Protocol, Generic[E]):
         """The paper's max_delivered_gts."""
         self.delivered_ids: DeliveredIds = checkpoint.delivered.copy()
         self.leaders: dict[GroupId, Ballot] = {}
-        """cur_leader: the highest ballot heard of in each group, whose leader is our guess."""
+        """cur_leader: the highest known ballot of each group; its leader is the presumed one."""
         self.queue: DeliveryQueue[E] = DeliveryQueue()
-        """What a leader has yet to deliver; empty elsewhere."""
+        """What a leader has yet to deliver; empty at other processes."""
 
         self.history = DeliveryHistory(self.timing.history, self.timing.history_bytes)
         self.retained: dict[Destinations, deque[E]] = {}
-        """Delivered entries that some destination may still ask for, by destinations, in order."""
+        """Delivered entries that some destination may still ask for, by destinations, in delivery order."""
         self.superseded: deque[tuple[Timestamp, MessageId]] = deque()
-        """Messages that a snapshot made superfluous, and the position it must be durable at."""
+        """Accepted messages that a snapshot covers, each with the position at which the snapshot must be
+        durable before its record may be dropped."""
         self.orphans: dict[MessageId, float] = {}
-        """Entries in phase START, which only hold other groups' proposals, and since when."""
+        """Entries in phase START, which only hold other groups' proposals, with their creation times."""
         self.waiting: deque[tuple[Process, Multicast]] = deque()
         """MULTICASTs that arrived while this process was recovering."""
         self.numbers: dict[tuple[int, int], int] = {}
         """At a leader: digests of the undelivered messages, by client and sequence number."""
         self.asked_until = 0.0
-        """Until when a request for missing deliveries may still be answered."""
+        """Until when an answer to the last CATCH_UP is awaited."""
 
         if checkpoint.executed > checkpoint.position:
-            raise InvalidArgument(f"executed {checkpoint.executed}, but delivered only {checkpoint.position}")
+            raise InvalidArgument(
+                f"checkpoint has executed {checkpoint.executed}, beyond its position {checkpoint.position}"
+            )
         self.executed_ts = checkpoint.executed
-        """Up to where everything is durably executed here: what is reported. It never falls."""
+        """The reported position up to which everything is durably executed here. It never falls."""
         self.facts: dict[GroupId, Timestamp] = {}
-        """E(h): up to where a quorum of group h has durably executed, as far as known."""
+        """E(h): the position up to which a quorum of group h has durably executed, as far as known."""
         self.reports: dict[ReplicaId, Timestamp] = {}
-        """At a leader: what each member has durably executed."""
+        """At a leader: the position up to which each member has durably executed."""
         self.executed_by_quorum = NO_TIMESTAMP
-        """At a leader: what a quorum has reported in its ballot."""
+        """At a leader: the position that a quorum has reported in its ballot."""
         self.asked_facts: dict[GroupId, Timestamp] = {}
-        """At a leader: what it knew of a group's watermark when it last asked for it."""
+        """At a leader: the known watermark of each group when the leader last asked for it."""
 
         self.selection = LeaderSelection(me, self.membership, self.timing, start.rng)
         self.now = now
         self._ready = Ready()
-        # Pieces sent in different lives must never be taken for one state.
+        # Pieces sent before and after a restart must never be taken for one state.
         self._transfer = start.rng.getrandbits(62)
 
         # Departure 1: a promise in flight, or a ballot this process led, ends with the crash.
@@ -125,22 +128,22 @@ class State(Protocol, Generic[E]):
 
     @property
     def membership(self) -> Membership:
-        """The newest of the own group that we know of: whoever opens a ballot needs its consent."""
+        """The newest known membership of the own group: a ballot needs promises of its quorums."""
         return self.topology.memberships[self.group]
 
     @property
     def is_outsider(self) -> bool:
-        """Whether this replica is in no configuration that counts: not yet, or no more."""
+        """Whether this replica is in no configuration that counts: not yet, or not any more."""
         return self.me not in self.membership.everyone
 
     def _configure(self) -> None:
-        """The members that cballot is about."""
+        """Set the configuration of cballot."""
         found = self.topology.known(self.group, self.cballot.configuration)
         self.configuration = found or self.membership.current
         self.others = tuple(m for m in self.configuration.members if m != self.me)
 
     def _learn(self, membership: Membership) -> bool:
-        """Remember who is in a group. Whether that is news."""
+        """Take over a group's membership. Return whether it is news."""
         news = self.topology.learn(membership)
         if news:
             self._ready.persist.append(Configured(membership))
@@ -149,7 +152,7 @@ class State(Protocol, Generic[E]):
 
     @abc.abstractmethod
     def new_entry(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> E:
-        """An entry in START, of the protocol's own kind."""
+        """Return an entry in START, of the protocol's own kind."""
 
     def _entry(self, state: EntryState) -> E:
         entry = self.new_entry(state.mid, state.dest, state.payload, state.ack_below)
@@ -173,28 +176,28 @@ class State(Protocol, Generic[E]):
         return self.status is Status.LEADER
 
     def leader_of(self, group: GroupId) -> ReplicaId:
-        """cur_leader[g]: a guess."""
+        """Return cur_leader[g], the presumed leader."""
         ballot = self.leaders.get(group)
         return self.topology.preferred_leader(group) if ballot is None else ballot.leader
 
     def note_ballot(self, group: GroupId, ballot: Ballot) -> None:
-        """Somebody speaks of this ballot: its leader is the best guess, its number is taken."""
+        """Note a ballot: the leader of the highest one is the presumed leader, and its number is used."""
         if ballot > self.leaders.get(group, NO_BALLOT):
             self.leaders[group] = ballot
         if group == self.group and ballot.number > self.highest_number:
             self.highest_number = ballot.number
 
     def held(self) -> list[EntryState]:
-        """Everything accepted or committed here."""
+        """Return the state of every message accepted or committed here."""
         return [entry.state() for entry in self.entries.values() if entry.phase >= Phase.ACCEPTED]
 
     def _forget(self, mids: Iterable[MessageId]) -> None:
-        """Nobody can need these messages any more."""
+        """Drop these messages, which no process can need any more."""
         for mid in mids:
             del self.entries[mid]
 
     def status_of(self) -> dict[str, Any]:
-        """For people."""
+        """Return the status, for people."""
         return {
             "status": self.status.value if self.me in self.membership.current.bit else "outsider",
             "ballot": self.ballot.number,
@@ -206,11 +209,11 @@ class State(Protocol, Generic[E]):
         }
 
     def unfinished(self) -> list[MessageId]:
-        """Messages this process holds anything about, or that wait for a leader here."""
+        """Return the messages of which this process holds any state, or that wait for a leader here."""
         return [*self.entries, *(message.mid for _, message in self.waiting)]
 
     def checkpoint(self) -> Checkpoint:
-        """The ordering side of a snapshot taken now, at the last delivery."""
+        """Return the ordering side of a snapshot taken now, at the last delivery."""
         retained = [entry.state() for entry in self.entries.values() if entry.delivered]
         return Checkpoint(
             self.last_delivered,
@@ -221,7 +224,7 @@ class State(Protocol, Generic[E]):
         )
 
     def retained_groups(self) -> list[tuple[Timestamp, Destinations]]:
-        """Delivered messages of several groups that are not collected yet."""
+        """Return delivered, not yet collected messages to several groups."""
         return sorted(
             (entry.global_ts, dest)
             for dest, bucket in self.retained.items()
@@ -230,12 +233,12 @@ class State(Protocol, Generic[E]):
         )
 
     def oldest_retained(self) -> Timestamp | None:
-        """The first of these, without looking at all of them."""
+        """Return the position of the first of these, without looking at all of them."""
         firsts = [bucket[0].global_ts for dest, bucket in self.retained.items() if len(dest) > 1 and bucket]
         return min(firsts, default=None)
 
     def is_in_ballot(self, ballot: Ballot) -> bool:
-        """Whether this process is in the ballot and has promised no higher one."""
+        """Return whether this process is in the ballot and has promised no higher one."""
         return self.ballot == self.cballot == ballot and self.status is not Status.RECOVERING
 
     @property
@@ -244,7 +247,7 @@ class State(Protocol, Generic[E]):
         return self.configuration.members, self.configuration.quorum
 
     def executed(self, watermark: Timestamp) -> None:
-        """Everything up to here is durably executed by the application."""
+        """Record that the application has durably executed everything up to here."""
         if not NO_TIMESTAMP <= watermark <= self.last_delivered:
             raise InvalidArgument(f"executed {watermark}, but delivered only {self.last_delivered}")
         self.executed_ts = max(self.executed_ts, watermark)

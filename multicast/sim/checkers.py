@@ -1,8 +1,9 @@
-"""What must be true at every step of a run, whatever the workload and the faults.
+"""The properties that hold at every step of a run, under any workload and faults.
 
-Each checker watches one family of properties and raises `Violation` at the first step that breaks it. They
-share nothing with a protocol's own code but its messages. These hold for any atomic multicast; `invariants`
-has each protocol's own.
+Each checker watches one family of properties and raises `Violation` at the first step that breaks one.
+Checkers share nothing with a protocol's own code but its messages. These properties hold for any atomic
+multicast;
+`invariants` has each protocol's own.
 """
 
 from __future__ import annotations
@@ -18,18 +19,15 @@ from multicast.messages import (
     Accept,
     Delivery,
     HeartbeatAck,
-    Message,
     Multicast,
     NewLeaderAck,
     Phase2a,
     about,
 )
-from multicast.sim.faults import Fault
-from multicast.sim.host import Host
+from multicast.sim.host import Host, Observer
 from multicast.topology import Topology
 from multicast.types import (
     NO_TIMESTAMP,
-    ClientId,
     Destinations,
     GroupId,
     MessageId,
@@ -50,59 +48,23 @@ class Violation(Exception):
         self.detail = detail
 
 
-class Checker:
-    """An observer that cares about some events only."""
-
-    def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
-        """A replica's message leaves."""
-
-    def stepping(self, host: Host, sender: Process, message: Message) -> None:
-        """A replica is about to handle a message."""
-
-    def stepped(self, host: Host, sender: Process, message: Message) -> None:
-        """A replica has handled a message."""
-
-    def delivered(self, host: Host, delivery: Delivery) -> None:
-        """A replica's application got a message."""
-
-    def dropped(self, host: Host, mids: Sequence[MessageId]) -> None:
-        """A replica forgets messages for good."""
-
-    def installed(self, host: Host) -> None:
-        """A replica's application was replaced by a snapshot."""
-
-    def learned(self, host: Host, membership: Membership) -> None:
-        """A replica knows who is in a group."""
-
-    def crashed(self, host: Host) -> None:
-        """A replica is down."""
-
-    def restarted(self, host: Host) -> None:
-        """A replica is up again."""
-
-    def client_sent(self, client: ClientId, receivers: Sequence[Process], message: object) -> None:
-        """A client's message leaves."""
-
-    def received(self, receiver: Process, sender: Process, message: object) -> None:
-        """What no protocol handles has arrived: an answer at a client, a snapshot at a replica."""
-
-    def injected(self, fault: Fault) -> None:
-        """Something is about to go wrong, or all cuts to end."""
+class Checker(Observer):
+    """An observer that raises `Violation` at the first step that breaks its properties."""
 
 
 @dataclass
 class Multicasts:
-    """What clients have multicast: the ground truth of Validity."""
+    """The messages that clients have multicast: the ground truth of Validity."""
 
     known: dict[MessageId, Multicast] = field(default_factory=dict)
 
     def add(self, message: Multicast) -> None:
-        """A client is about to send this for the first time."""
+        """Record a message that a client is about to send for the first time."""
         self.known[message.mid] = message
 
 
 def _proposed(message: object) -> Iterator[tuple[MessageId, Destinations, bytes, int]]:
-    """The requests that a leader proposes to its own group with this."""
+    """Iterate over the requests that a leader proposes to its own group in this message."""
     if isinstance(message, Phase2a):
         for mid, dest, payload, ack_below, _ in zip(*message.local, strict=True):
             yield mid, dest, payload, ack_below
@@ -112,7 +74,7 @@ def _proposed(message: object) -> Iterator[tuple[MessageId, Destinations, bytes,
 
 
 class Memberships(Checker):
-    """A group's membership changes step by step, each decided once; other checkers count by what it finds."""
+    """A group's membership changes step by step, each decided once; other checkers use the result."""
 
     def __init__(self, topology: Topology, multicasts: Multicasts) -> None:
         self._topology = topology
@@ -120,28 +82,28 @@ class Memberships(Checker):
         self._facts: dict[tuple[GroupId, int], Membership] = {}
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
-        """A step is multicast by the leader that proposes it."""
+        """Record a step of membership, which the leader that proposes it multicasts."""
         for mid, dest, payload, ack_below in _proposed(message):
             if mid.client == MEMBERSHIP:
                 if dest != (host.me.group,):
-                    raise Violation("Membership", f"{host.me} proposes {mid} to groups {dest}")
+                    raise Violation("Membership", f"{host.me} proposes the step {mid} to groups {dest}")
                 self._multicasts.add(Multicast(mid, dest, payload, ack_below))
 
     def learned(self, host: Host, membership: Membership) -> None:
-        """What one replica takes for a fact, all must."""
+        """Check that all replicas learn the same membership under one version."""
         fact = self._facts.setdefault((membership.group, membership.version), membership)
         if fact != membership:
-            raise Violation("Membership", f"{host.me} takes {membership} for a fact, others {fact}")
+            raise Violation("Membership", f"{host.me} learned {membership}, other replicas {fact}")
         self._topology.learn(membership)
 
     def check_ordered(self, group: GroupId, first: Membership, sequence: Sequence[MessageId]) -> None:
-        """What was taken for a fact is what the group's order comes to."""
+        """Check that the learned membership is the result of the group's order."""
         for mid in sequence:
             if mid.client == MEMBERSHIP:
                 first = first.after(self._multicasts.known[mid].payload)
         if self._topology.membership(group) != first:
             found = self._topology.membership(group)
-            raise Violation("Membership", f"{found} is taken for a fact, but {first} was ordered")
+            raise Violation("Membership", f"replicas learned {found}, but {first} was ordered")
 
 
 class Order(Checker):
@@ -151,18 +113,18 @@ class Order(Checker):
         self._multicasts = multicasts
         self._topology = topology
         self.sequences: dict[GroupId, list[MessageId]] = {g: [] for g in topology.groups}
-        """What each group has delivered, as the furthest of its replicas has it."""
+        """The deliveries of each group, as its most advanced replica has them."""
         self._gts: dict[MessageId, Timestamp] = {}
         self._owner: dict[Timestamp, MessageId] = {}
         self._position: dict[ReplicaId, int] = defaultdict(int)
         self._seen: dict[ReplicaId, set[MessageId]] = defaultdict(set)
 
     def delivered(self, host: Host, delivery: Delivery) -> None:
-        """Check one delivery against the clients, the group, and the other groups."""
+        """Check one delivery against clients, the own group, and the other groups."""
         me, mid = host.me, delivery.mid
         sent = self._multicasts.known.get(mid)
         if sent is None:
-            raise Violation("Validity", f"{me} delivered {mid}, which nobody multicast")
+            raise Violation("Validity", f"{me} delivered {mid}, which no client multicast")
         assert sent is not None
         if not (me.group in sent.dest and sent.dest == delivery.dest and sent.payload == delivery.payload):
             raise Violation(
@@ -177,7 +139,7 @@ class Order(Checker):
         if sequence[at] != mid:
             raise Violation(
                 "Ordering",
-                f"{me} delivered {mid} as number {at} of its group, where others have {sequence[at]}",
+                f"{me} delivered {mid} as number {at} of its group, where other replicas have {sequence[at]}",
             )
         self._position[me] = at + 1
         gts = delivery.global_ts
@@ -206,7 +168,7 @@ class Order(Checker):
     restarted = _reload
 
     def check_acyclic(self) -> None:
-        """Ordering, without believing timestamps: the union of all groups' orders has no cycle."""
+        """Check Ordering without timestamps: the union of all groups' orders has no cycle."""
         after: dict[MessageId, list[MessageId]] = defaultdict(list)
         before: dict[MessageId, int] = defaultdict(int)
         for sequence in self.sequences.values():
@@ -227,7 +189,7 @@ class Order(Checker):
 
 
 class Execution(Checker):
-    """What is reported as executed is so, durably; nothing is forgotten before all destinations are done."""
+    """Reported executions are durable; no message is dropped before all destinations have executed it."""
 
     def __init__(self, topology: Topology, hosts: Mapping[ReplicaId, Host]) -> None:
         self._topology = topology
@@ -236,7 +198,7 @@ class Execution(Checker):
         self._reported: dict[ReplicaId, Timestamp] = defaultdict(lambda: NO_TIMESTAMP)
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
-        """Who reports must know, and does not take back what it reported."""
+        """Check that a report is true, and not lower than an earlier one."""
         if isinstance(message, (HeartbeatAck, NewLeaderAck)):
             before, executed = self._reported[host.me], host.commit.checkpoint.executed
             if not before <= message.executed <= executed:
@@ -245,29 +207,29 @@ class Execution(Checker):
             self._reported[host.me] = message.executed
 
     def delivered(self, host: Host, delivery: Delivery) -> None:
-        """Remember where it is in the order."""
+        """Remember the message's position in the order."""
         self._delivered[delivery.mid] = delivery
 
     def restarted(self, host: Host) -> None:
-        """What was reported is still so."""
+        """Check that what was reported survived the crash."""
         if host.commit.checkpoint.executed < self._reported[host.me]:
-            raise Violation("Execution", f"{host.me} came back with less than it has reported")
+            raise Violation("Execution", f"{host.me} restarted with less than it had reported")
 
     def dropped(self, host: Host, mids: Sequence[MessageId]) -> None:
-        """Everybody concerned must be done with it."""
+        """Check that this replica and quorums of all destinations have executed the messages."""
         for mid in mids:
             delivery = self._delivered.get(mid)
             if delivery is None:
-                raise Violation("Collection", f"{host.me} drops {mid}, which nobody has delivered")
+                raise Violation("Collection", f"{host.me} drops {mid}, which no replica has delivered")
             done = [
                 me for me, each in self._hosts.items()
                 if each.commit.checkpoint.executed >= delivery.global_ts
             ]  # fmt: skip
             if host.me not in done:
-                raise Violation("Collection", f"{host.me} drops {delivery.mid} and has not executed it")
+                raise Violation("Collection", f"{host.me} drops {delivery.mid} before it has executed it")
             for group in delivery.dest:
                 if not any(each.has_quorum(done) for each in self._topology.configurations(group)):
-                    raise Violation("Collection", f"{host.me} drops {delivery.mid}, not executed in {group}")
+                    raise Violation("Collection", f"{host.me} drops {mid}, not executed in group {group}")
 
 
 class Genuine(Checker):
@@ -277,14 +239,14 @@ class Genuine(Checker):
         self._multicasts = multicasts
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
-        """Whoever speaks or hears of m must have business with it."""
+        """Check that sender and receivers of a message about m are among the sender and destinations of m."""
         for mid in message.mids if isinstance(message, Reply) else about(message):
             self._check(mid, host, receivers)
 
     def _check(self, mid: MessageId, host: Host, receivers: Sequence[Process]) -> None:
         known = self._multicasts.known.get(mid)
         if known is None:
-            raise Violation("Invariant 7", f"{host.me} speaks of {mid}: never multicast")
+            raise Violation("Invariant 7", f"{host.me} speaks of {mid}, which was never multicast")
         for process in (host.me, *receivers):
             ok = process == mid.client or (isinstance(process, ReplicaId) and process.group in known.dest)
             if not ok:

@@ -17,20 +17,20 @@ from multicast.types import ClientId, GroupId, MessageId, Process
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What clients do."""
+    """The load of all clients."""
 
     clients: int = 4
     messages: int = 200
-    """Of all clients together."""
+    """The number of messages of all clients together."""
     window: int = 4
-    """Messages a client has in flight."""
+    """The number of messages that a client has in flight."""
     think_s: float = 0.1
     """Mean pause before a client's next message."""
     spread: int = 3
     """The most destinations of one message."""
     payload: int = 24
     repeats: float = 0.1
-    """How often a finished message turns up once more, as from a slow network."""
+    """The share of finished messages that arrive once more, as from a slow network."""
 
 
 class SimClient:
@@ -69,14 +69,14 @@ class SimClient:
 
     @property
     def idle(self) -> bool:
-        """Whether it has nothing more to do: all answered, or dead."""
+        """Whether it has nothing more to do: every message is answered, or the client is dead."""
         return not self.alive or (self._left <= 0 and not self.sender.pending)
 
     def _think(self) -> None:
         self._loop.at(self._loop.now + self._rng.expovariate(1 / self._workload.think_s), self._next)
 
     def destinations(self) -> Sequence[GroupId]:
-        """Where the next message goes."""
+        """Return the destinations of the next message."""
         groups = self._topology.groups
         most = min(self._workload.spread, len(groups))
         return self._rng.sample(groups, self._rng.randint(1, most))
@@ -108,7 +108,7 @@ class SimClient:
         self._changed()
 
     def receive(self, sender: Process, message: object) -> None:
-        """An answer, or a hint."""
+        """Handle an answer or a hint."""
         if not self.alive:
             return
         assert isinstance(message, (Reply, MulticastRefused, Hint, Members))

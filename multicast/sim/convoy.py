@@ -1,9 +1,9 @@
 """The convoy effect: delivery latency against the rate of conflicting messages, in virtual time.
 
 Messages arrive in an open loop, as a Poisson process, in groups whose leaders, links and disks are those of
-`delays`: every link takes δ, all else nothing. A message that is alone takes the collision-free latency; one
-that others hold back takes longer, and by Theorem 4 never longer than the failure-free latency. Times are
-rounded to 1/1024 δ, so that latencies are exact.
+`delays`: every link takes δ, everything else no time. A message without conflicts takes the collision-free
+latency; one that others delay takes longer, and by Theorem 4 never longer than the failure-free latency.
+Times are rounded to 1/1024 δ, so that latencies are exact.
 
 Three workloads. In all of them, the rate is that of messages to two groups, as one group sees them:
 
@@ -11,8 +11,9 @@ Three workloads. In all of them, the rate is that of messages to two groups, as 
 `uneven`   the same, and as many messages go to the second group alone: its clock runs ahead
 `random`   every message goes to two of six groups
 
-And two kinds of links. With `equal` ones, MULTICAST takes δ, too. With `unequal` ones it takes δ to one
-leader, drawn for each message, and anything up to δ to the other: leaders see messages in different orders.
+There are two kinds of links. With `equal` ones, MULTICAST takes δ, too. With `unequal` ones it takes δ to one
+leader, drawn for each message, and any time up to δ to the other: leaders receive messages in different
+orders.
 """
 
 from __future__ import annotations
@@ -36,34 +37,34 @@ from multicast.sim.run import WALL_S
 from multicast.types import TICKS_PER_S, ClientId, GroupId, MessageId, Process
 
 WORKLOADS: Final[Mapping[str, int]] = {"pair": 2, "uneven": 2, "random": 6}
-"""What is multicast, and in how many groups."""
+"""The workloads, each with its number of groups."""
 
 LINKS: Final = ("unequal", "equal")
 
 RATES: Final = (0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""In messages per δ."""
+"""The default rates, in messages per δ."""
 
 RATE_MIN: Final = 0.0001
 RATE_MAX: Final = 100.0
 """A run must end before the first heartbeat, and times must tell most messages apart."""
 
 STEPS: Final = 1024
-"""In which times are counted, per δ."""
+"""The resolution of times, in steps per δ."""
 
 GRID: Final = 1
-"""Steps per δ of the search for the failure-free latency: coarse, but it looks at the worst arrival, too."""
+"""Steps per δ of the search for the failure-free latency: coarse, but it includes the worst arrival."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvoyLoad:
-    """What is multicast in one run."""
+    """The load of one run."""
 
     rate: float
     """Messages to two groups per δ, at each group."""
     workload: str = "pair"
     links: str = "unequal"
     messages: int = 500
-    """How many are measured: those in the middle of the run, when it has forgotten how it began."""
+    """The number of measured messages: in the middle of the run, where its start has no influence."""
 
     def __post_init__(self) -> None:
         if not RATE_MIN <= self.rate <= RATE_MAX:
@@ -85,17 +86,17 @@ class DeliveryTimes(Checker):
     first: dict[tuple[MessageId, GroupId], float] = field(default_factory=dict)
     last: dict[MessageId, float] = field(default_factory=dict)
     lead: int = 0
-    """By how many ticks a hybrid clock was ahead of all wall clocks, at most."""
+    """The most ticks by which a hybrid clock was ahead of all wall clocks."""
 
     def delivered(self, host: Host, delivery: Delivery) -> None:
-        """Note when."""
+        """Record the time of a delivery."""
         now = self.simulation.loop.now
         self.first.setdefault((delivery.mid, host.me.group), now)
         if host.me not in self.simulation.leaders:
             self.last[delivery.mid] = now
 
     def stepped(self, host: Host, sender: Process, message: Message) -> None:
-        """Compare its clock with the fastest wall clock."""
+        """Compare the replica's clock with the fastest wall clock."""
         walls = self.simulation.walls
         if walls is not None:
             wall_s = self.simulation.loop.now + WALL_S + max(walls) * DELTA_S
@@ -104,13 +105,13 @@ class DeliveryTimes(Checker):
 
 
 class Convoy(Exact):
-    """One run: messages arrive as a Poisson process, each from a client that waits for nothing else."""
+    """One run: messages arrive as a Poisson process, each from a client without other pending messages."""
 
     def __init__(
         self, protocol: type[Protocol], load: ConvoyLoad, *, replicas: int = 3, skew: float | None = None,
         margin: float = 30.0, checkers: bool = True, seed: int = 0,
     ) -> None:  # fmt: skip
-        """`margin`: for how many δ messages come before and after those that are measured."""
+        """`margin`: for how many δ messages arrive before and after the measured ones."""
         self.load = load
         self.watch = DeliveryTimes(self)
         groups = WORKLOADS[load.workload]
@@ -124,7 +125,7 @@ class Convoy(Exact):
         )  # fmt: skip
 
     def run_load(self) -> tuple[list[float], list[float]]:
-        """Latencies in δ of what was measured, at leaders (the latest of its groups) and at followers."""
+        """Return latencies of the measured messages in δ: at leaders (latest group) and at followers."""
         rate, margin = self.load.rate * len(self.topology.groups) / 2, self._margin
         pauses = (self._pause(rate) for _ in range(self.load.messages))
         measured = list(itertools.accumulate(pauses, initial=margin))[1:]
@@ -148,7 +149,7 @@ class Convoy(Exact):
         return round(self._random.expovariate(rate) * STEPS) / STEPS
 
     def _poisson(self, rate: float, begin: float, end: float) -> Iterator[float]:
-        """Arrivals between two times, in δ."""
+        """Iterate over arrivals between two times, in δ."""
         while (begin := begin + self._pause(rate)) < end:
             yield begin
 
@@ -162,7 +163,7 @@ class Convoy(Exact):
         self.multicast_by(self._idle(), self.topology.groups[-1:], [1.0])
 
     def _multicast(self) -> MessageId:
-        """To two groups."""
+        """Multicast a message to two groups."""
         groups = sorted(self._random.sample(self.topology.groups, 2))
         times = [1.0, 1.0]
         if self.load.links == "unequal":
@@ -170,10 +171,10 @@ class Convoy(Exact):
         return self.multicast_by(self._idle(), groups, times)
 
     def check(self) -> None:
-        """Everything was delivered by everyone, in one order."""
+        """Check that every replica has delivered every message, in one order."""
         for me, host in self.hosts.items():
             if len(host.log) < len(self.order.sequences[me.group]):
-                raise Violation("Termination", f"{me} has not delivered what others of its group have")
+                raise Violation("Termination", f"{me} has delivered less than its group")
         self._check_end()
 
     def _latencies(self) -> tuple[list[float], list[float]]:
@@ -188,7 +189,7 @@ class Convoy(Exact):
         return leaders, followers
 
     def _idle(self) -> SimClient:
-        """A client that waits for nothing, so that nothing of its own is overtaken by what it multicasts."""
+        """Return a client without pending messages, so that its next message overtakes none of its own."""
         for client in self.clients.values():
             if not client.sender.pending:
                 return client
@@ -216,7 +217,7 @@ class Summary:
 
     @classmethod
     def of(cls, runs: Sequence[Sequence[float]]) -> Summary:
-        """Of several seeds."""
+        """Summarise the runs of several seeds."""
         means = [statistics.fmean(run) for run in runs]
         error = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
         found = sorted(latency for run in runs for latency in run)
@@ -226,7 +227,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was measured at one rate."""
+    """The measurements at one rate."""
 
     rate: float
     messages: int
@@ -234,21 +235,21 @@ class Point:
     follower: Summary | None
     """None where groups have no followers."""
     lead: int
-    """By how many ticks a hybrid clock was ahead of all wall clocks, at most."""
+    """The most ticks by which a hybrid clock was ahead of all wall clocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One protocol's latencies, between those that `measure` finds."""
+    """One protocol's latencies, and the bounds that `measure` finds."""
 
     collision_free: Latency
     failure_free: Latency
     points: tuple[Point, ...]
 
     def strays(self) -> list[str]:
-        """What was outside of the bounds, in words.
+        """Return the latencies outside of the bounds, in words.
 
-        Hybrid clocks round down to ticks, and count on by single ticks where several messages share one.
+        Hybrid clocks round down to ticks, and advance by single ticks where several messages share one.
         """
         found = []
         for point in self.points:
@@ -267,7 +268,7 @@ class Curve:
         return alone.follower or 0.0, worst.follower or 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the curve as plain data."""
         return asdict(self) | {"strays": self.strays()}
 
 
@@ -275,7 +276,7 @@ def curve(
     protocol: type[Protocol], loads: Iterable[ConvoyLoad], *, seeds: int = 4, replicas: int = 3,
     skew: float | None = None, checkers: bool = True,
 ) -> Curve:  # fmt: skip
-    """One protocol's latencies at several loads. With `skew`, clocks are hybrid: see `delays.measure`."""
+    """Measure one protocol's latencies at several loads; for `skew`, see `delays.measure`."""
     if seeds < 1:
         raise InvalidArgument(f"seeds must be at least 1, not {seeds}")
     bounds = measure(protocol, GRID, replicas, skew=skew)
@@ -297,32 +298,33 @@ def curve(
 
 
 def fluid(workload: str, collision_free: float, clock_update: float, rate: float) -> float:
-    """The mean at leaders with unequal links, if clocks moved evenly: what it tends to as the rate grows.
+    """Return the mean latency at leaders with unequal links, if clocks moved evenly: its limit as the rate
+    grows.
 
-    Whatever reaches a leader before the leader's clock passes m precedes m there. Of these messages, the one
-    that was sent last decides: it is committed a collision-free latency after it was sent. docs/convoy.md
-    derives the formulas. The clock update must take at least 2δ.
+    Every message that reaches a leader before the leader's clock passes m precedes m there. Of these
+    messages, the one that was sent last decides: it is committed a collision-free latency after it was sent.
+    docs/convoy.md derives the formulas. The clock update must take at least 2δ.
     """
     if workload == "pair":
         # Clocks move together, so they pass m when it reaches the later leader, after 1δ.
         return collision_free + 1 - _gauss(rate / 2)
     if workload != "uneven":
-        raise InvalidArgument(f"there is no formula for the workload {workload!r}")
+        raise InvalidArgument(f"no formula for the workload {workload!r}; choose pair or uneven")
     # The first leader's clock trails the second's, and passes m at τ: C - 1 after m has reached the second,
-    # which takes 1δ or, for half of the messages, anything up to that.
+    # which takes 1δ or, for half of the messages, any time up to that.
     tail, reach = math.exp(-rate / 4) / rate, math.exp(-rate * (clock_update - 2))
     ends = (math.exp(-rate) * reach + reach * -math.expm1(-rate) / rate) / 2
     return collision_free + clock_update - 0.25 - _gauss(rate / 4) - tail * (1 - ends)
 
 
 def _gauss(k: float) -> float:
-    """The integral of exp(-k x²) from 0 to 1."""
+    """Return the integral of exp(-k x²) from 0 to 1."""
     return math.sqrt(math.pi / k) / 2 * math.erf(math.sqrt(k))
 
 
 def study(
     protocols: Mapping[str, type[Protocol]], loads: Sequence[ConvoyLoad], **options: Any
 ) -> Iterator[tuple[str, Curve]]:
-    """The curve of each protocol, as soon as it is there. Options are those of `curve`."""
+    """Iterate over the curves of the protocols, as they become available. Options are those of `curve`."""
     for name, protocol in protocols.items():
         yield name, curve(protocol, loads, **options)

@@ -1,10 +1,10 @@
 """Latencies and costs of protocols in message delays: Section 5 of the paper, as experiments in virtual time.
 
 Every link takes exactly δ, disks and processes take no time, nothing fails. One message m goes to some groups
-whose clocks differ. The *convoy* scenario adds a conflicting message m', at any time: a grid of arrival times
-is searched for the one that delays m most. A MULTICAST may take less than δ (the paper's δ is the most a
-message takes), so m' may reach the leaders up to δ apart; where it arrives at the same instant as something
-else, it comes first. Clocks are logical, or hybrid with wall clocks that differ from group to group.
+whose clocks differ. The *convoy* scenario adds a conflicting message m' at any time: a grid of arrival times
+is searched for the one that delays m most. A MULTICAST may take less than δ (the paper's δ is the most that a
+message takes), so m' may reach the leaders up to δ apart; where it arrives at the same instant as another
+message, it comes first. Clocks are logical, or hybrid with wall clocks that differ from group to group.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from multicast.types import (
 
 DELTA_S = 1 / 4
 """δ. A power of two, so that sums of its fractions are exact. Hybrid clocks tick 2,500 times in it, and
-quarters of it are whole ticks. (It must be below half a second: a leader whose clock seems to lead by that
-much does not use it, and a member's time that was so long on its way looks the same.)
+quarters of it are whole ticks. (It must be below half a second: a leader whose clock seems to be ahead by
+that much does not use its time of day, and a member's time that travels for so long looks the same.)
 """
 
 TICK = 1 / (DELTA_S * TICKS_PER_S)
-"""Of a hybrid clock, in δ."""
+"""A tick of a hybrid clock, in δ."""
 
 QUIET = Timing(heartbeat_s=1e9, election_s=1e10, retry_s=1e10, orphan_s=1e10)
-"""Nobody repeats anything or asks whether others live."""
+"""Time-outs that never expire: no retries, no elections, no heartbeats."""
 
 AHEAD = 3
-"""How far the clock of the last group is ahead, so that it decides the global timestamp of m."""
+"""By how much the clock of the last group is ahead, so that it decides the global timestamp of m."""
 
 SKEW_MAX = 40
-"""In δ. Before m, everything rests for longer, so that clocks are no further ahead than wall clocks."""
+"""In δ. The pause before m is longer, so that clocks are no further ahead than wall clocks."""
 
 
 @dataclass
 class Probe(Checker):
-    """When m is delivered, when leaders commit it, how their clocks advance, and what is said about it."""
+    """Record when m is delivered and committed, how leaders' clocks advance, and the messages about m."""
 
     simulation: Simulation | None = None
     mid: MessageId | None = None
@@ -73,11 +73,11 @@ class Probe(Checker):
         return self.simulation.loop.now
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
-        """Note what a replica says about m."""
+        """Record a replica's messages about m."""
         self._note(host.me, receivers, message)
 
     def client_sent(self, client: ClientId, receivers: Sequence[Process], message: object) -> None:
-        """Note the MULTICASTs."""
+        """Record the MULTICASTs."""
         self._note(client, receivers, message)
 
     def _note(self, source: Process, receivers: Sequence[Process], message: Any) -> None:
@@ -85,7 +85,7 @@ class Probe(Checker):
             self.messages += [(source, receiver, message) for receiver in receivers if receiver != source]
 
     def stepped(self, host: Host, sender: Process, message: Message) -> None:
-        """Note where a leader is with m."""
+        """Record a leader's clock, and when it commits m."""
         replica: Any = host.replica
         if self.mid is None or not replica.is_leader:
             return
@@ -95,13 +95,13 @@ class Probe(Checker):
             self.committed_at.setdefault(host.me, self.now)
 
     def delivered(self, host: Host, delivery: Delivery) -> None:
-        """Note when m is delivered."""
+        """Record when m is delivered."""
         if delivery.mid == self.mid:
             self.delivered_at[host.me] = self.now
             self.global_ts = delivery.global_ts
 
     def passed_at(self, replica: ReplicaId) -> float:
-        """When the leader's clock was first past m's global timestamp: by what it was told, or by the time of
+        """Return when the leader's clock first passed m's global timestamp: by messages, or by the time of
         day, if its clock is hybrid.
         """
         assert self.global_ts is not None
@@ -120,9 +120,9 @@ class Exact(Simulation):
         walls: Sequence[float] | None = None, clients: int = 0, observers: Sequence[Checker] = (),
         checkers: bool = False, seed: int = 0,
     ) -> None:  # fmt: skip
-        """`walls`: by how many δ the wall clock of each group is ahead. Without it, clocks are logical."""
+        """`walls`: the δ by which the wall clock of each group is ahead. Without it, clocks are logical."""
         if walls is not None and len(walls) != groups:
-            raise InvalidArgument(f"{groups} groups have {groups} wall clocks, not {len(walls)}")
+            raise InvalidArgument(f"walls must have one entry for each of {groups} groups, not {len(walls)}")
         self.walls = walls
         scenario = Scenario(
             protocol=protocol, groups=groups, replicas=replicas, faults="none", timing=QUIET,
@@ -137,10 +137,10 @@ class Exact(Simulation):
         self.rest()
         self.leaders = [r for r, host in self.hosts.items() if host.replica and host.replica.is_leader]
         if len(self.leaders) != groups:
-            raise InvalidArgument("the groups have not found their leaders")
+            raise InvalidArgument(f"{len(self.leaders)} of {groups} groups have a leader")
 
     def wall_s(self, machine: str) -> float | None:
-        """Those of a group agree."""
+        """Return the same time for all machines of a group."""
         if self.walls is None:
             return None
         members = (member for group in self.first.groups for member in self.first.members(group))
@@ -148,7 +148,7 @@ class Exact(Simulation):
         return WALL_S + self.walls[self.first.groups.index(group)] * DELTA_S
 
     def rest(self) -> None:
-        """Until nothing is on its way."""
+        """Let time pass until no message is in flight."""
         until = self.loop.now + 50 * DELTA_S
         self.run_until(lambda: (self.loop.peek() or until) >= until, until)
         self.loop.now = until
@@ -156,7 +156,7 @@ class Exact(Simulation):
     def multicast_by(
         self, client: SimClient, groups: Sequence[GroupId], arrivals: Sequence[float], payload: bytes = b""
     ) -> MessageId:
-        """Multicast now what reaches the groups' leaders after these times, in δ."""
+        """Multicast a message now that reaches the groups' leaders after these times, in δ."""
         message = client.sender.multicast(groups, payload, self.loop.now)
         client.sender.drain()
         self.multicasts.add(message)
@@ -170,7 +170,7 @@ class Exact(Simulation):
 
 
 class Experiment(Exact):
-    """Clocks that differ, and then m."""
+    """Groups whose clocks differ, and then m."""
 
     def __init__(
         self, protocol: type[Protocol], groups: int, replicas: int, walls: Sequence[float] | None = None
@@ -189,7 +189,7 @@ class Experiment(Exact):
         arrivals: Sequence[float] | None = None,
         groups: Sequence[GroupId] | None = None,
     ) -> None:
-        """Multicast m, to all groups unless said; it takes δ to each leader, or as many δ as said."""
+        """Multicast m, by default to all groups, with δ to each leader; `arrivals` are in δ."""
         self.since = self.loop.now
         groups = tuple(groups or self.topology.groups)
         self.probe.mid = self.client.sender.numbers.next(groups, payload).mid
@@ -197,26 +197,26 @@ class Experiment(Exact):
         self.multicast_by(self.client, groups, arrivals or [1.0] * len(groups), payload)
 
     def conflict(self, arrivals: Sequence[float], groups: Sequence[GroupId] | None = None) -> None:
-        """Let m' arrive at each leader at a time, in δ, counted from the multicast of m that comes next."""
+        """Let m' arrive at each leader at these times, in δ, counted from the following multicast of m."""
         self.multicast_by(self.rival, groups or self.topology.groups, arrivals, b"m'")
 
     def latency(self, *, at_leaders: bool) -> float | None:
-        """The latest delivery of m, in δ, at leaders or at followers."""
+        """Return the latest delivery of m, in δ, at leaders or at followers."""
         if set(self.probe.delivered_at) != set(self.hosts):
-            raise InvalidArgument("m was not delivered everywhere")
+            raise InvalidArgument("m was not delivered at every replica")
         times = [at for r, at in self.probe.delivered_at.items() if (r in self.leaders) == at_leaders]
         return self._in_delays(max(times)) if times else None
 
     def latency_at(self, replica: ReplicaId) -> float:
-        """Delivery of m at this replica, in δ."""
+        """Return when this replica delivered m, in δ."""
         return self._in_delays(self.probe.delivered_at[replica])
 
     def commit_latency(self) -> float:
-        """D: until every leader has committed m, in δ."""
+        """Return D: the time until every leader has committed m, in δ."""
         return self._in_delays(max(self.probe.committed_at[leader] for leader in self.leaders))
 
     def clock_update_latency(self) -> float:
-        """C: until the clocks of all leaders are past m's global timestamp, in δ."""
+        """Return C: the time until the clocks of all leaders have passed m's global timestamp, in δ."""
         return self._in_delays(max(self.probe.passed_at(leader) for leader in self.leaders))
 
     def _in_delays(self, at: float) -> float:
@@ -226,7 +226,7 @@ class Experiment(Exact):
 
 @dataclass(frozen=True)
 class Latency:
-    """Delivery of m, in δ; the second is None where groups have no followers."""
+    """Latencies of m, in δ; `follower` is None where groups have no followers."""
 
     leader: float
     follower: float | None
@@ -234,13 +234,13 @@ class Latency:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one protocol takes, in δ."""
+    """The latencies of one protocol, in δ."""
 
     collision_free: Latency
     failure_free: Latency
-    """The worst that was found with a conflicting message."""
+    """The worst latency found with a conflicting message."""
     worst_arrivals: tuple[float, ...]
-    """When that message reached each leader, counted from the multicast of m."""
+    """The times at which that message reached each leader, counted from the multicast of m."""
     clock_update: float
     """C of Theorem 4."""
     commit: float
@@ -254,7 +254,7 @@ class Measured:
 
 
 def group_size(protocol: type[Protocol], wanted: int) -> int:
-    """The wanted size of groups, or one if the protocol knows only such groups."""
+    """Return the wanted size of groups, or 1 if the protocol supports only such groups."""
     topology = Topology.uniform(1, wanted)
     try:
         protocol.check_topology(topology)
@@ -266,9 +266,10 @@ def group_size(protocol: type[Protocol], wanted: int) -> int:
 def measure(
     protocol: type[Protocol], grid: int = 8, replicas: int = 3, *, skew: float | None = None
 ) -> Measured:
-    """Both latencies of a message to two groups, and Theorem 4's; `grid` is the number of steps in a δ.
+    """Measure both latencies of a message to two groups, and Theorem 4's; `grid` is the number of steps in a
+    δ.
 
-    With `skew`, clocks are hybrid, and the wall clock of the second group is so many δ ahead.
+    With `skew`, clocks are hybrid, and the wall clock of the second group is `skew` δ ahead.
     """
     if grid < 1:
         raise InvalidArgument(f"grid must be at least 1, not {grid}")
@@ -300,9 +301,10 @@ def _latency(experiment: Experiment) -> Latency:
 
 
 def _arrivals(grid: int, until: float, clock_update: float) -> Iterator[tuple[float, float]]:
-    """Times of arrival at both leaders, at most δ apart; also when clocks pass m, if that is not on the grid.
+    """Iterate over arrival times at both leaders, at most δ apart; including the clock update, on the grid or
+    not.
 
-    Before the multicast of m, m' would only be finished sooner; after m's delivery, it is too late.
+    Before the multicast of m, m' would only finish earlier; after m's delivery, it has no influence.
     """
     for first in sorted({step / grid for step in range(int(until * grid) + 1)} | {clock_update}):
         for step in range(-grid, grid + 1):
@@ -313,9 +315,9 @@ def _arrivals(grid: int, until: float, clock_update: float) -> Iterator[tuple[fl
 def cost(
     protocol: type[Protocol], groups: int, replicas: int = 3, payload: int = 20
 ) -> list[tuple[Process, Process, Message]]:
-    """What is sent for one multicast to so many groups, without collisions: source, target, message.
+    """Return the messages of one multicast to `groups` groups, without conflicts: source, target, message.
 
-    Answers to clients are not counted, nor what a process says to itself.
+    Answers to clients and messages to oneself are left out.
     """
     experiment = Experiment(protocol, groups, group_size(protocol, replicas))
     experiment.multicast(bytes(payload))

@@ -1,8 +1,7 @@
 """A recorded run as a picture: the message-flow diagrams of distributed-systems papers, in SVG.
 
 One lifeline per process, time to the right, a slanted arrow per message. A replica's messages to itself take
-no time and are not drawn. Where an arrow's one end was not seen, it is dashed and as steep as messages of
-this run typically are.
+no time and are not drawn. An arrow with an unobserved end is dashed, with the typical slope of this run.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from multicast.sim.trace import Arrow, Flow, Mark, describe, label_of, name_of
 from multicast.types import Process, ReplicaId
 
 LABELLED_ARROWS_MAX: Final = 60
-"""With as many arrows as this, labels would hide them; the legend's colours must do."""
+"""With more arrows than this, labels would hide them; the legend's colours must suffice."""
 
 _LEFT, _RIGHT, _TOP = 84.0, 28.0, 46.0
 _ROW, _BAND_GAP, _BAND_PAD = 46.0, 16.0, 24.0
@@ -58,7 +57,7 @@ _SYMBOLS: Final = {
 
 
 class Unit(NamedTuple):
-    """What the axis counts in, and in which steps: by default, at most ten round ones."""
+    """The unit and the steps of the axis: by default, at most ten round steps."""
 
     name: str
     per_second: float
@@ -70,12 +69,12 @@ MILLISECONDS: Final = Unit(" ms", 1000.0)
 _Box: TypeAlias = tuple[float, float, float, float]
 """Left, top, right, bottom."""
 _Line: TypeAlias = tuple[float, float, float, float]
-"""Where it begins, x and y, and where it ends."""
+"""Start and end of a line: x, y, x, y."""
 
 
 @dataclass(slots=True)
 class _Plot:
-    """Where everything is, what is drawn, where no label may go, and which symbols need a legend."""
+    """The layout, the drawing so far, the areas that labels must avoid, and the symbols for the legend."""
 
     flow: Flow
     start_s: float
@@ -89,7 +88,7 @@ class _Plot:
     parts: list[str] = field(default_factory=list)
     taken: list[_Box] = field(default_factory=list)
     lines: list[_Line] = field(default_factory=list)
-    """The arrows, which labels had better not hide."""
+    """The arrows, which labels should not hide."""
     used: set[str] = field(default_factory=set)
 
     def x(self, at: float) -> float:
@@ -115,9 +114,9 @@ class _Plot:
         return self.names.get(usual, usual)
 
     def label(self, text: str, spots: Sequence[tuple[float, float]], colour: str) -> bool:
-        """Write it at one of the first spots, where it overlaps no other label and hides few arrows.
+        """Write a label at one of the first spots where it overlaps no other label and hides few arrows.
 
-        Nowhere, and False, if there is no such spot.
+        Return False, without writing, if there is no such spot.
         """
         half = _half_width(text)
         costs: list[tuple[float, _Box]] = []
@@ -148,7 +147,7 @@ def render_svg(
     unit: Unit = MILLISECONDS,
     names: Mapping[str, str] | None = None,
 ) -> str:
-    """The flow as one SVG document; by default, from the first to the last event that is shown.
+    """Return the flow as an SVG document; by default, from the first to the last event that is shown.
 
     `names` replaces the usual names of processes and of application messages, such as c1 and 1:1.
     """
@@ -190,14 +189,14 @@ def render_svg(
 
 
 def _kind_of(message: object) -> str:
-    """What has a colour of its own: a message's name, and of PROPOSE whether all of it are facts."""
+    """Return the key of a colour: a message's name, and of PROPOSE whether all of it is decided."""
     if isinstance(message, Propose):
         return f"{name_of(message)} {'decided' if all(message.decided) else 'speculative'}"
     return name_of(message)
 
 
 def _clean(text: str) -> str:
-    """Text for XML, which has no way at all to write most control characters."""
+    """Escape text for XML, which cannot express most control characters."""
     return escape("".join(c if c.isprintable() else "?" for c in text))
 
 
@@ -206,12 +205,12 @@ def _overlap(a: _Box, b: _Box) -> bool:
 
 
 def _half_width(text: str) -> float:
-    """Half of what a label takes in the widest of the usual fonts."""
+    """Return half the width of a label in the widest of the usual fonts."""
     return sum(0.35 if c.isupper() else 0.3 for c in text) * _FONT + 2
 
 
 def _hides(box: _Box, line: _Line) -> bool:
-    """Whether some of the line is in the box."""
+    """Return whether the line crosses the box."""
     left, top, right, bottom = box
     x1, y1, x2, y2 = line
     low, high = max(top, min(y1, y2)), min(bottom, max(y1, y2))
@@ -224,13 +223,13 @@ def _hides(box: _Box, line: _Line) -> bool:
 
 
 def _times(arrow: Arrow, travel_s: float) -> tuple[float, float]:
-    """When a message leaves and arrives; what was not seen is taken from what is typical."""
+    """Return when a message leaves and arrives; an unobserved time is estimated by the typical delay."""
     begin = arrow.at - travel_s if arrow.sent_at is None else arrow.sent_at
     return begin, begin + travel_s if arrow.arrived_at is None else arrow.arrived_at
 
 
 def _rows(processes: Sequence[Process]) -> dict[Process, float]:
-    """The heights of lifelines: replicas of one group together, with space between groups."""
+    """Return the heights of lifelines: replicas of one group together, with space between groups."""
     rows: dict[Process, float] = {}
     y, before = _TOP + _BAND_PAD, None
     for process in processes:
@@ -270,7 +269,7 @@ def _draw_axis(plot: _Plot) -> None:
 
 
 def _spans(plot: _Plot, process: Process, begin: str, ends: Sequence[str]) -> Iterator[tuple[float, float]]:
-    """The spots, inside the window, from marks of one kind to the next one that ends it."""
+    """Return the intervals, inside the window, from a mark of one kind to the next that ends it."""
     since: float | None = None
     marks = [m for m in plot.flow.events if isinstance(m, Mark) and m.process == process]
     for mark in [*marks, Mark(math.inf, process, ends[0], "")]:
@@ -283,7 +282,7 @@ def _spans(plot: _Plot, process: Process, begin: str, ends: Sequence[str]) -> It
 
 
 def _draw_lifelines(plot: _Plot) -> None:
-    """A line per process: thick while it leads, dashed while it is down."""
+    """Draw a line per process: thick while it leads, dashed while it is down."""
     for process, y in plot.rows.items():
         style = f'class="lifeline" data-process={quoteattr(label_of(process))} stroke="#444"'
         plot.line(_LEFT, y, plot.width - _RIGHT, y, style)
@@ -301,7 +300,7 @@ def _draw_lifelines(plot: _Plot) -> None:
 
 
 def _ends(plot: _Plot, arrow: Arrow) -> tuple[float, float, float, float]:
-    """Where an arrow begins and ends, perhaps outside the window. A lost one ends about half-way."""
+    """Return the ends of an arrow, perhaps outside the window. A lost one ends about half-way."""
     begin, end = _times(arrow, plot.travel_s)
     x1, x2, y1, y2 = plot.x(begin), plot.x(end), plot.rows[arrow.source], plot.rows[arrow.target]
     if not plot.flow.is_lost(arrow):
@@ -341,7 +340,7 @@ def _draw_arrow(plot: _Plot, arrow: Arrow) -> None:
 
 
 def _label_arrows(plot: _Plot, arrows: Sequence[Arrow]) -> None:
-    """Name the arrows; of those that leave together, or arrive together, the one that is easiest to name."""
+    """Label the arrows; of those that leave or arrive together, the one that is easiest to label."""
     labelled: set[tuple[str, Process, float]] = set()
     for arrow in sorted(arrows, key=lambda a: abs(plot.rows[a.source] - plot.rows[a.target])):
         message = arrow.message
@@ -357,13 +356,13 @@ def _label_arrows(plot: _Plot, arrows: Sequence[Arrow]) -> None:
 
 
 def _list(plot: _Plot, mids: Iterable[str]) -> str:
-    """Application messages, for a label: a few by name, of many how many."""
+    """Return application messages for a label: few by name, many by number."""
     names = [plot.name(mid) for mid in mids]
     return f"{len(names)} messages" if len(names) > 3 else ", ".join(names)
 
 
 def _label_arrow(plot: _Plot, arrow: Arrow, text: str) -> bool:
-    """Name it where it passes between two lifelines; a long one nearer to its beginning."""
+    """Label an arrow where it passes between two lifelines; a long one nearer to its start."""
     x1, y1, x2, y2 = _ends(plot, arrow)
     between = [row + offset for row in plot.rows.values() for offset in (23, -23, 31, -31, 15, -15)]
     spots = [(x1 + (x2 - x1) * (y - y1) / (y2 - y1), y + 4) for y in between if (y - y1) * (y - y2) < 0]
@@ -391,7 +390,7 @@ def _draw_marks(plot: _Plot, marks: Sequence[Mark]) -> None:
 
 
 def _draw_legend(plot: _Plot, names: set[str]) -> float:
-    """What the colours and symbols mean, of those that occur. Returns the picture's height."""
+    """Draw the legend of the colours and symbols that occur. Return the picture's height."""
     x, y = _LEFT, plot.bottom + 46
     kinds = [kind for kind in _SYMBOLS if kind in plot.used]
     for name in [*(n for n in _COLOURS if n in names), *sorted(names - set(_COLOURS)), *kinds]:

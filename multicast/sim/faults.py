@@ -1,4 +1,4 @@
-"""What goes wrong, and when: a schedule drawn from the seed."""
+"""Faults, and their schedule, drawn from the seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Wipe:
-    """A replica crashes and its disk is gone, with all that it promised. It comes back on a new one."""
+    """A replica crashes and loses its disk, with all its promises. Its machine returns with a new disk."""
 
     replica: ReplicaId
     down_s: float
@@ -40,7 +40,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Nothing passes from some processes to some others."""
+    """No message passes from the sources to the targets."""
 
     sources: Sequence[Process]
     targets: Sequence[Process]
@@ -77,14 +77,14 @@ class ClientDeath:
 
 @dataclass(frozen=True, slots=True)
 class Nominate:
-    """Leader selection is wrong: it nominates somebody although the leader is well."""
+    """Leader selection errs: it nominates a replica although the leader is healthy."""
 
     replica: ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
 class ClockJump:
-    """Somebody has seen a later time than a replica's clock shows, by so much, and tells it."""
+    """A replica's clock is raised by this much, as by a client that has seen a later time."""
 
     replica: ReplicaId
     by: int
@@ -96,7 +96,7 @@ Fault: TypeAlias = ClockJump | Nominate | Crash | Wipe | Outage | Cut | Heal | R
 def schedule(
     kind: str, topology: Topology, clients: int, until_s: float, rng: random.Random
 ) -> list[tuple[float, Fault]]:
-    """Faults of one kind, or of all kinds, at random times before the given one."""
+    """Return faults of one kind, or of all kinds, at random times before `until_s`."""
     if kind not in FAULTS:
         raise InvalidArgument(f"unknown faults {kind!r}; choose from {', '.join(FAULTS)}")
     draw = _Draw(topology, clients, until_s, rng)
@@ -140,7 +140,7 @@ class _Draw:
         self.nominations()
 
     def wipes(self) -> None:
-        # More than a minority at a time is beyond what any protocol survives: the run leaves out those.
+        # No protocol survives the loss of more than a minority at a time: the run skips such faults.
         for _ in range(len(self.replicas)):
             self.add(Wipe(self.rng.choice(self.replicas), self.rng.uniform(0.0, 0.5)))
         self.nominations()
@@ -163,7 +163,7 @@ class _Draw:
             self.add(Reset(source, target))
 
     def _cut(self) -> Cut:
-        """A replica that nobody hears, or that hears nobody; a link; or two sides, one way or both."""
+        """Return a cut: all messages of a replica, or to it; a link; or one side from the other."""
         rng, replicas = self.rng, self.replicas
         shape = rng.randrange(4)
         alone = (rng.choice(replicas),)

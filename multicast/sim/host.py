@@ -2,7 +2,7 @@
 
 The disk makes batches durable in order, each after a delay; a crash loses the batches that are not yet
 durable, whole. The application's own state (the log, its position, the delivered ids) is committed lazily,
-behind the batches that were handed out before it. It may execute late what it has delivered: as a store does
+behind the batches that were handed out before it. It may execute late what it has delivered, like a store
 that waits for another group's vote.
 """
 
@@ -13,7 +13,6 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol as Interface
 
 from multicast.client import Reply
 from multicast.durable import Checkpoint, Dropped, Durable, Record
@@ -44,17 +43,17 @@ class Commit:
 
 @dataclass(slots=True)
 class RecordBatch:
-    """Records that become durable together, and what waits for that."""
+    """Records that become durable together, and the messages that wait for that."""
 
     records: list[Record]
     promises: list[Send]
     commit: Commit | None = None
     reported: bool = True
-    """Whether the replica is told of the commit; not if a snapshot has taken the place of that state."""
+    """Whether the commit is reported to the replica; not if a snapshot has replaced that state."""
 
 
-class Observer(Interface):
-    """Who watches a run: checkers and traces. All are told of everything, at once."""
+class Observer:
+    """An observer of a run, notified of every event immediately; a subclass overrides what it needs."""
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
         """A replica's message leaves."""
@@ -75,7 +74,7 @@ class Observer(Interface):
         """A replica's application was replaced by a snapshot."""
 
     def learned(self, host: Host, membership: Membership) -> None:
-        """A replica knows who is in a group, its own or another."""
+        """A replica has learned a membership, of its own group or another."""
 
     def crashed(self, host: Host) -> None:
         """A replica is down, its volatile state gone."""
@@ -87,27 +86,27 @@ class Observer(Interface):
         """A client's message leaves."""
 
     def received(self, receiver: Process, sender: Process, message: object) -> None:
-        """What no protocol handles has arrived: an answer at a client, a snapshot at a replica."""
+        """A message that no protocol handles has arrived: an answer at a client, a snapshot at a replica."""
 
     def injected(self, fault: Fault) -> None:
-        """Something is about to go wrong, or all cuts to end."""
+        """A fault is about to happen, or all cuts are about to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskDelays:
-    """How long a batch takes to become durable, in seconds, and how often the state is committed."""
+    """The time until a batch is durable, in seconds, and the interval between commits of the state."""
 
     least_s: float = 0.0002
     most_s: float = 0.004
     commit_s: float = 0.25
 
     def sample(self, rng: random.Random) -> float:
-        """One batch's delay."""
+        """Draw one batch's delay."""
         return self.least_s + (self.most_s - self.least_s) * rng.random()
 
 
 def execute(log: Sequence[Delivery], executed: Timestamp, late: random.Random | None) -> Timestamp:
-    """Up to where an application executes now what it has delivered: everything, or as far as it comes."""
+    """Return the position up to which an application executes now: its last delivery, or less if `late`."""
     left = [delivery.global_ts for delivery in log if delivery.global_ts > executed]
     count = len(left) if late is None or late.random() < 0.5 else late.randint(0, len(left))
     return left[count - 1] if count else executed
@@ -133,8 +132,8 @@ class Host:
         wall_s: float | None = None,
         late: random.Random | None = None,
     ) -> None:
-        """`late` decides how much is executed of what was delivered, whenever the state is committed; without
-        it, all is.
+        """`late` decides how much of what was delivered is executed when the state is committed; without it,
+        all is.
         """
         self.me = me
         self._topology = topology
@@ -155,13 +154,13 @@ class Host:
         self.commit = Commit()
         self.log: list[Delivery] = []
         self.executed = NO_TIMESTAMP
-        """Up to where the application has executed what it has delivered."""
+        """The position up to which the application has executed what it has delivered."""
         self.positions: dict[MessageId, Timestamp] = {}
         self.stalled_until = 0.0
         self.gone = False
-        """Its disk is lost: nobody will ever be this replica again."""
+        """Whether its disk is lost: no process will ever be this replica again."""
         self.evicts: ReplicaId | None = None
-        """A member that is well, and whose place an operator wants it to take."""
+        """A healthy member that an operator wants it to replace."""
         self.address = ""
         self.violation: Exception | None = None
         self._batches: deque[RecordBatch] = deque()
@@ -176,7 +175,7 @@ class Host:
         return self.replica is not None
 
     def local(self, time: float) -> float:
-        """Virtual time as this machine's clock shows it."""
+        """Convert virtual time to this machine's clock."""
         return time * self._rate
 
     def start(self) -> None:
@@ -199,7 +198,7 @@ class Host:
         self._loop.at(self._loop.now + self._disk.commit_s * self._rng.random(), self._commit, self._life)
 
     def crash(self) -> None:
-        """The process dies; what was not durable is lost."""
+        """Kill the process; what was not durable is lost."""
         self.replica = None
         self._life += 1
         self._batches.clear()
@@ -208,7 +207,7 @@ class Host:
             observer.crashed(self)
 
     def receive(self, sender: Process, message: object) -> None:
-        """A message from the network."""
+        """Handle a message from the network."""
         replica = self.replica
         if replica is None:
             return
@@ -233,7 +232,7 @@ class Host:
             self._loop.at(self._loop.now + self._turn_s * self._rng.random(), self._turn, self._life)
 
     def _turn(self, life: int) -> None:
-        """A turn of the loop ends: all that was handled in it is drained together."""
+        """End a turn of the loop: drain all that was handled in it together."""
         if life == self._life and self.replica is not None:
             self._turning = False
             self._drain()
@@ -247,21 +246,21 @@ class Host:
             observer.stepped(self, sender, message)
 
     def tick(self, life: int) -> None:
-        """The time the replica asked for has come."""
+        """Call the replica at the time that it asked for."""
         if self.replica is not None and life == self._life:
             self._wake_at = float("inf")
-            # Rounding must not let the clock fall short of the very time that was asked for.
+            # Rounding must not let the clock fall short of the requested time.
             self.replica.tick(max(self.local(self._loop.now), self._wake_local))
             self._drain()
 
     def nominate(self) -> None:
-        """Leader selection picks this replica, if it is up."""
+        """Let leader selection nominate this replica, if it is up."""
         if self.replica is not None:
             self.replica.nominate(self.local(self._loop.now))
             self._drain()
 
     def _drain(self) -> None:
-        """Do what the replica wants done, until it wants nothing more at this instant."""
+        """Drain the replica and act on it, until nothing is left at this instant."""
         replica = self.replica
         assert replica is not None
         while True:
@@ -295,7 +294,7 @@ class Host:
             self._loop.at(wake_at, self.tick, self._life)
 
     def snapshot(self) -> LogSnapshot:
-        """The application's state, which may have executed more than is durable."""
+        """Return the application's state, which may have executed more than is durable."""
         assert self.replica is not None
         checkpoint = dataclasses.replace(self.replica.checkpoint(), executed=self.executed)
         return LogSnapshot(checkpoint, tuple(self.log))
@@ -323,7 +322,7 @@ class Host:
         self._send((mid.client,), Reply((mid,), self.me.group, (position,)))
 
     def _write(self, batch: RecordBatch) -> None:
-        """Hand a batch to the disk. An idle disk without delay is durable at once."""
+        """Hand a batch to the disk. On an idle disk without delay it is durable at once."""
         busy = bool(self._batches)
         if not busy and not batch.records and batch.commit is None:
             self._durable(batch)
@@ -342,7 +341,7 @@ class Host:
             self._loop.at(at, self._synced, self._life, len(self._batches))
 
     def _synced(self, life: int, count: int) -> None:
-        """Group commit: all that was waiting when the sync began is durable."""
+        """Finish a group commit: all that was waiting when the sync began is durable."""
         if life != self._life or self.replica is None:
             return
         done = [self._batches.popleft() for _ in range(count)]
@@ -363,7 +362,7 @@ class Host:
             self._send(receivers, message)
 
     def commit_every(self, seconds: float) -> None:
-        """Commit the application's state from now on at this pace."""
+        """Commit the application's state at this interval from now on."""
         self._disk = dataclasses.replace(self._disk, commit_s=seconds)
         self._commit(self._life)
 

@@ -14,7 +14,7 @@ Payload: TypeAlias = object
 
 
 class Loop:
-    """Events in the order of virtual time; at the same time, in the order in which they were set."""
+    """Events in the order of virtual time; at the same time, in the order in which they were scheduled."""
 
     __slots__ = ("_count", "_events", "now")
 
@@ -24,12 +24,12 @@ class Loop:
         self._count = 0
 
     def at(self, time: float, call: Callable[..., None], *arguments: object) -> None:
-        """Call at this time, or now if it has passed."""
+        """Schedule a call at this time, or now if it has passed."""
         self._count += 1
         heapq.heappush(self._events, (max(time, self.now), self._count, call, arguments))
 
     def step(self) -> bool:
-        """Let the next event happen. False if there is none."""
+        """Run the next event. Return False if there is none."""
         if not self._events:
             return False
         self.now, _, call, arguments = heapq.heappop(self._events)
@@ -37,21 +37,21 @@ class Loop:
         return True
 
     def peek(self) -> float | None:
-        """When the next event happens."""
+        """Return the time of the next event, or None."""
         return self._events[0][0] if self._events else None
 
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How long messages travel, in seconds. With equal bounds, every link takes exactly that long."""
+    """Message delays, in seconds. With equal bounds, every message takes exactly that long."""
 
     least_s: float = 0.001
     most_s: float = 0.01
     tail: float = 0.02
-    """How often a message takes up to twenty times longer."""
+    """The share of messages that take up to twenty times longer."""
 
     def sample(self, rng: random.Random) -> float:
-        """One message's delay."""
+        """Draw one message's delay."""
         if self.least_s == self.most_s:
             return self.least_s
         delay = self.least_s + (self.most_s - self.least_s) * rng.random()
@@ -68,7 +68,7 @@ class _Link:
 
 
 class Network:
-    """All links. Whoever crashes, is cut off or reset loses what is in flight; nothing overtakes."""
+    """All links. Crashes, cuts and resets lose what is in flight; no message overtakes another on a link."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Network:
         self._receive = receive
         self._links: dict[tuple[Process, Process], _Link] = {}
         self.loses: Callable[[Process, Process, Payload], bool] | None = None
-        """A test's own rule for what gets lost."""
+        """A test's own rule for which messages are lost."""
         self.sent = 0
         self.delivered = 0
 
@@ -95,7 +95,7 @@ class Network:
         return link
 
     def send(self, source: Process, target: Process, message: Payload) -> None:
-        """Put a message on its way."""
+        """Send a message."""
         self.sent += 1
         link = self._link(source, target)
         if link.cut or (self.loses is not None and self.loses(source, target, message)):
@@ -112,23 +112,23 @@ class Network:
             self._receive(source, target, message)
 
     def reset(self, source: Process, target: Process) -> None:
-        """The connection breaks; what is in flight on it is lost, and a new one supersedes it."""
+        """Break the connection: what is in flight on it is lost, and a new connection supersedes it."""
         link = self._link(source, target)
         link.connection += 1
         link.free_at = 0.0
 
     def cut(self, source: Process, target: Process) -> None:
-        """Nothing passes in this direction until it is healed."""
+        """Let no message pass in this direction until `heal`."""
         self.reset(source, target)
         self._link(source, target).cut = True
 
     def heal(self) -> None:
-        """All links work again."""
+        """End all cuts."""
         for link in self._links.values():
             link.cut = False
 
     def supersede(self, process: Process) -> None:
-        """The process has restarted: all its connections are new."""
+        """Reset all connections of a process that has restarted."""
         for source, target in list(self._links):
             if process in (source, target):
                 self.reset(source, target)

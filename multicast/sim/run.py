@@ -1,7 +1,7 @@
-"""One simulated run: faults while clients multicast; then heal, and everything must come to its end.
+"""One simulated run: faults while clients multicast; then all faults end, and everything must complete.
 
-One seed decides everything: delays, disks, time-outs, destinations, faults. The trace's hash tells whether
-two runs were the same to the last message.
+One seed decides everything: delays, disks, time-outs, destinations, faults. Two runs with the same trace hash
+were the same to the last message.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ WALL_S = 1000.0
 """Seconds since the epoch of hybrid clocks when a run begins."""
 
 HEAL_S = 120.0
-"""Virtual seconds after healing within which everything must have come to its end."""
+"""Virtual seconds after healing within which everything must complete."""
 
 
 @dataclass(slots=True)
 class Scenario:
-    """What is simulated, apart from the seed."""
+    """The parameters of a run, apart from the seed."""
 
     protocol: type[Protocol] = WhiteBox
     groups: int = 3
@@ -62,13 +62,13 @@ class Scenario:
     disk: DiskDelays = field(default_factory=DiskDelays)
     skew: float = 0.05
     turn_s: float = 0.002
-    """The longest turn of a replica's loop: what arrives within one is handled before anything is sent."""
+    """The longest turn of a replica's loop: what arrives within a turn is handled before any sending."""
     late: bool = True
     """Whether applications may execute late what they have delivered."""
     clock: str = "logical"
     """Or "hybrid": timestamps follow machines' wall clocks, which differ."""
     wall_skew_s: float = 0.8
-    """By how much these differ from the true time at most."""
+    """The most by which these differ from the true time."""
     checkers: bool = True
 
     def __post_init__(self) -> None:
@@ -78,13 +78,13 @@ class Scenario:
 
 @dataclass(slots=True)
 class Outcome:
-    """How a run ended."""
+    """The result of a run."""
 
     seed: int
     delivered: int = 0
-    """Messages, each counted once per replica."""
+    """The number of deliveries at all replicas together."""
     messages: int = 0
-    """Protocol messages that arrived."""
+    """The number of protocol messages that arrived."""
     virtual_s: float = 0.0
     trace: int = 0
     violation: str | None = None
@@ -102,9 +102,9 @@ class Simulation:
         self.rng = random.Random(f"wbkv {seed}")
         self.loop = Loop()
         self.first = Topology.uniform(scenario.groups, scenario.replicas)
-        """What every process knows from the beginning."""
+        """The topology that every process starts with."""
         self.topology = self.first.copy()
-        """What is true by now: it grows as processes learn."""
+        """The current topology: it grows as processes learn."""
         scenario.protocol.check_topology(self.topology)
         self.network = Network(self.loop, self._fork("network"), scenario.delays, self._arrived)
         self.multicasts = Multicasts()
@@ -123,7 +123,7 @@ class Simulation:
             for member in self.topology.members(group):
                 self.hosts[member] = self._host(member)
         self.clients: dict[ClientId, SimClient] = {}
-        """Whoever multicasts and is no replica."""
+        """The clients by id."""
         self._make_clients(scenario.workload)
 
     def _make_clients(self, workload: Workload) -> None:
@@ -138,7 +138,7 @@ class Simulation:
             )  # fmt: skip
 
     def _host(self, member: ReplicaId) -> Host:
-        """A machine for the replica."""
+        """Return a new machine for the replica."""
         scenario = self.scenario
         return Host(
             member, self.first, scenario.protocol,
@@ -149,14 +149,14 @@ class Simulation:
         )  # fmt: skip
 
     def wall_s(self, machine: str) -> float | None:
-        """What a machine's wall clock shows when the run begins, if timestamps follow it."""
+        """Return a machine's wall clock at the start of the run, or None if clocks are logical."""
         if self.scenario.clock == "logical":
             return None
         skew_s = self.scenario.wall_skew_s
         return WALL_S + self._fork(f"wall {machine}").uniform(-skew_s, skew_s)
 
     def late(self, machine: str) -> random.Random | None:
-        """What decides how late a machine's application executes, if it may be late."""
+        """Return the generator that decides how late a machine's application executes, or None."""
         return self._fork(f"late {machine}") if self.scenario.late else None
 
     def _fork(self, name: str) -> random.Random:
@@ -166,7 +166,7 @@ class Simulation:
         pass
 
     def _trace(self, source: Process, target: Process, message: object) -> None:
-        # Times depend on every random draw before them, so who, what and exactly when tell runs apart.
+        # Times depend on every random draw before them: processes, kind and exact time tell runs apart.
         kind = type(message).__name__
         self.trace = zlib.crc32(f"{self.loop.now!r} {source!s} {target!s} {kind}".encode(), self.trace)
 
@@ -178,7 +178,7 @@ class Simulation:
             self.clients[target].receive(source, message)
 
     def _receive(self, source: Process, target: ReplicaId, message: object) -> None:
-        """What is said to whoever is there also reaches the machine's new replica."""
+        """Hand a message to its replica or, if any replica may handle it, to the machine's newest."""
         if self.hosts[target].gone and isinstance(message, TO_ANYONE):
             target = self.now_at(target._replace(incarnation=0))
         self.hosts[target].receive(source, message)
@@ -186,7 +186,7 @@ class Simulation:
     # Faults
 
     def inject(self, fault: Fault) -> None:
-        """Let something go wrong now."""
+        """Inject a fault now."""
         for observer in self._observers:
             observer.injected(fault)
         match fault:
@@ -216,17 +216,17 @@ class Simulation:
                 self.clients[ClientId(client + 1)].die(halfway=halfway)
 
     def raise_clock(self, replica: ReplicaId, by: int) -> None:
-        """Somebody has seen a later time than the replica's clock shows."""
+        """Raise the clock of a replica, as by a client that has seen a later time."""
         found: Any = self.hosts[replica].replica
         if found is not None:
             found.raise_clock(found.clock + by)
 
     def now_at(self, process: P) -> P:
-        """Who is now where this replica was at first: on a new disk, it is another."""
+        """Return the newest replica on the machine of this one: a new disk makes a new replica."""
         return self._successors.get(process, process)  # type: ignore[return-value]  # a process has a successor of its own kind
 
     def wipe(self, replica: ReplicaId, down_s: float) -> None:
-        """A disk is gone, unless its group would not survive that. The machine comes back with a new one."""
+        """Lose a disk, unless its group would not survive that. The machine restarts with a new disk."""
         if self.survives_without(replica):
             host = self.hosts[replica]
             if host.up:
@@ -234,12 +234,12 @@ class Simulation:
             self.replace(replica, down_s)
 
     def replace(self, lost: ReplicaId, down_s: float) -> None:
-        """Nobody will be this replica again; another one starts in its place."""
+        """Retire this replica for ever, and start its successor on a new disk."""
         self.hosts[lost].gone = True
         self.loop.at(self.loop.now + down_s, self.restart, self.successor(lost))
 
     def successor(self, replica: ReplicaId, *, evict: bool = False) -> ReplicaId:
-        """A replica on a new disk that is to take this one's place. It does not run yet."""
+        """Return a replica on a new disk that is to replace this one. It does not run yet."""
         new = replica._replace(incarnation=replica.incarnation + 1)
         self._successors[replica._replace(incarnation=0)] = new
         self.hosts[new] = self._host(new)
@@ -247,7 +247,7 @@ class Simulation:
         return new
 
     def survives_without(self, replica: ReplicaId) -> bool:
-        """Whether the replica may be lost: no other loss of its group is still to be made good."""
+        """Return whether the replica may be lost: no other loss of its group is still unrepaired."""
         membership = self.topology.membership(replica.group)
         members = membership.current.members
         return (
@@ -256,7 +256,7 @@ class Simulation:
         )  # fmt: skip
 
     def crash(self, replica: ReplicaId, down_s: float) -> None:
-        """Crash a replica that is up; it restarts by itself."""
+        """Crash a replica that is up; it restarts after `down_s`."""
         host = self.hosts[replica]
         if host.up:
             host.crash()
@@ -270,7 +270,7 @@ class Simulation:
             host.start()
 
     def reconnect(self, replica: ReplicaId) -> None:
-        """All connections of the replica's machine are new, also those to who was on it before."""
+        """Reset all connections of the replica's machine, also those of earlier replicas on it."""
         for incarnation in range(replica.incarnation + 1):
             self.network.supersede(replica._replace(incarnation=incarnation))
 
@@ -284,7 +284,7 @@ class Simulation:
     # Running
 
     def run_until(self, done: Callable[[], bool], limit_s: float) -> bool:
-        """Let time pass until something is true. False if it is not by then."""
+        """Let time pass until `done` holds. Return False if it does not hold by `limit_s`."""
         while not done():
             if self.loop.now > limit_s or not self.loop.step():
                 return False
@@ -296,7 +296,7 @@ class Simulation:
             host.start()
 
     def converged(self) -> bool:
-        """Whether all clients are done, and every replica has delivered all its group ever will."""
+        """Return whether all clients are done, and every replica has delivered all that its group will."""
         if not all(client.idle for client in self.clients.values()):
             return False
         for host in self.living():
@@ -308,7 +308,7 @@ class Simulation:
         return all(self._is_whole(self.topology.membership(group)) for group in self.topology.groups)
 
     def living(self) -> list[Host]:
-        """All replicas whose disks are not lost, and whose place nobody has taken."""
+        """Return all replicas whose disks are not lost, and that were not replaced."""
         members = {
             m for group in self.topology.groups for m in self.topology.membership(group).current.members
         }
@@ -316,12 +316,12 @@ class Simulation:
         return [host for me, host in self.hosts.items() if not host.gone and me not in retired]
 
     def _is_whole(self, membership: Membership) -> bool:
-        """Whether every lost member has been replaced."""
+        """Return whether every lost member has been replaced."""
         members = membership.current.members
         return membership.is_complete and not any(self.hosts[member].gone for member in members)
 
     def run(self) -> Outcome:
-        """Both phases, and what is left to check at the end."""
+        """Run both phases and the final checks."""
         outcome = Outcome(self.seed)
         try:
             self._run()
@@ -369,7 +369,7 @@ class Simulation:
         return "replicas are down"
 
     def _check_end(self) -> None:
-        """Termination, and a total order."""
+        """Check Termination, and that a total order exists."""
         self.order.check_acyclic()
         for group, sequence in self.order.sequences.items():
             self.memberships.check_ordered(group, self.first.membership(group), sequence)
@@ -384,5 +384,5 @@ class Simulation:
 
 
 def simulate(scenario: Scenario, seed: int) -> Outcome:
-    """One run from one seed."""
+    """Run one simulation from one seed."""
     return Simulation(scenario, seed).run()

@@ -1,4 +1,4 @@
-"""What happened in a run, message by message: a recorder, and a text that people can read."""
+"""The flow of a run, message by message: its recorder, and its rendering as text."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ STALL: Final = "stall"
 NOMINATE: Final = "nominate"
 
 BOOKKEEPING: Final = (Heartbeat, HeartbeatAck, PreVote, PreVoteAck, Executed, CatchUp)
-"""Traffic that never stops and orders nothing: shown only when asked for."""
+"""Periodic messages that order nothing: shown only on request."""
 
 LINE_MAX: Final = 120
 
@@ -78,7 +78,7 @@ class Arrow:
 
     sent_at: float | None
     arrived_at: float | None
-    """None if it was lost, or if it was still on its way at the end."""
+    """None if it was lost, or still in flight at the end."""
     source: Process
     target: Process
     message: object
@@ -89,7 +89,7 @@ class Arrow:
 
     @property
     def at(self) -> float:
-        """Its place in time: when it was sent, or when it arrived if that is all we know."""
+        """When it was sent or, if only that is known, when it arrived."""
         at = self.arrived_at if self.sent_at is None else self.sent_at
         assert at is not None
         return at
@@ -97,7 +97,7 @@ class Arrow:
 
 @dataclass(slots=True)
 class Mark:
-    """Something that happened at one process."""
+    """An event at one process."""
 
     at: float
     process: Process
@@ -114,12 +114,12 @@ class Flow:
 
     events: list[Event] = field(default_factory=list)
     ended_at: float = float("inf")
-    """When the recording ended: what had not arrived by then may still have been on its way."""
+    """When the recording ended: what had not arrived by then may still have been in flight."""
     slowest_s: float = 0.0
-    """The longest time that a message travelled."""
+    """The longest travel time of a message."""
 
     def processes(self) -> list[Process]:
-        """All that take part: clients first, then replicas by group."""
+        """Return all processes that take part: clients first, then replicas by group."""
         found: set[Process] = set()
         for event in self.events:
             found.update((event.source, event.target) if isinstance(event, Arrow) else (event.process,))
@@ -128,7 +128,7 @@ class Flow:
     def shown(
         self, *, everything: bool = False, start_s: float = 0.0, end_s: float = float("inf")
     ) -> list[Event]:
-        """Events in time order that touch the window, without bookkeeping unless everything is wanted."""
+        """Return the events within the window, by time; bookkeeping only with `everything`."""
         chosen = [
             event
             for event in self.events
@@ -139,14 +139,14 @@ class Flow:
         return sorted(chosen, key=lambda event: event.at)
 
     def is_lost(self, arrow: Arrow) -> bool:
-        """Whether it never arrived, though it had the time that the slowest message took."""
+        """Return whether it never arrived, although the slowest message would have."""
         if arrow.arrived_at is not None:
             return False
-        return self.ended_at - arrow.at > self.slowest_s + 1e-9  # rounding is not a delay
+        return self.ended_at - arrow.at > self.slowest_s + 1e-9  # ignore rounding errors
 
 
 class FlowRecorder(Checker):
-    """An observer that writes down a run. Give it the simulation's `loop` before the run starts."""
+    """An observer that records a run. Give it the simulation's `loop` before the run starts."""
 
     def __init__(self, loop: Loop | None = None) -> None:
         self.loop = loop
@@ -156,7 +156,7 @@ class FlowRecorder(Checker):
         self._leading: set[Process] = set()
         self._cut: set[tuple[Process, Process]] = set()
         self._cut_off: dict[Process, None] = {}
-        """Who bears the mark of a cut, in order."""
+        """The processes that are marked as cut off, in order."""
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
         """A replica's message leaves."""
@@ -168,7 +168,7 @@ class FlowRecorder(Checker):
         self._leaves(client, receivers, message)
 
     def _leaves(self, sender: Process, receivers: Sequence[Process], message: object) -> None:
-        """One arrow to each receiver; where it ends is not known yet."""
+        """Draw an arrow to each receiver; its arrival is not known yet."""
         now = self._now()
         for receiver in receivers:
             arrow = Arrow(now, None, sender, receiver, message)
@@ -181,7 +181,7 @@ class FlowRecorder(Checker):
         self.received(host.me, sender, message)
 
     def received(self, receiver: Process, sender: Process, message: object) -> None:
-        """The message has arrived: find its arrow, or draw one if nobody saw it leave."""
+        """Complete the arrow of a message that has arrived; draw one if its sending was not observed."""
         now = self._now()
         for target in _on_the_machine_of(receiver):
             in_flight = self._in_flight[sender, target]
@@ -192,14 +192,14 @@ class FlowRecorder(Checker):
         else:
             self.flow.events.append(Arrow(None, now, sender, receiver, message))
             return
-        for _ in range(found):  # links are FIFO: what was sent before it will not arrive any more
+        for _ in range(found):  # links are FIFO: earlier messages will not arrive any more
             in_flight.popleft()
         arrow = in_flight.popleft()
         arrow.arrived_at = now
         self.flow.slowest_s = max(self.flow.slowest_s, now - arrow.at)
 
     def stepped(self, host: Host, sender: Process, message: Message) -> None:
-        """Handling a message may have made or unmade a leader."""
+        """Check whether the message changed the replica's leadership."""
         self._note_leadership(host)
 
     def delivered(self, host: Host, delivery: Delivery) -> None:
@@ -218,7 +218,7 @@ class FlowRecorder(Checker):
         self._mark(host.me, CRASH, "")
 
     def restarted(self, host: Host) -> None:
-        """A replica is up again. Its first start, at the beginning of a run, is not worth a mark."""
+        """A replica is up again. Its first start, at the beginning of a run, is not marked."""
         here = _on_the_machine_of(host.me)
         if not self._down.isdisjoint(here):
             self._down.difference_update(here)
@@ -228,7 +228,7 @@ class FlowRecorder(Checker):
                     in_flight.clear()
 
     def injected(self, fault: Fault) -> None:
-        """Something goes wrong. Each replica that crashes says so itself."""
+        """Mark a fault. Crashes are marked by `crashed`."""
         match fault:
             case Cut(sources, targets):
                 self._draw_cut(sources, targets)
@@ -264,7 +264,7 @@ class FlowRecorder(Checker):
 
     def _now(self) -> float:
         if self.loop is None:
-            raise InvalidArgument("the recorder has no loop: set it to the simulation's before the run")
+            raise InvalidArgument("the recorder has no loop; set its loop to the simulation's before the run")
         self.flow.ended_at = self.loop.now
         return self.loop.now
 
@@ -281,14 +281,14 @@ class FlowRecorder(Checker):
 
 
 def _on_the_machine_of(process: Process) -> list[Process]:
-    """A replica, and those that were on its machine before it, on disks that were lost."""
+    """Return a replica, and its predecessors on the same machine, whose disks were lost."""
     if not isinstance(process, ReplicaId):
         return [process]
     return [process._replace(incarnation=number) for number in range(process.incarnation, -1, -1)]
 
 
 def name_of(message: object) -> str:
-    """The paper's name of a message, where the paper has it; of a vote, what it is about too."""
+    """Return the paper's name of a message, where the paper has one; of a vote, also its subject."""
     match message:
         case Phase2a(_, local, clocks):
             return f"2A {_questions(local.mids, clocks.mids)}"
@@ -299,17 +299,17 @@ def name_of(message: object) -> str:
 
 
 def _questions(local: Sequence[MessageId], clocks: Sequence[MessageId]) -> str:
-    """What a group decides: local timestamps, that its clock passes global ones, or both."""
+    """Return what a group decides: local timestamps ("lts"), clock updates ("clock"), or both."""
     return "+".join(name for mids, name in ((local, "lts"), (clocks, "clock")) if mids)
 
 
 def label_of(process: Process) -> str:
-    """A process as readers see it: g0r1, or c1 for a client."""
+    """Return a process's label: g0r1, or c1 for a client."""
     return str(process) if isinstance(process, ReplicaId) else f"c{process}"
 
 
 def describe(message: object) -> str:
-    """A message's essential fields, in short."""
+    """Return a message's essential fields, in short."""
     ts = format_timestamp
     match message:
         case Multicast(mid, dest, payload):
@@ -386,7 +386,7 @@ def _pieces(part: StatePart, entries: Sequence[object]) -> str:
 def text_lines(
     flow: Flow, *, everything: bool = False, start_s: float = 0.0, end_s: float = float("inf")
 ) -> Iterator[str]:
-    """A header, then one line per event in time order, which for messages is the order of sending."""
+    """Yield a header, then one line per event by time; for messages, by the time of sending."""
     width = max((len(label_of(process)) for process in flow.processes()), default=4)
     yield f"{'sent ms':>11} {'arrived ms':>11}  {'from':<{width}}    {'to':<{width}}  message"
     for event in flow.shown(everything=everything, start_s=start_s, end_s=end_s):
@@ -411,5 +411,5 @@ def _arrival(flow: Flow, arrow: Arrow) -> str:
 def render_text(
     flow: Flow, *, everything: bool = False, start_s: float = 0.0, end_s: float = float("inf")
 ) -> str:
-    """The message flow as text: what `text_lines` yields, joined."""
+    """Return the flow as text: the lines of `text_lines`."""
     return "\n".join(text_lines(flow, everything=everything, start_s=start_s, end_s=end_s)) + "\n"

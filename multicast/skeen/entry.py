@@ -1,4 +1,4 @@
-"""What a process of Skeen's family keeps about one message."""
+"""The state that a process of Skeen's family keeps of one message."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Entry(process.Entry):
     def __init__(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> None:
         super().__init__(mid, dest, payload, ack_below)
         self.decided = 0
-        """Which of the proposals their groups have decided, as bits in the order of dest: those are facts."""
+        """The proposals that their groups have decided, as bits in the order of dest: these are facts."""
         self.undecided = len(dest)
         self.asked = NO_TIMESTAMP
-        """At a leader: what it has last asked its group to let the clock pass."""
+        """At a leader: the timestamp that it has last proposed for the group's clock to pass."""
         self.passed = NO_TIMESTAMP
-        """The group has decided that its clock passes this, for this message."""
+        """The timestamp that the group has decided to let its clock pass, for this message."""
 
     def note(self, group: GroupId, local_ts: Timestamp, *, decided: bool) -> bool:
-        """A destination proposes. False if it had decided something else: that cannot be."""
+        """Record a destination's proposal. Return False if it contradicts a decision of that group."""
         at = self.dest.index(group)
         known, bit = self.proposals[at], 1 << at
         if self.decided & bit:
@@ -36,16 +36,16 @@ class Entry(process.Entry):
         return True
 
     def contradicts(self, group: GroupId, local_ts: Timestamp) -> bool:
-        """Whether the group is known to have decided something else."""
+        """Return whether the group is known to have decided another timestamp."""
         at = self.dest.index(group)
         return bool(self.decided >> at & 1) and self.proposals[at] != local_ts
 
     def is_decided(self, group: GroupId) -> bool:
-        """Whether the group's local timestamp is a fact."""
+        """Return whether the group's local timestamp is decided."""
         return self.phase is Phase.COMMITTED or bool(self.decided >> self.dest.index(group) & 1)
 
     def leave_ballot(self, group: GroupId) -> None:
-        """The own group's proposal ended with its ballot; the next begins with what was decided."""
+        """Discard the own group's proposal, since its ballot has ended; the next begins with decisions."""
         at = self.dest.index(group)
         if self.proposals[at]:
             self.missing += 1

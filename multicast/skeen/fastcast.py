@@ -1,15 +1,15 @@
-"""FastCast, after Coelho et al.: fault-tolerant Skeen that does not wait for consensus to go on.
+"""FastCast, after Coelho et al.: fault-tolerant Skeen that speculates on the outcome of consensus.
 
-A leader tells the other leaders its local timestamp at once, while its group decides it. They go on as if it
-were decided: the maximum is the global timestamp, and they have their groups decide that their clocks pass
-it. When the local timestamp is decided, PROPOSE says so once more. By then the rest is usually done.
+A leader sends its local timestamp to the other leaders at once, while its group decides it. They proceed as
+if it were decided: the maximum is the global timestamp, and they have their groups decide that their clocks
+pass it. When the local timestamp is decided, a second PROPOSE confirms it. By then the rest is usually done.
 
     client ──────> leader ═══════ consensus on lts ═══════> leader ──PROPOSE──> leader: deliver
               δ      └──PROPOSE──> leader ════ consensus on the clock ═════════════^
                           δ                             2δ
 
-If a leader crashes before its group has decided, the group may decide otherwise. Then the others learn the
-decided timestamp, and decide about the right global timestamp instead.
+If a leader crashes before its group has decided, the group may decide another timestamp. Then the other
+leaders learn the decided one, and have their groups decide about the right global timestamp instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FastCast(FtSkeen):
 
     def _send_proposal(self, entry: Entry) -> None:
         super()._send_proposal(entry)
-        if len(entry.dest) > 1:  # else there is nobody to tell
+        if len(entry.dest) > 1:  # otherwise there is no other leader
             self._note(entry, self.me, entry.local_ts, decided=False)
             self._queue_propose(entry)
             if not entry.missing:
@@ -34,6 +34,6 @@ class FastCast(FtSkeen):
 
 
 class EagerFastCast(FastCast):
-    """FastCast whose clocks do not wait: they pass what was only speculated."""
+    """FastCast whose clocks do not wait: they pass timestamps that are not decided yet."""
 
     eager = True

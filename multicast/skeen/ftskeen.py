@@ -1,8 +1,8 @@
 """Fault-tolerant Skeen: each group plays one process of Figure *skeen*, by consensus.
 
 Two steps of the figure change the state of a process: a message gets its local timestamp, and the clock
-passes its global timestamp. Here each of them is an instance of consensus, and counts when it is decided.
-Only leaders talk to other groups; they deliver, and tell their followers in what order.
+passes its global timestamp. Here each of them is an instance of consensus, and takes effect when it is
+decided. Only leaders communicate with other groups; they deliver, and send the order to their followers.
 
                   MULTICAST   consensus on lts    PROPOSE   consensus on the clock
     client ───────────> leader ═══════════> leader ───────> leader ═══════════> leader: deliver
@@ -10,7 +10,7 @@ Only leaders talk to other groups; they deliver, and tell their followers in wha
 
 As in the paper, a leader issues local timestamps by its own clock, at once, and its clock passes a global
 timestamp when that is decided. So a message that arrives in between still gets a lower local timestamp and
-holds back the delivery (the convoy effect). `eager` says what happens if the clock does not wait.
+delays the delivery (the convoy effect). With `eager`, the clock does not wait.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class FtSkeen(Replica[Entry]):
     eager: ClassVar[bool] = False
     """Whether a leader's clock passes a global timestamp as soon as it is known, before that is decided.
 
-    Clocks may always advance, so this is safe, and it shortens the convoy. The paper's protocols do not.
+    Clocks may always advance, so this is safe, and it shortens the convoy. The paper's protocols do not do
+    it.
     """
 
     def __init__(self, start: Start) -> None:
@@ -62,16 +63,16 @@ class FtSkeen(Replica[Entry]):
         self.consensus = Consensus(self.me, self.configuration, self.timing)
         self.consensus.ready = self._ready
         self.proposals_due: dict[GroupId, list[Entry]] = {}
-        """What the leaders of other groups are to hear of with the next PROPOSE."""
+        """The proposals for the leaders of other groups, for the next PROPOSE."""
         self.answers_due: dict[ReplicaId, list[Entry]] = {}
-        """The same for those who asked, whether they lead or not."""
+        """The same for replicas that asked, whether they lead or not."""
 
     def new_entry(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> Entry:
-        """An entry in START."""
+        """Return an entry in START."""
         return Entry(mid, dest, payload, ack_below)
 
     def ready(self) -> Ready:
-        """Drain what is to be done."""
+        """Drain what the host is to do."""
         ready = super().ready()
         self.consensus.ready = self._ready
         return ready
@@ -90,12 +91,12 @@ class FtSkeen(Replica[Entry]):
     # Figure skeen, at a leader
 
     def _send_proposal(self, entry: Entry) -> None:
-        """The message has its local timestamp: it counts when the group has decided it."""
+        """Have the group decide the message's local timestamp."""
         entry.phase = ACCEPTED
         self.consensus.propose(_local_timestamp(entry))
 
     def _queue_propose(self, entry: Entry) -> None:
-        """PROPOSE is to go to the leaders of the other destinations."""
+        """Queue a PROPOSE to the leaders of the other destinations."""
         due = self.proposals_due
         for group in entry.dest:
             if group != self.group:
@@ -119,7 +120,7 @@ class FtSkeen(Replica[Entry]):
             self._ready.send.append(((receiver,), message))
 
     def on_propose(self, sender: ReplicaId, message: Propose) -> None:
-        """Another destination proposes its local timestamps."""
+        """Record the local timestamps that another destination proposes."""
         found = self._check_propose(sender, message)
         if self.status is LEADER:
             self._hear(found, sender, message)
@@ -128,11 +129,11 @@ class FtSkeen(Replica[Entry]):
         self.note_ballot(message.group, message.ballot)
 
     def _check_propose(self, sender: ReplicaId, message: Propose) -> list[Entry | None]:
-        """What is known of these messages. Raise, with nothing changed, if no leader would say this."""
+        """Return the messages' known entries. Raise, with nothing changed, if no leader sends this."""
         group, ballot, mids = message.group, message.ballot, message.mids
         columns = mids, message.dests, message.local_ts, message.decided
         if len(set(map(len, columns))) > 1 or not mids:
-            raise PeerViolation(f"PROPOSE of {len(mids)} messages lacks something; it came from {sender}")
+            raise PeerViolation(f"PROPOSE of {len(mids)} messages from {sender} has columns of wrong lengths")
         if not sender.group == group != self.group:
             raise PeerViolation(f"PROPOSE of {mids[0]} for group {group} came from {sender}")
         if ballot.leader != sender:
@@ -146,8 +147,8 @@ class FtSkeen(Replica[Entry]):
             if entry is None:
                 self.topology.check_destinations(dest)
                 if self.group not in dest or group not in dest:
-                    what = f"PROPOSE of {mid} to groups {dest}, by {group}"
-                    raise PeerViolation(f"{what}, came to {self.group}")
+                    what = f"PROPOSE of {mid} to groups {dest}, by group {group}"
+                    raise PeerViolation(f"{what}, came to group {self.group}")
             elif group not in entry.dest:
                 raise PeerViolation(f"PROPOSE of {mid} to groups {entry.dest} came from {sender}")
             elif decided and entry.phase is not COMMITTED and entry.contradicts(group, local_ts):
@@ -155,7 +156,7 @@ class FtSkeen(Replica[Entry]):
         return found
 
     def _hear(self, found: Sequence[Entry | None], sender: ReplicaId, message: Propose) -> None:
-        """At a leader: what others propose may be the last thing that was missing."""
+        """Record proposals at a leader, and advance the messages that now have all of them."""
         group = message.group
         complete: list[Entry] = []
         for entry, mid, dest, local_ts, decided in zip(
@@ -180,7 +181,7 @@ class FtSkeen(Replica[Entry]):
             raise PeerViolation(f"{sender} says that its group decided another timestamp for {entry.mid}")
 
     def _advance(self, entry: Entry) -> None:
-        """With all local timestamps: the global one is their maximum, and the clock must pass it."""
+        """Advance a message that has all local timestamps: let the clock pass their maximum, then commit."""
         if entry.missing or entry.phase is not ACCEPTED:
             return
         global_ts = max(entry.proposals)
@@ -198,14 +199,14 @@ class FtSkeen(Replica[Entry]):
             self.queue.commit(entry.local_ts, global_ts)
 
     def _withdraw(self, entry: Entry) -> None:
-        """What was asked about the clock was a speculation that failed, or is settled."""
+        """Withdraw the proposal about the clock: a failed speculation, or not needed any more."""
         if entry.asked:
             self.consensus.withdraw(entry.mid, entry.asked)
 
     def _must_pass(self, entry: Entry, global_ts: Timestamp) -> bool:
-        """Whether the group has yet to decide that its clock passes this.
+        """Return whether the group has yet to decide that its clock passes this timestamp.
 
-        The only destination of a message decided so when it decided the local timestamp.
+        The only destination of a message decided that together with the local timestamp.
         """
         return entry.passed < global_ts and len(entry.dest) > 1
 
@@ -215,7 +216,7 @@ class FtSkeen(Replica[Entry]):
             self.clock = time
 
     def _repeat(self, entry: Entry, asker: Process) -> None:
-        """Say again what another leader may have missed; to ourselves, what our own group may have missed."""
+        """Repeat what another leader may have missed; on our own retry, what our group may have missed."""
         if asker == self.me:
             self.consensus.repeat(_local_timestamp(entry))
             if entry.asked:
@@ -228,17 +229,17 @@ class FtSkeen(Replica[Entry]):
             self.answers_due.setdefault(asker, []).append(entry)
 
     def _may_speak(self, entry: Entry) -> bool:
-        """Whether other groups may hear of our local timestamp."""
+        """Return whether our local timestamp may be sent to other groups."""
         return entry.is_decided(self.group)
 
     # Consensus
 
     def on_phase_2a(self, sender: Process, message: Phase2a) -> None:
-        """Our leader asks for our votes."""
+        """Vote for our leader's proposals."""
         ballot = message.ballot
         leader = self._member(sender)
         if ballot.leader != leader:
-            raise PeerViolation(f"{sender} speaks for ballot {ballot}")
+            raise PeerViolation(f"{sender} speaks for ballot {ballot}, which it does not lead")
         self._check_2a(sender, message)
         if self.status is not FOLLOWER or ballot != self.cballot:
             if ballot < self.ballot:
@@ -250,10 +251,10 @@ class FtSkeen(Replica[Entry]):
         self.consensus.vote(ballot, local, message.clocks, again)
 
     def _check_2a(self, sender: Process, message: Phase2a) -> None:
-        """Raise, with nothing changed, if no leader of ours would propose this."""
+        """Raise, with nothing changed, if no leader of this group proposes this."""
         for columns in (message.local, message.clocks):
             if len(set(map(len, columns))) > 1:
-                raise PeerViolation(f"a 2A that lacks something came from {sender}")
+                raise PeerViolation(f"2A from {sender} has columns of wrong lengths")
         mids, dests, _, _, local_ts = message.local
         for mid, dest, ts in zip(mids, dests, local_ts, strict=True):
             self.topology.check_destinations(dest)
@@ -262,7 +263,7 @@ class FtSkeen(Replica[Entry]):
                 raise PeerViolation(f"{sender} proposes {found} for {mid} to groups {dest}")
 
     def _accept(self, local: LocalTimestamps) -> tuple[LocalTimestamps, list[MessageId]]:
-        """Take over our leader's local timestamps. To vote for: what is new, and what is on our disk."""
+        """Take over our leader's local timestamps. Return the new ones, and those already on our disk."""
         entries, orphans = self.entries, self.orphans
         new: list[LocalTimestamp] = []
         again: list[MessageId] = []
@@ -289,14 +290,14 @@ class FtSkeen(Replica[Entry]):
         return (local if len(new) == len(local.mids) else LocalTimestamps.of(new)), again
 
     def _outdated(self, entry: Entry, local_ts: Timestamp) -> bool:
-        """Whether our leader's proposal is not what was decided.
+        """Return whether our leader's proposal differs from what was decided.
 
-        We may have learnt what a higher ballot decided; this one decides nothing any more.
+        We may have learned what a higher ballot decided; this ballot decides nothing any more.
         """
         return entry.local_ts != local_ts
 
     def on_phase_2b(self, sender: Process, message: Phase2b) -> None:
-        """Votes for what we proposed: act on what is decided now."""
+        """Count votes for our proposals, and act on what they decide."""
         local, clocks = self.consensus.on_2b(self._member(sender), message)
         entries, decided = self.entries, []
         for mid in local:
@@ -315,13 +316,13 @@ class FtSkeen(Replica[Entry]):
             self._deliver_committed()
 
     def unfinished(self) -> list[MessageId]:
-        """Also what the group is still asked about."""
+        """Return also the messages of undecided proposals."""
         return [*super().unfinished(), *self.consensus.asked_about()]
 
-    # Leaders come and go
+    # Changes of leader
 
     def _lead(self) -> None:
-        """A quorum holds the ballot's initial state: the local timestamps in it are decided."""
+        """Lead. A quorum holds the ballot's initial state, so the local timestamps in it are decided."""
         self.consensus.lead(self.cballot, self.configuration)
         for entry in self.entries.values():
             if entry.phase is ACCEPTED:
@@ -335,9 +336,9 @@ class FtSkeen(Replica[Entry]):
 
 
 def _local_timestamp(entry: Entry) -> LocalTimestamp:
-    """What the group is asked about the message."""
+    """Return the value that the group decides for the message."""
     if entry.payload is None:
-        raise InvariantBroken(f"{entry.mid} is proposed without its payload")
+        raise InvariantBroken(f"{entry.mid} is proposed, but its payload is missing")
     return entry.mid, entry.dest, entry.payload, entry.ack_below, entry.local_ts
 
 

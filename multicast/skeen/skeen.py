@@ -2,7 +2,7 @@
 
 A group of one needs no messages to agree with itself: its consensus is a write to its own disk. So this is
 fault-tolerant Skeen where every group has one member, and its messages are the figure's two, MULTICAST and
-PROPOSE. The process may crash, and goes on when it restarts.
+PROPOSE. The process may crash, and continues when it restarts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Skeen(FtSkeen):
 
     @classmethod
     def check_topology(cls, topology: Topology) -> None:
-        """Refuse groups that are larger than one."""
+        """Raise `InvalidArgument` if a group has more than one member."""
         for group in topology.groups:
             size = len(topology.members(group))
             if size > 1:

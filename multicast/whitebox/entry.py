@@ -1,4 +1,4 @@
-"""What a process of the white-box protocol counts for one message, and the ballots it counts for."""
+"""What a process of the white-box protocol counts for one message, and the ballots in which it counts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from multicast.types import (
 
 
 class BallotVector:
-    """Bal, the ballots of a message's proposals, and who votes in them.
+    """Bal, the ballots of a message's proposals, with the members that vote in them.
 
-    While leaders stay the same, so does this object: one for all messages to the same destinations. So
-    what there is to know of it is found out once, and nearly always it is enough to compare by identity.
+    While leaders stay the same, all messages to the same destinations share one object. So its attributes are
+    computed once, and a comparison by identity nearly always suffices.
     """
 
     __slots__ = (
@@ -48,32 +48,32 @@ class BallotVector:
         self.bits = {member: 1 << index for index, member in enumerate(self.voters)}
         """The members of all destinations as bits, so that a set of acknowledgements is one integer."""
         self.own = sum(self.bits.get(leader, 0) for leader in self.leaders if leader.group == group)
-        """The leader of the own group: who counts is that leader, or follows it."""
+        """The leader of the own group, as a bit: a process that counts is that leader, or follows it."""
         self.quorums = [(sum(self.bits[m] for m in c.members), c.quorum) for c in voters]
-        """Of each destination: its members, as bits, and how many make a quorum."""
+        """Of each destination: its members, as bits, and the size of a quorum."""
         self.least = sum(configuration.quorum for configuration in voters)
-        """No fewer acknowledgements than this can be enough."""
+        """The least number of acknowledgements that can suffice."""
         self.noted = False
-        """Whether we have taken note of its ballots, in which something was accepted here."""
+        """Whether its ballots, in which something was accepted here, have been noted."""
         self.verdicts: dict[int, bool] = {}
-        """Sets of acknowledgements that were looked at before, and whether they are enough."""
+        """Whether a set of acknowledgements suffices, of sets that were evaluated before."""
 
     def is_agreed(self, votes: int) -> bool:
-        """Whether quorums of all destinations, and our leader, are among these."""
+        """Return whether the votes include quorums of all destinations, and the own group's leader."""
         return bool(votes & self.own) and all(
             (votes & members).bit_count() >= quorum for members, quorum in self.quorums
         )
 
 
 class AckBallots:
-    """The ballots that an acknowledgement names, one of each group; and Bal of messages to some of these."""
+    """The ballots that an ACCEPT_ACK names, one of each group; and Bal of messages to some of these."""
 
     __slots__ = ("ballots", "bals")
 
     def __init__(self, vector: Vector) -> None:
         self.ballots: dict[GroupId, Ballot] = {ballot.leader.group: ballot for ballot in vector}
         self.bals: dict[Destinations, BallotVector] = {}
-        """Those that were asked for."""
+        """Those computed so far."""
 
 
 class Entry(process.Entry):
@@ -82,7 +82,7 @@ class Entry(process.Entry):
     __slots__ = ("bal", "ballots", "early", "votes")
 
     def __init__(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> None:
-        # As in the class above, without the call: one is made of every message at every replica.
+        # As in the base class, without the call: every replica makes an entry for every message.
         self.mid = mid
         self.dest = dest
         self.payload = payload
@@ -96,16 +96,16 @@ class Entry(process.Entry):
         self.retries = 0
         self.asked_at = 0.0
         self.ballots = [NO_BALLOT] * groups
-        """In the order of dest, the highest ballot that has proposed: it replaces the older ones."""
+        """In the order of dest, the highest ballot that has proposed: it supersedes lower ones."""
         self.bal: BallotVector | None = None
         """Bal of the proposals accepted last."""
         self.votes = 0
-        """At a leader: who has acknowledged these proposals, as bits of `bal`."""
+        """At a leader: the acknowledgements of these proposals, as bits of `bal`."""
         self.early: dict[Vector, int] | None = None
-        """At a leader: who has acknowledged proposals that have not all come here yet, by their ballots."""
+        """At a leader: acknowledgements of proposals that have not all arrived here yet, by their ballots."""
 
     def leave_ballot(self, group: GroupId) -> None:
-        """The own group's proposal, and all that was counted for it, ended with its ballot."""
+        """Discard the own group's proposal, and all that was counted for it: its ballot has ended."""
         at = self.dest.index(group)
         if self.ballots[at] is not NO_BALLOT:
             self.ballots[at] = NO_BALLOT

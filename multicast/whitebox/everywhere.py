@@ -1,21 +1,21 @@
 """Delivery at every replica after 3δ: acknowledgements go to all processes of all destinations.
 
-In the paper a follower delivers when its leader tells it to, one delay after the leader. Here every process
-counts acknowledgements, and a follower delivers by itself; there is no DELIVER. It costs messages: in groups
-of n, there are n times as many acknowledgements. docs/divergence.md (15) argues why this is safe.
+In the paper a follower delivers on DELIVER of its leader, one delay after the leader. Here every process
+counts acknowledgements, and a follower delivers by itself; there is no DELIVER. The price is messages: in
+groups of n, there are n times as many acknowledgements. docs/divergence.md (15) argues why this is safe.
 
-A message may be delivered when no other can come before it. A leader knows what it has proposed; a follower
-must know that it has heard of all of it:
+A message may be delivered when no other can precede it. A leader knows what it has proposed; a follower must
+know that it has received all of its leader's proposals:
 
-- A leader acknowledges m once its clock is past m's global timestamp. What it proposes later comes after m;
-  what it had proposed before, it had sent before its acknowledgement. So a follower counts quorums that have
-  its *leader* in them, as a leader counts those that have itself in them.
-- Connections break, and then something may be missing. Every ACCEPT to the own group says what its leader had
+- A leader acknowledges m once its clock is past m's global timestamp. What it proposes later follows m; what
+  it had proposed before, it had sent before its acknowledgement. So a follower counts quorums that include
+  its *leader*, as a leader counts quorums that include itself.
+- When a connection breaks, proposals may be lost. Every ACCEPT to the own group names what its leader had
   proposed just before (`after`), every acknowledgement and heartbeat of a leader what it had proposed last
-  (`issued`). A follower that has not heard of that is *blind*: it delivers nothing by itself, and catches up.
-- Heartbeats say how far the leader has delivered, and the lowest local timestamp that it has yet to deliver.
-  When that is above all that a follower may have missed, then what it may have missed is delivered at the
-  leader; and once the follower has delivered as much, it sees again. A new ballot begins in the same way.
+  (`issued`). A follower that has not received that is *blind*: it delivers nothing by itself, and catches up.
+- Heartbeats carry the leader's last delivery, and the lowest local timestamp that it has yet to deliver. When
+  that is above all that a follower may have missed, then what it may have missed is delivered at the leader;
+  and once the follower has delivered as much, it sees again. A new ballot begins in the same way.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ FOLLOWER = Status.FOLLOWER
 
 
 class DeliverEverywhere(WhiteBox):
-    """The white-box protocol, where followers deliver as soon as leaders."""
+    """The white-box protocol, with followers that deliver as soon as leaders."""
 
     def __init__(self, start: Start) -> None:
         self.heard = NO_TIMESTAMP
-        """At a follower: up to where it knows what its leader has proposed in this ballot."""
+        """At a follower: the last local timestamp of its leader in this ballot that it has heard of."""
         self.missed = NO_TIMESTAMP
-        """At a follower: of what the leader proposed up to here, something may be unknown."""
+        """At a follower: a proposal of its leader up to here may be unknown."""
         self.sees_from: Timestamp | None = None
-        """At a follower: once it has delivered this much, it knows all that is yet to be delivered."""
+        """At a follower: once it has delivered up to here, it knows all that is yet to be delivered."""
         self.promised_upto: Timestamp | None = None
-        """At a follower: what the leader had delivered at the heartbeat before the last."""
+        """At a follower: the leader's last delivery as of the heartbeat before the last."""
         self.overtaking: dict[MessageId, dict[ReplicaId, AckBallots]] = {}
-        """At a follower: who has acknowledged, in these ballots, what nobody has proposed here yet."""
+        """At a follower: acknowledgements of messages that are not known here yet, with their ballots."""
         super().__init__(start)
         self._follow()
 
     @property
     def answers_clients(self) -> bool:
-        """Everyone is among the first. A client hears it first from whoever is nearest."""
+        """True at every process that counts: the nearest one answers a client first."""
         return self._counts()
 
-    # What a leader says
+    # At a leader
 
     def _counts(self) -> bool:
         return self.status is LEADER or self.status is FOLLOWER
@@ -68,16 +68,16 @@ class DeliverEverywhere(WhiteBox):
         return bal.voters
 
     def _send_deliver(self, previous: Timestamp, run: Sequence[Decision]) -> None:
-        """They know."""
+        """Send nothing: followers deliver by themselves."""
 
     def _pending(self) -> tuple[Timestamp, Timestamp]:
         lowest = [entry.local_ts for entry in self.queue]
         return min(lowest, default=timestamp(self.clock + 1, self.group)), self.issued
 
-    # What a follower hears
+    # At a follower
 
     def _follow(self) -> None:
-        """A ballot begins, or goes on after a restart: know nothing of what its leader proposes."""
+        """Begin or resume a ballot, with nothing known of its leader's proposals."""
         self.heard = self.missed = NO_TIMESTAMP
         self.sees_from = self.promised_upto = None
         self.overtaking.clear()
@@ -92,7 +92,7 @@ class DeliverEverywhere(WhiteBox):
             self._follow()
 
     def _requeue(self) -> None:
-        """What is yet to be delivered here, from the entries."""
+        """Rebuild the queue of what is yet to be delivered here from the entries."""
         self.queue.clear()
         for entry in self.entries.values():
             if entry.phase is COMMITTED:
@@ -104,24 +104,24 @@ class DeliverEverywhere(WhiteBox):
                 self.queue.propose(local_ts, entry)
 
     def _own_proposal(self, entry: Entry) -> Timestamp:
-        """What our leader has proposed for the message in this ballot, if anything."""
+        """Return our leader's proposal for the message in this ballot, or bottom."""
         at = entry.dest.index(self.group)
         return entry.proposals[at] if entry.ballots[at] == self.cballot else NO_TIMESTAMP
 
     def _hear(self, after: Timestamp, upto: Timestamp) -> None:
-        """The leader has proposed this much, and what follows `after` we know."""
+        """Record that the leader has proposed up to `upto`, of which we know all that follows `after`."""
         if self.heard < after:
             self._miss(after)
         if self.heard < upto:
             self.heard = upto
 
     def _miss(self, upto: Timestamp) -> None:
-        """Of what the leader has proposed up to here, something is unknown."""
+        """Become blind: a proposal of the leader up to here may be unknown."""
         self.missed = max(self.missed, upto)
         self.sees_from = None
 
     def _check_accept(self, sender: ReplicaId, message: Accept) -> list[Entry | None]:
-        """A local timestamp is given to one message only: the queue relies on it."""
+        """Also reject a local timestamp that another message has: the queue relies on uniqueness."""
         found = super()._check_accept(sender, message)
         if self._follows(message.ballot):
             named = dict(zip(message.local_ts, message.mids, strict=True))
@@ -138,7 +138,7 @@ class DeliverEverywhere(WhiteBox):
             self._hear(message.after, max(message.local_ts))
         try:
             super()._gather(found, message)
-        finally:  # also if it has to be repeated, since a configuration is not known here
+        finally:  # also if the ACCEPT must be repeated, since a configuration is unknown here
             if own:
                 self._await_all(message)
         if self.overtaking and self.status is FOLLOWER:
@@ -148,7 +148,7 @@ class DeliverEverywhere(WhiteBox):
         for mid, local_ts in zip(message.mids, message.local_ts, strict=True):
             entry = self.entries.get(mid)
             if entry is None:
-                self._miss(local_ts)  # it counts as delivered here, or its number does
+                self._miss(local_ts)  # the message, or its number, counts as delivered here
             elif entry.phase is not COMMITTED and self.queue.holder(local_ts) is not entry:
                 self.queue.propose(local_ts, entry)
 
@@ -161,7 +161,7 @@ class DeliverEverywhere(WhiteBox):
             self._keep_overtaking(sender, message, acked_in)
 
     def _keep_overtaking(self, sender: ReplicaId, message: AcceptAck, acked_in: AckBallots) -> None:
-        """Proposals come from others than acknowledgements: nobody would repeat these to a follower."""
+        """Keep acknowledgements that overtake proposals: no process repeats them to a follower."""
         for mid in message.mids:
             if mid not in self.entries and not self.delivered_ids.find(mid):
                 if len(self.overtaking) >= CACHED_MAX:
@@ -174,7 +174,7 @@ class DeliverEverywhere(WhiteBox):
                 super()._count(sender, AcceptAck((mid,), sender.group, ()), acked_in)
 
     def on_heartbeat(self, sender: Process, message: Heartbeat) -> None:
-        """See again, if what may be unknown is delivered at the leader."""
+        """See again, if all that may be unknown here is delivered at the leader."""
         if self._follows(message.ballot) and sender == self.cballot.leader:
             self._hear(message.issued, message.issued)
             if self.sees_from is None and message.lowest > self.missed:
@@ -183,7 +183,7 @@ class DeliverEverywhere(WhiteBox):
         super().on_heartbeat(sender, message)
 
     def _forget(self, mids: Iterable[MessageId]) -> None:
-        """What our leader has proposed, and others have not for long, is unknown here again."""
+        """Drop messages. A proposal of our leader that expires with an entry is unknown here again."""
         mids = tuple(mids)
         if self.status is FOLLOWER:
             for entry in map(self.entries.get, mids):
@@ -192,12 +192,12 @@ class DeliverEverywhere(WhiteBox):
         super()._forget(mids)
 
     def _is_late(self, upto: Timestamp) -> bool:
-        """Whether we missed something. What the leader has just delivered may still be on its way to us."""
+        """Return whether we missed a delivery. The leader's newest ones may still be on their way here."""
         before, self.promised_upto = self.promised_upto, upto
         return self.last_delivered < (before if self._sees() and before is not None else upto)
 
     def on_deliveries(self, sender: Process, message: Deliveries) -> None:
-        """What we missed. It may be in our queue."""
+        """Apply what we missed, some of which may be in the queue."""
         super().on_deliveries(sender, message)
         if self.status is FOLLOWER:
             self._requeue()
@@ -211,10 +211,10 @@ class DeliverEverywhere(WhiteBox):
         return taken
 
     def _deliver_committed(self) -> None:
-        """Lines 22-24: a follower does so, too, if it sees."""
+        """Lines 22-24, at a follower too, if it sees."""
         if self.status is LEADER or self._sees():
             super()._deliver_committed()
 
     def _sees(self) -> bool:
-        """At a follower: whether it knows all that may come next."""
+        """Return, at a follower, whether it knows all messages that may be next."""
         return self.sees_from is not None and self.last_delivered >= self.sees_from

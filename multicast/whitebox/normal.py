@@ -1,8 +1,8 @@
 """Normal operation: ACCEPT and ACCEPT_ACK (left column of Figure *protocol*, from line 9).
 
-What happens to messages in one turn happens to all of them together, whatever their destinations: one ACCEPT
-to each group proposes them, one record and one ACCEPT_ACK to each leader accept them. The figure's lines are
-the bodies of loops here.
+The messages of one turn are handled together, whatever their destinations: one ACCEPT to each group proposes
+them, one record and one ACCEPT_ACK to each leader accept them. The figure's lines are the bodies of loops
+here.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ FOLLOWER = Status.FOLLOWER
 RECOVERING = Status.RECOVERING
 
 CACHED_MAX = 4096
-"""How much is remembered of destinations, of ballots and of votes; beyond it, caches start over.
+"""The limit of each cache of destinations, ballots and votes; a full cache is cleared.
 
-What was counted in some ballots counts on: a new object for them does not make them others."""
+Votes that were counted stay valid: vectors of ballots are compared by value, not only by identity."""
 
 
 class WhiteBox(Replica[Entry]):
-    """How a message gets its timestamps while leaders are stable."""
+    """Give messages their timestamps while leaders are stable."""
 
     def __init__(self, start: Start) -> None:
         self.bals: dict[Vector, BallotVector] = {}
-        """Every Bal lately heard of: there is one object for each, until the caches start over."""
+        """Every Bal in use, one object for each, until the caches are cleared."""
         self.lately: dict[Destinations, BallotVector] = {}
-        """Of these, by destinations, the one in which something was accepted last."""
+        """Of these, by destinations, the one in which a message was accepted last."""
         self.ack_ballots: dict[Vector, AckBallots] = {}
-        """The ballots of acknowledgements lately heard of."""
+        """The ballots of recent acknowledgements."""
         self.checked: dict[GroupId, set[Destinations]] = {}
-        """Destinations that were found to be in order, by who else is among them."""
+        """Destinations that were found valid, by the proposing group."""
         self.proposed: list[Entry] = []
-        """At a leader: what is to be proposed, or proposed again, with the next ACCEPTs."""
+        """At a leader: the messages to propose, or propose again, with the next ACCEPTs."""
         self.named: Vector = ()
-        """The ballots that acknowledgements named last, one of each group."""
+        """The ballots that our acknowledgements named last, one of each group."""
         self.together: set[BallotVector] = set()
-        """Every Bal that is among these."""
+        """Every Bal whose ballots are among these."""
         self.issued = NO_TIMESTAMP
-        """At a leader: the last local timestamp that it has proposed in its ballot."""
+        """At a leader: the last local timestamp that it has issued in its ballot."""
         self.acked: dict[BallotVector, list[MessageId]] = {}
         """Messages accepted and not yet acknowledged, by their ballots."""
         super().__init__(start)
@@ -72,7 +72,7 @@ class WhiteBox(Replica[Entry]):
         self._handlers[AcceptAck] = self.on_accept_ack
 
     def new_entry(self, mid: MessageId, dest: Destinations, payload: bytes | None, ack_below: int) -> Entry:
-        """An entry in START."""
+        """Return an entry in START."""
         return Entry(mid, dest, payload, ack_below)
 
     def _send_proposal(self, entry: Entry) -> None:
@@ -82,7 +82,7 @@ class WhiteBox(Replica[Entry]):
         self._send_proposal(entry)
 
     def _flush(self) -> None:
-        """Lines 9 and 17, for all that has been proposed and accepted since the last time."""
+        """Lines 9 and 17: send what has been proposed and accepted since the last time."""
         if self.proposed:
             proposed, self.proposed = self.proposed, []
             for run in self._runs(proposed):
@@ -92,7 +92,7 @@ class WhiteBox(Replica[Entry]):
             self._send_accept_ack(acked)
 
     def _runs(self, entries: list[Entry]) -> Iterator[list[Entry]]:
-        """The same, in pieces that fit a frame."""
+        """Yield the entries in runs that fit a frame."""
         run: list[Entry] = []
         size = 0
         for entry in entries:
@@ -104,9 +104,9 @@ class WhiteBox(Replica[Entry]):
         yield run
 
     def _send_accept(self, run: list[Entry]) -> None:
-        """Line 9. Payloads go to the own group only; to itself, the leader speaks directly.
+        """Line 9: send ACCEPT. Payloads go to the own group only; the leader handles its own ACCEPT directly.
 
-        Every other group hears of the messages that it is a destination of.
+        Every other group receives the proposals of the messages that it is a destination of.
         """
         group, ballot, send = self.group, self.cballot, self._ready.send
         dests, mids, local_ts, payloads, ack_below = _columns(run)
@@ -137,14 +137,14 @@ class WhiteBox(Replica[Entry]):
         self._gather(run, own)
 
     def on_accept(self, sender: ReplicaId, message: Accept) -> None:
-        """Lines 10-11: gather the proposals of all destination groups, the newest ballot of each."""
+        """Lines 10-11: collect the proposals of all destination groups, the highest ballot of each."""
         found = self._check_accept(sender, message)
         if message.group != self.group or (self.status is FOLLOWER and message.ballot == self.cballot):
             self.topology.configuration(message.group, message.ballot.configuration)
             self._gather(found, message)
 
     def _check_accept(self, sender: ReplicaId, message: Accept) -> list[Entry | None]:
-        """What is known of these messages. Raise, with nothing changed, if no leader would say this."""
+        """Return the messages' known entries. Raise, with nothing changed, if no leader sends this."""
         group, mids = message.group, message.mids
         if message.ballot.leader != sender or sender.group != group:
             what = f"ACCEPT of {_names(mids)} for group {group} in ballot {message.ballot}"
@@ -154,7 +154,7 @@ class WhiteBox(Replica[Entry]):
         lengths = len(dests), len(message.local_ts), len(message.payloads), len(message.ack_below)
         given = count if group == self.group else 0
         if not count or lengths != (count, count, given, given):
-            raise PeerViolation(f"ACCEPT of {_names(mids)} lacks something; it came from {sender}")
+            raise PeerViolation(f"ACCEPT of {_names(mids)} from {sender} has columns of wrong lengths")
         checked = self.checked.setdefault(group, set())
         for dest in message.dests:
             if dest not in checked:
@@ -171,7 +171,7 @@ class WhiteBox(Replica[Entry]):
         return found
 
     def _gather(self, found: Sequence[Entry | None], message: Accept) -> None:
-        """A destination's leader proposes. Accept what all destinations have proposed."""
+        """Record the proposals of a destination's leader. Accept what all destinations have now proposed."""
         group, ballot = message.group, message.ballot
         own = group == self.group
         entries, orphans, find, now = self.entries, self.orphans, self.delivered_ids.find, self.now
@@ -186,7 +186,7 @@ class WhiteBox(Replica[Entry]):
             found, message.mids, dests, message.local_ts, payloads, below, strict=False
         ):
             if entry is None:
-                entry = entries.get(mid)  # the run may have named it before
+                entry = entries.get(mid)  # the message may have named it before
             if entry is None:
                 if find(mid):
                     continue
@@ -213,7 +213,7 @@ class WhiteBox(Replica[Entry]):
             self._accept(repeated, group)
 
     def _accept(self, run: Sequence[Entry], repeated: GroupId | None) -> None:
-        """Lines 12-17: all proposals are here. Accept the own group's, pass the clock, acknowledge.
+        """Lines 12-17: with all proposals, accept the own group's, advance the clock, acknowledge.
 
         What was accepted before, and is proposed again by a group, is acknowledged to its leader only.
         """
@@ -271,21 +271,21 @@ class WhiteBox(Replica[Entry]):
                 )
 
     def _note(self, bal: BallotVector) -> None:
-        """These leaders are at work."""
+        """Note the ballots of these leaders."""
         bal.noted = True
         for group, ballot in zip(bal.dest, bal.vector, strict=True):
             self.note_ballot(group, ballot)
 
     def _outdated(self, entry: Entry, own: Timestamp) -> bool:
-        """Whether our leader's proposal is not what was decided.
+        """Return whether our leader's proposal differs from what was decided.
 
-        Deliveries are facts of any ballot: we may have learnt of a decision made above our own ballot, whose
-        leader's proposal comes late. It must not replace what was decided.
+        Deliveries are facts of any ballot: we may have learned a decision made above our own ballot, whose
+        leader's proposal arrives late. The proposal must not replace what was decided.
         """
         return entry.local_ts != own
 
     def _bal(self, vector: Vector) -> BallotVector:
-        """The one object for these ballots."""
+        """Return the shared object for these ballots."""
         bal = self.bals.get(vector)
         if bal is None:
             if len(self.bals) >= CACHED_MAX:
@@ -303,7 +303,7 @@ class WhiteBox(Replica[Entry]):
         super()._leave_ballot()
 
     def _send_accept_ack(self, acked: dict[BallotVector, list[MessageId]]) -> None:
-        """Line 17, to the leader of every destination. One message names one ballot of each group."""
+        """Line 17: acknowledge to the leader of every destination. A message names one ballot per group."""
         promise = self._ready.promise
         while acked:
             later = {} if acked.keys() <= self.together else self._name(acked)
@@ -329,7 +329,7 @@ class WhiteBox(Replica[Entry]):
             acked = later
 
     def _name(self, acked: dict[BallotVector, list[MessageId]]) -> dict[BallotVector, list[MessageId]]:
-        """Choose the ballots to name, those of last time if possible; the rest must be named apart."""
+        """Choose the ballots to name, the previous ones if possible. Return what needs another message."""
         by_group = {ballot.leader.group: ballot for ballot in self.named}
         if any(by_group.get(g, b) != b for bal in acked for g, b in zip(bal.dest, bal.vector, strict=True)):
             by_group.clear()
@@ -346,21 +346,21 @@ class WhiteBox(Replica[Entry]):
         return later
 
     def _counts(self) -> bool:
-        """Whether this process counts acknowledgements."""
+        """Return whether this process counts acknowledgements."""
         return self.status is LEADER
 
     def _counting(self, bal: BallotVector) -> Sequence[ReplicaId]:
-        """Who counts acknowledgements in these ballots."""
+        """Return the processes that count acknowledgements in these ballots."""
         return bal.leaders
 
     def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
-        """Lines 18-24: a quorum of every destination, with us in it, accepted the same proposals."""
+        """Lines 18-24: commit what quorums of all destinations, us included, accepted in the same ballots."""
         acked_in = self._check_accept_ack(sender, message)
         if self._counts() and acked_in.ballots.get(self.group) == self.cballot:
             self._count(sender, message, acked_in)
 
     def _check_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> AckBallots:
-        """The ballots that it names. Raise, with nothing changed, if no process would say this."""
+        """Return the ballots that it names. Raise, with nothing changed, if no process sends this."""
         if sender.group == message.group:
             acked_in = self.ack_ballots.get(message.ballots) or self._ack_ballots(message.ballots)
             if sender.group in acked_in.ballots:
@@ -403,7 +403,7 @@ class WhiteBox(Replica[Entry]):
         self._deliver_committed()
 
     def _ack_ballots(self, ballots: Vector) -> AckBallots:
-        """These ballots by group. Raise if no process would name them together."""
+        """Return these ballots by group. Raise if no process names them together."""
         groups = tuple([ballot.leader.group for ballot in ballots])
         self.topology.check_destinations(groups)
         for ballot in ballots:
@@ -414,7 +414,7 @@ class WhiteBox(Replica[Entry]):
         return acked_in
 
     def _bal_of(self, dest: Destinations, acked_in: AckBallots) -> BallotVector | None:
-        """Bal of a message to these groups, if the acknowledgement names ballots of them all."""
+        """Return Bal of a message to these groups, or None if a group's ballot is not named."""
         vector = tuple([acked_in.ballots.get(group, NO_BALLOT) for group in dest])
         if NO_BALLOT in vector:
             return None
@@ -422,7 +422,7 @@ class WhiteBox(Replica[Entry]):
         return bal
 
     def _is_agreed(self, bal: BallotVector, votes: int) -> bool:
-        """Whether quorums of all destinations, and our leader, have accepted these proposals."""
+        """Return whether quorums of all destinations, and our leader, have accepted these proposals."""
         agreed = bal.is_agreed(votes)
         if len(bal.verdicts) < CACHED_MAX:
             bal.verdicts[votes] = agreed
@@ -442,15 +442,15 @@ def _columns(
     tuple[bytes, ...],
     tuple[int, ...],
 ]:
-    """What ACCEPT and its record say of each of these messages."""
+    """Return the columns of these messages in ACCEPT and in its record."""
     payloads = tuple([entry.payload for entry in run])
     if None in payloads:
-        raise InvariantBroken(f"{run[payloads.index(None)].mid} is proposed without its payload")
+        raise InvariantBroken(f"{run[payloads.index(None)].mid} is proposed, but its payload is missing")
     dests = tuple([entry.dest for entry in run])
     return (
         dests[:1] if dests.count(dests[0]) == len(dests) else dests,
         tuple([entry.mid for entry in run]),
         tuple([entry.local_ts for entry in run]),
-        payloads,  # type: ignore[return-value]  # checked just now
+        payloads,  # type: ignore[return-value]  # None was excluded above
         tuple([entry.ack_below for entry in run]),
     )

@@ -1,8 +1,8 @@
 """A workbench for the paper's stories: real replicas, links and disks worked by hand.
 
 The test decides what happens. Links are FIFO; `pump` carries messages along every link that no `hold` rule
-blocks, earliest arrival first, until nothing moves. Disks are instant unless held. Nobody is ticked unless
-the test does it, so no time-out fires behind its back. `sent` remembers all that was said, in order.
+blocks, earliest arrival first, until nothing moves. Disks are instant unless held. No process is ticked
+unless the test does it, so no time-out fires behind its back. `sent` remembers all that was said, in order.
 
 A lower-case letter and a number name a replica: a0, a1, a2 are group A. Group A starts with leader a0, B
 with b1, C with c2 (`Topology.preferred_leader`).
@@ -56,7 +56,7 @@ class Sent:
 
     @property
     def ends(self) -> tuple[Process, Process]:
-        """From whom to whom."""
+        """Sender and receiver."""
         return self.source, self.target
 
 
@@ -127,7 +127,7 @@ class Bench:
         return tuple(m for group in groups for m in self.topology.members(group))
 
     def leader(self, group: GroupId) -> ReplicaId:
-        """Who leads the group, in the highest ballot if several think that they do."""
+        """Return the group's leader; in the highest ballot, if several processes lead."""
         leading = [m for m in self.members(group) if self.machines[m].replica and self[m].is_leader]
         assert leading, f"group {group} has no leader"
         return max(leading, key=lambda m: self[m].cballot)
@@ -183,7 +183,7 @@ class Bench:
     # Sending
 
     def message(self, *dest: GroupId, client: ClientId = ANN) -> Multicast:
-        """A new message of the client, not sent to anyone yet."""
+        """Return a new message of the client, not sent yet."""
         numbers = self._numbers.setdefault(client, Numbering(client))
         return numbers.next(tuple(sorted(dest)), b"payload")
 
@@ -308,7 +308,7 @@ class Bench:
         machine.replica = WhiteBox(start)
 
     def _drain(self, member: ReplicaId) -> None:
-        """Do what `multicast.protocol` asks of a host, until the replica wants nothing more."""
+        """Fulfil the contract of a host (`multicast`), until the replica has nothing left to do."""
         machine, replica = self.machines[member], self[member]
         while True:
             ready = replica.ready()

@@ -156,7 +156,7 @@ def test_the_attacks_find_a_clock_that_ignores_the_time(monkeypatch: pytest.Monk
 
 
 def test_wall_clocks_are_for_all_groups() -> None:
-    with pytest.raises(InvalidArgument, match="2 groups have 2 wall clocks, not 3"):
+    with pytest.raises(InvalidArgument, match="one entry for each of 2 groups, not 3"):
         Experiment(WhiteBox, 2, 3, walls=(0, 0, 0))
     for skew in (-0.5, 41, float("nan")):
         with pytest.raises(InvalidArgument, match="skew must be from 0 to 40 δ"):

@@ -56,7 +56,7 @@ def accepted_by_a_quorum() -> tuple[Bench, Multicast]:
 def test_invariant_2_what_a_quorum_accepted_survives_a_leader_change(candidate: int) -> None:
     """Figure *inv* (2a-c); Figure *protocol*, lines 45-55: entry, local timestamp and clock persist.
 
-    a0 dies before it commits. Whether a1 takes over, who accepted m, or a2, who never heard of it, every
+    a0 dies before it commits. Whether a1 takes over, which accepted m, or a2, which never received it, every
     process in the new ballot has m (a), its local timestamp (b), and a clock not below its global one (c).
     """
     bench, m = accepted_by_a_quorum()
@@ -64,7 +64,7 @@ def test_invariant_2_what_a_quorum_accepted_survives_a_leader_change(candidate: 
     old = bench[a0].cballot
     bench.crash(a0)
     bench.release()
-    bench.hold(sources=bench.members(B))  # Nobody helps from outside.
+    bench.hold(sources=bench.members(B))  # The other group does not help.
     bench.lose(sources=[a0])
 
     bench.elect((a0, a1, a2)[candidate])
@@ -98,7 +98,7 @@ def test_invariant_2_survives_the_restart_of_the_whole_group() -> None:
 
 
 def test_acknowledgements_wait_until_they_are_durable() -> None:
-    """Figure *inv* (2), its premise: who has sent ACCEPT_ACK has accepted, crash or no crash.
+    """Figure *inv* (2), its premise: a process that has sent ACCEPT_ACK has accepted, crash or no crash.
 
     a1's disk is slow. As long as it is, a1's acknowledgement stays inside; when a1 dies, m dies with it.
     """
@@ -180,8 +180,8 @@ def test_invariant_3_a_recommitted_message_gets_the_same_global_timestamp() -> N
 def test_invariant_4_global_timestamps_are_unique() -> None:
     """Figure *inv* (4): two messages never share a global timestamp, leader changes included.
 
-    a0 gives 1, 2, 3 to messages that it cannot replicate; a1, who knows nothing of them, gives the same local
-    timestamps to others. What a0 proposed comes back only under new timestamps.
+    a0 gives 1, 2, 3 to messages that it cannot replicate; a1, which knows nothing of them, gives the same
+    local timestamps to others. What a0 proposed comes back only under new timestamps.
     """
     bench = Bench(groups=2)
     a0, a1, _ = bench.members(A)
@@ -287,8 +287,8 @@ def test_invariants_8_to_12_what_only_rises_at_a_process() -> None:
 def test_invariant_8_ballots_survive_a_restart() -> None:
     """Appendix A (8, 9), where processes come back: a promise holds after a crash.
 
-    a2 has told a1 that it is in b2, and restarts. It is not a0's follower again: a0's ACCEPT, and a NEWLEADER
-    between b1 and b2, find it in b2.
+    a2 has acknowledged to a1 that it is in b2, and restarts. It is not a0's follower again: a0's ACCEPT, and
+    a NEWLEADER between b1 and b2, find it in b2.
     """
     bench = Bench(groups=1)
     a0, a1, a2 = bench.members(A)

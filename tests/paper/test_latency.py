@@ -88,7 +88,7 @@ def test_convoy_just_before_the_clock_update() -> None:
 
 
 def test_convoy_just_after_the_clock_update() -> None:
-    """Section 5, proof of Theorem *ffl*: who comes after the clock update comes after m."""
+    """Section 5, proof of Theorem *ffl*: a message that arrives after the clock update comes after m."""
     assert convoy(2.0 + EPSILON) == (3.0, 4.0)
 
 

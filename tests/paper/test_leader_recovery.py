@@ -125,7 +125,7 @@ def test_recovering_process_ignores_accept_and_deliver() -> None:
 
 
 def test_deliver_of_another_ballot_is_ignored() -> None:
-    """Figure *protocol*, line 26, cballot = b: an old leader's DELIVER finds nobody in its ballot."""
+    """Figure *protocol*, line 26, cballot = b: no process is in the ballot of an old leader's DELIVER."""
     bench = Bench(groups=1)
     a0, a1, a2 = bench.members(A)
     old = bench[a0].cballot
@@ -195,7 +195,7 @@ def test_acknowledgements_of_another_ballot_do_not_count() -> None:
 
 
 def test_new_state_of_a_lower_ballot_is_ignored() -> None:
-    """Figure *protocol*, lines 58-59, ballot = b: who has promised b3 does not follow b2 any more."""
+    """Figure *protocol*, lines 58-59, ballot = b: after promising b3, a process does not follow b2."""
     bench = Bench(groups=1)
     _, a1, a2 = bench.members(A)
     bench.hold(kind=NewState)
@@ -247,7 +247,7 @@ def test_recovery_merges_the_states_of_a_quorum() -> None:
 
 
 def test_committed_is_taken_from_an_older_ballot() -> None:
-    """Figure *protocol*, lines 48-51: a global timestamp known to anyone is kept, whatever its cballot.
+    """Figure *protocol*, lines 48-51: a global timestamp known to any process is kept, whatever its cballot.
 
     Only a4 has heard DELIVER(m), in b1; then it was away, while in b2 m was merely accepted. In b3 the leader
     hears of a4's global timestamp, and delivers m without asking group B again.
@@ -278,7 +278,7 @@ def test_committed_is_taken_from_an_older_ballot() -> None:
 
 
 def test_new_state_replaces_what_was_there() -> None:
-    """Figure *protocol*, line 62: who joins a ballot has that ballot's state, and nothing else.
+    """Figure *protocol*, line 62: a process that joins a ballot has that ballot's state, and nothing else.
 
     Only a4 accepted m. The new leader's quorum has not seen it, so a4 forgets it.
     """
@@ -327,7 +327,7 @@ def test_delivery_after_recovery_starts_from_the_beginning(successor: int) -> No
     assert bench.log(a1) == bench.log(a2) == expected
     if successor == 2:
         again = [mid for s, t, d in bench.sent(Deliver) if (s, t) == (a2, a1) for mid, _, _ in d.run]
-        assert again == expected, "a1 was told again what it had, and ignored it"
+        assert again == expected, "a1 received again what it had, and ignored it"
     bench.check_order()
 
 
@@ -348,7 +348,7 @@ def test_duplicate_delivers_are_ignored() -> None:
 
 
 def test_leader_without_a_quorum_recovers_with_a_higher_ballot() -> None:
-    """Section 4, *Leader recovery*, its end: who gets no quorum in time starts over in a higher ballot."""
+    """Section 4, *Leader recovery*, its end: a candidate without a quorum starts over in a higher ballot."""
     bench = Bench(groups=1)
     a0 = bench.leader(A)
     old = bench[a0].cballot

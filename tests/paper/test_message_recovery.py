@@ -55,7 +55,8 @@ def test_retry_only_what_is_not_committed() -> None:
 
 
 def test_message_lost_at_a_group_is_multicast_again() -> None:
-    """Section 4, *Message recovery*: the client resends; who lost m starts over, who has it repeats its part.
+    """Section 4, *Message recovery*: the client resends; a leader that lost m starts over, one that has m
+    repeats its part.
 
     Both leaders proposed m, and B's proposal is known everywhere; but a0 died with its own. The same order
     must come out everywhere, with messages before and after, and m once.
@@ -145,7 +146,8 @@ def test_a_group_that_is_done_helps_one_that_is_not() -> None:
 def test_lost_messages_of_normal_operation_are_repeated() -> None:
     """Section 4, *Message recovery*, lines 9 and 16-17: repeated ACCEPTs and ACCEPT_ACKs unblock m.
 
-    Every acknowledgement is lost with the connections. Each leader retries; nobody needs another timestamp.
+    Every acknowledgement is lost with the connections. Each leader retries; no leader needs another
+    timestamp.
     """
     bench = Bench(groups=2)
     leaders = bench.leader(A), bench.leader(B)
@@ -163,7 +165,8 @@ def test_lost_messages_of_normal_operation_are_repeated() -> None:
 
 
 def test_wrong_guess_of_a_leader() -> None:
-    """Section 4, *Normal operation*: cur_leader is only a guess; who is wrong can ask the whole group.
+    """Section 4, *Normal operation*: cur_leader is only a guess; a process that guesses wrong can ask the
+    whole group.
 
     b1 led B and is gone; b2 leads now, which A has not heard. a0 retries to b1, and in the end to all of B.
     """
@@ -185,7 +188,7 @@ def test_wrong_guess_of_a_leader() -> None:
 
 
 def test_multicast_of_a_delivered_message_delivers_nothing() -> None:
-    """Section 2, Integrity: whoever multicasts m again, however often, m is delivered once."""
+    """Section 2, Integrity: m is delivered once, however often it is multicast again."""
     bench = Bench(groups=2)
     m = bench.multicast(A, B)
     bench.pump()

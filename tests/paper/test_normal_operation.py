@@ -11,7 +11,7 @@ from tests.paper.bench import ANN, BOB, A, B, Bench, C
 
 
 def test_flow_of_a_global_message() -> None:
-    """Figure *flow*; Figure *protocol*, lines 1-2, 9, 16-17, 23-24: who sends what to whom.
+    """Figure *flow*; Figure *protocol*, lines 1-2, 9, 16-17, 23-24: the sender and receivers of each message.
 
     MULTICAST to both leaders; ACCEPT from each leader to all six processes; ACCEPT_ACK from all six to both
     leaders; DELIVER from each leader to its own group. ACCEPT and DELIVER to oneself need no message.
@@ -40,7 +40,7 @@ def test_single_group_message_follows_paxos() -> None:
     """Section 4, *Discussion of normal operation*: a local message takes exactly the flow of Paxos.
 
     ACCEPT (2a) to the followers, ACCEPT_ACK (2b) to the leader, then DELIVER. A quorum suffices, the local
-    timestamp is the global one, and nobody outside the group hears of it.
+    timestamp is the global one, and no process outside the group receives a message about it.
     """
     bench = Bench(groups=2, replicas=3)
     a0, a1, a2 = bench.members(A)
@@ -77,7 +77,7 @@ def test_accept_waits_for_the_proposals_of_all_destinations() -> None:
     """Figure *protocol*, lines 10-17: ACCEPTs from *every* destination group, then accept and acknowledge.
 
     Accepting sets the phase, stores the own group's local timestamp and passes the clock over the highest
-    proposal; all of this before any global timestamp is known to anyone.
+    proposal; all of this before any process knows a global timestamp.
     """
     bench = Bench(groups=2)
     a0, a1, a2 = bench.members(A)
@@ -125,7 +125,7 @@ def test_commit_needs_a_quorum_of_every_destination() -> None:
 def test_commit_needs_the_leaders_own_acknowledgement() -> None:
     """Figure *protocol*, line 18, "including myself": Invariant 5 speaks of quorums with the leader in them.
 
-    Everybody but a0 has acknowledged; a0's disk is slow, so a0 has not. Then a0 may not commit, however
+    All processes but a0 have acknowledged; a0's disk is slow, so a0 has not. Then a0 may not commit, however
     many others have; b1, whose quorums need not contain a0, may.
     """
     bench = Bench(groups=2, replicas=3)

@@ -14,7 +14,7 @@ from multicast.types import MessageId, Process, ReplicaId
 from tests.sim.schedules import G0, G1, Rule, Story
 
 PATIENT = Timing(retry_s=5.0)
-"""Nobody repeats anything while a story is told."""
+"""No process retries anything during a schedule."""
 
 
 def _people(story: Story) -> tuple[ReplicaId, ReplicaId]:

@@ -110,7 +110,7 @@ def not_needed(protocol: type[Protocol]) -> None:
 
 
 def wiped(protocol: type[Protocol], *, under_its_old_identity: bool) -> None:
-    """M is accepted by three of five; one of them comes back empty, and helps those who do not know m."""
+    """M is accepted by three of five; one of them returns empty, and votes with those that do not know m."""
     story, (leader, one, forgetful, *others) = story_of(protocol, 5)
     story.lose(
         lambda source, target, message: target in others and speaks(message, (*PROPOSALS, *DELIVERIES))
@@ -121,7 +121,7 @@ def wiped(protocol: type[Protocol], *, under_its_old_identity: bool) -> None:
     story.lose(None)
     story.down(leader)
     story.down(one)
-    # What is lost must be noticed by who misses it, not by a checker that knows what was promised.
+    # The loss must be noticed by its effects, not by a checker that knows what was promised.
     story.ignore(Monotone, Promises)
     host = story.hosts[forgetful]
     host.crash()
@@ -139,7 +139,7 @@ def wiped(protocol: type[Protocol], *, under_its_old_identity: bool) -> None:
 
 
 def back_on_a_new_disk(protocol: type[Protocol]) -> None:
-    """As it must be: the one that lost its disk is somebody else, and the group waits."""
+    """As it must be: the replica that lost its disk has a new identity, and the group waits."""
     wiped(protocol, under_its_old_identity=False)
 
 
@@ -224,7 +224,7 @@ def old_members_meet(protocol: type[Protocol]) -> None:
 
 def nothing_but_the_collected(protocol: type[Protocol]) -> None:
     """M is executed by two and collected; one of them is replaced, and the other crashes as soon as the
-    change is settled.
+    change is complete.
     """
     story, (leader, away, lost) = story_of(protocol)
     story.lose(lambda source, target, message: target == away and not speaks(message, (PreVote,)))

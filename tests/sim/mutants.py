@@ -161,7 +161,7 @@ class CollectsOnOwnGroupsQuorum(Shared):
 
 
 class CollectsOnOwnDurability(Shared):
-    """Departure 5: nobody's watermark is waited for."""
+    """Departure 5: no group's watermark is waited for."""
 
     def _bound(self, dest: Destinations) -> Timestamp:
         return super()._bound(())
@@ -275,7 +275,7 @@ class KeepsOldMaximum(WhiteBox):
 
 
 class NeverRetries(Shared):
-    """Departure 2: nobody multicasts a message again."""
+    """Departure 2: no leader multicasts a message again."""
 
     def retry(self, entry: Any) -> None:
         pass
@@ -306,7 +306,7 @@ class NumbersPiecesAnewInEachLife(Shared):
 
 
 class ReplacesWhatWasDecided(WhiteBox):
-    """Departure 4: a late proposal of a lower ballot replaces a decision learnt from elsewhere."""
+    """Departure 4: a late proposal of a lower ballot replaces a decision learned from another replica."""
 
     def _outdated(self, entry: Entry, own: Timestamp) -> bool:
         return False
@@ -344,7 +344,7 @@ class ReportsWhatIsOnlyDelivered(Shared):
 
 
 class CollectsWhatIsOnlyDelivered(Shared):
-    """Departure 5: everyone waits for the others to execute, but nobody for itself."""
+    """Departure 5: a process waits for the others to execute, but not for itself."""
 
     def _collect(self) -> None:
         executed, self.executed_ts = self.executed_ts, self.last_delivered
@@ -384,8 +384,8 @@ class PromisesToAnOldConfiguration(Shared):
         return False
 
 
-class SettlesAtOnce(Shared):
-    """Departure 8: a change is settled before a quorum of it has executed what may have been collected."""
+class CompletesAtOnce(Shared):
+    """Departure 8: a change completes before a quorum of it has executed what may have been collected."""
 
     def _is_executed(self) -> bool:
         return True
@@ -403,7 +403,7 @@ class _Hasty(Membership):
 
 
 class ChangesTwiceAtOnce(Shared):
-    """Departure 8: the next change does not wait until the last one is settled."""
+    """Departure 8: the next change does not wait until the last one is complete."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
@@ -451,8 +451,8 @@ class ActsBeforeItIsAMember(Shared):
             self.topology.learn(self.membership.completed())
 
 
-class ChangesBeforeTheLastIsSettled(Shared):
-    """Departure 8: the next change is proposed while the last one is not settled, and uses up a number."""
+class ChangesBeforeTheLastIsComplete(Shared):
+    """Departure 8: the next change is proposed while the last one is not complete, and uses up a number."""
 
     def _may_change(self) -> bool:
         return self.status is Status.LEADER and self._is_current()

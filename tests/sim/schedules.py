@@ -1,7 +1,8 @@
-"""Directed schedules: stories that random seeds tell once in hundreds of runs, told every time.
+"""Directed schedules: runs that random seeds produce once in hundreds, produced every time.
 
-Each takes a protocol and plays one story with it, with all checkers on, on links that take a millisecond and
-disks that take none. The unmutated protocol must come through; the mutant a story was written for must not.
+Each takes a protocol and plays one schedule with it, with all checkers on, on links that take a millisecond
+and disks that take none. The protocol itself must survive; the mutant that a schedule was written for must
+not.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Story(Simulation):
         super().__init__(scenario, seed=0)
         self.client = self.clients[ClientId(1)]
         self.mortal = self.clients[ClientId(2)]
-        """A client that a story lets die once it has said something: nobody repeats that."""
+        """A client that a schedule kills after a multicast, so that it never retries."""
         self.start()
         self.wait(0.2)
 
@@ -63,7 +64,7 @@ class Story(Simulation):
         return self.topology.members(group)[number]
 
     def leader(self, group: GroupId) -> ReplicaId | None:
-        """Who leads the group in its highest ballot."""
+        """Return the group's leader in its highest ballot."""
         hosts = [self.hosts[m] for m in self.topology.members(group)]
         leading: list[Any] = [host.replica for host in hosts if host.replica and host.replica.is_leader]
         return max(leading, key=lambda replica: replica.cballot).me if leading else None
@@ -178,7 +179,7 @@ def new_state_again(protocol: type[Protocol]) -> None:
 
 
 def snapshot_of_the_unfinished(protocol: type[Protocol]) -> None:
-    """M is delivered at g0 only; a replica learns it by snapshot, and then leads those who do not know."""
+    """M is delivered at g0 only; a replica learns it by snapshot, and then leads replicas without it."""
     story = Story(protocol, 2, 3, Timing(history=0))
     leader, remote = story.leader(G0), story.leader(G1)
     assert leader is not None
@@ -209,13 +210,20 @@ def snapshot_of_the_unfinished(protocol: type[Protocol]) -> None:
     story.finish()
 
 
-def lower_proposal(protocol: type[Protocol]) -> None:
-    """A leader proposes a high local timestamp and dies; its successor proposes a lower one."""
+def lower_proposal(
+    protocol: type[Protocol], lost: type = Accept, also: Rule | None = None, later: Rule | None = None
+) -> None:
+    """A leader proposes a high local timestamp and dies; its successor proposes a lower one.
+
+    While it lives, messages of type `lost` to its siblings, and what `also` names, are lost; then `later`.
+    """
     story = Story(protocol, 2, 3, Timing())
     first = story.leader(G1)
     assert first is not None
     siblings: Sequence[Process] = [m for m in story.topology.members(G1) if m != first]
-    story.lose(lambda source, target, message: isinstance(message, Accept) and target in siblings)
+    story.lose(
+        lambda s, t, m: (isinstance(m, lost) and t in siblings) or (also is not None and also(s, t, m))
+    )
     for number in range(10):
         story.mortal.submit([G1], b"only raises the clock %d" % number)
     story.wait(0.01)
@@ -223,7 +231,7 @@ def lower_proposal(protocol: type[Protocol]) -> None:
     story.multicast(G0, G1)
     story.wait(0.01)
     story.down(first)
-    story.lose(None)
+    story.lose(later)
     story.wait(3.0)
     story.finish()
 

@@ -19,7 +19,7 @@ def _as_if_decided(message: Propose) -> Propose:
 
 
 class DeliversBeforeTheClockIsDecided(FtSkeen):
-    """Nobody waits until the group's clock has passed the global timestamp."""
+    """No leader waits until the group's clock has passed the global timestamp."""
 
     def _must_pass(self, entry: Entry, global_ts: Timestamp) -> bool:
         return False
@@ -125,7 +125,7 @@ class NeverWithdraws(FastCast):
 
 
 class ReplacesWhatWasDecided(FtSkeen):
-    """A late proposal of a lower ballot replaces a decision learnt from elsewhere."""
+    """A late proposal of a lower ballot replaces a decision learned from another replica."""
 
     def _outdated(self, entry: Entry, local_ts: Timestamp) -> bool:
         entry.local_ts = local_ts

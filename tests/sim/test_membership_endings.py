@@ -1,4 +1,4 @@
-"""Changes of membership come to an end, whoever is lost, evicted or restarted meanwhile."""
+"""Changes of membership complete, whichever replicas are lost, evicted or restarted meanwhile."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PROTOCOLS = pytest.mark.parametrize("protocol", [WhiteBox, FtSkeen, FastCast])
 
 
 def until_version(story: Story, wanted: int, seconds: float = 5.0) -> None:
-    """Somebody has learnt of this step."""
+    """Wait until a replica has learned this step."""
     found = story.run_until(lambda: story.topology.membership(G0).version >= wanted, story.loop.now + seconds)
     assert found, story.topology.membership(G0)
 
 
 def finish(story: Story) -> None:
-    """Everything comes to its end, within a minute."""
+    """Check that everything completes within a minute."""
     try:
         story.finish()
     except Violation as violation:
@@ -39,7 +39,7 @@ def finish(story: Story) -> None:
 def test_an_evicted_leader_finds_another_heir_when_the_first_has_lost_its_disk(
     protocol: type[Protocol],
 ) -> None:
-    """The leader hands over to the first member of both configurations, whether or not that one is there."""
+    """The leader hands over to the first member of both configurations, which is down."""
     story = Story(protocol, 1, 3, Timing())
     leader, heir, _ = story.topology.members(G0)
     assert story.leader(G0) == leader
@@ -54,7 +54,7 @@ def test_an_evicted_leader_finds_another_heir_when_the_first_has_lost_its_disk(
 def test_an_evicted_leader_finds_another_heir_when_the_first_is_in_a_higher_ballot(
     protocol: type[Protocol],
 ) -> None:
-    """The heir has promised a ballot that nobody opened; the leader, no member any more, cannot pass it."""
+    """The heir has promised a ballot that no leader opened; the leader, a member no more, cannot pass it."""
     story = Story(protocol, 1, 3, Timing())
     leader, heir, _ = story.topology.members(G0)
     story.isolate(heir)
@@ -68,7 +68,7 @@ def test_an_evicted_leader_finds_another_heir_when_the_first_is_in_a_higher_ball
 
 @PROTOCOLS
 def test_the_only_member_of_a_group_can_be_replaced(protocol: type[Protocol]) -> None:
-    """Its leader looks for an heir among nobody."""
+    """Its leader has no other member to hand over to."""
     story = Story(protocol, 1, 1, Timing())
     (only,) = story.topology.members(G0)
     story.multicast(G0)
@@ -91,7 +91,7 @@ def test_a_step_that_does_not_count_does_not_use_up_its_number(protocol: type[Pr
     """A joiner's address is longer than a membership may have. It is no step, but the next one mismatches."""
     story = Story(protocol, 1, 3, Timing())
     leader, _, lost = story.topology.members(G0)
-    with pytest.raises(InvalidArgument, match="too long an address"):
+    with pytest.raises(InvalidArgument, match="an address over 255 characters"):
         story.hosts[leader].receive(story.successor(lost), Join("x" * 256, lost))
     story.wait(0.3)
     story.wipe(lost, 0.1)
@@ -115,8 +115,8 @@ def test_no_client_multicasts_steps(protocol: type[Protocol]) -> None:
 
 
 @PROTOCOLS
-def test_who_has_accepted_that_a_change_is_settled_needs_the_lost_no_more(protocol: type[Protocol]) -> None:
-    """The leader learns that the change is settled, and its disk is lost before anybody else learns it.
+def test_a_replica_that_accepted_completion_does_not_need_lost_members(protocol: type[Protocol]) -> None:
+    """The leader learns that the change is complete, and loses its disk before any other replica learns it.
 
     One disk of each configuration is lost at a time; the one that counts by then has two of three.
     """
@@ -179,8 +179,8 @@ def test_a_retired_replica_tells_clients_who_replaced_it(protocol: type[Protocol
 
 @PROTOCOLS
 def test_a_step_that_was_only_accepted_is_no_fact(protocol: type[Protocol]) -> None:
-    """One member has accepted that the change is settled, and so asks for fewer promises: but as long as that
-    is not decided, nobody may take it for a step, for the next one would follow on nothing.
+    """One member has accepted that the change is complete, and so needs fewer promises: but as long as that
+    is not decided, no replica may use it as a step, for the next step would have no predecessor.
     """
     story = Story(protocol, 1, 3, Timing())
     leader, other, old = story.topology.members(G0)
@@ -189,17 +189,17 @@ def test_a_step_that_was_only_accepted_is_no_fact(protocol: type[Protocol]) -> N
 
     def steps(source: Process, target: Process, message: Any) -> bool:
         """The step reaches the other member only; and the leader's disk is slow."""
-        return target != other and settled.mid in about(message)
+        return target != other and completed.mid in about(message)
 
     until_version(story, 2)
-    settled = story.topology.membership(G0).completed()
+    completed = story.topology.membership(G0).completed()
     story.lose(steps)
     first: Any = story.hosts[leader].replica
     story.run_until(lambda: first.is_leader and first.cballot.configuration == 1, story.loop.now + 3.0)
     story.wait(0.02)
     story.hosts[leader].stalled_until = story.loop.now + 60.0
     second: Any = story.hosts[other].replica
-    assert story.run_until(lambda: settled.mid in second.entries, story.loop.now + 3.0)
+    assert story.run_until(lambda: completed.mid in second.entries, story.loop.now + 3.0)
     story.down(leader)
     story.hosts[leader].stalled_until = 0.0
     story.lose(lambda source, target, message: other in (source, target) and not isinstance(message, Members))
@@ -214,7 +214,7 @@ def test_a_step_that_was_only_accepted_is_no_fact(protocol: type[Protocol]) -> N
     story.multicast(G0)
     story.wait(1.0)
     membership = story.topology.membership(G0)
-    assert not membership.is_complete or settled.mid in story.order.sequences[G0]
+    assert not membership.is_complete or completed.mid in story.order.sequences[G0]
     finish(story)
 
 

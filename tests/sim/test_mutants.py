@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import pytest
@@ -11,10 +11,17 @@ from multicast.errors import PeerViolation
 from multicast.protocol import Protocol, Timing
 from multicast.sim import Scenario, Workload, simulate
 from multicast.skeen import FastCast, FtSkeen
-from multicast.whitebox import WhiteBox
+from multicast.whitebox import DeliverEverywhere, WhiteBox
 from tests.campaigns import CAMPAIGN
+from tests.sim import (
+    everywhere_mutants,
+    everywhere_schedules,
+    mutants,
+    schedules,
+    skeen_mutants,
+    skeen_schedules,
+)
 from tests.sim import membership_schedules as membership
-from tests.sim import mutants, schedules, skeen_mutants, skeen_schedules
 
 SEEDS: Final = range(64)
 """Random seeds within which a mutant without a schedule of its own must be caught."""
@@ -86,21 +93,36 @@ DIRECTED: Final[list[tuple[Schedule, type[Protocol]]]] = [
     (skeen_schedules.votes_for_the_deposed, skeen_mutants.VotesInStaleBallot),
     (skeen_schedules.votes_of_another_ballot, skeen_mutants.CountsVotesOfAnyBallot),
     (skeen_schedules.speculation_fails, skeen_mutants.KeepsItsSpeculation),
+    (everywhere_schedules.lost_before_the_next, everywhere_mutants.HearsNoGap),
+    (everywhere_schedules.lost_before_the_next, everywhere_mutants.DeliversBlindly),
+    (everywhere_schedules.lost_at_the_end, everywhere_mutants.MissesTheLast),
+    (everywhere_schedules.lost_and_not_committed, everywhere_mutants.SeesTooSoon),
+    (everywhere_schedules.lost_and_delivered, everywhere_mutants.SeesBeforeItHasCaughtUp),
+    (everywhere_schedules.forgotten, everywhere_mutants.ForgetsWhatWasProposed),
+    (everywhere_schedules.proposed_by_one_group, everywhere_mutants.AwaitsOnlyTheAccepted),
+    (everywhere_schedules.committed_without_the_leader, everywhere_mutants.NeedsNoLeader),
     *(
         (schedule, mutants.of(mutant, protocol))
         for schedule, mutant in [
             (membership.known_by_the_lost, mutants.OpensABallotWithOneQuorum),
             (membership.old_members_meet, mutants.PromisesToAnOldConfiguration),
-            (membership.nothing_but_the_collected, mutants.SettlesAtOnce),
+            (membership.nothing_but_the_collected, mutants.CompletesAtOnce),
             (membership.two_changes, mutants.ChangesTwiceAtOnce),
-            (membership.two_disks, mutants.ChangesBeforeTheLastIsSettled),
+            (membership.two_disks, mutants.ChangesBeforeTheLastIsComplete),
         ]
         for protocol in (WhiteBox, FtSkeen)
     ),
 ]
 
 WHOLE: Final[list[type[Protocol]]] = [WhiteBox, FtSkeen, FastCast]
-"""Protocols as they are meant to be."""
+"""The protocols without sabotage."""
+
+
+def whole(mutant: type[Protocol]) -> Sequence[type[Protocol]]:
+    """Return the protocols that must survive the schedules that catch this mutant."""
+    if issubclass(mutant, DeliverEverywhere):
+        return [DeliverEverywhere]
+    return [protocol for protocol in WHOLE if issubclass(protocol, WhiteBox) == issubclass(mutant, WhiteBox)]
 
 
 def scenario(protocol: type[Protocol], seed: int) -> Scenario:
@@ -136,12 +158,12 @@ def name(value: object) -> str:
 def test_random_seeds_catch(mutant: type[Protocol]) -> None:
     for seed in SEEDS:
         outcome = simulate(scenario(mutant, seed), seed)
-        # A mutant that just breaks down shows nothing, nor do those who refuse what it says.
+        # A mutant that merely crashes proves nothing, nor does a peer that rejects its messages.
         assert outcome.error is None or isinstance(outcome.error, PeerViolation)
         if outcome.violation is not None and outcome.error is None:
             if seed not in USUAL:  # which no other test tries
-                whole = next(protocol for protocol in mutant.__mro__ if protocol in WHOLE)
-                assert simulate(scenario(whole, seed), seed).violation is None
+                intact = next(protocol for protocol in mutant.__mro__ if protocol in WHOLE)
+                assert simulate(scenario(intact, seed), seed).violation is None
             return
     pytest.fail(f"{mutant.__name__} came through {len(SEEDS)} seeds")
 
@@ -159,12 +181,7 @@ def test_schedule_catches(schedule: Schedule, mutant: type[Protocol]) -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "protocol"),
-    [
-        (schedule, protocol)
-        for schedule, mutant in DIRECTED
-        for protocol in WHOLE
-        if issubclass(protocol, WhiteBox) == issubclass(mutant, WhiteBox)
-    ],
+    dict.fromkeys((schedule, protocol) for schedule, mutant in DIRECTED for protocol in whole(mutant)),
     ids=name,
 )
 def test_the_protocols_come_through_the_same_schedules(schedule: Schedule, protocol: type[Protocol]) -> None:
@@ -200,7 +217,7 @@ def test_no_protocol_survives_a_replica_that_forgets_who_it_was(protocol: type[P
 def test_every_mutant_is_on_trial() -> None:
     defined = {
         value
-        for module in (mutants, skeen_mutants)
+        for module in (mutants, skeen_mutants, everywhere_mutants)
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Protocol) and value.__module__ == module.__name__
     }

@@ -253,7 +253,7 @@ def test_clients_progress_after_a_leader_was_killed_under_load(victim: GroupId, 
 
 
 def test_the_other_groups_leader_repeats_what_the_killed_one_has_lost() -> None:
-    """Even if clients never do: whoever holds a message uncommitted too long multicasts it again."""
+    """A leader multicasts a message again that stays uncommitted for too long, even if clients never do."""
     simulation = simulate()
     client = simulation.clients[ClientId(1)]
     client.sender.retry_s = FOR_EVER_S
@@ -385,7 +385,7 @@ def test_a_multicast_repeated_after_garbage_collection_is_not_delivered_twice(wh
     for group in BOTH:
         for host in hosts(simulation, group):
             assert log(host) == [message.mid]
-        # The client is told again: it may have missed the first answer.
+        # The client is answered again: it may have missed the first answer.
         positions = {at for answer in answers if answer.group == group for at in answer.positions}
         assert positions == {hosts(simulation, group)[0].log[0].global_ts}
 
@@ -448,7 +448,7 @@ def test_garbage_is_collected_with_local_traffic_only(dead: bool) -> None:  # no
 
 @pytest.mark.parametrize("seed", range(4))
 def test_garbage_that_a_crash_brought_back_is_collected_again(seed: int) -> None:
-    """Some replicas' records of dropping are lost with a crash of all; others' are not. Nobody multicasts
+    """Some replicas' records of dropping are lost with a crash of all; others' are not. No client multicasts
     any more, so a replica that holds the message again depends on what its leader finds out for it.
     """
     simulation = simulate(seed=seed)
@@ -480,7 +480,7 @@ def test_a_multicast_sent_to_one_of_two_leaders_does_not_block_its_group(informe
 
 
 @pytest.mark.parametrize("informed", BOTH)
-def test_a_proposal_whose_message_is_lost_with_its_leader_blocks_nobody(informed: GroupId) -> None:
+def test_a_proposal_whose_message_is_lost_with_its_leader_blocks_no_group(informed: GroupId) -> None:
     """The other group only ever hears the ACCEPT. It must neither wait for the message nor keep it."""
     simulation = simulate(timing=Timing(orphan_s=2.0))
     (other,) = set(BOTH) - {informed}

@@ -28,6 +28,9 @@ class Identity:
 
     So does this client when its oldest request without a result fills the window: the store would reject
     all others, which must not wait for that one.
+
+    The numbering is that of `multicast.numbering`. The SDK knows the wire format only and may not import it,
+    so `tests/unit/multicast/test_numbering.py` drives both by one model.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from multicast.whitebox import WhiteBox
 def invariants_of(
     protocol: type[Protocol], topology: Topology, multicasts: Multicasts, hosts: dict[ReplicaId, Host]
 ) -> list[Checker]:
-    """The checkers of the protocol's own invariants."""
+    """Return the checkers of the protocol's own invariants."""
     if issubclass(protocol, WhiteBox):
         return [Agreement(topology, multicasts, hosts), Monotone()]
     if issubclass(protocol, FtSkeen):

@@ -1,9 +1,9 @@
-"""What must hold in Skeen's family, beyond atomic multicast itself.
+"""The invariants of Skeen's family, beyond atomic multicast itself.
 
-Consensus: a leader gives one answer per instance in its ballot, and a group decides one answer per instance
-for ever. Skeen: local timestamps are unique, decided once, and never below what the group has delivered; a
-message is delivered at the maximum of its groups' decided local timestamps, once its group has decided that
-its clock passes it.
+Consensus: a leader proposes one value per instance in its ballot, and a group decides one value per instance.
+Skeen: local timestamps are unique, decided once, and never below what the group has delivered; a message is
+delivered at the maximum of its groups' decided local timestamps, once its group has decided that its clock
+passes it.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from multicast.types import (
 _Question: TypeAlias = tuple[GroupId, Instance]
 
 _Answer: TypeAlias = LocalTimestamp | None
-"""About the clock there is only one."""
+"""None for a clock update, which has only one value."""
 
 
 def _instances(message: Phase2b) -> list[Instance]:
-    """What was voted on."""
+    """Return the instances of the votes."""
     return [*((mid, NO_TIMESTAMP) for mid in message.local), *zip(*message.clocks, strict=True)]
 
 
 class Decisions(Checker):
-    """What groups decide, as seen from the votes that have left, and what is delivered because of it."""
+    """The decisions of groups, by the votes that have left, and the deliveries that follow from them."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -64,12 +64,12 @@ class Decisions(Checker):
         self._owner: dict[tuple[GroupId, Timestamp], MessageId] = {}
         self._passed: dict[tuple[GroupId, MessageId], Timestamp] = defaultdict(lambda: NO_TIMESTAMP)
         self._initial: dict[tuple[ReplicaId, Ballot], list[LocalTimestamp]] = {}
-        """What a member held when it joined a ballot."""
+        """The values that a member held when it joined a ballot."""
         self._delivered: dict[GroupId, Timestamp] = defaultdict(lambda: NO_TIMESTAMP)
         """The highest global timestamp that any replica of the group has delivered."""
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
-        """Proposals, votes, and what leaders say was decided."""
+        """Record proposals and votes; check what leaders report as decided."""
         if isinstance(message, Phase2a):
             for row in zip(*message.local, strict=True):
                 self._propose(message.ballot, (row[0], NO_TIMESTAMP), row)
@@ -86,10 +86,12 @@ class Decisions(Checker):
             for mid, local_ts, decided in zip(message.mids, message.local_ts, message.decided, strict=True):
                 answer = self._decided.get((message.group, (mid, NO_TIMESTAMP)))
                 if decided and (answer is None or answer[-1] != local_ts):
-                    raise Violation("Decision", f"{host.me} says that {mid} got {format_timestamp(local_ts)}")
+                    raise Violation(
+                        "Decision", f"{host.me} reports {format_timestamp(local_ts)} as decided for {mid}"
+                    )
 
     def stepped(self, host: Host, sender: Process, message: Message) -> None:
-        """Who joins a ballot votes for all that the ballot begins with."""
+        """Record a process that joins a ballot: it votes for all that the ballot begins with."""
         self._joined(host)
 
     def _joined(self, host: Host) -> None:
@@ -103,19 +105,19 @@ class Decisions(Checker):
             ]
 
     def installed(self, host: Host) -> None:
-        """A snapshot may be what a candidate was waiting for."""
+        """Record a candidate that was waiting for a snapshot and joins its ballot."""
         self._joined(host)
 
     def _propose(self, ballot: Ballot, instance: Instance, answer: _Answer) -> None:
         if self._proposed.setdefault((ballot, instance), answer) != answer:
-            raise Violation("Consensus", f"two answers in {ballot}: about {instance[0]}")
+            raise Violation("Consensus", f"two values in {ballot} for {instance[0]}")
 
     def _vote(self, host: Host, ballot: Ballot, instance: Instance) -> None:
         key = (ballot, instance)
         mid, at = instance
         answer = self._proposed.get(key)
         if answer is None and not at:
-            # A group of one never asks for votes; its own is on its disk.
+            # A group of one never sends a 2a; its own vote is on its disk.
             entry = host.durable.entries.get(mid)
             if entry is None:
                 return
@@ -148,7 +150,7 @@ class Decisions(Checker):
             )
 
     def delivered(self, host: Host, delivery: Delivery) -> None:
-        """The global timestamp is the maximum of what was decided, and the clock is past it."""
+        """Check that the global timestamp is the maximum of the decided ones, and below the clock."""
         group, mid, global_ts = host.me.group, delivery.mid, delivery.global_ts
         highest = NO_TIMESTAMP
         for destination in delivery.dest:
@@ -165,17 +167,17 @@ class Decisions(Checker):
 
 
 class Promises(Checker):
-    """Ballots only rise, and what was promised or voted for survives crashes until it cannot matter."""
+    """Ballots only rise, and promises and votes survive crashes for as long as they matter."""
 
     def __init__(self) -> None:
         self._before: dict[ReplicaId, tuple[Ballot, Ballot, int]] = {}
         self._revealed: dict[ReplicaId, Ballot] = defaultdict(lambda: NO_BALLOT)
         self._voted: dict[ReplicaId, dict[Instance, Ballot]] = defaultdict(dict)
         self._clock: dict[ReplicaId, int] = defaultdict(int)
-        """Past everything it has voted for."""
+        """The clock that each process has voted for."""
         self._lent: dict[ReplicaId, int] = defaultdict(int)
-        """Past everything it has voted for as a follower. A leader's own votes need not be in its promises:
-        it knows what became of them, or nobody relies on them."""
+        """The clock that each process has voted for as a follower. A leader's own votes need not be in its
+        promises: it knows their outcome, or no process relies on them."""
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
         """Remember what this process has promised to others."""
@@ -193,11 +195,11 @@ class Promises(Checker):
             self._clock[host.me] = max(self._clock[host.me], highest)
 
     def restarted(self, host: Host) -> None:
-        """What was promised must have survived the crash."""
+        """Check that promises have survived the crash."""
         me, durable = host.me, host.durable
         if durable.ballot < self._revealed[me]:
             raise Violation(
-                "Durability", f"{me} promised {self._revealed[me]} and came back with {durable.ballot}"
+                "Durability", f"{me} promised {self._revealed[me]} and restarted with {durable.ballot}"
             )
         delivered = host.commit.checkpoint.delivered
         for (mid, at), ballot in self._voted[me].items():
@@ -211,12 +213,12 @@ class Promises(Checker):
         self._before.pop(me, None)
 
     def stepping(self, host: Host, sender: Process, message: Message) -> None:
-        """Note what is there before the step."""
+        """Record the state before the step."""
         replica: Any = host.replica
         self._before[host.me] = (replica.ballot, replica.cballot, replica.clock)
 
     def stepped(self, host: Host, sender: Process, message: Message) -> None:
-        """Nothing may have gone backwards."""
+        """Check that nothing has fallen."""
         replica: Any = host.replica
         ballot, cballot, clock = self._before[host.me]
         if not (ballot <= replica.ballot and cballot <= replica.cballot <= replica.ballot):

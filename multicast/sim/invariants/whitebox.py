@@ -1,6 +1,6 @@
 """The white-box protocol's own invariants: Figure *inv* and those of appendix A that can be observed.
 
-They look at what quorums have acknowledged, and at the variables of processes that join ballots, restart or
+The checkers use what quorums have acknowledged, and the variables of processes that join ballots, restart or
 handle a message. Numbers are the paper's.
 """
 
@@ -54,7 +54,7 @@ class Quorum:
 
 @dataclass
 class Projection:
-    """What the leader held below gts when it accepted m (the premise of Invariant 5)."""
+    """The messages below gts that the leader held when it accepted m (the premise of Invariant 5)."""
 
     ballot: Ballot
     global_ts: Timestamp
@@ -77,15 +77,15 @@ class Agreement(Checker):
         self._pending: dict[tuple[MessageId, Ballot], Projection] = {}
         self._local: dict[tuple[GroupId, MessageId], Timestamp] = {}
         self._global: dict[MessageId, Timestamp] = {}
-        """Of messages that have been delivered somewhere: their decided timestamps."""
+        """The decided timestamps of messages that have been delivered at some replica."""
         self._cballots: dict[ReplicaId, Ballot] = {}
         self._synced: dict[Ballot, set[ReplicaId]] = defaultdict(set)
         self._led: dict[ReplicaId, bool] = {}
 
-    # What processes say
+    # Messages
 
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
-        """Dispatch on what is said."""
+        """Dispatch on the message."""
         if isinstance(message, Accept):
             for mid, local_ts in zip(message.mids, message.local_ts, strict=True):
                 self._accept(mid, message.group, message.ballot, local_ts)
@@ -117,8 +117,8 @@ class Agreement(Checker):
         for other, ballot in zip(dest, vector, strict=True):
             lts = self._proposals.get((mid, other, ballot))
             if lts is None and other == group and self._is_alone(group, ballot):
-                # Alone in its group, a leader proposes to nobody but itself, without a word. If its disk is
-                # slow, it may have collected by now what was repeated to it.
+                # Alone in its group, a leader proposes to itself, without a message. If its disk is slow, it
+                # may have collected by now what was repeated to it.
                 replica: Any = host.replica
                 entry = replica.entries.get(mid)
                 lts = self._local[group, mid] if entry is None else entry.local_ts
@@ -189,7 +189,7 @@ class Agreement(Checker):
             )
 
     def _explained(self, group: GroupId, mid: MessageId, lts: Timestamp, gts: Timestamp) -> bool:
-        """Whether quorums of all destinations, with this group's leader, accepted just these timestamps."""
+        """Return whether quorums of all destinations, and this group's leader, accepted these timestamps."""
         dest = self._multicasts.known[mid].dest
         at = dest.index(group)
         for vector in self._complete[mid]:
@@ -199,10 +199,10 @@ class Agreement(Checker):
                 return True
         return False
 
-    # What processes hold
+    # Variables
 
     def delivered(self, host: Host, delivery: Delivery) -> None:
-        """Deliveries of groups of one are not sent to anyone, so look at them here."""
+        """Check a delivery here too: groups of one send no DELIVER."""
         self._deliver(host, delivery.mid, delivery.local_ts, delivery.global_ts)
         replica: Any = host.replica
         if replica.clock < time_of(delivery.global_ts):
@@ -211,12 +211,12 @@ class Agreement(Checker):
             )
 
     def stepping(self, host: Host, sender: Process, message: Message) -> None:
-        """Remember who led before."""
+        """Remember whether the process led before."""
         replica: Any = host.replica
         self._led[host.me] = replica.status is Status.LEADER
 
     def stepped(self, host: Host, sender: Process, message: Message) -> None:
-        """When a process joins a ballot, it must know what quorums of lower ballots accepted."""
+        """Check that a process that joins a ballot knows what quorums of lower ballots accepted."""
         replica: Any = host.replica
         if replica.cballot != self._cballots.get(host.me, NO_BALLOT):
             self._cballots[host.me] = replica.cballot
@@ -246,7 +246,7 @@ class Agreement(Checker):
                 raise Violation("Invariant 15", f"{host.me} in {replica.cballot} accepted {mid} as of {own}")
 
     def restarted(self, host: Host) -> None:
-        """A restart brings back a state that must satisfy the same."""
+        """Check the same of a restored state."""
         replica: Any = host.replica
         self._cballots[host.me] = replica.cballot
         if replica.cballot != NO_BALLOT:
@@ -307,7 +307,7 @@ class Agreement(Checker):
             )
 
     def _executed(self, mid: MessageId) -> bool:
-        """Whether quorums of all destinations have durably executed the message: it may be forgotten."""
+        """Return whether quorums of all destinations have durably executed the message: it may be dropped."""
         gts = self._global.get(mid)
         if gts is None:
             return False
@@ -318,14 +318,14 @@ class Agreement(Checker):
         return True
 
     def _no_resurrection(self, host: Host, projection: Projection) -> None:
-        """Invariant 5: no local timestamp below gts that the leader did not know of."""
+        """Invariant 5: no local timestamp below gts that the leader did not know."""
         replica: Any = host.replica
         group = host.me.group
         for entry in replica.entries.values():
             if entry.phase < Phase.ACCEPTED or entry.local_ts >= projection.global_ts:
                 continue
             # When its acknowledgement is durable, the leader may have left the ballot and forgotten what
-            # it had only proposed; but it did know.
+            # it had only proposed; but it did know it.
             proposed = self._proposals.get((entry.mid, group, projection.ballot))
             known = projection.local.get(entry.mid, self._local.get((group, entry.mid), proposed))
             if known != entry.local_ts:
@@ -343,11 +343,11 @@ class _Before:
     ballot: Ballot = NO_BALLOT
     clock: int = 0
     accepted: list[tuple[MessageId, Phase, Timestamp]] = field(default_factory=list)
-    """Of the messages that the step is about."""
+    """Phase and local timestamp of the messages that the step is about."""
 
 
 class Monotone(Checker):
-    """Invariants 8-12, and that no promise is revealed before it is durable."""
+    """Invariants 8-12, and that promises are durable before they are sent."""
 
     def __init__(self) -> None:
         self._before: dict[ReplicaId, _Before] = defaultdict(_Before)
@@ -363,21 +363,21 @@ class Monotone(Checker):
             self._accepted[host.me].update(dict.fromkeys(message.mids, own))
 
     def restarted(self, host: Host) -> None:
-        """What was promised must have survived the crash."""
+        """Check that promises have survived the crash."""
         me, durable = host.me, host.durable
         if durable.ballot < self._revealed[me]:
             raise Violation(
-                "Durability", f"{me} promised {self._revealed[me]} and came back with {durable.ballot}"
+                "Durability", f"{me} promised {self._revealed[me]} and restarted with {durable.ballot}"
             )
         delivered = host.commit.checkpoint.delivered
         for mid, ballot in self._accepted[me].items():
             if not (ballot != durable.cballot or mid in durable.entries or mid in delivered):
-                raise Violation("Durability", f"{me} acknowledged {mid} in {ballot} and came back without it")
+                raise Violation("Durability", f"{me} acknowledged {mid} in {ballot} and restarted without it")
         self._accepted[me] = {m: b for m, b in self._accepted[me].items() if b >= durable.cballot}
         self._before[me] = _Before()
 
     def stepping(self, host: Host, sender: Process, message: Message) -> None:
-        """Note what is there before the step."""
+        """Record the state before the step."""
         replica: Any = host.replica
         before = self._before[host.me]
         before.cballot, before.ballot, before.clock = replica.cballot, replica.ballot, replica.clock
@@ -389,7 +389,7 @@ class Monotone(Checker):
         ]
 
     def stepped(self, host: Host, sender: Process, message: Message) -> None:
-        """Nothing may have gone backwards."""
+        """Check that nothing has fallen."""
         replica: Any = host.replica
         before = self._before[host.me]
         if not (before.ballot <= replica.ballot and before.cballot <= replica.cballot <= replica.ballot):

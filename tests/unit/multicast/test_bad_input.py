@@ -312,7 +312,7 @@ def test_a_mismatch_that_another_group_orders_is_ordered() -> None:
         assert replica.entries[mismatch.mid].phase is Phase.PROPOSED
 
 
-# Who may say what
+# Messages that a sender may not send
 
 SAMPLES: list[Message] = [
     foreign_accept(FRESH),
@@ -368,7 +368,7 @@ def test_whoever_is_not_in_the_topology_is_not_listened_to(
 
 
 def ignored(role: str, sender: ReplicaId, message: Message) -> None:
-    """Nothing comes of it, but that the sender is asked who it is, or told who we are."""
+    """Nothing changes; the sender is only asked for its membership, or sent ours."""
     replica = ROLES[role]()
     drain(replica)
     before = snapshot(replica)
@@ -430,18 +430,18 @@ def test_another_group_has_no_say_inside_this_one(role: str, message: Message) -
         case("ACCEPT of what is not for us", OTHER_LEADER, replace(ACCEPT, dests=((G1,),)), "7:4"),
         case("ACCEPT, unsorted", OTHER_LEADER, replace(ACCEPT, dests=(UNSORTED,)), "1, 0"),
         case("ACCEPT, unknown group", OTHER_LEADER, replace(ACCEPT, dests=((G0, G9),)), "unknown group 9"),
-        case("ACCEPT of nothing", OTHER_LEADER, replace(FOREIGN, mids=(), local_ts=()), "lacks", "g1r1"),
-        case("ACCEPT, too few timestamps", OTHER_LEADER, replace(FOREIGN, local_ts=()), "lacks", "g1r1"),
-        case("ACCEPT, a foreign payload", OTHER_LEADER, replace(FOREIGN, payloads=(b"x",)), "lacks", "g1r1"),
-        case("ACCEPT, no payload", R0, replace(own_accept(FRESH, 9), payloads=()), "lacks", "7:4"),
-        case("ACCEPT, a payload too many", R0, replace(own_accept(FRESH, 9), payloads=(b"", b"")), "lacks"),
+        case("ACCEPT of nothing", OTHER_LEADER, replace(FOREIGN, mids=(), local_ts=()), "lengths", "g1r1"),
+        case("ACCEPT, too few timestamps", OTHER_LEADER, replace(FOREIGN, local_ts=()), "lengths", "g1r1"),
+        case("ACCEPT, a foreign payload", OTHER_LEADER, replace(FOREIGN, payloads=(b"x",)), "wrong", "g1r1"),
+        case("ACCEPT, no payload", R0, replace(own_accept(FRESH, 9), payloads=()), "lengths", "7:4"),
+        case("ACCEPT, a payload too many", R0, replace(own_accept(FRESH, 9), payloads=(b"", b"")), "lengths"),
         case("ACCEPT_ACK for another group", R1, AcceptAck((IN_FLIGHT.mid,), G1, VECTOR), "7:2", "g0r1"),
         case("ACCEPT_ACK by another group", OTHER, AcceptAck((IN_FLIGHT.mid,), G0, VECTOR), "7:2", "g1r0"),
         case("DELIVER by another member", R2, DELIVER, "g0r2"),
         case("NEWLEADER by another member", R2, NewLeader(HIGHER), "g0r2", "b5@g0r1"),
         case("NEW_STATE by another member", R2, NewState(HIGHER, 0, WHOLE, ()), "g0r2", "b5@g0r1"),
         case("HEARTBEAT by another member", R2, Heartbeat(HIGHER, NO_TIMESTAMP, ()), "g0r2", "b5@g0r1"),
-        case("hint to nobody", R1, Hint(G0, Ballot(5, STRANGER, 0)), "b5@g0r7"),
+        case("hint to a stranger", R1, Hint(G0, Ballot(5, STRANGER, 0)), "b5@g0r7"),
         case("hint to another group's leader", R1, Hint(G0, Ballot(5, OTHER_LEADER, 0)), "b5@g1r1"),
         case("EXECUTED for another group", R1, EXECUTED, "g0r1", "group 1"),
     ),
@@ -549,7 +549,7 @@ def test_a_replica_that_can_be_no_member_does_not_start() -> None:
 
 
 def test_a_replica_on_a_new_disk_acts_in_no_ballot() -> None:
-    """It asks to join, and says nothing else, whatever it is told."""
+    """It asks to join, and sends nothing else, whatever it receives."""
     replica = start(REBORN)
     for now in (0.0, 1.0, 5.0):
         replica.tick(now)

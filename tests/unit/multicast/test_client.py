@@ -1,4 +1,4 @@
-"""The sender: whom it asks, when it asks again, and what it says it knows the results of."""
+"""The sender: its receivers, its retries, and `ack_below`."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_at_the_end_of_its_clock_a_group_refuses_what_is_new(protocol: type[Prot
     replica.raise_clock(TIME_MAX - 1)
     assert order(replica, 1, 1.0) == TIME_MAX
     before = list(replica.entries)
-    with pytest.raises(InvalidArgument, match="the clock of group 0 is at its end"):
+    with pytest.raises(InvalidArgument, match="the clock of group 0 has reached its limit"):
         replica.step(ClientId(7), message(2), 1.0)
     assert list(replica.entries) == before
     replica.step(ClientId(7), message(1), 1.0)

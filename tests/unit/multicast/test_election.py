@@ -133,7 +133,7 @@ def test_a_leader_keeps_its_quorum_while_a_quorum_answers() -> None:
 
 
 def test_a_leader_must_answer_itself() -> None:
-    """Its own answers wait for its disk: whoever's disk hangs should not lead."""
+    """Its own acknowledgements wait for its disk: a replica whose disk hangs should not lead."""
     chosen = selection(3)
     chosen.lead(members(3).current, 0.0)
     limit = 2 * TIMING.election_s

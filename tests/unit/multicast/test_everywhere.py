@@ -178,7 +178,7 @@ def test_a_follower_that_has_missed_a_proposal_is_blind(follower: Follower, hear
 
 def test_what_a_follower_forgets_it_has_missed(follower: Follower) -> None:
     m = follower.proposed(1)
-    follower.replica.tick(100.0)  # nobody else has proposed it for long
+    follower.replica.tick(100.0)  # no other group has proposed it for long
     assert m.mid not in follower.replica.entries
     follower.replica.step(HERE[0], Deliveries((), NO_TIMESTAMP), 0.0)  # its queue is made anew
     later = follower.proposed(2, (G0,))

@@ -19,7 +19,7 @@ R = [ReplicaId(G0, number, 0) for number in range(3)]
 NEW = ReplicaId(G0, 2, 0xA)
 FIRST = Membership(Configuration(G0, 0, R))
 CHANGE = FIRST.replace(R[2], NEW, "elsewhere")
-SETTLED = CHANGE.completed()
+COMPLETE = CHANGE.completed()
 EXAMPLES = settings(deadline=None, derandomize=True)
 
 
@@ -35,28 +35,28 @@ def test_whoever_opens_a_ballot_in_a_change_meets_every_quorum_of_both_configura
     assert opened == 6
     assert not CHANGE.agrees([R[0], R[2]])
     assert not CHANGE.agrees([R[0], NEW])
-    assert SETTLED.agrees([R[0], NEW])
-    assert not SETTLED.agrees([R[0], R[2]])
+    assert COMPLETE.agrees([R[0], NEW])
+    assert not COMPLETE.agrees([R[0], R[2]])
 
 
 def test_a_change_keeps_its_members_numbers_and_says_where_they_are() -> None:
     assert CHANGE.current.members == (R[0], R[1], NEW)
     assert CHANGE.current.addresses == ("", "", "elsewhere")
     assert CHANGE.everyone == (R[0], R[1], NEW, R[2])
-    assert [m.version for m in (FIRST, CHANGE, SETTLED)] == [1, 2, 3]
-    assert [m.is_complete for m in (FIRST, CHANGE, SETTLED)] == [True, False, True]
+    assert [m.version for m in (FIRST, CHANGE, COMPLETE)] == [1, 2, 3]
+    assert [m.is_complete for m in (FIRST, CHANGE, COMPLETE)] == [True, False, True]
 
 
 def test_a_step_counts_only_right_after_the_one_before_it() -> None:
     other = FIRST.replace(R[1], ReplicaId(G0, 1, 0xB), "")
-    second = SETTLED.replace(R[1], ReplicaId(G0, 1, 0xB), "")
+    second = COMPLETE.replace(R[1], ReplicaId(G0, 1, 0xB), "")
     assert FIRST.after(CHANGE.encode()) == CHANGE
-    assert CHANGE.after(SETTLED.encode()) == SETTLED
-    assert SETTLED.after(second.encode()) == second
+    assert CHANGE.after(COMPLETE.encode()) == COMPLETE
+    assert COMPLETE.after(second.encode()) == second
     for now, step in [
-        (FIRST, FIRST), (FIRST, SETTLED), (FIRST, second),
+        (FIRST, FIRST), (FIRST, COMPLETE), (FIRST, second),
         (CHANGE, CHANGE), (CHANGE, other), (CHANGE, second), (CHANGE, other.completed()), (CHANGE, FIRST),
-        (SETTLED, CHANGE), (SETTLED, other), (SETTLED, second.completed()),
+        (COMPLETE, CHANGE), (COMPLETE, other), (COMPLETE, second.completed()),
     ]:  # fmt: skip
         assert now.after(step.encode()) is now
     assert FIRST.after(b"no step") is FIRST
@@ -112,9 +112,9 @@ def test_bytes_that_are_no_json_are_refused(data: bytes) -> None:
 def test_a_topology_learns_what_is_new_and_forgets_nothing() -> None:
     topology = Topology({G0: R})
     other = topology.copy()
-    assert topology.learn(SETTLED)
+    assert topology.learn(COMPLETE)
     assert not topology.learn(CHANGE)
-    assert not topology.learn(SETTLED)
+    assert not topology.learn(COMPLETE)
     assert topology.members(G0) == (R[0], R[1], NEW)
     assert topology.configuration(G0, 0).members == tuple(R)
     assert {*R, NEW} == topology.replicas

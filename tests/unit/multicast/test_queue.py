@@ -155,7 +155,7 @@ def test_what_is_proposed_above_the_global_timestamp_does_not_hold_it_back() -> 
 
 
 def test_two_messages_with_one_global_timestamp_go_in_the_order_in_which_they_were_committed() -> None:
-    """No correct leader gives one local timestamp to two messages; one that does stops nobody."""
+    """No correct leader gives one local timestamp to two messages; one that does stops no other replica."""
     queue: DeliveryQueue[object] = DeliveryQueue()
     first, second, third = object(), object(), object()
     queue.propose(timestamp(1, HERE), first)

@@ -171,7 +171,7 @@ def test_a_crowd_that_waits_is_not_looked_at() -> None:
 
 @pytest.mark.parametrize("latency_s", [0.1, 0.4, 0.9, 1.6])
 def test_a_constant_load_that_takes_long_is_soon_not_repeated(latency_s: float) -> None:
-    """From the first message on, everything takes so long: who never hears of a first try must learn too."""
+    """Every answer takes this long from the start: the time-out must grow without a measured answer."""
     unanswered = waiting(0.25)
     under_way: list[Thing] = []
     again = [0, 0]

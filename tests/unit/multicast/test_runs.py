@@ -261,7 +261,7 @@ def test_early_acknowledgements_of_other_ballots_do_not_count() -> None:
 def test_acknowledgements_count_although_the_caches_have_started_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is known of the ballots is forgotten between all steps: nobody has to ask again for that."""
+    """The caches of ballots are cleared between all steps: no message has to be repeated for that."""
     monkeypatch.setattr(normal, "CACHED_MAX", 1)
     replica, numbers = leader(), Numbering(CLIENT)
     both = numbers.next(BOTH, b"a")

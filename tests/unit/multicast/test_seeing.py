@@ -1,4 +1,4 @@
-"""What a follower that delivers by itself believes, and whom: by replicas worked by hand."""
+"""What a follower that delivers by itself accepts, and from which sender: by replicas driven by hand."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_follower_that_sees_delivers_by_itself() -> None:
 
 
 def test_only_the_leader_says_what_it_has_proposed() -> None:
-    """Whoever else speaks of its ballot is refused, and nothing is changed."""
+    """A message about its ballot from any other sender is rejected, and nothing changes."""
     replica = follower()
     with pytest.raises(PeerViolation):
         replica.step(HERE[2], heartbeat(5, 4), 0.0)

@@ -157,11 +157,11 @@ def test_unknown_groups_and_configurations_are_named() -> None:
 def test_a_ballot_must_be_led_by_a_member_in_a_known_configuration() -> None:
     topology = Topology.uniform(2, 3)
     topology.check_ballot(G1, Ballot(1, member(1, 2), 0))
-    with pytest.raises(PeerViolation, match="b1@g1r3 is led by nobody in group 1"):
+    with pytest.raises(PeerViolation, match="the leader of ballot b1@g1r3 is not a member of group 1"):
         topology.check_ballot(G1, Ballot(1, member(1, 3), 0))
-    with pytest.raises(PeerViolation, match="b1@g1r2#1 is led by nobody in group 1"):
+    with pytest.raises(PeerViolation, match="the leader of ballot b1@g1r2#1 is not a member of group 1"):
         topology.check_ballot(G1, Ballot(1, member(1, 2, 1), 0))
-    with pytest.raises(PeerViolation, match="b1@g0r0 is led by nobody in group 1"):
+    with pytest.raises(PeerViolation, match="the leader of ballot b1@g0r0 is not a member of group 1"):
         topology.check_ballot(G1, Ballot(1, member(0, 0), 0))
     with pytest.raises(PeerViolation, match="unknown configuration 1 of group 1"):
         topology.check_ballot(G1, Ballot(1, member(1, 2), 1))
