@@ -1,9 +1,9 @@
-"""Bank transfers: threads move money between accounts, wherever these are kept, and not a cent is lost.
+"""Bank transfers: threads move money between accounts of any partitions, and not a cent is lost.
 
 `transfer` is plain code that reads two balances and writes them. `@wbkv.transactional` makes it a
-transaction: it is committed if nobody has changed meanwhile what it read, and run again if somebody has.
-While the money moves, an auditor adds up all accounts: a snapshot is one moment of all partitions, so the
-sum is always the same.
+transaction: it commits if no other transaction has changed what it read, and is retried otherwise. While the
+money moves, an auditor adds up all accounts: a snapshot is one revision of all partitions, so the sum is
+always the same.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ TRANSFERS = 10  # of each teller
 
 
 class NotEnough(Exception):
-    """The account has less than is to be taken from it."""
+    """The balance of the account is too low."""
 
 
 @wbkv.transactional(timeout=30.0)
 def transfer(tx: wbkv.Transaction[int], source: str, target: str, amount: int) -> None:
-    """Move money. An exception ends the transaction, and then nothing is written."""
+    """Move money. An exception aborts the transaction, and nothing is written."""
     balance = tx.get(source) or 0
     if balance < amount:
         raise NotEnough(f"{source} has {balance}, not {amount}")
@@ -35,7 +35,7 @@ def transfer(tx: wbkv.Transaction[int], source: str, target: str, amount: int) -
 
 
 def teller(bank: wbkv.Client[int], seed: int) -> int:
-    """Move random amounts about. Returns how often an account had enough."""
+    """Move random amounts. Returns the number of successful transfers."""
     rng = random.Random(seed)
     done = 0
     for _ in range(TRANSFERS):
@@ -49,13 +49,13 @@ def teller(bank: wbkv.Client[int], seed: int) -> int:
 
 
 def total(bank: wbkv.Client[int]) -> int:
-    """All the money there is, at one moment of all partitions."""
+    """Return the sum of all accounts, at one revision of all partitions."""
     with bank.snapshot() as moment:
         return sum(entry.value for entry in moment.scan("bank/"))
 
 
 def main(bank: wbkv.Client[int]) -> None:
-    """Open the accounts, let all tellers work at once, and audit them meanwhile."""
+    """Open the accounts, run all tellers at once, and audit the accounts meanwhile."""
     bank.delete(wbkv.prefix("bank/"))
     bank.txn().then(*(wbkv.put(account, DEPOSIT) for account in ACCOUNTS)).commit()
 
@@ -73,8 +73,8 @@ def main(bank: wbkv.Client[int]) -> None:
     for entry in bank.scan("bank/"):
         assert entry.value >= 0, f"{entry.key!r} is overdrawn"
         print(f"{entry.name:12} {entry.value:4}   written by {entry.version} transactions")
-    refused = TELLERS * TRANSFERS - done
-    print(f"{done} transfers, {refused} refused; {expected} in all, in each of {audits} audits")
+    rejected = TELLERS * TRANSFERS - done
+    print(f"{done} transfers, {rejected} rejected; {expected} in all, in each of {audits} audits")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """A change feed: a consumer adds up all orders, crashes now and then, and counts each exactly once.
 
-It stores its position in the transaction that stores what it has made of a change: both or neither. Wherever
-it crashes, it goes on behind the last change that it has accounted for. The very first time it adds up the
-orders that there are, as of one revision, and follows the changes after that one: nothing falls between the
-two.
+It stores its position in the same transaction as the effect of a change: both or neither. After a crash, it
+continues after the last change that it has counted. At its first start, it adds up the existing orders at one
+revision, and follows the changes above that revision: no order is missed between the two.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ CUSTOMERS = ("alice", "bob", "carol")
 
 
 class Crash(Exception):
-    """The consumer's process has ended."""
+    """A crash of the consumer's process."""
 
 
 def position(feed: wbkv.Client[int]) -> int:
-    """Where to go on. At first, add up what there is, and begin behind it."""
+    """Return where to continue. At the first start, add up the existing orders, and begin after them."""
     saved = feed.get(POSITION)
     if saved is not None:
         return saved
@@ -44,14 +43,14 @@ def position(feed: wbkv.Client[int]) -> int:
         .commit()
     )
     assert begun.succeeded, "there are two consumers"
-    print(f"began with {sum(totals.values())} in all, as of revision {orders.revision}")
+    print(f"began with {sum(totals.values())} in all, at revision {orders.revision}")
     return orders.revision
 
 
 def consume(feed: wbkv.Client[int], last: Future[int], steps: Iterator[int], crashes: set[int]) -> None:
-    """Account for all changes up to the last order. Crashes before some steps, after negative ones."""
+    """Count all changes up to the last order. Crash before the steps in `crashes`, or after negated ones."""
     here = position(feed)
-    print(f"consumes what came after revision {here}")
+    print(f"consumes changes after revision {here}")
     with feed.watch(ORDERS, after=here) as changes:
         while not (last.done() and here >= last.result()):
             change = changes.next(timeout=0.5)
@@ -59,15 +58,15 @@ def consume(feed: wbkv.Client[int], last: Future[int], steps: Iterator[int], cra
                 continue
             step = next(steps)
             if step in crashes:
-                raise Crash(f"before change {step} was accounted for")
+                raise Crash(f"before change {step} was counted")
             account(feed, here, change)
             here = change.revision
             if -step in crashes:
-                raise Crash(f"after change {step} was accounted for")
+                raise Crash(f"after change {step} was counted")
 
 
 def account(feed: wbkv.Client[int], here: int, change: wbkv.Change[int]) -> None:
-    """Add a change to the totals and move the position, both or neither."""
+    """Add a change to the totals and advance the position, both or neither."""
     amounts: Counter[str] = Counter()
     for event in change.events:
         if event.value is not None:
@@ -81,11 +80,11 @@ def account(feed: wbkv.Client[int], here: int, change: wbkv.Change[int]) -> None
         )
         .commit()
     )
-    assert done.succeeded, "another consumer has gone on from our position"
+    assert done.succeeded, "another consumer has advanced from our position"
 
 
 def produce(feed: wbkv.Client[int], orders: list[dict[str, int]]) -> int:
-    """Place orders, those of several customers together. Returns the revision of the last."""
+    """Place orders, some of several customers at once. Returns the revision of the last."""
     revision = 0
     for number, placed in enumerate(orders):
         puts = [wbkv.put(f"{ORDERS}{customer}/{number}", amount) for customer, amount in placed.items()]
@@ -94,18 +93,18 @@ def produce(feed: wbkv.Client[int], orders: list[dict[str, int]]) -> int:
 
 
 def customer_of(key: bytes) -> str:
-    """feed/orders/CUSTOMER/NUMBER."""
+    """Return the customer of a key feed/orders/CUSTOMER/NUMBER."""
     return key.decode().split("/")[2]
 
 
 def main(feed: wbkv.Client[int]) -> None:
-    """Let a consumer follow a producer, crash twice, and compare the totals."""
+    """Run a consumer that follows a producer and crashes twice, and compare the totals."""
     feed.delete(wbkv.prefix("feed/"))
     feed.put(f"{ORDERS}alice/before", 5)
     position(feed)  # the consumer's first start, before there is anything to follow
     rng = random.Random(7)
     orders = [
-        {who: rng.randint(1, 50) for who in rng.sample(CUSTOMERS, rng.randint(1, 2))} for _ in range(24)
+        {name: rng.randint(1, 50) for name in rng.sample(CUSTOMERS, rng.randint(1, 2))} for _ in range(24)
     ]
 
     with ThreadPoolExecutor() as threads:

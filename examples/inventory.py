@@ -1,9 +1,8 @@
 """Inventory: an order takes several items out of stock, all of them or none, and nothing is sold twice.
 
-The items are in whatever partitions their keys fall into, and an order is still a single request: its
-conditions say that the stock is what we have looked at, `then` takes the items and files the order,
-`otherwise` looks again. So a customer who was too late learns the new stock from the very answer that says
-so, and no lock is ever held.
+The items may be in any partitions, and an order is still a single request: its conditions require that the
+stock is unchanged since it was read, `then` takes the items and files the order, `otherwise` reads the stock
+again. So a customer who was too late gets the new stock in the same answer, and no lock is ever held.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ CUSTOMERS = [(f"{number:02}", ("shelf", "rail")[number % 2]) for number in range
 
 
 def order(shop: wbkv.Client[Any], customer: str, kit: str) -> bool:
-    """Sell a kit, or say that there is not enough of something."""
+    """Sell a kit. Returns False if the stock of an item is too low."""
     wanted = {f"shop/stock/{item}": amount for item, amount in KITS[kit].items()}
     look = [wbkv.get(key) for key in wanted]
     found = entries(shop.txn().then(*look).commit())
@@ -41,24 +40,24 @@ def order(shop: wbkv.Client[Any], customer: str, kit: str) -> bool:
         )
         if sale.succeeded:
             return True
-        found = entries(sale)  # somebody was faster: this is what is left
+        found = entries(sale)  # another customer was faster: this is the stock now
     return False
 
 
 def entries(looked: wbkv.TxnResult[Any]) -> list[wbkv.Entry[Any]]:
-    """What was found of keys that are always there."""
+    """Return the entries of keys that always exist."""
     return [result for result in looked.results if isinstance(result, wbkv.Entry)]
 
 
 def main(shop: wbkv.Client[Any]) -> None:
-    """Fill the shelves, let all customers in at once, and count what is left."""
+    """Fill the stock, serve all customers at once, and count the stock that is left."""
     shop.delete(wbkv.prefix("shop/"))
     shop.txn().then(*(wbkv.put(f"shop/stock/{item}", amount) for item, amount in STOCK.items())).commit()
 
     with ThreadPoolExecutor(4) as threads:
         served = list(threads.map(lambda customer: order(shop, *customer), CUSTOMERS))
 
-    # One moment of stock and orders together.
+    # Stock and orders at one revision.
     with shop.snapshot() as moment:
         left = {entry.name.removeprefix("shop/stock/"): entry.value for entry in moment.scan("shop/stock/")}
         sold = Counter(entry.value["kit"] for entry in moment.scan("shop/orders/"))
@@ -67,11 +66,11 @@ def main(shop: wbkv.Client[Any]) -> None:
         taken = sum(KITS[kit].get(item, 0) * count for kit, count in sold.items())
         print(f"{item:8} {amount:3} at first, {taken:3} sold, {left[item]:3} left")
         assert left[item] >= 0, f"{item} is oversold"
-        assert left[item] + taken == amount, f"{item}: {left[item]} left and {taken} sold make no {amount}"
+        assert left[item] + taken == amount, f"{item}: {left[item]} left and {taken} sold are not {amount}"
     for kit, items in KITS.items():
-        assert any(left[item] < amount for item, amount in items.items()), f"a {kit} was refused in vain"
-    left_out = served.count(False)
-    print(f"sold {sold['shelf']} shelves and {sold['rail']} rails; {left_out} customers left without")
+        assert any(left[item] < amount for item, amount in items.items()), f"a {kit} was rejected needlessly"
+    rejected = served.count(False)
+    print(f"sold {sold['shelf']} shelves and {sold['rail']} rails; {rejected} customers were rejected")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A lock with fencing: one worker at a time edits a report, and who comes too late changes nothing.
+"""A lock with fencing: one worker at a time edits a report, and a stale holder changes nothing.
 
-A lock alone cannot promise that. Its holder may stall (a long pause, a slow network) until the lock is
-another's, and then go on as if nothing had happened. Two things help. In the store, `held.holds()` is a
-condition of the write itself, judged where the write is ordered. Outside of it, `held.token` goes along with
-every request: it rises with each holder, and whoever gets the requests refuses those of earlier ones.
+A lock alone cannot ensure that. Its holder may stall (a long pause, a slow network) until another worker has
+the lock, and then continue. Two things help. In the store, `held.holds()` is a condition of the write itself,
+evaluated where the write is ordered. Outside of the store, every request carries `held.token`, which rises
+with each holder, and the receiver rejects requests with a lower token than it has seen.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ WORKERS, EDITS = 3, 4
 
 
 class Printer:
-    """Something outside the store. It takes nothing from who has been replaced."""
+    """A device outside of the store. It rejects stale holders."""
 
     def __init__(self) -> None:
         self.highest = 0
         self.pages: list[str] = []
 
     def print_page(self, token: int, text: str) -> bool:
-        """Print, unless somebody with a higher token has printed before."""
+        """Print, unless a holder with a higher token has printed before."""
         if token < self.highest:
             return False
         self.highest = token
@@ -35,7 +35,7 @@ class Printer:
 
 
 def edit(client: wbkv.Client[Any], name: str, printer: Printer) -> None:
-    """Change the report by reading and writing it, as only who is alone may do."""
+    """Change the report by reading and writing it, which only the holder of the lock may do."""
     for _ in range(EDITS):
         with client.lock(LOCK) as held:
             lines = client.get(REPORT) or []
@@ -45,11 +45,11 @@ def edit(client: wbkv.Client[Any], name: str, printer: Printer) -> None:
 
 
 def main(client: wbkv.Client[Any]) -> None:
-    """Let some workers edit the report in turns, and one come too late."""
+    """Run workers that edit the report in turns, and a stale holder."""
     client.delete(wbkv.prefix("lock/"))
     printer = Printer()
 
-    # This one takes the lock, and loses it without knowing: here by force, else by being away for too long.
+    # This worker loses the lock unknowingly: here by force, in practice by stalling for too long.
     late = client.lock(LOCK)
     assert late.acquire()
     client.delete(LOCK)
@@ -59,7 +59,7 @@ def main(client: wbkv.Client[Any]) -> None:
         list(threads.map(lambda name: edit(client, name, printer), names))
 
     lines = client.get(REPORT) or []
-    assert sorted(lines) == sorted(names * EDITS), f"two were at it at once: {lines}"
+    assert sorted(lines) == sorted(names * EDITS), f"two workers edited at once: {lines}"
     assert lines == printer.pages, "the printer has seen another order than the store"
     print(f"{len(lines)} edits, one after the other, with tokens up to {printer.highest}")
 
@@ -67,7 +67,7 @@ def main(client: wbkv.Client[Any]) -> None:
     assert not its_edit.commit().succeeded, "an edit without the lock"
     assert not printer.print_page(late.token, "everything lost"), "a page without the lock"
     assert client.get(REPORT) == lines
-    print(f"the one that came too late, with token {late.token}: refused by the store, and by the printer")
+    print(f"the stale holder with token {late.token}: rejected by the store, and by the printer")
     try:
         late.release()
     except wbkv.LockLost as error:

@@ -21,15 +21,14 @@ from loadtests.shape import FOLDER as SHAPES
 WEB = "127.0.0.1:8089"
 EPILOG = """\
 exit status:
-  0    done, and everything is as it must be
-  1    something was lost, half done or wrong, or verify has found something, or more requests have failed
-       than --max-failures allows
+  0    done, and all checks passed
+  1    a check failed, or verify has found a violation, or more requests failed than --max-failures allows
   2    bad usage, or a cluster that cannot be used
 """
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     usual = RunOptions(scenarios=(), output=Path())
     found = argparse.ArgumentParser(
         prog="python -m loadtests",
@@ -44,50 +43,50 @@ def parser() -> argparse.ArgumentParser:
         help="a parameter, or mix.OPERATION=WEIGHT, of all scenarios")  # fmt: skip
     load = found.add_argument_group("load")
     add = load.add_argument
-    add("--users", type=_whole, default=usual.users, help=f"at most so many at once ({usual.users})")
-    add("--spawn-rate", type=_positive, metavar="RATE", help="users that begin per second (all in one)")
-    add("--seconds", type=_whole, default=usual.seconds, help=f"of each scenario ({usual.seconds})")
+    add("--users", type=_whole, default=usual.users, help=f"most concurrent users ({usual.users})")
+    add("--spawn-rate", type=_positive, metavar="RATE", help="users started per second (all in one second)")
+    add("--seconds", type=_whole, default=usual.seconds, help=f"length of each scenario ({usual.seconds})")
     add(
         "--processes",
         type=_whole,
         default=1,
-        help="of Locust, which share the users (1)",
+        help="Locust's processes, which share the users (1)",
     )
-    add("--shape", help="how users come and go: a name (see --list), or a file")
+    add("--shape", help="how the number of users changes: a name (see --list), or a file")
     add("--web", nargs="?", const=WEB, metavar="HOST:PORT",
-        help=f"serve Locust's page ({WEB}), and let a person start and stop")  # fmt: skip
+        help=f"serve Locust's page ({WEB}), to start and stop by hand")  # fmt: skip
     cluster = found.add_argument_group("cluster")
     add = cluster.add_argument
-    add("--endpoints", metavar="HOST:PORT,...", help="a cluster that is up, where keys under loadtest/ stay "
-        "(one is started, and removed)")  # fmt: skip
-    add("--nodes", type=_whole, default=usual.nodes, help=f"of a cluster that is started ({usual.nodes})")
-    add("--partitions", type=_whole, default=usual.partitions, help=f"the same ({usual.partitions})")
+    add("--endpoints", metavar="HOST:PORT,...", help="a running cluster, where keys under loadtest/ stay "
+        "(a new cluster, which is removed)")  # fmt: skip
+    add("--nodes", type=_whole, default=usual.nodes, help=f"nodes of a new cluster ({usual.nodes})")
+    add("--partitions", type=_whole, default=usual.partitions, help=f"its partitions ({usual.partitions})")
     add(
         "--kill-after",
         type=_positive,
         metavar="SECONDS",
-        help="kill a leading node then, for 5 s, in each scenario",
+        help="kill a leader after SECONDS of each scenario, and restart it 5 s later",
     )
     out = found.add_argument_group("results")
     add = out.add_argument
-    add("--output", type=Path, metavar="DIR", help="a folder for all of it (build/loadtests/TIME)")
+    add("--output", type=Path, metavar="DIR", help="a folder for all results (build/loadtests/TIME)")
     add("--traces", type=Path, metavar="DIR", help="a folder for the traces (OUTPUT/traces)")
-    add("--no-traces", action="store_true", help="record none")
+    add("--no-traces", action="store_true", help="record no traces")
     add(
         "--protocol",
         metavar="NAME",
-        help="how the cluster orders, for the traces (whitebox if it is started here)",
+        help="name of the ordering protocol, for the traces (whitebox for a new cluster)",
     )
     add(
         "--report",
         nargs="?",
         const="",
         metavar="DIR",
-        help="make a page of the traces (OUTPUT/report); needs Java",
+        help="write a report on the traces (OUTPUT/report); needs Java",
     )
     add("--verify", action="store_true", help="verify the traces; needs Java")
     add("--max-failures", type=_percent, default=usual.max_failures, metavar="PERCENT",
-        help="fail if more requests do (100: errors are only counted)")  # fmt: skip
+        help="exit with 1 if more requests fail (100: failures are only counted)")  # fmt: skip
     return found
 
 
@@ -113,15 +112,15 @@ def _number(text: str, valid: Callable[[float], bool], range_: str) -> float:
 
 
 def _options(found: argparse.ArgumentParser, given: argparse.Namespace) -> RunOptions:
-    """What was asked for, if it goes together."""
+    """Return the options of the command line. Ends with an error if they contradict each other."""
     if given.web and len(given.scenarios) > 1:
-        found.error("--web is for one scenario at a time")
+        found.error("--web needs exactly one scenario")
     if given.web and not _is_address(given.web):
-        found.error(f"--web {given.web}: HOST:PORT is needed")
+        found.error(f"--web {given.web} is not of the form HOST:PORT")
     if given.endpoints and given.kill_after is not None:
-        found.error("--kill-after: only nodes of a cluster that is started here are killed")
+        found.error("--kill-after needs a new cluster: it cannot kill nodes of --endpoints")
     if given.no_traces and (given.verify or given.report is not None or given.traces):
-        found.error("--no-traces: --traces, --verify and --report need them")
+        found.error("--no-traces excludes --traces, --verify and --report")
     output = given.output or Path("build", "loadtests", time.strftime("%Y%m%d-%H%M%S"))
     return RunOptions(
         scenarios=given.scenarios,
@@ -149,14 +148,14 @@ def _is_address(text: str) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do it. The exit status."""
+    """Run the load tests, and return the exit status."""
     found = parser()
     given = found.parse_args(argv)
     if given.list:
         _list()
         return 0
     if not given.scenarios:
-        found.error(f"which scenarios? There are {', '.join(known())}")
+        found.error(f"name one or more scenarios: {', '.join(known())}")
     options = _options(found, given)
     try:
         good = _run(Run(options), options)
@@ -191,14 +190,14 @@ def _run(run: Run, options: RunOptions) -> bool:
             _print_result(result)
             good = good and not result.wrong
     if options.endpoints:
-        say(f"the keys are still there: wbkv delete --prefix {run.prefix}")
+        say(f"the keys stay in the cluster; to remove them: wbkv del --prefix {run.prefix}")
     if options.traces is not None:
         say(f"traces: {options.traces}")
     return good
 
 
 def _print_result(result: ScenarioResult) -> None:
-    """What a scenario has given."""
+    """Print the figures of a scenario, and its failed checks."""
     print(
         f"{'operation':24}{'requests':>9}{'failed':>8}{'/s':>9}{'mean':>8}{'p50':>7}{'p95':>7}{'p99':>7}  ms"
     )
@@ -217,12 +216,12 @@ def _print_result(result: ScenarioResult) -> None:
     for wrong in result.wrong[:20]:
         say(f"{result.scenario.name}: WRONG: {wrong}")
     if not result.wrong:
-        say(f"{result.scenario.name}: everything is as it must be")
+        say(f"{result.scenario.name}: all checks passed")
 
 
 def _job(status: int) -> bool:
     if status > 1:
-        raise LoadTestError(f"the job has ended with status {status}")
+        raise LoadTestError(f"the job failed with status {status}")
     return status == 0
 
 

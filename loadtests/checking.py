@@ -1,4 +1,4 @@
-"""Data from files and command lines, checked: whatever is wrong is named with its file and key."""
+"""Validates data from files and command lines. Errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _NAMES = {
 def bounded(
     default: Any, least: float | None = None, most: float | None = None, *, one_of: Iterable[str] = ()
 ) -> Any:
-    """A field of a data class, and which values it may have."""
+    """Declare a field of a data class with its default and its bounds."""
     metadata = {"least": least, "most": most, "one_of": tuple(one_of)}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def toml_file(path: Path) -> dict[str, Any]:
-    """What is in a file."""
+    """Parse a TOML file."""
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -41,17 +41,17 @@ def toml_file(path: Path) -> dict[str, Any]:
 
 
 def reject_unknown(where: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """A misspelt name would be missed silently."""
+    """Raise `LoadTestError` for an unknown name, which is probably misspelt."""
     known = list(known)
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise LoadTestError(f"{where}: nobody knows {name!r}; {hint}")
+            raise LoadTestError(f"{where}: unknown name {name!r}; {hint}")
 
 
 def filled(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    """A data class, from values whose types and bounds are checked."""
+    """Make a data class of values. Raises `LoadTestError` if a name, type or bound is wrong."""
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # it is one
     reject_unknown(where, values, fields)
     hints = get_type_hints(kind)
@@ -92,10 +92,10 @@ def _check_bounds(where: str, value: Any, bounds: Mapping[str, Any]) -> None:
 
 
 def override(text: str) -> tuple[str, Any]:
-    """`KEY=VALUE` of a command line. Values are those of TOML; a bare word is a text."""
+    """Parse `KEY=VALUE` of a command line. VALUE is TOML, or a bare word, which is a text."""
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise LoadTestError(f"--set {text}: KEY=VALUE is needed")
+        raise LoadTestError(f"--set {text} is not of the form KEY=VALUE")
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

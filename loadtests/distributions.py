@@ -1,4 +1,4 @@
-"""Which key is asked for: the distributions of requests over keys, by rank, the most popular being 0."""
+"""Distributions of requests over keys, by rank: 0 is the most popular key."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from random import Random
 from typing import Final, Protocol
 
 NAMES: Final = ("zipfian", "uniform", "latest")
-"""`latest` is Zipfian, too, but counted from the key that was written last."""
+"""`latest` is Zipfian, too, but ranks start at the key that was inserted last."""
 
 
 class Distribution(Protocol):
-    """A choice among so many ranks."""
+    """A distribution over ranks."""
 
     def draw(self, rng: Random, count: int) -> int:
-        """From 0 to `count` - 1."""
+        """Draw a rank from 0 to `count` - 1."""
 
 
 class Uniform:
-    """All alike."""
+    """The uniform distribution."""
 
     def draw(self, rng: Random, count: int) -> int:
-        """From 0 to `count` - 1."""
+        """Draw a rank from 0 to `count` - 1."""
         return rng.randrange(count)
 
 
 class Zipf:
-    """Rank k (from 1) with a probability in proportion to 1 / k^skew, for any skew from 0 on.
+    """Zipf's distribution: rank k (from 1) has a probability proportional to 1 / k^skew, for any skew >= 0.
 
-    Exactly, without tables, and for a number of ranks that may grow: rejection-inversion (W. Hörmann and
-    G. Derflinger, 1996). A point is drawn below a smooth curve over the histogram, by the inverse of the
-    curve's integral, and rejected if it is not inside of the histogram's bars, which is rare.
+    It is exact, needs no tables, and allows the number of ranks to grow: rejection-inversion (W. Hörmann and
+    G. Derflinger, 1996). It draws a point below a smooth curve over the histogram, by the inverse of the
+    curve's integral, and rejects the point if it is outside of the histogram's bars, which is rare.
     """
 
     def __init__(self, skew: float) -> None:
         if not (math.isfinite(skew) and skew >= 0):
-            raise ValueError(f"a skew must be 0 or more, not {skew!r}")
+            raise ValueError(f"skew must be a finite number of 0 or more, not {skew!r}")
         self._skew = skew
         self._first = self._integral(1.5) - 1.0
         self._sure = 2.0 - self._inverse(self._integral(2.5) - self._density(2.0))
 
     def draw(self, rng: Random, count: int) -> int:
-        """From 0 to `count` - 1."""
+        """Draw a rank from 0 to `count` - 1."""
         last = self._integral(count + 0.5)
         while True:
             area = last + rng.random() * (self._first - last)
@@ -54,7 +54,7 @@ class Zipf:
         return math.exp(-self._skew * math.log(x))
 
     def _integral(self, x: float) -> float:
-        """Of the density from 1 to x: (x^(1 - skew) - 1) / (1 - skew), or log x."""
+        """Integrate the density from 1 to x: (x^(1 - skew) - 1) / (1 - skew), or log x."""
         log_x = math.log(x)
         power = (1.0 - self._skew) * log_x
         return log_x * (math.expm1(power) / power if abs(power) > 1e-8 else 1.0 + power / 2.0)
@@ -65,5 +65,5 @@ class Zipf:
 
 
 def distribution_of(name: str, skew: float) -> Distribution:
-    """The distribution of this name."""
+    """Return the distribution of this name."""
     return Uniform() if name == "uniform" else Zipf(skew)

@@ -1,4 +1,4 @@
-"""What can be wrong with a load test, as opposed to the store that it tests."""
+"""Errors of a load test, and violations by the store that it tests."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ class LoadTestError(Exception):
 
 
 class Violation(Exception):
-    """The store has shown something that cannot be: the run fails, whatever else happens."""
+    """The store has returned something impossible. The run fails, whatever else happens."""

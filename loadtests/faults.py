@@ -1,4 +1,4 @@
-"""A node that is killed in the middle of a run, and comes back."""
+"""Kills a node during a run, and restarts it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _LOOK_S: Final = 0.02
 
 
 class NodeCrash:
-    """Kills a node that leads, some seconds after users have begun, and starts it again later."""
+    """Kills a leader some seconds after the users' start, and restarts it later."""
 
     def __init__(self, cluster: RunningCluster, client: wbkv.Client[bytes], trace: wbkv.Trace | None) -> None:
         self._cluster = cluster
         self._client = client
         self._trace = trace
-        """Where it is marked, for those who draw what followed."""
+        """Receives marks of the crash and of new leaders, for reports."""
         self._ending = threading.Event()
 
     @contextlib.contextmanager
     def within(self, begun: Callable[[], bool], after_s: float) -> Iterator[None]:
-        """While the block runs. At its end the node is started, if it is still away."""
+        """Crash a node while the block runs, `after_s` after `begun`. At the block's end the node is up."""
         thread = threading.Thread(target=self._crash, args=(begun, after_s), name="crash")
         thread.start()
         try:
@@ -56,7 +56,7 @@ class NodeCrash:
             self._cluster.start(node)
 
     def _await_leaders(self, gone: str, led: set[int]) -> None:
-        """Until each partition has another leader, or the end."""
+        """Wait until each partition has another leader, or until the block's end."""
         while led and not self._ending.wait(_LOOK_S):
             for node in self._client.status():
                 for partition in node.partitions or ():

@@ -1,4 +1,4 @@
-"""Keys by number, and choices of several at once: in one partition, or each in another."""
+"""Chooses keys by number: several in one partition, or each in another partition."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from loadtests.distributions import Distribution
 from loadtests.errors import LoadTestError
 
 _DRAWS: Final = 64
-"""So many are drawn for a key of some partition; then the next one that is in it will do."""
+"""How often to draw a key of a given partition, before the next key of the partition is taken."""
 _LOOKED_AT: Final = 20_000
-"""So many keys are looked at to see whether there are enough in every partition."""
+"""How many keys `check` counts by partition."""
 
 
 class Keyspace:
-    """Numbers from 0 to `count` - 1, each a key, and the partition that has it."""
+    """Keys with the numbers 0 to `count` - 1, and their partitions."""
 
     def __init__(self, partition_of: Callable[[int], int], partitions: Sequence[int], count: int) -> None:
         self._partition_of = partition_of
@@ -25,7 +25,7 @@ class Keyspace:
         self.count = count
 
     def check(self, spread: int, crossing_percent: float) -> None:
-        """Raises `LoadTestError` if there are too few keys or partitions for such choices."""
+        """Raise `LoadTestError` if there are too few keys or partitions for such choices."""
         if crossing_percent and spread > len(self._partitions):
             raise LoadTestError(
                 f"spread = {spread}, but the cluster has only {len(self._partitions)} partitions: "
@@ -36,12 +36,13 @@ class Keyspace:
             if found[partition] < spread:
                 raise LoadTestError(
                     f"keys = {self.count} are too few: partition {partition} has {found[partition]} of them, "
-                    f"and spread = {spread} are needed in each"
+                    f"but each needs spread = {spread}; set keys higher"
                 )
 
     def choose(self, rng: Random, ranks: Distribution, size: int, *, crossing: bool) -> list[int]:
-        """Several different keys: all in one partition, or each in another one. The first is as popular as
-        the distribution says, and so are the others among the keys of their partitions.
+        """Choose different keys: all in one partition, or each in another one.
+
+        The first follows the distribution, and so do the others among the keys of their partitions.
         """
         first = ranks.draw(rng, self.count)
         chosen = [first]

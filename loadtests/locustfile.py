@@ -1,9 +1,9 @@
-"""Locust's part: users who perform a workload's operations, each a request in Locust's figures.
+"""Locust's users, which perform a workload's operations. Each is a request in Locust's figures.
 
-Loaded by Locust, which has patched the standard library for gevent by then. With `--processes` Locust forks
-after that. What must not exist before a fork (gRPC's threads, channels, the client's id, the trace's file) is
-made in each process when its test starts, and gRPC is told of gevent first of all. One client serves all the
-users of a process; each of its calls lets the others run.
+Locust loads this module after it has patched the standard library for gevent. With `--processes` Locust then
+forks. Objects that must not exist before a fork (gRPC's threads, channels, the client's id, the trace's file)
+are made in each process when its test starts, after gRPC is set up for gevent. One client serves all users of
+a process; each of its calls lets other users run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger("loadtests")
 
 FINISH: Final = "wbkv-finish"
 FINISHED: Final = "wbkv-finished"
-"""What Locust's processes tell each other at the end of a run."""
+"""Messages between Locust's processes at the end of a run."""
 
 PLAN = read_plan()
 SCENARIO = PLAN.read_scenario()
@@ -42,7 +42,7 @@ SHAPE = PLAN.read_shape(SCENARIO)
 
 
 class WorkerProcess:
-    """What a process that performs has: a client, a trace, a workload."""
+    """The state of a process that performs operations: a client, a trace, a workload."""
 
     def __init__(self, plan: RunPlan, scenario: Scenario) -> None:
         init_gevent()
@@ -59,17 +59,17 @@ class WorkerProcess:
         )
         self.workload: Workload[Any] = scenario.workload(self._client, plan.prefix, parameters)
         self._logged: set[str] = set()
-        self.save()  # which also says that it has begun
+        self.save()  # the file also shows that the process has begun
 
     def log_once(self, name: str, error: Exception) -> None:
-        """Say what an error is like: of each class, the first."""
+        """Log the first error of each class."""
         kind = f"{name}: {type(error).__name__}"
         if kind not in self._logged:
             self._logged.add(kind)
-            logger.warning("%s: %s (others like it are only counted)", kind, error)
+            logger.warning("%s: %s (later errors of this class are only counted)", kind, error)
 
     def save(self, *, ended: bool = False) -> None:
-        """Write down what has been counted so far."""
+        """Write the tally to its file."""
         if self._trace is not None:
             self._trace.flush()
         cpu_s = time.process_time() - self._cpu_s
@@ -79,7 +79,7 @@ class WorkerProcess:
         path.with_suffix(".new").replace(path)
 
     def close(self) -> None:
-        """No more is performed."""
+        """Write the final tally, and close the client and the trace."""
         self.save(ended=True)
         self._client.close()
         if self._trace is not None:
@@ -92,25 +92,25 @@ def _trace(plan: RunPlan, scenario: Scenario) -> wbkv.Trace:
 
 
 class StoreUser(User):
-    """Performs one operation after the other."""
+    """A user, which performs one operation after the other."""
 
     _names = tuple(SCENARIO.mix)
     _weights = tuple(SCENARIO.mix.values())
 
     def on_start(self) -> None:
-        """Begin its timetable."""
+        """Begin the user's schedule."""
         self._rng = Random()
         parameters = SCENARIO.parameters
         self._pace = Pace(parameters.rate, parameters.think_time, self._rng, time.monotonic())
         gevent.sleep(self._pace.wait(time.monotonic()))
 
     def wait_time(self) -> float:
-        """For how long, until its next operation."""
+        """Return the seconds until the next operation."""
         return self._pace.wait(time.monotonic())
 
     @task
     def operation(self) -> None:
-        """One of the mix. Its time counts from when it should have begun."""
+        """Perform an operation of the mix. Its latency counts from its intended start."""
         process = _process(self.environment)
         name = self._rng.choices(self._names, self._weights)[0]
         begun, failure = time.monotonic(), None
@@ -136,10 +136,10 @@ if SHAPE is not None:
     _stages = SHAPE
 
     class StagedShape(LoadTestShape):
-        """As many users as the shape wants."""
+        """Locust's interface to our shape."""
 
         def tick(self) -> tuple[int, float] | None:
-            """How many now, and how fast they come or go."""
+            """Return the number of users now, and the rate of change; None at the end."""
             wanted = _stages.users_at(self.get_run_time(), PLAN.users, PLAN.seconds)
             if wanted is None:
                 return None
@@ -153,7 +153,7 @@ def _process(environment: Environment) -> WorkerProcess:
 
 @events.test_start.add_listener
 def _begin(environment: Environment, **_: object) -> None:
-    """Also of a second test of the web page, which goes on with what the first one has left."""
+    """Begin the first test. A second test of the web page continues with the state of the first."""
     if isinstance(environment.runner, MasterRunner) or hasattr(environment, "wbkv_process"):
         return
     try:
@@ -172,8 +172,10 @@ def _pause(environment: Environment, **_: object) -> None:
 
 
 class RunEnding:
-    """How a run of several processes ends. Locust's master waits half a second for the last figures of its
-    workers, whose users may take longer to finish what they do: so it asks them to finish first.
+    """Ends a run of several processes.
+
+    Locust's master waits only half a second for the last figures of its workers, whose users may take longer
+    to finish their operations. So the master asks the workers to finish first.
     """
 
     def __init__(self, runner: MasterRunner) -> None:
@@ -220,7 +222,7 @@ def _end(environment: Environment, **_: object) -> None:
 
 
 def _summary(environment: Environment) -> list[dict[str, Any]]:
-    """Locust's figures, of each operation and of all."""
+    """Return Locust's figures of each operation and of all."""
     entries = [*environment.stats.entries.values(), environment.stats.total]
     return [
         {
@@ -238,10 +240,8 @@ def _summary(environment: Environment) -> list[dict[str, Any]]:
 
 @events.init.add_listener
 def _attend(environment: Environment, **_: object) -> None:
-    """What the first of Locust's processes does: it tells the figures, and sees to it that a run ends with
-    the process that has started it.
-    """
-    # The loop's clock stood still while modules were loaded: a run would be shorter by that.
+    """In Locust's first process: write the figures at the end, and end the run if its parent dies."""
+    # The loop's clock stood still while modules were loaded, which would shorten the run.
     gevent.get_hub().loop.update_now()
     if os.getppid() != PLAN.parent:
         return

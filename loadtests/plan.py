@@ -16,22 +16,22 @@ VARIABLE: Final = "WBKV_LOADTEST"
 SUMMARY: Final = "summary.json"
 TALLY: Final = "tally-"
 STOP_S: Final = 5
-"""How long Locust waits for operations under way when a run ends."""
+"""How long Locust waits for operations in flight when a run ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """One scenario's run."""
+    """The run of one scenario."""
 
     scenario: str
-    """A name or a file, as a person gave it; and what was set besides."""
+    """A name or a file, as the user gave it."""
     overrides: list[str]
     shape: str | None
     endpoints: list[str]
     prefix: str
-    """Of all keys."""
+    """The prefix of all keys."""
     folder: str
-    """Where processes say what they have counted."""
+    """Where processes write their tallies."""
     traces: str | None
     protocol: str | None
     users: int
@@ -40,21 +40,21 @@ class RunPlan:
     """The process whose end ends the run."""
 
     def write(self, path: Path) -> None:
-        """For `read_plan`."""
+        """Write the file that `read_plan` reads."""
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
     def read_scenario(self) -> Scenario:
-        """What it is about."""
+        """Return the scenario with its overrides."""
         return read_scenario(self.scenario, self.overrides)
 
     def read_shape(self, scenario: Scenario) -> Shape | None:
-        """The one asked for, or the scenario's own, if it has any."""
+        """Return the chosen shape, or the scenario's own, or None."""
         return scenario.shape if self.shape is None else read_shape(self.shape)
 
 
 def read_plan() -> RunPlan:
-    """The plan of this process."""
+    """Return the plan of this process."""
     path = os.environ.get(VARIABLE)
     if not path:
-        raise LoadTestError(f"${VARIABLE} names no plan: start Locust by `python -m loadtests`")
+        raise LoadTestError(f"${VARIABLE} is not set: start Locust by `python -m loadtests`")
     return RunPlan(**json.loads(Path(path).read_text()))

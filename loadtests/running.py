@@ -1,4 +1,4 @@
-"""A whole run: a cluster, each scenario loaded, performed by Locust and checked, and a report of it all."""
+"""Runs load tests: starts a cluster, and for each scenario loads the keys, runs Locust, and checks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from loadtests.shape import Shape, read_shape
 from loadtests.workloads.base import Tally, Workload
 
 GRACE_S: Final = 30.0
-"""How long Locust itself may take to end."""
+"""How long Locust may take to end."""
 _LOCUSTFILE: Final = Path(__file__).parent / "locustfile.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What a person may choose."""
+    """The user's choices for a run."""
 
     scenarios: Sequence[str]
     overrides: Sequence[str] = ()
@@ -45,7 +45,7 @@ class RunOptions:
     seconds: int = 10
     processes: int = 1
     endpoints: Sequence[str] = ()
-    """Of a cluster that is up; without any, one is started."""
+    """Of a running cluster. Without any, a cluster is started."""
     nodes: int = 3
     partitions: int = 3
     kill_after: float | None = None
@@ -55,12 +55,12 @@ class RunOptions:
     traces: Path | None = None
     protocol: str | None = None
     max_failures: float = 100.0
-    """Percent of requests that may fail."""
+    """The largest percentage of failed requests."""
 
 
 @dataclass(slots=True)
 class ScenarioResult:
-    """What became of a scenario."""
+    """The result of a scenario."""
 
     scenario: Scenario
     prefix: str
@@ -68,22 +68,22 @@ class ScenarioResult:
     summary: list[dict[str, Any]] = field(default_factory=list)
     cpu_s: float = 0.0
     wrong: list[str] = field(default_factory=list)
-    """Why the run has failed."""
+    """The reasons for a failed run."""
 
     @property
     def requests(self) -> int:
-        """All of them."""
+        """The number of all requests."""
         tally = self.tally
         counts = (tally.ok, tally.refused, tally.failed, tally.unknown)
         return sum(each.total() for each in counts) + len(tally.violations)
 
 
 class Run:
-    """All scenarios, one after the other, on one cluster. Making it checks the scenarios."""
+    """A run of several scenarios, one after the other, on one cluster. The constructor validates them."""
 
     def __init__(self, options: RunOptions) -> None:
         if find_spec("locust") is None:
-            raise LoadTestError("load tests need Locust: install wbkv[loadtests]")
+            raise LoadTestError("load tests need Locust: pip install 'wbkv[loadtests]'")
         self._options = options
         self.scenarios = [read_scenario(name, options.overrides) for name in options.scenarios]
         self._shape = None if options.shape is None else read_shape(options.shape)
@@ -94,11 +94,11 @@ class Run:
 
     @property
     def _protocol(self) -> str | None:
-        """How the cluster orders, if that is known."""
+        """The name of the cluster's protocol, if known."""
         return self._options.protocol or ("whitebox" if self._cluster is not None else None)
 
     def results(self) -> Generator[ScenarioResult]:
-        """Run everything. Whoever does not take all results ends it there."""
+        """Run the scenarios, and yield their results. Closing the generator ends the run."""
         options = self._options
         with contextlib.ExitStack() as stack:
             endpoints = list(options.endpoints)
@@ -110,7 +110,7 @@ class Run:
                 self._cluster = stack.enter_context(running)
                 endpoints = self._cluster.addresses
             if options.traces is not None:
-                # What is loaded is traced as well: whoever verifies asks who has written what was read.
+                # Loading is traced as well: verifying needs the writers of all versions that are read.
                 self._trace = stack.enter_context(wbkv.Trace(options.traces, protocol=self._protocol))
             client = stack.enter_context(wbkv.connect(endpoints, timeout=30.0, trace=self._trace))
             times: Counter[str] = Counter()
@@ -124,7 +124,7 @@ class Run:
     def _run(
         self, given: str, scenario: Scenario, name: str, client: wbkv.Client[bytes], endpoints: list[str]
     ) -> ScenarioResult:
-        """Load, perform and check one. Its keys and files have a name that no other one has."""
+        """Load, perform and check one scenario. Its keys and files have a unique name."""
         result = ScenarioResult(scenario, f"{self.prefix}{name}/")
         workload: Workload[Any] = scenario.workload(client, result.prefix, scenario.parameters)
         say(f"{scenario.name}: {scenario.about or 'no description'}")
@@ -138,7 +138,7 @@ class Run:
             old.unlink(missing_ok=True)
         status = self._perform(self._plan(given, folder, endpoints, result.prefix), scenario, client)
         if status:
-            result.wrong.append(f"Locust has ended with status {status}: see {folder / 'locust.log'}")
+            result.wrong.append(f"Locust ended with status {status}: see {folder / 'locust.log'}")
         self._collect(folder, result)
         result.wrong += result.tally.violations
         result.wrong += workload.check(result.tally)
@@ -176,7 +176,7 @@ class Run:
                 output = stack.enter_context(open(Path(plan.folder) / "locust.log", "wb"))
                 say(f"{scenario.name}: {options.users} users, {options.seconds} s; see {output.name}")
             environment = {**os.environ, VARIABLE: str(file)}
-            # In a session of its own, Locust does not hear Ctrl-C by itself: all its processes at once would.
+            # In a session of its own, Locust gets no SIGINT from Ctrl-C, which would reach all its processes.
             return self._wait(
                 subprocess.Popen(  # noqa: S603 - ours
                     command,
@@ -189,17 +189,17 @@ class Run:
             )
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
-        """Until it ends. Ctrl-C ends it: what was done is checked, and no other scenario begins."""
+        """Wait for the process. Ctrl-C ends it; the scenario is still checked, and no other one begins."""
         try:
             return process.wait()
         except KeyboardInterrupt:
             self._interrupted = True
-            say("ending; Ctrl-C again gives up")
+            say("ending; press Ctrl-C again to abort")
             process.send_signal(signal.SIGINT)
             try:
                 return process.wait(GRACE_S)
             except subprocess.TimeoutExpired as late:
-                raise LoadTestError(f"Locust does not end within {GRACE_S:g} s") from late
+                raise LoadTestError(f"Locust did not end within {GRACE_S:g} s") from late
         finally:
             if process.poll() is None:
                 process.terminate()
@@ -210,21 +210,22 @@ class Run:
                     process.wait()
 
     def _collect(self, folder: Path, result: ScenarioResult) -> None:
-        """What Locust's processes have left."""
+        """Collect the tallies and figures of Locust's processes."""
         for path in sorted(folder.glob(f"{TALLY}*.json")):
             found = json.loads(path.read_text())
             result.tally.add(found)
             result.cpu_s += found["cpu_s"]
             if not found["ended"]:
-                result.wrong.append(f"a process of Locust has died: {path} is not all that it has done")
+                result.wrong.append(f"a process of Locust died: its tally {path} is incomplete")
         with contextlib.suppress(FileNotFoundError):
             result.summary = json.loads((folder / SUMMARY).read_text())
         tally = result.tally
         if not tally.ok:
-            result.wrong.append("nothing was performed")
+            result.wrong.append("no operation succeeded")
         failures = tally.failed.total() + tally.unknown.total()
         if failures * 100 > self._options.max_failures * result.requests:
-            result.wrong.append(f"{failures} of {result.requests} operations have failed")
+            limit = f"more than {self._options.max_failures:g}%"
+            result.wrong.append(f"{failures} of {result.requests} operations failed, {limit}")
 
 
 def _command(options: RunOptions, shape: Shape | None, folder: Path) -> list[str]:
@@ -252,12 +253,12 @@ def _free_port() -> int:
 
 
 def pipeline(job: str, *arguments: str) -> int:
-    """Run a job of `wbkv pipeline`. Its status."""
+    """Run a job of `wbkv pipeline`, and return its exit status."""
     start = "import sys, wbkv.cli.main; sys.exit(wbkv.cli.main.main())"
     command = [sys.executable, "-c", start, "pipeline", job, *arguments]
     return subprocess.run(command, check=False).returncode  # noqa: S603 - ours
 
 
 def say(line: str) -> None:
-    """Tell whoever has started this."""
+    """Print a line of progress."""
     print(f"[loadtests] {line}", flush=True)

@@ -1,7 +1,7 @@
-"""Scenarios as data: which workload, with which parameters and which mix of operations.
+"""Scenarios as data: a workload, its parameters, and its mix of operations.
 
-A file `scenarios/NAME.toml` has `about`, `workload`, perhaps a `shape`, and the tables `[parameters]` and
-`[mix]`: the weight of each operation. Every parameter has a usual value; `--set NAME=VALUE` and
+A file `scenarios/NAME.toml` has `about`, `workload`, an optional `shape`, and the tables `[parameters]` and
+`[mix]`: the weight of each operation. Every parameter has a default; `--set NAME=VALUE` and
 `--set mix.NAME=WEIGHT` override both.
 """
 
@@ -24,7 +24,7 @@ _PARTS: Final = ("about", "workload", "shape", "parameters", "mix")
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What users do."""
+    """A workload with its parameters and its mix of operations."""
 
     name: str
     about: str
@@ -36,12 +36,12 @@ class Scenario:
 
 
 def known() -> list[str]:
-    """The names of ours."""
+    """Return the names of the scenarios of this folder."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def read_scenario(name: str, overrides: Iterable[str] = ()) -> Scenario:
-    """One of ours by its name, or anybody's by the path of its file. What `KEY=VALUE` says counts more."""
+    """Read a scenario by its name in this folder, or by its path. `KEY=VALUE` overrides its values."""
     path = path_of(name, FOLDER)
     found = toml_file(path)
     where = str(path)

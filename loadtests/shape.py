@@ -1,8 +1,7 @@
-"""How the number of users changes over time: stages, from `shapes/*.toml`, of any length and height.
+"""Shapes: how the number of users changes over time, in stages, from `shapes/*.toml`.
 
-A file has a list of stages. `time` is a stage's part of the whole run, in any unit; `level` is the number of
-users at its end, as a part of all. Users come and go steadily over the stage, or all at its beginning where
-`jump = true`.
+A file has a list of stages. `time` is a stage's share of the run, in any unit; `level` is the number of users
+at its end, as a share of all. The number changes linearly over the stage, or at once if `jump = true`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class _StageFields:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of a run."""
+    """A stage of a run."""
 
     time: float
     level: float
@@ -34,13 +33,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """All of a run."""
+    """The stages of a run."""
 
     name: str
     stages: tuple[Stage, ...]
 
     def users_at(self, at_s: float, users: int, seconds: float) -> int | None:
-        """How many users there should be, of so many at most in a run of so many seconds; None after it."""
+        """Return the number of users at a time of a run with these `seconds`; None after its end."""
         unit_s = seconds / sum(stage.time for stage in self.stages)
         level, begin_s = 0.0, 0.0
         for stage in self.stages:
@@ -53,7 +52,7 @@ class Shape:
 
 
 def read_shape(name: str) -> Shape:
-    """One of ours by its name, or anybody's by the path of its file."""
+    """Read a shape by its name in this folder, or by its path."""
     path = path_of(name, FOLDER)
     found = toml_file(path)
     reject_unknown(str(path), found, ("about", "stages"))
@@ -75,13 +74,13 @@ def _stage(where: str, values: dict[str, Any]) -> Stage:
 
 
 def path_of(name: str, folder: Path) -> Path:
-    """The file of this name in a folder, or a file that is named by its path."""
+    """Return the path of a file by its name in a folder, or by its path."""
     if name.endswith(".toml"):
         return Path(name)
     path = folder / f"{name}.toml"
     if not path.is_file():
         known = sorted(each.stem for each in folder.glob("*.toml"))
         raise LoadTestError(
-            f"there is no {name!r} in {folder.name}, only {', '.join(known)}; or give a file.toml"
+            f"there is no {name!r} in {folder.name}, only {', '.join(known)}; or name a .toml file"
         )
     return path

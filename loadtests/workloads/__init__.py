@@ -1,4 +1,4 @@
-"""What users do with the store, and what must be true when they have done it."""
+"""Workloads: the operations of users, and the invariants that must hold afterwards."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A bank: money moves between accounts of all partitions, and there is always as much of it as there was.
+"""A bank: money moves between accounts of all partitions, and its total stays the same.
 
-An account is two keys with one tag, so in one partition: its balance, and a memo of `value_size` bytes about
-the last transfer. A transfer that crosses takes from one partition and gives to others.
+An account is two keys with one tag, so they are in one partition: its balance, and a memo of `value_size`
+bytes about the last transfer. A transfer over several partitions takes from one and gives to others.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from loadtests.workloads.base import Parameters, Put, Tally, Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BankParameters(Parameters):
-    """A bank's own."""
+    """The parameters of a bank."""
 
     balance: int = bounded(1_000, 0, 10**12)
-    """Of every account, at the beginning."""
+    """The initial balance of every account."""
 
 
 class Bank(Workload[BankParameters]):
-    """See the module."""
+    """The workload `bank`."""
 
     PARAMETERS: ClassVar[type[Parameters]] = BankParameters
     OPERATIONS: ClassVar[tuple[str, ...]] = ("transfer", "checked-transfer", "balance", "audit")
@@ -59,7 +59,7 @@ class Bank(Workload[BankParameters]):
         return [self._account(number) for number in numbers]
 
     def transfer(self, rng: Random) -> None:
-        """From one account to others, in one message. The balance may become less than nothing."""
+        """Move money from one account to others, in one request. The balance may become negative."""
         source, *targets = self._chosen(rng)
         amount = rng.randint(1, 100)
         moves = [wbkv.add(source, -amount * len(targets)), *(wbkv.add(target, amount) for target in targets)]
@@ -67,22 +67,22 @@ class Bank(Workload[BankParameters]):
             moves.append(wbkv.put(self._memo(source), self.payload(rng)))
         result = self.client.txn().then(*moves).commit()
         if any(isinstance(each, wbkv.Failed) for each in result.results):
-            raise Violation(f"a balance is no number: {result.results}")
+            raise Violation(f"a balance is not a number: {result.results}")
 
     def checked_transfer(self, rng: Random) -> bool:
-        """The same, if there is enough: as an interactive transaction."""
+        """Move money if the balance suffices, as an interactive transaction."""
         accounts, amount, memo = self._chosen(rng), rng.randint(1, 100), self.payload(rng)
         return _move(self.client, accounts, amount, (self._memo(accounts[0]), memo) if memo else None)
 
     def balance(self, rng: Random) -> None:
-        """Of as many accounts as a transfer has."""
+        """Read the balances of as many accounts as a transfer has."""
         accounts = self._chosen(rng)
         found = self.client.get_many(accounts)
         if None in found:
-            raise Violation(f"accounts are gone: {accounts} are {found}")
+            raise Violation(f"accounts are missing: {accounts} are {found}")
 
     def audit(self, rng: Random) -> None:
-        """All the money, at one moment."""
+        """Check the total of all accounts at one revision."""
         if wrong := self._missing(self.client.scan(f"{self.prefix}account/")):
             raise Violation(wrong)
 
@@ -94,7 +94,7 @@ class Bank(Workload[BankParameters]):
         return "" if sum(balances) == total else f"all accounts together have {sum(balances)}, not {total}"
 
     def check(self, tally: Tally) -> list[str]:
-        """Nothing was lost, whatever became of transfers whose outcome is unknown."""
+        """Check that no money was lost, whatever the outcome of transfers with an unknown outcome."""
         with self.client.snapshot(timeout=60.0) as moment:
             wrong = self._missing(moment.scan(f"{self.prefix}account/", timeout=60.0))
         return [wrong] if wrong else []

@@ -1,4 +1,4 @@
-"""What all workloads have: parameters, a choice of keys, operations that are counted, a check at the end."""
+"""The base of workloads: parameters, a choice of keys, counted operations, a final check."""
 
 from __future__ import annotations
 
@@ -19,57 +19,57 @@ BATCH_BYTES: Final = 200_000
 BATCH_KEYS: Final = 500
 _COUNTED: Final = ("ok", "refused", "failed", "unknown", "errors")
 _SHOWN: Final = 20
-"""So many violations are told of."""
+"""How many violations a process reports."""
 
 Put = tuple[str, bytes]
 Operation = Callable[[Random], bool | None]
-"""What a user does. False: it was refused, for reasons of the business, and nothing was written."""
+"""An operation of a user. It returns False if business rules rejected it, and nothing was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Those of every workload."""
+    """The parameters of every workload."""
 
     keys: int = bounded(1_000, 1, 100_000_000)
     value_size: int = bounded(100, 0, 1_000_000)
     distribution: str = bounded("zipfian", one_of=NAMES)
     skew: float = bounded(0.99, 0, 10)
-    """Of a Zipfian distribution: 0 is uniform, 0.99 is YCSB's."""
+    """The exponent of the Zipfian distribution: 0 is uniform, 0.99 is YCSB's."""
     multi_partition: float = bounded(0.0, 0, 100)
-    """Percent of operations that touch several partitions."""
+    """Percentage of operations over several partitions."""
     spread: int = bounded(2, 2, 1_000)
     """How many partitions these touch."""
     think_time: tuple[float, float] = bounded((0.0, 0.0), 0, 3_600)
     """Seconds between a user's operations, or [from, to]."""
     rate: float = bounded(0.0, 0, 100_000)
-    """Operations per second of each user, by a timetable; 0: after the think time."""
+    """Operations per second of each user, on a fixed schedule; 0: after the think time."""
     timeout: float = bounded(10.0, 0.001, 3_600)
     consistency: str = bounded("strict", one_of=("strict", "serializable"))
-    """Of single reads and scans."""
+    """The consistency of single reads and scans."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """How operations have ended. What a process has counted can be added to what another has."""
+    """The outcomes of operations. Tallies of several processes can be added."""
 
     ok: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     """Certainly not executed."""
     unknown: Counter[str] = field(default_factory=Counter)
-    """Executed or not: nobody knows."""
+    """Operations with an unknown outcome."""
     errors: Counter[str] = field(default_factory=Counter)
-    """What failed, or is unknown, by operation and the error's class."""
+    """Failed and unknown operations, by name and class of error."""
     violations: list[str] = field(default_factory=list)
 
     def add(self, other: Mapping[str, Any]) -> None:
-        """What `as_json` gave elsewhere."""
+        """Add the result of `as_json` of another process."""
         for name in _COUNTED:
             getattr(self, name).update(other[name])
         self.violations += other["violations"]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return the tally as JSON values."""
         counts = {name: dict(getattr(self, name)) for name in _COUNTED}
         return {**counts, "violations": self.violations[:_SHOWN]}
 
@@ -78,7 +78,7 @@ P = TypeVar("P", bound=Parameters)
 
 
 class Workload(Generic[P]):
-    """Keys under a prefix, and what is done with them. Any number of threads, or greenlets, may perform."""
+    """Keys under a prefix, and operations on them. Any number of threads or greenlets may perform them."""
 
     PARAMETERS: ClassVar[type[Parameters]]
     OPERATIONS: ClassVar[tuple[str, ...]]
@@ -95,15 +95,15 @@ class Workload(Generic[P]):
         }
 
     def load(self) -> None:
-        """Write what there is at the beginning."""
+        """Write the initial keys."""
         raise NotImplementedError
 
     def check(self, tally: Tally) -> list[str]:
-        """What is not as it must be, now that all users are done and have counted so much."""
+        """Return the violated invariants, after all users are done with these counts."""
         raise NotImplementedError
 
     def perform(self, name: str, rng: Random) -> None:
-        """One operation, counted."""
+        """Perform one operation, and count its outcome."""
         tally = self.tally
         try:
             done = self.operations[name](rng)
@@ -120,25 +120,25 @@ class Workload(Generic[P]):
             raise
         (tally.refused if done is False else tally.ok)[name] += 1
 
-    # For those who define workloads
+    # For subclasses
 
     def keyspace(self, name_of: Callable[[int], str], count: int) -> Keyspace:
-        """Keys that are chosen from."""
+        """Return a keyspace to choose keys from."""
         partition_of = self.client.partition_of
         return Keyspace(lambda number: partition_of(name_of(number)), self.partitions, count)
 
     def crosses(self, rng: Random) -> bool:
-        """Whether the next operation touches several partitions."""
+        """Draw whether the next operation touches several partitions."""
         return rng.random() * 100 < self.parameters.multi_partition
 
     def payload(self, rng: Random) -> bytes:
-        """A value of the size asked for."""
+        """Return a random value of `value_size` bytes."""
         return (
             rng.randbytes((self.parameters.value_size + 1) // 2).hex()[: self.parameters.value_size].encode()
         )
 
     def write_all(self, puts: Iterable[Put]) -> None:
-        """Write many keys, some at a time."""
+        """Write many keys, in transactions of bounded size."""
         batch: list[wbkv.Operation] = []
         size = 0
         for key, value in puts:
@@ -151,7 +151,7 @@ class Workload(Generic[P]):
             self.client.txn().then(*batch).commit(timeout=60.0)
 
     def snapshot(self) -> dict[str, bytes]:
-        """Everything under the prefix, as of one moment."""
+        """Return everything under the prefix at one revision."""
         with self.client.snapshot(ttl=600.0, timeout=60.0) as moment:
             start = len(self.prefix)
             return {entry.name[start:]: entry.value for entry in moment.scan(self.prefix, timeout=60.0)}

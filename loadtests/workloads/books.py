@@ -1,10 +1,11 @@
-"""The books of `orders` at the end, and what is wrong with them, after TPC-C's consistency conditions:
+"""Checks the final state of `orders` by TPC-C's consistency conditions:
 
-- a warehouse has been paid what its districts have, and all warehouses what all customers have;
-- a district's orders have the numbers up to its counter, without a gap;
-- exactly the orders that are not delivered are new orders;
-- the stock of a warehouse has given just what the lines of all orders have of it;
-- a customer's balance is what was delivered to it, without what it has paid.
+- the payments of a warehouse equal those of its districts, and those of all warehouses equal those of all
+  customers;
+- a district's orders are numbered up to its counter, without a gap;
+- exactly the undelivered orders are new orders;
+- the quantity taken from a stock equals that of the lines of all orders;
+- a customer's balance is the amount of its delivered orders less its payments.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from typing import Any
 
 
 def stocked(value: bytes | None) -> tuple[int, int]:
-    """How much there is of an item, and how much was taken in all."""
+    """Parse the quantity of an item in stock, and the quantity taken in all."""
     there, taken = (value or b"0 0").split()
     return int(there), int(taken)
 
 
 def amount(order: dict[str, Any]) -> int:
-    """What an order costs."""
+    """Return the price of an order."""
     return sum(quantity * price for _, _, quantity, price in order["lines"])
 
 
 class Books:
-    """Everything there is at the end, by what it is, and what is wrong with it."""
+    """The final rows, by kind, and their violations."""
 
     def __init__(self, rows: dict[str, bytes], prefix: str) -> None:
         self._prefix = prefix
@@ -50,11 +51,11 @@ class Books:
         self.orders = len(self._orders)
 
     def wrong(self) -> list[str]:
-        """What is wrong."""
+        """Return the violations."""
         return [*self._money(), *self._numbering(), *self._undelivered(), *self._stock(), *self._balances()]
 
     def _sums(self, kind: str, what: str) -> Counter[str]:
-        """By warehouse, over its districts or customers."""
+        """Return the sums by warehouse, over its districts or customers."""
         found: Counter[str] = Counter()
         for path, number in self._numbers.items():
             if len(path) == 3 and path[1].startswith(kind) and path[2] == what:
@@ -68,10 +69,10 @@ class Books:
         districts = self._sums("district/", "paid")
         for path in sorted(warehouses.keys() | districts.keys()):
             if warehouses[path] != districts[path]:
-                yield f"{path} has been paid {warehouses[path]}, its districts {districts[path]}"
+                yield f"{path} has payments of {warehouses[path]}, its districts of {districts[path]}"
         customers = self._sums("customer/", "paid").total()
         if warehouses.total() != customers:
-            yield f"all warehouses have been paid {warehouses.total()}, all customers have paid {customers}"
+            yield f"all warehouses have payments of {warehouses.total()}, all customers of {customers}"
 
     def _numbering(self) -> Iterator[str]:
         numbers: dict[tuple[str, str], list[int]] = defaultdict(list)

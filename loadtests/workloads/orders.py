@@ -1,9 +1,9 @@
 """A wholesale supplier's orders, after TPC-C: warehouses, each in one partition, that supply each other.
 
-Every key of a warehouse has its tag, so all of it is in one partition; warehouses go round all partitions.
-An order whose lines come from a far warehouse, and a payment of a far customer, cross partitions, each in one
-transaction. The rows are fewer and shorter than TPC-C's, the transactions and their weights are its five.
-What must be true at the end is in `books`.
+Every key of a warehouse has its tag, so a warehouse is in one partition; warehouses alternate over them.
+An order with lines from a remote warehouse, and a payment of a remote customer, touch several partitions in
+one transaction. The rows are fewer and shorter than TPC-C's; the five transactions and their weights are the
+same. `books` has the final checks.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from loadtests.workloads.base import Parameters, Put, Tally, Workload
 from loadtests.workloads.books import Books, amount, stocked
 
 _REFILL: Final = 10
-"""Stock below this, after a line is taken from it, is filled up by ..."""
+"""A stock that falls below this is refilled by `_FILLED`."""
 _FILLED: Final = 91
 _RECENT: Final = 20
-"""Orders that stock-level looks at."""
+"""How many orders stock-level reads."""
 _TAGS_TRIED: Final = 10_000
 _UNUSED_PERCENT: Final = 1
-"""Of orders that name an item that nobody has, and are rolled back."""
+"""Percentage of orders for an item that does not exist, which are rolled back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrdersParameters(Parameters):
-    """The supplier's own. `keys` are the items."""
+    """The parameters of a supplier. `keys` is the number of items."""
 
     warehouses: int = bounded(6, 1, 10_000)
     districts: int = bounded(4, 1, 100)
-    """Of a warehouse."""
+    """Per warehouse."""
     customers: int = bounded(30, 1, 10_000)
-    """Of a district."""
+    """Per district."""
     lines: int = bounded(10, 1, 15)
-    """Of an order, at most; at least half as many."""
+    """Most lines of an order, which has at least half as many."""
 
 
 class Orders(Workload[OrdersParameters]):
-    """See the module."""
+    """The workload `orders`."""
 
     PARAMETERS: ClassVar[type[Parameters]] = OrdersParameters
     OPERATIONS: ClassVar[tuple[str, ...]] = (
@@ -65,7 +65,7 @@ class Orders(Workload[OrdersParameters]):
         ]
 
     def _make_tags(self) -> Iterator[str]:
-        """A tag for each warehouse, so that they go round the partitions."""
+        """Yield a tag for each warehouse, so that warehouses alternate over partitions."""
         number = 0
         for warehouse in range(self.parameters.warehouses):
             wanted = self.partitions[warehouse % len(self.partitions)]
@@ -77,14 +77,14 @@ class Orders(Workload[OrdersParameters]):
                     break
             else:
                 raise LoadTestError(
-                    f"no tag of {_TAGS_TRIED} is in partition {wanted}: are keys placed by their hash?"
+                    f"none of {_TAGS_TRIED} tags is in partition {wanted}: keys must be partitioned by hash"
                 )
 
     def _row(self, warehouse: int, row: str) -> str:
         return self._tags[warehouse] + row
 
     def load(self) -> None:
-        """Fill the warehouses. All counters begin at 0, which is what an absent key counts as."""
+        """Fill the warehouses. All counters begin at 0, the value of an absent key."""
         self.write_all(self._stock())
 
     def _stock(self) -> Iterator[Put]:
@@ -93,12 +93,12 @@ class Orders(Workload[OrdersParameters]):
                 yield self._row(warehouse, f"stock/{item:06d}"), b"100 0"
 
     def _far(self, rng: Random, warehouse: int) -> int:
-        """Another one, in another partition."""
+        """Return a warehouse of another partition."""
         home = self._homes[warehouse]
         return rng.choice([other for other, partition in enumerate(self._homes) if partition != home])
 
     def _some(self, rng: Random) -> tuple[int, int, str]:
-        """A warehouse, one of its districts, and the customer who comes there: row's name, not key."""
+        """Choose a warehouse, one of its districts, and a customer, by the name of its row."""
         parameters = self.parameters
         district = rng.randrange(parameters.districts)
         customer = f"customer/{district:02d}/{rng.randrange(parameters.customers):05d}/"
@@ -107,14 +107,14 @@ class Orders(Workload[OrdersParameters]):
     # The five transactions
 
     def new_order(self, rng: Random) -> bool:
-        """Some items, mostly of the warehouse itself: take a number, write the order, take it from stock."""
+        """Order items, mostly of the same warehouse: assign a number, write the order, reduce the stock."""
         parameters = self.parameters
         warehouse, district, customer = self._some(rng)
         count = min(rng.randint((parameters.lines + 1) // 2, parameters.lines), parameters.keys)
         items: dict[int, None] = {}
         while len(items) < count:
             items[self.ranks.draw(rng, parameters.keys)] = None
-            if rng.random() < 0.1:  # under a heavy skew, hardly any other one is ever drawn
+            if rng.random() < 0.1:  # with a heavy skew, the distribution hardly ever yields another item
                 items[rng.randrange(parameters.keys)] = None
         suppliers = [warehouse] * len(items)
         if self.crosses(rng):
@@ -128,7 +128,7 @@ class Orders(Workload[OrdersParameters]):
         return _order(self.client, self._tags[warehouse], district, order, unused=unused)
 
     def payment(self, rng: Random) -> None:
-        """A customer pays in a district, perhaps one of a far warehouse's: in one message."""
+        """A customer, perhaps of a remote warehouse, pays in a district: in one request."""
         warehouse, district, customer = self._some(rng)
         home = self._far(rng, warehouse) if self.crosses(rng) else warehouse
         amount = rng.randint(1, 5_000)
@@ -139,22 +139,22 @@ class Orders(Workload[OrdersParameters]):
             wbkv.add(self._row(home, f"{customer}balance"), -amount),
         ).commit()  # fmt: skip
         if any(isinstance(each, wbkv.Failed) for each in result.results):
-            raise Violation(f"a sum is no number: {result.results}")
+            raise Violation(f"a sum is not a number: {result.results}")
 
     def order_status(self, rng: Random) -> None:
-        """A customer's balance, and its last order."""
+        """Read a customer's balance and last order."""
         warehouse, _, customer = self._some(rng)
         last = _status(self.client, self._row(warehouse, customer))
         if last is not None and json.loads(last)["customer"] != customer:
             raise Violation(f"the last order of {customer} is {last!r}")
 
     def delivery(self, rng: Random) -> bool:
-        """The oldest new order of a district is delivered."""
+        """Deliver the oldest new order of a district."""
         warehouse, district, _ = self._some(rng)
         return _deliver(self.client, self._tags[warehouse], district, rng.randint(1, 10))
 
     def stock_level(self, rng: Random) -> None:
-        """The stock of the items that were ordered last in a district."""
+        """Read the stock of the items that were ordered last in a district."""
         warehouse, district, _ = self._some(rng)
         orders = self._row(warehouse, f"order/{district:02d}/")
         found = list(self.client.scan(orders, limit=_RECENT, reverse=True))
@@ -164,10 +164,10 @@ class Orders(Workload[OrdersParameters]):
         if wanted and None in self.client.get_many(sorted(wanted)):
             raise Violation(f"an item of {orders} has no stock")
 
-    # What must be true
+    # Invariants
 
     def check(self, tally: Tally) -> list[str]:
-        """All of it, at one moment."""
+        """Check all books at one revision."""
         found = Books(self.snapshot(), self.prefix)
         wrong = found.wrong()
         least = tally.ok["new-order"]

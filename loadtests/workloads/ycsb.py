@@ -1,9 +1,8 @@
 """The Yahoo! Cloud Serving Benchmark: one table of records, and the operations of its workloads A to F.
 
-A record's key is made of its number so that the order of keys is not the order of numbers, which is that of
-popularity: popular records are spread over scans, as YCSB spreads them. Its value begins with the number, and
-a read that finds another one, or none, is a violation. An operation that crosses touches `spread` records of
-different partitions at once.
+A record's key is a hash of its number, since numbers are in the order of popularity: popular records are
+spread over the order of keys, as in YCSB. A record's value begins with its number; a read that finds another
+number, or none, is a violation. An operation over several partitions touches `spread` records at once.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from loadtests.errors import Violation
 from loadtests.workloads.base import Parameters, Put, Tally, Workload
 
 _SCATTER: Final = 0x9E3779B97F4A7C15
-"""Odd, so that multiplying with it modulo 2^64 makes different numbers of different ones."""
+"""Odd, so that multiplication by it modulo 2^64 is a bijection."""
 _BLOCK: Final = 100
-"""A process reserves so many numbers at a time for records that it will insert."""
+"""How many numbers a process reserves at a time for records that it will insert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YcsbParameters(Parameters):
-    """YCSB's own."""
+    """The parameters of YCSB."""
 
     scan_length: int = bounded(100, 1, 10_000)
-    """Scans have from 1 to so many records, all lengths alike."""
+    """Most records of a scan; lengths are uniform from 1."""
 
 
 class Ycsb(Workload[YcsbParameters]):
-    """See the module."""
+    """The workload `ycsb`."""
 
     PARAMETERS: ClassVar[type[Parameters]] = YcsbParameters
     OPERATIONS: ClassVar[tuple[str, ...]] = ("read", "update", "insert", "scan", "read-modify-write")
@@ -59,7 +58,7 @@ class Ycsb(Workload[YcsbParameters]):
         return b"%d:%s" % (number, self.payload(rng))
 
     def _number(self, rank: int) -> int:
-        """Of records that this process knows to be there: those that were loaded, and its own."""
+        """Return the number of a record that this process knows to exist: a loaded one, or one of its own."""
         own = len(self._inserted)
         if not self._latest:
             return rank if rank < self.parameters.keys else self._inserted[rank - self.parameters.keys]
@@ -88,7 +87,7 @@ class Ycsb(Workload[YcsbParameters]):
             raise Violation(f"record {number} ({self._key(number)}) is {value!r}")
 
     def read(self, rng: Random) -> None:
-        """A record, or several at one moment."""
+        """Read a record, or several at one revision."""
         numbers = self._chosen(rng)
         keys = [self._key(number) for number in numbers]
         values = [self.client.get(keys[0])] if len(keys) == 1 else self.client.get_many(keys)
@@ -96,7 +95,7 @@ class Ycsb(Workload[YcsbParameters]):
             self._expect(number, value)
 
     def update(self, rng: Random) -> None:
-        """Write a record, or several at once."""
+        """Write a record, or several in one transaction."""
         numbers = self._chosen(rng)
         if len(numbers) == 1:
             self.client.put(self._key(numbers[0]), self._value(numbers[0], rng))
@@ -113,7 +112,7 @@ class Ycsb(Workload[YcsbParameters]):
             self._records.count += 1
 
     def _reserve(self) -> int:
-        """A number that nobody else has: the store counts for all processes."""
+        """Return a number that is unique among processes: a counter in the store assigns blocks."""
         with self._lock:
             if self._reserved:
                 return self._reserved.pop()
@@ -123,7 +122,7 @@ class Ycsb(Workload[YcsbParameters]):
         return end - _BLOCK
 
     def scan(self, rng: Random) -> None:
-        """Some records in the order of keys, from one of them on."""
+        """Scan some records in the order of keys, from a given one on."""
         start = self._key(self._chosen(rng)[0])
         rest = wbkv.between(start, wbkv.prefix(self._table).end)
         found = [
@@ -133,12 +132,12 @@ class Ycsb(Workload[YcsbParameters]):
             raise Violation(f"a scan from {start} found {found[:5]}...")
 
     def read_modify_write(self, rng: Random) -> None:
-        """Read, and write what depends on it, as an interactive transaction."""
+        """Read records and write values that depend on them, as an interactive transaction."""
         numbers = self._chosen(rng)
         _modify(self.client, [self._key(number) for number in numbers], rng.random())
 
     def check(self, tally: Tally) -> list[str]:
-        """Every record is there, whole: those that were loaded, and those whose insertion was answered."""
+        """Check that every loaded record, and every one with an acknowledged insert, exists and is intact."""
         count = 0
         wrong: list[str] = []
         for entry in self.client.scan(self._table, timeout=60.0):
@@ -158,7 +157,7 @@ class Ycsb(Workload[YcsbParameters]):
 def _modify(tx: wbkv.Transaction[bytes], keys: list[str], turn: float) -> None:
     for key, value in zip(keys, tx.get_many(keys), strict=True):
         if value is None:
-            raise Violation(f"{key} is gone")
+            raise Violation(f"the record {key} is missing")
         number, _, rest = value.partition(b":")
         cut = int(turn * len(rest))
         tx.put(key, number + b":" + rest[cut:] + rest[:cut])

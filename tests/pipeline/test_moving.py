@@ -52,7 +52,7 @@ def test_an_export_reads_back_and_any_damage_is_named(spark: SparkSession, tmp_p
     changed = bytearray(content)
     changed[len(changed) // 2] ^= 1
     first.write_bytes(changed)
-    with pytest.raises(PipelineError, match=rf"{first.name} is damaged: its checksum is another"):
+    with pytest.raises(PipelineError, match=rf"{first.name} is damaged: its checksum differs"):
         importing.verify(spark, source)
     first.write_bytes(content[:-1])
     with pytest.raises(PipelineError, match=rf"{first.name} is damaged: \d+ bytes, not \d+"):

@@ -164,7 +164,7 @@ class SourceOptions:
         try:
             return between(start or b"", end)
         except ValueError as error:
-            raise PipelineError(f"wbkv: {error}: the option end must be above start") from None
+            raise PipelineError(f"wbkv: the options start and end: {error}") from None
 
     def fits(self, use: Use) -> bool:
         """Whether all given options have an effect on this use."""

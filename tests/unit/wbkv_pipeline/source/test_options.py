@@ -66,7 +66,7 @@ def test_the_drivers_environment_goes_with_the_job(monkeypatch: pytest.MonkeyPat
         ({"prefixHex": "xy"}, "the option prefixHex must be hexadecimal digits, not 'xy'"),
         ({"prefix": "a", "prefixHex": "61"}, "give the option prefix or prefixHex, not both"),
         ({"prefix": "a", "start": "b"}, "give the option prefix, or start and end, not both"),
-        ({"start": "b", "end": "a"}, "is empty: the option end must be above start"),
+        ({"start": "b", "end": "a"}, "the options start and end: the range from b'b' to b'a' is empty"),
         ({"startingRevision": "now"}, "must be latest, earliest or a revision, not 'now'"),
         ({"rewrite": "yes"}, "the option rewrite must be true or false, not 'yes'"),
         ({"jobId": " "}, "the option jobId must be a name, not ' '"),
