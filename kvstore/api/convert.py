@@ -1,17 +1,16 @@
-"""Protobuf messages to the machine's types, and results back.
+"""Convert protobuf messages to the machine's types, and results back.
 
-What comes from a client is checked here, once, and before anything of its size is made: whatever passes could
-be ordered as it is. Messages name the field that is wrong.
+A request is converted first; that judges its shape, which a value of the machine cannot lack. Then it is
+judged once, by the rules of `kvstore.machine.request`. Whatever passes may be ordered. Errors name the field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn, assert_never
+from typing import Any, Final, assert_never
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from kvstore.api.errors import LimitExceeded
 from kvstore.machine.request import (
     INT64_MAX,
     REVISION_MAX,
@@ -34,6 +33,10 @@ from kvstore.machine.request import (
     Subject,
     Transaction,
     Unchanged,
+    check_count,
+    check_integer,
+    check_range,
+    validate,
 )
 from kvstore.machine.results import (
     Deleted,
@@ -51,7 +54,7 @@ from kvstore.store.service import Committed, Consistency, Identity
 from multicast.types import GROUPS_MAX
 
 SCAN_BYTES: Final = 1 << 20
-"""Of a scan inside a transaction, if it does not say."""
+"""The default of `limit_bytes` of a scan inside a transaction."""
 
 _OPERATOR: Final[Mapping[int, Operator]] = {
     kv.EQUAL: Operator.EQUAL,
@@ -90,165 +93,111 @@ _FAULT: Final = {
 
 
 class Reader:
-    """Reads one request. Its own state is how many bytes of keys and values it has seen."""
+    """Reads requests: converts and judges them."""
 
-    __slots__ = ("_limits", "_total")
+    __slots__ = ("_limits",)
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._total = 0
 
     def transaction(self, message: kv.TxnRequest) -> Transaction:
         """Conditions, then, otherwise."""
         conditions, then, otherwise = message.conditions, message.then, message.otherwise
-        count = len(conditions) + len(then) + len(otherwise)
-        if not count:
-            raise InvalidRequest("the transaction is empty")
-        if count > self._limits.operations:
-            _exceeds("the conditions and operations", count, "operations", self._limits.operations)
+        check_count(len(conditions) + len(then) + len(otherwise), self._limits)
         found = Transaction(
-            self._all("conditions", conditions, self._condition) if conditions else (),
-            self._all("then", then, self._operation),
-            self._all("otherwise", otherwise, self._operation) if otherwise else (),
+            _all("conditions", conditions, _condition) if conditions else (),
+            _all("then", then, self._operation),
+            _all("otherwise", otherwise, self._operation) if otherwise else (),
         )
-        if self._total > self._limits.transaction_bytes:
-            _exceeds(
-                "the transaction's bytes of keys and values",
-                *(self._total, "transaction_bytes", self._limits.transaction_bytes),
-            )
+        validate(found, self._limits)
         return found
 
-    def key(self, key: bytes) -> bytes:
-        """A key."""
-        if not key:
-            raise InvalidRequest("the key is empty")
-        size = len(key)
-        if size > self._limits.key_bytes:
-            _exceeds("the key's bytes", size, "key_bytes", self._limits.key_bytes)
-        self._total += size
-        return key
-
-    def value(self, value: bytes) -> bytes:
-        """A value."""
-        size = len(value)
-        if size > self._limits.value_bytes:
-            _exceeds("the value's bytes", size, "value_bytes", self._limits.value_bytes)
-        self._total += size
-        return value
+    def single(self, operation: Operation) -> Transaction:
+        """The transaction of a call that is one operation."""
+        found = Transaction(then=(operation,))
+        validate(found, self._limits)
+        return found
 
     def range(self, message: kv.Range) -> Range:
-        """A range that says which keys it means."""
-        kind = message.WhichOneof("keys")
-        if kind == "prefix":
-            found = Range.of_prefix(message.prefix)
-        elif kind == "interval":
-            found = Range(message.interval.start, message.interval.end or None)
-        else:
-            raise InvalidRequest("a range must have a prefix or an interval")
-        start, end = found
-        for name, bound in (("start", start), ("end", end or b"")):
-            if len(bound) > self._limits.key_bytes:
-                _exceeds(f"the range's {name}, its bytes", len(bound), "key_bytes", self._limits.key_bytes)
-            self._total += len(bound)
-        if end is not None and start >= end:
-            raise InvalidRequest(f"the range's start {_short(start)} is not below its end {_short(end)}")
+        """The range of a scan or a watch."""
+        found = range_of(message)
+        check_range(found, self._limits)
         return found
 
-    def scan(self, message: kv.Scan) -> Scan:
-        """A scan of one page."""
-        limits = self._limits
-        if message.limit_bytes > limits.scan_bytes:
-            _exceeds("limit_bytes", message.limit_bytes, "scan_bytes", limits.scan_bytes)
-        if message.limit > INT64_MAX:
-            raise InvalidRequest(f"limit must be at most {INT64_MAX}, not {message.limit}")
+    def _operation(self, message: kv.Operation) -> Operation:
+        match message.WhichOneof("operation"):
+            case "get":
+                return Get(message.get.key)
+            case "put":
+                return Put(message.put.key, message.put.value)
+            case "delete":
+                return Delete(message.delete.key)
+            case "add":
+                return Calculate(message.add.key, Arithmetic.ADD, message.add.operand)
+            case "min":
+                return Calculate(message.min.key, Arithmetic.MIN, message.min.operand)
+            case "max":
+                return Calculate(message.max.key, Arithmetic.MAX, message.max.operand)
+            case "append":
+                return Append(message.append.key, message.append.value)
+            case "scan":
+                return self._scan(message.scan)
+            case "delete_range":
+                return DeleteRange(range_of(message.delete_range.range))
+            case _:
+                raise InvalidRequest("this server does not know the operation, or it is missing")
+
+    def _scan(self, message: kv.Scan) -> Scan:
+        limit_bytes = message.limit_bytes or min(SCAN_BYTES, self._limits.scan_bytes)
         return Scan(
-            self.range(message.range),
-            message.limit,
-            message.limit_bytes or min(SCAN_BYTES, limits.scan_bytes),
-            message.reverse,
-            shape_of(message.shape),
+            range_of(message.range), message.limit, limit_bytes, message.reverse, shape_of(message.shape)
         )
 
-    def _all(self, name: str, messages: Iterable[Any], read: Callable[[Any], Any]) -> tuple[Any, ...]:
-        found: list[Any] = []
-        try:
-            for message in messages:
-                found.append(read(message))  # noqa: PERF401 - how many there are says which one is wrong
-        except InvalidRequest as error:
-            error.args = (f"{name}[{len(found)}]: {error}",)
-            raise
-        return tuple(found)
 
-    def _condition(self, message: kv.Condition) -> Condition:
-        kind = message.WhichOneof("condition")
-        if kind == "compare":
-            return self._compare(message.compare)
-        if kind == "unchanged":
-            unchanged = message.unchanged
-            return Unchanged(self.range(unchanged.range), revision_of("since", unchanged.since))
-        raise InvalidRequest("a condition must be compare or unchanged")
-
-    def _compare(self, message: kv.Compare) -> Compare:
-        key = self.key(message.key)
-        operator = _OPERATOR.get(message.operator)
-        if operator is None:
-            raise InvalidRequest(f"the operator must be =, !=, < or >, not number {message.operator}")
-        kind = message.WhichOneof("operand")
-        if kind is None:
-            raise InvalidRequest("the comparison has nothing to compare with")
-        operand = getattr(message, kind)
-        if kind == "value":
-            self.value(operand)
-        elif kind == "exists":
-            if operator is not Operator.EQUAL and operator is not Operator.NOT_EQUAL:
-                raise InvalidRequest(f"existence is compared by = or !=, not by {operator.value}")
-            operand = int(operand)
-        else:
-            revision_of(kind, operand)
-        return Compare(key, _SUBJECT[kind], operator, operand)
-
-    def _operation(self, message: kv.Operation) -> Operation:
-        kind = message.WhichOneof("operation")
-        if kind is None:
-            raise InvalidRequest("the operation is none that this server knows")
-        return _OPERATION[kind](self, getattr(message, kind))
-
-    def put(self, message: kv.Put | kv.PutRequest) -> Put:
-        """A put, alone or in a transaction."""
-        return Put(self.key(message.key), self.value(message.value))
-
-    def _append(self, message: kv.Append) -> Append:
-        return Append(self.key(message.key), self.value(message.value))
-
-    def _calculate(self, arithmetic: Arithmetic, message: kv.Calculate) -> Calculate:
-        return Calculate(self.key(message.key), arithmetic, message.operand)
+def _all(name: str, messages: Iterable[Any], read: Callable[[Any], Any]) -> tuple[Any, ...]:
+    found: list[Any] = []
+    try:
+        for message in messages:
+            found.append(read(message))  # noqa: PERF401 - how many there are says which one is wrong
+    except InvalidRequest as error:
+        error.args = (f"{name}[{len(found)}]: {error}",)
+        raise
+    return tuple(found)
 
 
-_OPERATION: Final[Mapping[str, Callable[[Reader, Any], Operation]]] = {
-    "get": lambda reader, message: Get(reader.key(message.key)),
-    "scan": Reader.scan,
-    "put": Reader.put,
-    "delete": lambda reader, message: Delete(reader.key(message.key)),
-    "delete_range": lambda reader, message: DeleteRange(reader.range(message.range)),
-    "append": Reader._append,  # noqa: SLF001 - its own table
-    "add": lambda reader, message: reader._calculate(Arithmetic.ADD, message),  # noqa: SLF001 - the same
-    "min": lambda reader, message: reader._calculate(Arithmetic.MIN, message),  # noqa: SLF001 - the same
-    "max": lambda reader, message: reader._calculate(Arithmetic.MAX, message),  # noqa: SLF001 - the same
-}
+def _condition(message: kv.Condition) -> Condition:
+    kind = message.WhichOneof("condition")
+    if kind == "compare":
+        return _compare(message.compare)
+    if kind == "unchanged":
+        return Unchanged(range_of(message.unchanged.range), message.unchanged.since)
+    raise InvalidRequest("a condition must be compare or unchanged")
 
 
-def _exceeds(what: str, count: int, name: str, value: int) -> NoReturn:
-    raise LimitExceeded(f"{what}, {count}, are more than the limit {name} of {value}", name, value)
+def _compare(message: kv.Compare) -> Compare:
+    operator = _OPERATOR.get(message.operator)
+    if operator is None:
+        raise InvalidRequest(f"the operator must be =, !=, < or >, not number {message.operator}")
+    kind = message.WhichOneof("operand")
+    if kind is None:
+        raise InvalidRequest("the comparison has nothing to compare with")
+    operand = getattr(message, kind)
+    return Compare(message.key, _SUBJECT[kind], operator, int(operand) if kind == "exists" else operand)
 
 
-def _short(value: bytes) -> str:
-    return repr(value) if len(value) <= 64 else f"{value[:64]!r}..."
+def range_of(message: kv.Range) -> Range:
+    """The keys that a range means. It is not judged yet."""
+    kind = message.WhichOneof("keys")
+    if kind == "prefix":
+        return Range.of_prefix(message.prefix)
+    if kind == "interval":
+        return Range(message.interval.start, message.interval.end or None)
+    raise InvalidRequest("a range must have a prefix or an interval")
 
 
 def revision_of(name: str, revision: int) -> int:
-    """A revision, or a version, that could exist."""
-    if revision > REVISION_MAX:
-        raise InvalidRequest(f"{name} must be at most {REVISION_MAX}, not {revision}")
+    """A revision that could exist, of a request itself: those in its transaction are judged with that."""
+    check_integer(name, revision, 0, REVISION_MAX)
     return revision
 
 
@@ -282,8 +231,7 @@ def identity_of(message: kv.TxnRequest | kv.PutRequest | kv.DeleteRequest) -> Id
     found = message.id
     client, sequence, ack_below = found.client, found.sequence, found.ack_below
     for name, number in (("client", client), ("sequence", sequence)):
-        if not 0 < number <= INT64_MAX:
-            raise InvalidRequest(f"id.{name} must be from 1 to {INT64_MAX}, not {number}")
+        check_integer(f"id.{name}", number, 1, INT64_MAX)
     if ack_below > sequence:
         raise InvalidRequest(f"id.ack_below, {ack_below}, is above id.sequence, {sequence}")
     return Identity(client, sequence, ack_below, revision_of("id.deadline", found.deadline))

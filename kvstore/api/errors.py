@@ -19,6 +19,7 @@ from kvstore.store.errors import (
     DeadlinePassed,
     FutureRevision,
     InvalidRequest,
+    LimitExceeded,
     OutcomeUnknown,
     Overloaded,
     Pinned,
@@ -37,15 +38,6 @@ METADATA: Final = "wbkv-error-bin"
 MESSAGE_MAX: Final = 512
 """Characters of a message. Trailing metadata must fit into the 8 KiB that every client takes."""
 LEADERS_MAX: Final = 32
-
-
-class LimitExceeded(InvalidRequest):
-    """Something is too large."""
-
-    def __init__(self, message: str, name: str, value: int) -> None:
-        super().__init__(message)
-        self.name = name
-        self.value = value
 
 
 class ResponseTooLarge(StoreError):

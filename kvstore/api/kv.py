@@ -20,6 +20,7 @@ from kvstore.api.convert import (
     header_fields,
     identity_of,
     partitions_of,
+    range_of,
     results_size,
     revision_of,
     shape_of,
@@ -27,15 +28,15 @@ from kvstore.api.convert import (
 )
 from kvstore.api.errors import ResponseTooLarge
 from kvstore.api.methods import ApiContext, Methods, Streaming, Unary
-from kvstore.api.ports import Service
 from kvstore.machine.request import (
     INT64_MAX,
     Delete,
     DeleteRange,
     Get,
-    Operation,
+    Put,
     Shape,
     Transaction,
+    check_integer,
 )
 from kvstore.machine.results import Deleted, Got, KeyValue
 from kvstore.store.errors import InvalidRequest, StoreError
@@ -63,17 +64,30 @@ Begun: TypeAlias = tuple[Awaitable[Committed], Fields]
 class Requests:
     """The requests that stand alone as calls and together in sessions: each begins, and is answered later."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self.begin: Final[Mapping[str, Callable[[Any, float], Begun]]] = {
+    def __init__(self, backing: ApiContext) -> None:
+        self._service = backing.service
+        self._response_bytes = backing.options.response_bytes
+        self._reader = Reader(backing.service.limits)
+        self._begin: Final[Mapping[str, Callable[[Any, float], Begun]]] = {
             "txn": self._txn,
             "get": self._get,
             "put": self._put,
             "delete": self._delete,
         }
 
+    def begin(self, name: str, message: Any, timeout_s: float) -> Begun:
+        """Begin a request of a kind. Raises, with nothing done, if it is invalid."""
+        begun, fields = self._begin[name](message, timeout_s)
+        return begun, partial(self._sized, fields)
+
+    def _sized(self, fields: Fields, committed: Committed) -> dict[str, Any]:
+        """A response's fields, unless the results are too large to be sent."""
+        if results_size(committed.results) > self._response_bytes:
+            raise ResponseTooLarge(self._response_bytes, committed.revision)
+        return fields(committed)
+
     def _txn(self, message: kv.TxnRequest, timeout_s: float) -> Begun:
-        transaction = Reader(self._service.limits).transaction(message)
+        transaction = self._reader.transaction(message)
         identity = identity_of(message)
         consistency = consistency_of(message.consistency)
         revision = revision_of("revision", message.revision)
@@ -97,8 +111,10 @@ class Requests:
         return committing, txn_fields
 
     def _get(self, message: kv.GetRequest, timeout_s: float) -> Begun:
+        get = Get(message.key)
+        self._reader.single(get)
         reading = self._service.read(
-            (Get(Reader(self._service.limits).key(message.key)),),
+            (get,),
             consistency=consistency_of(message.consistency),
             revision=revision_of("revision", message.revision),
             min_revision=revision_of("min_revision", message.min_revision),
@@ -107,26 +123,24 @@ class Requests:
         return reading, _get_fields
 
     def _put(self, message: kv.PutRequest, timeout_s: float) -> Begun:
-        put = Reader(self._service.limits).put(message)
+        put = self._reader.single(Put(message.key, message.value))
         return self._write(message, put, timeout_s), _put_fields
 
     def _delete(self, message: kv.DeleteRequest, timeout_s: float) -> Begun:
-        reader = Reader(self._service.limits)
         target = message.WhichOneof("target")
-        delete: Delete | DeleteRange
         if target == "key":
-            delete = Delete(reader.key(message.key))
+            delete = self._reader.single(Delete(message.key))
         elif target == "range":
-            delete = DeleteRange(reader.range(message.range))
+            delete = self._reader.single(DeleteRange(range_of(message.range)))
         else:
             raise InvalidRequest("a delete must have a key or a range")
         return self._write(message, delete, timeout_s), _delete_fields
 
     def _write(
-        self, message: kv.PutRequest | kv.DeleteRequest, operation: Operation, timeout_s: float
+        self, message: kv.PutRequest | kv.DeleteRequest, write: Transaction, timeout_s: float
     ) -> Awaitable[Committed]:
         return self._service.transact(
-            Transaction(then=(operation,)),
+            write,
             identity=identity_of(message),
             min_revision=revision_of("min_revision", message.min_revision),
             timeout_s=timeout_s,
@@ -164,19 +178,14 @@ def _delete_fields(committed: Committed) -> dict[str, Any]:
     return {"header": header_fields(committed), "count": result.count}
 
 
-def check_size(committed: Committed, limit: int) -> None:
-    """Raise unless the results may be sent."""
-    if results_size(committed.results) > limit:
-        raise ResponseTooLarge(limit, committed.revision)
-
-
 class KV:
     """The servicer."""
 
     def __init__(self, backing: ApiContext) -> None:
         self._backing = backing
         self._service = backing.service
-        self._requests = Requests(backing.service)
+        self._requests = Requests(backing)
+        self._reader = Reader(backing.service.limits)
         self._ending: set[asyncio.Task[None]] = set()
         """Snapshots that are being released."""
         self.methods: Methods = {
@@ -193,13 +202,11 @@ class KV:
         }
 
     def _single(self, name: str, asked: type[Message], answered: Callable[..., Any]) -> Unary:
-        begin, backing = self._requests.begin[name], self._backing
+        begin, backing = self._requests.begin, self._backing
 
         async def call(message: Any, timeout_s: float) -> Message:
-            begun, fields = begin(message, timeout_s)
-            committed = await begun
-            check_size(committed, backing.options.response_bytes)
-            response: Message = answered(**fields(committed))
+            begun, fields = begin(name, message, timeout_s)
+            response: Message = answered(**fields(await begun))
             response.header.MergeFrom(backing.header())  # type: ignore[attr-defined]  # all responses have one
             return response
 
@@ -210,10 +217,9 @@ class KV:
     async def _scan(
         self, message: kv.ScanRequest, timeout_s: float | None
     ) -> AsyncGenerator[kv.ScanResponse, None]:
-        asked = Reader(self._service.limits).range(message.range)
         shape = shape_of(message.shape)
         parts = self._service.scan(
-            asked,
+            self._reader.range(message.range),
             revision=revision_of("revision", message.revision),
             consistency=consistency_of(message.consistency),
             min_revision=revision_of("min_revision", message.min_revision),
@@ -244,10 +250,9 @@ class KV:
         yield last
 
     async def _splits(self, message: kv.SplitsRequest, timeout_s: float) -> Message:
-        if not 0 < message.pieces <= PIECES_MAX:
-            raise InvalidRequest(f"pieces must be from 1 to {PIECES_MAX}, not {message.pieces}")
+        check_integer("pieces", message.pieces, 1, PIECES_MAX)
         found = await self._service.splits(
-            Reader(self._service.limits).range(message.range),
+            self._reader.range(message.range),
             message.pieces,
             partitions=partitions_of(message.partitions),
             timeout_s=timeout_s,
@@ -299,8 +304,7 @@ class KV:
             raise InvalidRequest(
                 f"a watch must have from 1 to {RANGES_MAX} ranges, not {len(message.ranges)}"
             )
-        reader = Reader(self._service.limits)
-        ranges = tuple(reader.range(asked) for asked in message.ranges)
+        ranges = tuple(map(self._reader.range, message.ranges))
         after = revision_of("after", message.after)
         until = revision_of("until", message.until)
         if until and not 0 < after <= until:

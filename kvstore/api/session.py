@@ -16,10 +16,10 @@ import grpc
 from wbkv_proto.v1 import session_pb2 as session
 
 from kvstore.api.calls import Calls, Context, Handler, parse, receive, send
-from kvstore.api.errors import LimitExceeded, to_error
-from kvstore.api.kv import Fields, Requests, check_size
+from kvstore.api.errors import to_error
+from kvstore.api.kv import Fields, Requests
 from kvstore.api.methods import ApiContext
-from kvstore.store.errors import InvalidRequest, Unavailable
+from kvstore.store.errors import InvalidRequest, LimitExceeded, Unavailable
 from kvstore.store.service import Committed
 
 SERVICE: Final = "wbkv.v1.Session"
@@ -37,7 +37,7 @@ class SessionService:
     def __init__(self, backing: ApiContext, calls: Calls) -> None:
         self._backing = backing
         self._calls = calls
-        self._requests = Requests(backing.service)
+        self._requests = Requests(backing)
 
     def handlers(self) -> dict[str, Handler]:
         """By method."""
@@ -120,7 +120,7 @@ class _SessionStream:
             if len(calls) > self._options.session_calls:
                 limit = self._options.session_calls
                 raise LimitExceeded(
-                    f"{len(calls)} calls in a message are more than the limit session_calls of {limit}",
+                    f"{len(calls)} calls in a message exceed the limit of {limit} (session_calls)",
                     *("session_calls", limit),
                 )
             size = len(raw) // len(calls) if calls else 0
@@ -140,7 +140,7 @@ class _SessionStream:
             if kind is None:
                 raise InvalidRequest("the call is none that this server knows")  # noqa: TRY301 - told too
             timeout_s = call.timeout_ms / 1000 or self._options.default_timeout_s
-            begun, fields = self._requests.begin[kind](getattr(call, kind), timeout_s)
+            begun, fields = self._requests.begin(kind, getattr(call, kind), timeout_s)
             future = asyncio.ensure_future(begun)
         except Exception as error:  # noqa: BLE001 - all of them are told
             self._reply(size, self._error(number, error))
@@ -157,9 +157,7 @@ class _SessionStream:
         try:
             if future.cancelled():
                 raise Unavailable("this node is stopping")  # noqa: TRY301 - told like all others
-            committed = future.result()
-            check_size(committed, self._options.response_bytes)
-            reply = session.Reply(number=number, **{kind: fields(committed)})
+            reply = session.Reply(number=number, **{kind: fields(future.result())})
         except Exception as error:  # noqa: BLE001 - all of them are told
             reply = self._error(number, error)
         self._reply(size, reply)

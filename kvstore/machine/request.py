@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple, TypeAlias, assert_never
+from typing import ClassVar, Final, NamedTuple, NoReturn, TypeAlias, assert_never
 
 from kvstore.machine.data import Data
 
@@ -19,7 +19,16 @@ REVISION_MAX: Final = (1 << 53) - 1
 
 
 class InvalidRequest(ValueError):
-    """A request that can never be executed. The message names what is wrong, and which limit."""
+    """A request that can never be executed. The message names what is wrong."""
+
+
+class LimitExceeded(InvalidRequest):
+    """A request that exceeds the limit of this name, which has this value."""
+
+    def __init__(self, message: str, name: str, value: int) -> None:
+        super().__init__(message)
+        self.name = name
+        self.value = value
 
 
 class Range(NamedTuple):
@@ -232,102 +241,130 @@ class Limits:
 
 
 def validate(transaction: Transaction, limits: Limits) -> None:
-    """Raise `InvalidRequest` unless the transaction may be ordered. For whoever takes it from a client."""
+    """Raise `InvalidRequest` unless the transaction may be ordered.
+
+    The API judges every request by this once, before anything of it is done. Nothing behind the API judges
+    again: service and gateway take valid transactions, and what is ordered is executed.
+    """
     count = len(transaction.conditions) + len(transaction.then) + len(transaction.otherwise)
+    check_count(count, limits)
+    total = 0
+    for name, items in (
+        ("conditions", transaction.conditions),
+        ("then", transaction.then),
+        ("otherwise", transaction.otherwise),
+    ):
+        for i, item in enumerate(items):
+            try:
+                total += _size_of(item, limits)
+            except InvalidRequest as error:
+                if count > 1:
+                    error.args = (f"{name}[{i}]: {error}",)
+                raise
+    if total > limits.transaction_bytes:
+        _exceeds("a transaction's keys and values", total, limits, "transaction_bytes", "split it")
+
+
+def check_count(count: int, limits: Limits) -> None:
+    """Judge the number of a transaction's conditions and operations.
+
+    Whoever converts a transaction calls this first: a message within gRPC's limit may have millions.
+    """
     if not count:
         raise InvalidRequest("the transaction is empty")
     if count > limits.operations:
-        raise InvalidRequest(
-            f"{count} conditions and operations are more than the limit of {limits.operations}"
-        )
-    total = 0
-    for i, condition in enumerate(transaction.conditions):
-        total += _validate_condition(f"conditions[{i}]", condition, limits)
-    for branch, operations in (("then", transaction.then), ("otherwise", transaction.otherwise)):
-        for i, operation in enumerate(operations):
-            total += _validate_operation(f"{branch}[{i}]", operation, limits)
-    if total > limits.transaction_bytes:
-        raise InvalidRequest(
-            f"the transaction's {total} bytes of keys and values are more than the limit of "
-            f"{limits.transaction_bytes}"
+        raise LimitExceeded(
+            f"{count} conditions and operations exceed the limit of {limits.operations} (operations); "
+            f"split the transaction",
+            *("operations", limits.operations),
         )
 
 
-def _validate_condition(where: str, condition: Condition, limits: Limits) -> int:
-    if isinstance(condition, Unchanged):
-        _integer(f"{where}: since", condition.since, 0, REVISION_MAX)
-        return _range(where, condition.range, limits)
-    if not isinstance(condition, Compare):
-        assert_never(condition)
-    size = _key(where, condition.key, limits)
-    subject, operator, operand = condition.subject, condition.operator, condition.operand
-    if subject is Subject.VALUE:
-        return size + _value(where, operand, limits)
-    if subject is Subject.EXISTS:
-        if operator not in (Operator.EQUAL, Operator.NOT_EQUAL):
-            raise InvalidRequest(f"{where}: existence is compared by = or !=, not by {operator.value}")
-        _integer(f"{where}: existence", operand, 0, 1)
-    else:
-        _integer(f"{where}: {subject.value}", operand, 0, REVISION_MAX)
-    return size
-
-
-def _validate_operation(where: str, operation: Operation, limits: Limits) -> int:
-    if isinstance(operation, (Put, Append)):
-        return _key(where, operation.key, limits) + _value(where, operation.value, limits)
-    if isinstance(operation, (Get, Delete)):
-        return _key(where, operation.key, limits)
-    if isinstance(operation, Calculate):
-        _integer(f"{where}: operand", operation.operand, INT64_MIN, INT64_MAX)
-        return _key(where, operation.key, limits)
-    if isinstance(operation, Scan):
-        _integer(f"{where}: limit", operation.limit, 0, INT64_MAX)
-        _integer(f"{where}: limit_bytes", operation.limit_bytes, 1, limits.scan_bytes)
-        return _range(where, operation.range, limits)
-    if isinstance(operation, DeleteRange):
-        return _range(where, operation.range, limits)
-    assert_never(operation)
-
-
-def _key(where: str, key: bytes, limits: Limits) -> int:
-    if not isinstance(key, bytes):
-        raise InvalidRequest(f"{where}: a key must be bytes, not {type(key).__name__}")
-    if not key:
-        raise InvalidRequest(f"{where}: the key is empty")
-    if len(key) > limits.key_bytes:
-        raise InvalidRequest(
-            f"{where}: the key's {len(key)} bytes are more than the limit of {limits.key_bytes}"
-        )
-    return len(key)
-
-
-def _value(where: str, value: object, limits: Limits) -> int:
-    if not isinstance(value, bytes):
-        raise InvalidRequest(f"{where}: a value must be bytes, not {type(value).__name__}")
-    if len(value) > limits.value_bytes:
-        raise InvalidRequest(
-            f"{where}: the value's {len(value)} bytes are more than the limit of {limits.value_bytes}"
-        )
-    return len(value)
-
-
-def _range(where: str, asked: Range, limits: Limits) -> int:
+def check_range(asked: Range, limits: Limits) -> int:
+    """Judge a range. Returns the bytes of its bounds."""
     total = 0
     for name, bound in (("start", asked.start), ("end", asked.end)):
         if bound is None:
             continue
         if not isinstance(bound, bytes):
-            raise InvalidRequest(f"{where}: the {name} of a range must be bytes, not {type(bound).__name__}")
+            raise InvalidRequest(f"the {name} of a range must be bytes, not {type(bound).__name__}")
         if len(bound) > limits.key_bytes:
-            raise InvalidRequest(
-                f"{where}: the {name}'s {len(bound)} bytes are more than the limit of {limits.key_bytes}"
-            )
+            _exceeds(f"the {name} of a range", len(bound), limits, "key_bytes", "use a shorter one")
         total += len(bound)
     if asked.end is not None and asked.start >= asked.end:
-        raise InvalidRequest(f"{where}: the range's start {asked.start!r} is not below its end {asked.end!r}")
+        start, end = _short(asked.start), _short(asked.end)
+        raise InvalidRequest(f"the range's start {start} is not below its end {end}")
     return total
 
 
-def _integer(what: str, number: object, lowest: int, highest: int) -> None:
+def check_integer(what: str, number: object, lowest: int, highest: int) -> None:
+    """Judge a number."""
     if type(number) is not int or not lowest <= number <= highest:
         raise InvalidRequest(f"{what} must be an integer from {lowest} to {highest}, not {number!r}")
+
+
+def _size_of(item: Condition | Operation, limits: Limits) -> int:
+    """Judge a condition or an operation. Returns its bytes of keys and values."""
+    if isinstance(item, (Put, Append)):
+        return _key(item.key, limits) + _value(item.value, limits)
+    if isinstance(item, (Get, Delete)):
+        return _key(item.key, limits)
+    if isinstance(item, Calculate):
+        check_integer("operand", item.operand, INT64_MIN, INT64_MAX)
+        return _key(item.key, limits)
+    if isinstance(item, Scan):
+        check_integer("limit", item.limit, 0, INT64_MAX)
+        check_integer("limit_bytes", item.limit_bytes, 1, INT64_MAX)
+        if item.limit_bytes > limits.scan_bytes:
+            _exceeds("limit_bytes", item.limit_bytes, limits, "scan_bytes", "scan in smaller pages")
+        return check_range(item.range, limits)
+    if isinstance(item, DeleteRange):
+        return check_range(item.range, limits)
+    if isinstance(item, Unchanged):
+        check_integer("since", item.since, 0, REVISION_MAX)
+        return check_range(item.range, limits)
+    if isinstance(item, Compare):
+        return _key(item.key, limits) + _operand(item, limits)
+    assert_never(item)
+
+
+def _operand(compare: Compare, limits: Limits) -> int:
+    subject, operator, operand = compare.subject, compare.operator, compare.operand
+    if subject is Subject.VALUE:
+        return _value(operand, limits)
+    if subject is Subject.EXISTS:
+        if operator not in (Operator.EQUAL, Operator.NOT_EQUAL):
+            raise InvalidRequest(f"existence is compared by = or !=, not by {operator.value}")
+        check_integer("existence", operand, 0, 1)
+    else:
+        check_integer(subject.value, operand, 0, REVISION_MAX)
+    return 0
+
+
+def _key(key: bytes, limits: Limits) -> int:
+    if not isinstance(key, bytes):
+        raise InvalidRequest(f"a key must be bytes, not {type(key).__name__}")
+    if not key:
+        raise InvalidRequest("the key is empty")
+    if len(key) > limits.key_bytes:
+        _exceeds("a key", len(key), limits, "key_bytes", "use a shorter key")
+    return len(key)
+
+
+def _value(value: object, limits: Limits) -> int:
+    if not isinstance(value, bytes):
+        raise InvalidRequest(f"a value must be bytes, not {type(value).__name__}")
+    if len(value) > limits.value_bytes:
+        _exceeds("a value", len(value), limits, "value_bytes", "store it under several keys")
+    return len(value)
+
+
+def _exceeds(what: str, size: int, limits: Limits, name: str, remedy: str) -> NoReturn:
+    limit: int = getattr(limits, name)
+    raise LimitExceeded(
+        f"{what} of {size} bytes exceeds the limit of {limit} bytes ({name}); {remedy}", name, limit
+    )
+
+
+def _short(key: bytes) -> str:
+    return repr(key) if len(key) <= 64 else f"{key[:64]!r}..."

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from kvstore.machine.placement import Placement
-from kvstore.machine.request import InvalidRequest
+from kvstore.machine.request import InvalidRequest, LimitExceeded
 
 __all__ = [
     "Compacted",
     "DeadlinePassed",
     "FutureRevision",
     "InvalidRequest",
+    "LimitExceeded",
     "OutcomeUnknown",
     "Overloaded",
     "Pinned",

@@ -21,7 +21,7 @@ from kvstore.machine.codec import decode_result, digest_of, encode_request
 from kvstore.machine.commands import Command, Request, Tick, own_client
 from kvstore.machine.merge import merge
 from kvstore.machine.placement import groups_of
-from kvstore.machine.request import Limits, Range, Transaction, validate
+from kvstore.machine.request import Limits, Range, Transaction
 from kvstore.machine.results import (
     Done,
     OperationResult,
@@ -208,8 +208,7 @@ class Gateway:
         identity: Identity | None = None,
         min_revision: int = 0,
     ) -> None:
-        """Execute it, once. Raises, with nothing done, if it cannot be."""
-        validate(transaction, self.limits)
+        """Execute a valid transaction, once. Raises, with nothing done, if that is not possible now."""
         self.check_revision(min_revision)
         if identity is not None and identity.deadline > timestamp(self.newest() + LIFE_MAX_TICKS, GroupId(0)):
             raise errors.InvalidRequest(

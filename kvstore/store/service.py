@@ -15,7 +15,15 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
 from kvstore.machine.merge import merge
 from kvstore.machine.placement import Placement, groups_of, share_of
-from kvstore.machine.request import Get, Limits, Range, ReadOperation, Scan, Shape, Transaction, validate
+from kvstore.machine.request import (
+    Get,
+    Limits,
+    Range,
+    ReadOperation,
+    Scan,
+    Shape,
+    Transaction,
+)
 from kvstore.machine.results import KeyValue, Outcome
 from kvstore.store import errors
 from kvstore.store.feeds import MergedFeed, Transactions
@@ -104,7 +112,7 @@ class _Asked:
 
 
 class Service:
-    """One node's. All calls are made in its loop."""
+    """One node's store. All calls are made in its loop, with requests that `validate` has accepted."""
 
     def __init__(self, gateway: Gateway, turn_soon: Callable[[], None]) -> None:
         self._gateway = gateway
@@ -129,18 +137,6 @@ class Service:
 
     # Transactions and reads
 
-    def submit(
-        self,
-        transaction: Transaction,
-        done: Callable[[Committed | Exception], None],
-        *,
-        identity: Identity | None = None,
-        min_revision: int = 0,
-    ) -> None:
-        """Execute a transaction, and call back. Raises at once what can be known at once."""
-        self._gateway.transact(transaction, done, identity=identity, min_revision=min_revision)
-        self._turn_soon()
-
     def transact(
         self,
         transaction: Transaction,
@@ -151,7 +147,9 @@ class Service:
     ) -> asyncio.Future[Committed]:
         """Execute a transaction. Many can be under way without a task for each."""
         future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-        self.submit(transaction, partial(_resolve, future), identity=identity, min_revision=min_revision)
+        done = partial(_resolve, future)
+        self._gateway.transact(transaction, done, identity=identity, min_revision=min_revision)
+        self._turn_soon()
         operations = (*transaction.then, *transaction.otherwise)
         writes = any(operation.writes for operation in operations)
         _limit(future, timeout_s, errors.OutcomeUnknown if writes else errors.DeadlinePassed)
@@ -168,7 +166,6 @@ class Service:
     ) -> Awaitable[Committed]:
         """Read keys and ranges: as of now, as of some recent point of the order, or as of a revision."""
         transaction = Transaction(then=operations)
-        validate(transaction, self.limits)
         self._gateway.check_revision(max(revision, min_revision))
         groups = groups_of(transaction, self.placement)
         if revision or consistency is not Consistency.STRICT:
@@ -319,7 +316,6 @@ class Service:
         """
         shape = Shape.KEYS if keys_only else Shape.ENTRIES
         whole = Scan(asked, limit, page_bytes, reverse, shape)
-        validate(Transaction(then=(whole,)), self.limits)
         self._gateway.check_revision(max(revision, min_revision))
         groups = self._groups((asked,), partitions)
         async with self._deadline(timeout_s):

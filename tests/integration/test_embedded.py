@@ -427,10 +427,10 @@ def run(script: str, *arguments: object) -> str:
 
 OPENER = """
 import sys
-from kvstore.embedded.store import Failed, open_store
+from kvstore.embedded.store import EmbeddedError, open_store
 try:
     open_store(sys.argv[1])
-except Failed as error:
+except EmbeddedError as error:
     print(error)
 """
 

@@ -209,7 +209,7 @@ async def scans_in_parts(client: Client) -> None:
         assert "partition" in error.message
     for pieces in (0, 1 << 20):
         code, error = await fails(client.kv.Splits(kv.SplitsRequest(range=split.range, pieces=pieces)))
-        assert "pieces must be from 1 to 65536" in error.message
+        assert "pieces must be an integer from 1 to 65536" in error.message
 
 
 def rows(columns: kv.Columns) -> list[kv.Entry]:
@@ -420,13 +420,13 @@ async def bad_requests(client: Client) -> None:
     expected = [
         (client.kv.Put(kv.PutRequest()), "the key is empty"),
         (client.kv.Get(kv.GetRequest()), "the key is empty"),
-        (client.kv.Get(kv.GetRequest(key=key, revision=1 << 53)), "revision must be at most"),
+        (client.kv.Get(kv.GetRequest(key=key, revision=1 << 53)), "revision must be an integer from 0 to"),
         (client.kv.Get(kv.GetRequest(key=key, consistency=9)), "consistency must be strict or serializable"),  # type: ignore[arg-type]  # wrong on purpose
         (client.kv.Delete(kv.DeleteRequest()), "must have a key or a range"),
         (client.kv.Delete(kv.DeleteRequest(range=kv.Range())), "must have a prefix or an interval"),
         (client.kv.Txn(kv.TxnRequest()), "the transaction is empty"),
         (client.kv.Txn(kv.TxnRequest(then=[put(key, b"")], revision=5)), "transactions that only read"),
-        (client.kv.Put(kv.PutRequest(key=key, id=kv.RequestId())), "id.client must be from 1"),
+        (client.kv.Put(kv.PutRequest(key=key, id=kv.RequestId())), "id.client must be an integer from 1"),
         (client.kv.Snapshot(kv.SnapshotRequest(ttl_ms=1 << 60)), "ttl_ms must be at most"),
         (client.kv.ReleaseSnapshot(kv.ReleaseSnapshotRequest()), "name is empty"),
         (client.kv.Compact(kv.CompactRequest()), "the revision is missing"),

@@ -39,19 +39,22 @@ NOT_BYTES: Any = "text"
 @pytest.mark.parametrize(
     ("operation", "message"),
     [
-        (Get(b""), r"then\[0\]: the key is empty"),
-        (Delete(b"k" * 9), r"the key's 9 bytes are more than the limit of 8"),
+        (Get(b""), "^the key is empty"),
+        (Delete(b"k" * 9), r"a key of 9 bytes exceeds the limit of 8 bytes \(key_bytes\)"),
         (Get(NOT_BYTES), "a key must be bytes, not str"),
-        (Put(b"k", b"v" * 17), r"then\[0\]: the value's 17 bytes are more than the limit of 16"),
+        (Put(b"k", b"v" * 17), "a value of 17 bytes exceeds the limit of 16 bytes"),
         (Append(b"k", NOT_BYTES), "a value must be bytes, not str"),
         (Calculate(b"k", Arithmetic.ADD, INT64_MAX + 1), "operand must be an integer from -92.*, not 92"),
         (Calculate(b"k", Arithmetic.MIN, INT64_MIN - 1), "operand must be an integer"),
         (Scan(Range(b"b", b"b")), "start b'b' is not below its end b'b'"),
-        (DeleteRange(Range(b"", b"k" * 9)), "the end's 9 bytes are more than the limit of 8"),
+        (DeleteRange(Range(b"", b"k" * 9)), "the end of a range of 9 bytes exceeds the limit of 8"),
         (Scan(Range(NOT_BYTES, None)), "the start of a range must be bytes, not str"),
         (Scan(Range(b"", None), limit=-1), "limit must be an integer from 0"),
-        (Scan(Range(b"", None), limit_bytes=0), "limit_bytes must be an integer from 1 to 2097152, not 0"),
-        (Scan(Range(b"", None), limit_bytes=2 << 20 | 1), "limit_bytes must be an integer from 1 to 2097152"),
+        (Scan(Range(b"", None), limit_bytes=0), "limit_bytes must be an integer from 1 to 9.*, not 0"),
+        (
+            Scan(Range(b"", None), limit_bytes=2 << 20 | 1),
+            "limit_bytes of 2097153 bytes exceeds the limit of 2097152",
+        ),
     ],
 )
 def test_operations_that_are_refused(operation: Operation, message: str) -> None:
@@ -62,7 +65,7 @@ def test_operations_that_are_refused(operation: Operation, message: str) -> None
 @pytest.mark.parametrize(
     ("condition", "message"),
     [
-        (Compare(b"", Subject.VALUE, Operator.EQUAL, b""), r"conditions\[0\]: the key is empty"),
+        (Compare(b"", Subject.VALUE, Operator.EQUAL, b""), "^the key is empty"),
         (Compare(b"k", Subject.EXISTS, Operator.LESS, 1), "existence is compared by = or !=, not by <"),
         (Compare(b"k", Subject.EXISTS, Operator.EQUAL, 2), "existence must be an integer from 0 to 1"),
         (Compare(b"k", Subject.MOD_REVISION, Operator.LESS, -1), "mod_revision must be an integer from 0"),
@@ -89,11 +92,11 @@ def test_what_is_compared_with_the_wrong_kind_of_thing() -> None:
 def test_transactions_that_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="the transaction is empty"):
         validate(Transaction(), LIMITS)
-    with pytest.raises(InvalidRequest, match="5 conditions and operations are more than the limit of 4"):
+    with pytest.raises(InvalidRequest, match="5 conditions and operations exceed the limit of 4"):
         validate(Transaction(then=(Get(b"k"),) * 3, otherwise=(Get(b"k"),) * 2), LIMITS)
     big = Put(b"k", b"v" * 13)
     validate(Transaction(then=(big,) * 2), LIMITS)
-    with pytest.raises(InvalidRequest, match="42 bytes of keys and values are more than the limit of 40"):
+    with pytest.raises(InvalidRequest, match="keys and values of 42 bytes exceeds the limit of 40"):
         validate(Transaction(then=(big,) * 2, otherwise=(big,)), LIMITS)
     with pytest.raises(InvalidRequest, match=r"otherwise\[1\]: the key is empty"):
         validate(Transaction(otherwise=(Get(b"k"), Get(b""))), LIMITS)
