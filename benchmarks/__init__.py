@@ -11,9 +11,9 @@ tables of docs/performance.md. By layer:
     ordering  `core_cost`: the ordering library alone
     tools     `simulator_speed`, `checker_speed`; with `make performance-long` `spark_source`, `verify_speed`
 
-`load` is the load generator; `command` and `convoy_command` are `wbkv bench`. `paper` are the paper's
-experiments (`make figures`, docs/evaluation.md). `flows` and `convoy_plot` draw (`make pictures`), and
-`spark_cluster` tries jobs on a Spark cluster (`make spark-cluster`).
+`load` is the load generator; `command` and `convoy_command` are `wbkv bench`, whose entry point is `entry`.
+`paper` are the experiments of the paper (`make figures`, docs/evaluation.md). `flows` and `convoy_plot` draw
+(`make pictures`), and `spark_cluster` tries jobs on a Spark cluster (`make spark-cluster`).
 
 `loadtests` is another thing: users who behave like an application's, by Locust, whose totals are checked.
 """

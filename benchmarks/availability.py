@@ -181,8 +181,8 @@ def measure_all(sizes: Any) -> Iterator[Figure]:
 BENCHMARK = Benchmark(
     "availability", "cluster", __doc__, measure_all,
     {
-        "idle_seconds": (10.0, 1.0), "idle_rounds": (2, 1), "steady_seconds": (60.0, 2.0),
-        "kills": (10, 1), "kill_seconds": (4.0, 3.0), "keys": (100_000, 5_000), "restarts": (5, 1),
+        "idle_seconds": (10.0, 1.0), "idle_rounds": (2, 1), "steady_seconds": (45.0, 2.0),
+        "kills": (8, 1), "kill_seconds": (4.0, 3.0), "keys": (100_000, 5_000), "restarts": (5, 1),
     },
 )  # fmt: skip
 

@@ -63,7 +63,7 @@ def measure_all(sizes: Any) -> Iterator[Figure]:
 
 BENCHMARK = Benchmark(
     "cluster", "cluster", __doc__, measure_all,
-    {"warm_up": (2.0, 0.5), "seconds": (4.0, 0.5), "rounds": (3, 2)},
+    {"warm_up": (2.0, 0.5), "seconds": (3.0, 0.5), "rounds": (3, 2)},
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def measure_all(sizes: Any) -> Iterator[Figure]:
 
 BENCHMARK = Benchmark(
     "far_votes", "cluster", __doc__, measure_all,
-    {"warm_up": (1.0, 0.5), "seconds": (2.0, 0.5), "company": (2.0, 1.0), "rounds": (5, 2)},
+    {"warm_up": (1.0, 0.5), "seconds": (2.0, 0.5), "company": (3.0, 1.0), "rounds": (4, 2)},
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -85,12 +85,20 @@ class Result:
     figures: list[Figure]
 
     def write(self, folder: Path = RESULTS) -> None:
-        """Replace the benchmark's file. A reader finds the old file or the new one."""
+        """Replace the benchmark's file atomically. It has a line for each figure."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.json"
         new = path.with_name(path.name + ".new")
-        new.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+        about = {field: getattr(self, field) for field in self.__slots__ if field != "figures"}
+        lines = [f"{json(field)}: {json(value)}," for field, value in about.items()]
+        figures = ",\n".join(map(json, self.figures))
+        new.write_text("\n".join(["{", *lines, f'"figures": [\n{figures}\n]', "}\n"]), encoding="utf-8")
         new.replace(path)
+
+
+def json(value: object) -> str:
+    """A value as JSON on one line."""
+    return msgspec.json.encode(value).decode()
 
 
 def read_all(folder: Path = RESULTS) -> dict[str, Result]:
