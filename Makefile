@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help up test java lint types layers unit campaign torture loadtest spark-cluster figures performance docs proto
-.PHONY: performance-long pictures reference sync-client
+.PHONY: performance-long pictures reference sync-client traces
 .PHONY: clean
 
 help: ## what can be made
@@ -116,6 +116,9 @@ pictures: $(VENV)/installed ## the pictures of docs/protocol.md and docs/convoy.
 
 docs: $(VENV)/documenting ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+traces: $(VENV)/installed ## the simulator's golden traces, after a change of behaviour that is meant
+	$(BIN)/python -m tests.sim.traces
 
 proto: $(VENV)/installed ## the wire formats' Python code, from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto proto/wbkv_proto/*.proto
