@@ -1,8 +1,7 @@
-"""Pages of the documentation, as something to run.
+"""Run the blocks of a page of the documentation.
 
 Every block of Python or shell is run, in the order of the page, unless a comment `<!-- not run: why -->`
-stands before it. Blocks of Python share their names. A `text` block says what the block before it has
-printed.
+precedes it. Blocks of Python share their names. A `text` block is the expected output of the block before it.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _BLOCK = re.compile(r"^(<!-- not run: [^\n]+ -->\n)?```(\w+)\n(.*?)^```$", re.MU
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of a page."""
+    """A fenced block of a page."""
 
     page: Path
     line: int
-    """Of its first line."""
+    """The line number of its first line."""
     language: str
     text: str
     skipped: bool
@@ -50,8 +49,9 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def run(page: Path, names: dict[str, Any], folder: Path, address: str) -> int:
-    """Run a page in a folder, Python in these names, with a cluster at this address instead of the usual one:
-    one that is up, or the one that the page starts. Returns how many blocks were run.
+    """Run a page in a folder, its Python with these names; return the number of blocks run.
+
+    The page's cluster, whether it is up or the page starts it, is at this address instead of `USUAL`.
     """
     said: str | None = None
     count = 0
@@ -71,7 +71,7 @@ def run(page: Path, names: dict[str, Any], folder: Path, address: str) -> int:
 
 
 def run_python(block: Block, names: dict[str, Any], address: str) -> str:
-    """Run a block. Errors show the page's own lines. Returns what it prints."""
+    """Run a block; return its output. Tracebacks show the page's own lines."""
     text = block.text.replace(USUAL, address)
     code = compile("\n" * (block.line - 1) + text, str(block.page), "exec")
     printed = io.StringIO()
@@ -81,7 +81,7 @@ def run_python(block: Block, names: dict[str, Any], address: str) -> str:
 
 
 def run_shell(block: Block, folder: Path, address: str) -> str:
-    """Run a block with the commands of this environment. Returns what it prints."""
+    """Run a block with the commands of this environment; return its output."""
     port = address.rpartition(":")[2]
     text = block.text.replace(".venv/bin/", "").replace("wbkv up ", f"wbkv up --api-port {port} ")
     done = subprocess.run(  # noqa: S603 - our own page
@@ -98,7 +98,7 @@ def run_shell(block: Block, folder: Path, address: str) -> str:
 
 
 def stop_clusters(folder: Path) -> None:
-    """End the clusters that a page has started in a folder and, since it failed, not stopped."""
+    """Stop the clusters that a page has started in a folder and, since it failed, has not stopped."""
     for found in folder.glob("*/cluster.toml"):
         with contextlib.suppress(ClusterError):  # that it is not up
             down(found.parent)

@@ -24,20 +24,20 @@ from tests.unit.wbkv.cli.client_only import HIDE
 
 DOCS = ROOT / "docs"
 ON_A_CLUSTER = [ROOT / "README.md", DOCS / "api.md"]
-"""They are about a cluster that is up."""
+"""They use a cluster that is up."""
 ON_THEIR_OWN = [DOCS / "index.md", *sorted(DOCS.glob("how-to/*.md"))]
-"""They are given an embedded store as `client`, and start clusters if they want any."""
+"""They get an embedded store as `client`, and start clusters if they need any."""
 
 IN_A_SMALL_ENVIRONMENT = [DOCS / "tutorial.md"]
-"""They need nothing but what `make up` has installed."""
+"""They need only what `make up` installs."""
 
 IN_SPARK = [DOCS / "pipeline.md"]
-"""Run in Spark's session: tests/pipeline."""
+"""tests/pipeline runs them, in Spark's session."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where a page may leave files. Its programs are found from there as from the repository."""
+    """A folder where a page may leave files, and finds the examples as in the repository."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
@@ -52,7 +52,7 @@ def up() -> Iterator[str]:
 
 
 def first_of_three_ports() -> int:
-    """Where a cluster of three may serve: nobody listens there now."""
+    """The first of three adjacent ports that are free now."""
     while True:
         first = free_ports(1)[0]
         with contextlib.suppress(OSError), contextlib.ExitStack() as held:
@@ -72,7 +72,7 @@ def test_a_page_about_a_running_cluster(
     monkeypatch.setenv("WBKV_ENDPOINTS", up)
     names: dict[str, Any] = {}
     assert run(page, names, folder, up) > 0
-    for name in {"bank", "channel"} & set(names):  # pasted into a shell, they end with that
+    for name in {"bank", "channel"} & set(names):  # in a reader's shell, they end with it
         names[name].close()
 
 

@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds without complaints, fetches nothing, and leaves nothing out."""
+"""The documentation's site: it builds without warnings, fetches nothing, and is complete."""
 
 from __future__ import annotations
 

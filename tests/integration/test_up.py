@@ -1,4 +1,4 @@
-"""What `make up` runs: a real cluster in the foreground, its example, and Ctrl-C."""
+"""`make up`: a real cluster in the foreground, its example, and SIGINT; other commands under SIGINT."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAIT_S = 60.0
 
 
 def make_up() -> list[str]:
-    """The command, without what sets everything up."""
+    """The command that `make up` runs after the installation."""
     command = ["make", "--no-print-directory", "-n", "up"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603 - ours
     program, *arguments = shlex.split(said.stdout.splitlines()[-1])
@@ -41,7 +41,7 @@ def make_up() -> list[str]:
 
 @contextlib.contextmanager
 def running(folder: Path, by: Sequence[str] = ()) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command in a folder, until it has said everything. It is ended in any case."""
+    """Run the command in a folder until it has printed everything. It is killed in any case."""
     up = subprocess.Popen(  # noqa: S603 - our own command
         [*by, *make_up()],
         cwd=folder,
@@ -58,7 +58,7 @@ def running(folder: Path, by: Sequence[str] = ()) -> Iterator[tuple[subprocess.P
         said = ""
         while "client.close()\n" not in said:
             line = up.stdout.readline()
-            assert line, f"it ended: {up.communicate()}"
+            assert line, f"the command ended: {up.communicate()}"
             said += line
         yield up, said
     finally:
@@ -68,7 +68,7 @@ def running(folder: Path, by: Sequence[str] = ()) -> Iterator[tuple[subprocess.P
 
 
 def interrupt(up: subprocess.Popen[str]) -> str:
-    """Ctrl-C. What it says then."""
+    """Press Ctrl-C; return what the command prints then."""
     os.killpg(up.pid, signal.SIGINT)
     _, complaints = up.communicate(timeout=WAIT_S)
     assert up.returncode == 0
@@ -76,7 +76,7 @@ def interrupt(up: subprocess.Popen[str]) -> str:
 
 
 def paste(example: str) -> str:
-    """Into an interactive Python, line by line. What it prints."""
+    """Paste into an interactive Python, line by line; return what it prints."""
     done = subprocess.run(
         [sys.executable, "-iq"], input=example, capture_output=True, text=True, timeout=WAIT_S
     )
