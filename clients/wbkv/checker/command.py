@@ -30,7 +30,7 @@ class CheckCommand:
         add("--draw", type=Path, metavar="FILE", help="draw the cycles found: FILE.svg, or FILE.dot")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command."""
         from wbkv.checker import drawing, report
 
         drawn: Path | None = arguments.draw
