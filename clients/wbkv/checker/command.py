@@ -9,14 +9,14 @@ from pathlib import Path
 
 from wbkv.checker import MODELS, Verdict, check, read
 
-# Not imported here: whoever runs another command should not wait for them.
+# Not imported here: other commands should not wait for them.
 for package in ("numpy", "rustworkx"):
     if find_spec(package) is None:
         raise ModuleNotFoundError(f"wbkv check needs {package}: install wbkv[check]", name=package)
 
 
 class CheckCommand:
-    """Read, judge, tell, draw."""
+    """Check a history, and report the verdict."""
 
     help = "decide from a recorded history whether the store was strictly serializable"
 
