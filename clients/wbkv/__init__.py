@@ -1,4 +1,4 @@
-"""wbkv: a partitioned, strictly serializable key-value store. This is its client.
+"""wbkv: the client of a partitioned, strictly serializable key-value store.
 
     client = wbkv.connect("127.0.0.1:7400")
     client.put("alice", b"100")

@@ -1,4 +1,4 @@
-"""Many calls at once from threads: an event loop of their own carries them, on one stream to each node."""
+"""Batches: many calls at once from threads, carried by an event loop on one stream to each node."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from wbkv.links.tasks import AsyncLink, run
 from wbkv.operations import Condition, Operation, add, append
 
 IN_FLIGHT: Final = 1024
-"""Calls under way before another one waits: as many as a node takes on one stream."""
+"""The maximum number of calls in progress; a further call blocks. A node accepts as many on one stream."""
 
 T = TypeVar("T")
 
 
 class Batch(Generic[V]):
-    """Made by `client.batch`. Every call returns at once, with a future. Calls that are under way
-    together are executed in any order; the end of the `with` block waits for all of them.
+    """Many calls at once. `client.batch` returns one. Every call returns a future at once. Calls that are in
+    progress together are executed in any order; the end of the `with` block waits for all of them.
     """
 
     def __init__(self, requests: Requests[V], make_link: Callable[[], Awaitable[AsyncLink]]) -> None:
@@ -64,7 +64,7 @@ class Batch(Generic[V]):
 
     def _submit(self, plan: Plan[T]) -> Future[T]:
         if self._pid != os.getpid():
-            raise Forked("a batch does not go with a process into its fork: begin another one")
+            raise Forked("a batch of the parent process cannot be used in its fork: begin another one")
         self._room.acquire()
         future: Future[T] = Future()
         with self._lock:
@@ -89,7 +89,7 @@ class Batch(Generic[V]):
         try:
             if future.set_running_or_notify_cancel():
                 future.set_result(await run(self._link, plan))
-        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+        except BaseException as error:  # noqa: BLE001 - the future raises it
             future.set_exception(error)
         finally:
             with self._lock:
@@ -99,31 +99,31 @@ class Batch(Generic[V]):
     # Calls
 
     def get(self, key: Key, *, timeout: float | None = None) -> Future[V | None]:
-        """The key's value, or None."""
+        """Read the key's value, or None."""
         return self._submit(self._requests.get(key, 0, None, timeout))
 
     def entry(self, key: Key, *, timeout: float | None = None) -> Future[Entry[V] | None]:
-        """The key with its value and revisions, or None."""
+        """Read the key with its value and revisions, or None."""
         return self._submit(self._requests.entry(key, 0, None, timeout))
 
     def get_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> Future[list[V | None]]:
-        """The keys' values, all as of one moment."""
+        """Read the values of the keys, all as of one revision."""
         return self._submit(self._requests.get_many(keys, 0, None, timeout))
 
     def put(self, key: Key, value: V, *, timeout: float | None = None) -> Future[int]:
-        """Write a key. The revision."""
+        """Write a key. The result is the revision."""
         return self._submit(self._requests.put(key, value, timeout))
 
     def delete(self, keys: Key | KeyRange, *, timeout: float | None = None) -> Future[int]:
-        """Remove a key or a range. How many keys there were."""
+        """Remove a key or a range. The result is the number of keys removed."""
         return self._submit(self._requests.delete(keys, timeout))
 
     def add(self, key: Key, amount: int = 1, *, timeout: float | None = None) -> Future[int]:
-        """Add to a number. The new number."""
+        """Add to a number. The result is the new number."""
         return self._submit(self._requests.number(add(key, amount), timeout))
 
     def append(self, key: Key, value: V, *, timeout: float | None = None) -> Future[int]:
-        """Add to the end of a value. Its new length."""
+        """Append to a value. The result is its new length."""
         return self._submit(self._requests.number(append(key, value), timeout))
 
     def transact(
@@ -134,22 +134,22 @@ class Batch(Generic[V]):
         id: RequestId | None = None,  # noqa: A002 - what it is
         timeout: float | None = None,
     ) -> Future[TxnResult[V]]:
-        """A transaction. One that has an id is executed once, whoever sends it again."""
+        """Execute a transaction. One with an `id` is executed once, whichever client repeats it."""
         plan = self._requests.transact(tuple(when), then, tuple(otherwise), timeout, id)
         return self._submit(plan)
 
     # The end
 
     def wait(self) -> None:
-        """Until everything so far has an outcome."""
+        """Wait until all calls so far have ended."""
         with self._lock:
             futures = list(self._futures)
         wait_for(futures)
 
     def close(self) -> None:
-        """Wait for all calls, and end."""
+        """Wait for all calls, and close the batch."""
         if self._pid != os.getpid():
-            return  # it is the parent's
+            return  # the batch belongs to the parent
         with self._lock:
             if self._closed:
                 return

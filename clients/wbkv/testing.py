@@ -1,9 +1,9 @@
-"""Real clusters on this machine, one process for each node, for tests and notebooks. Needs `wbkv[server]`.
+"""Clusters of processes on this machine, for tests and notebooks. Needs `wbkv[server]`.
 
     with wbkv.testing.cluster() as client:
         client.put("x", b"1")
 
-A fixture of pytest, for tests that let nodes fail, and clients of their own:
+A pytest fixture, for tests that kill nodes and connect clients of their own:
 
     @pytest.fixture(scope="module")
     def running():
@@ -17,9 +17,8 @@ A fixture of pytest, for tests that let nodes fail, and clients of their own:
             assert client.get("x") == b"1"
             running.start("n1")
 
-Clusters are temporary and do not wait for disks, unless they are given a folder for their `data`. All
-processes end with the block, or with this process however it ends. Where the store's code is to be tested
-without processes, `wbkv.open()` is faster.
+Clusters are temporary and do not wait for disks, unless `data` names a folder. All processes end with the
+block, or with this process, however it ends. `wbkv.open()` is faster where a test needs no processes.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Path = str | os.PathLike[str]
 
 
 class _Processes(Protocol):
-    """What the entry point `cluster` runs."""
+    """The cluster that the entry point `cluster` starts."""
 
     @property
     def addresses(self) -> Sequence[str]: ...
@@ -61,7 +60,7 @@ class _Processes(Protocol):
 
 
 class RunningCluster:
-    """A cluster, and what can be done to its nodes. Made by `running_cluster`."""
+    """A running cluster, whose nodes can be killed and started. `running_cluster` returns one."""
 
     def __init__(self, processes: _Processes) -> None:
         self._processes = processes
@@ -71,12 +70,12 @@ class RunningCluster:
 
     @property
     def nodes(self) -> list[str]:
-        """Their names: n1, n2, ..."""
+        """The names of the nodes: n1, n2, ..."""
         return list(self._processes.nodes)
 
     @property
     def addresses(self) -> list[str]:
-        """Where they serve clients, in the same order."""
+        """The addresses of the nodes for clients, in the same order."""
         return list(self._processes.addresses)
 
     def connect(
@@ -87,7 +86,7 @@ class RunningCluster:
         history: History | None = None,
         trace: Trace | None = None,
     ) -> Client[bytes]:
-        """A client of it: see `wbkv.connect`, and `using` for other values than bytes."""
+        """Connect a client: see `wbkv.connect`. Its `using` selects another codec than bytes."""
         return connect(self.addresses, timeout=timeout, consistency=consistency, history=history, trace=trace)
 
     def aio_connect(
@@ -98,21 +97,21 @@ class RunningCluster:
         history: History | None = None,
         trace: Trace | None = None,
     ) -> aio.Opening[aio.Client[bytes]]:
-        """A client of it for the running event loop: see `wbkv.aio.connect`."""
+        """Connect a client for the running event loop: see `wbkv.aio.connect`."""
         return aio.connect(
             self.addresses, timeout=timeout, consistency=consistency, history=history, trace=trace
         )
 
     def kill(self, *nodes: str) -> None:
-        """End these nodes at once, as a crash does. They stay away until `start`."""
+        """Kill these nodes, as a crash does. They stay down until `start`."""
         self._processes.kill(*self._known(nodes))
 
     def stop(self, *nodes: str) -> None:
-        """Let these nodes hand over, and end. They stay away until `start`."""
+        """Let these nodes hand over leadership, and stop. They stay down until `start`."""
         self._processes.stop(*self._known(nodes))
 
     def start(self, *nodes: str) -> None:
-        """Start nodes that were killed or stopped. They serve a moment later; clients find them again."""
+        """Start nodes that were killed or stopped. They serve a moment later; clients reconnect."""
         self._processes.start(*self._known(nodes))
 
     def _known(self, nodes: Sequence[str]) -> Sequence[str]:
@@ -120,7 +119,7 @@ class RunningCluster:
             if node not in self.nodes:
                 raise ValueError(f"the cluster has no node {node!r}, only {', '.join(self.nodes)}")
         if not nodes:
-            raise ValueError(f"which nodes? There are {', '.join(self.nodes)}")
+            raise ValueError(f"no node was given; the cluster has {', '.join(self.nodes)}")
         return nodes
 
 
@@ -133,10 +132,10 @@ def running_cluster(
     data: Path | None = None,
     trace: Path | None = None,
 ) -> Iterator[RunningCluster]:
-    """A cluster that serves, whose nodes can be killed and started.
+    """Run a cluster whose nodes can be killed and started, for the duration of the block.
 
-    `durability` is "os" or "fsync"; `data` a folder, which keeps what was written; `trace` another one, where
-    nodes record what they deliver.
+    `durability` is "os" or "fsync". `data` is a folder that keeps the data. `trace` is a folder where nodes
+    record what they deliver.
     """
     with ExitStack() as stack:
         yield _enter(stack, nodes, partitions, durability, data, trace)
@@ -154,9 +153,9 @@ def cluster(
     history: History | None = None,
     trace: Path | None = None,
 ) -> Iterator[Client[bytes]]:
-    """A client of a cluster that lives as long as the block. See `running_cluster` and `wbkv.connect`.
+    """Run a cluster for the duration of the block, and connect a client. See `running_cluster`.
 
-    With `trace`, a folder, the client is traced, too: see `wbkv.Trace`.
+    With `trace`, a folder, the client is traced as well: see `wbkv.Trace`.
     """
     with ExitStack() as stack:
         running = _enter(stack, nodes, partitions, durability, data, trace)
@@ -178,7 +177,7 @@ async def aio_cluster(
     history: History | None = None,
     trace: Path | None = None,
 ) -> AsyncIterator[aio.Client[bytes]]:
-    """`cluster` for the running event loop, which goes on while the cluster starts and ends."""
+    """Like `cluster`, for the running event loop, which is not blocked while the cluster starts and stops."""
     stack = ExitStack()
     entering = asyncio.to_thread(_enter, stack, nodes, partitions, durability, data, trace)
     begun = asyncio.ensure_future(entering)
@@ -189,12 +188,12 @@ async def aio_cluster(
         ) as client:
             yield client
     finally:
-        await asyncio.wait([begun])  # whoever is cancelled meanwhile leaves no process behind
+        await asyncio.wait([begun])  # a cancelled caller leaves no process behind
         await asyncio.to_thread(stack.close)
 
 
 def _trace_in(stack: ExitStack, folder: Path | None) -> Trace | None:
-    """A client's trace beside those of the nodes."""
+    """Open a client's trace beside those of the nodes."""
     return None if folder is None else stack.enter_context(Trace(folder))
 
 
@@ -206,7 +205,7 @@ def _enter(
     data: Path | None,
     trace: Path | None,
 ) -> RunningCluster:
-    """Start a cluster, which the stack ends."""
+    """Start a cluster, which the stack stops."""
     run: Any = backend("cluster")
     try:
         context: AbstractContextManager[_Processes] = run(
@@ -214,6 +213,6 @@ def _enter(
         )
         return RunningCluster(stack.enter_context(context))
     except ValueError as error:
-        raise InvalidRequest(f"the cluster cannot be run: {error}") from error
+        raise InvalidRequest(f"cannot run the cluster: {error}") from error
     except Exception as error:
-        raise Error(f"the cluster cannot be run: {error}") from error
+        raise Error(f"cannot run the cluster: {error}") from error

@@ -1,4 +1,4 @@
-"""Functions that are transactions: begun, committed and repeated for their callers."""
+"""The decorator `transactional`: it runs a function in a transaction, and retries after conflicts."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def transactional(*, timeout: float | None = None) -> _Decorator: ...
 
 
 def transactional(function: Any = None, *, timeout: float | None = None) -> Any:
-    """Make a function of a transaction one that can be given a client as well.
+    """Let a function whose first argument is a transaction also be called with a client.
 
-    Given a client, it begins a transaction, calls the function with it, commits, and does it all again when
-    another transaction was in the way, until `timeout` seconds (the client's time-out) have passed. Given a
-    transaction, it just joins. The function may run several times, so it should have no other effects.
-    `async def` functions go with `wbkv.aio`.
+    Called with a client, it begins a transaction, calls the function with it, commits, and retries after a
+    conflict with another transaction, for `timeout` seconds (default: the client's). Called with a
+    transaction, the function joins it. The function may run several times, so it should have no other side
+    effects. `async def` functions take a client or transaction of `wbkv.aio`.
     """
     return _Decorator(timeout) if function is None else _decorated(function, timeout)
 
@@ -61,7 +61,7 @@ def transactional(function: Any = None, *, timeout: float | None = None) -> Any:
 def _decorated(function: Any, timeout_s: float | None) -> Any:
     name = getattr(function, "__qualname__", repr(function))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{name} is a generator: it would run after its transaction has ended")
+        raise TypeError(f"{name} is a generator, which would run after its transaction has ended")
     if not callable(function):
         raise TypeError(f"transactional decorates functions, not {function!r}")
 

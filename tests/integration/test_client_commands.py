@@ -288,7 +288,7 @@ def test_what_is_compacted_has_a_status_of_its_own(
         old = shell.json("put", "a", "1")["revision"]
         new = shell.json("put", "a", "2")["revision"]
         said = shell.out("compact", str(new))
-        assert said == f"revisions below {new} cannot be read any more\n"
+        assert said == f"revisions below {new} are no longer readable\n"
         assert shell.json("compact", str(new)) == {"revision": new}
         for words in (("get", "a", "--revision", str(old)), ("watch", "--after", str(old))):
             code, out, err = shell(*words)

@@ -1,4 +1,4 @@
-"""Decide from what clients saw whether a store kept its promise.
+"""Decide from a history of requests and results whether a store was strictly serializable.
 
     from wbkv import checker
 
@@ -32,8 +32,8 @@ __all__ = [
 
 
 def check(recording: Recording, model: str = MODELS[0]) -> Verdict:
-    """Decide whether the recording is strictly serializable, or what `model` says."""
-    # The command line imports this package to know its commands: numpy must not be the price of that.
+    """Decide whether the recording satisfies the consistency model."""
+    # The command imports this package to list its subcommands, and must not load numpy for that.
     from wbkv.checker.analysis import analyse
 
     return analyse(recording, model)

@@ -1,8 +1,8 @@
-"""From a history to a verdict.
+"""Analyse a history: from dependencies to a verdict.
 
-The strongest evidence is looked for first: cycles by values alone, then those that need the order of
-processes, then real time, then the store's revisions. What is on a cycle already is left out of the later
-searches, so that a weaker name is only given to what a stronger one does not explain.
+The strongest evidence is searched first: cycles by values alone, then those that need the order of processes,
+then real time, then the store's revisions. Transactions on a cycle are excluded from the later searches, so
+that a weaker name is only given to what a stronger one does not explain.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from wbkv.checker.revisions import Claimed, inverted, repeated, revised
 from wbkv.checker.verdict import MODELS, NAMES, Anomaly, Verdict
 
 SEARCHES, SEARCHED = 64, 500_000
-"""Searches for cycles of one basis, and the transactions searched in all; the knots left then are counted."""
+"""The maximum number of searches for cycles of one basis, and of transactions searched in all. Strongly
+connected components beyond that are only counted."""
 REVISED = "revision-order"
 
 
 def analyse(recording: Recording, wanted: str) -> Verdict:
-    """Decide whether the history is what is wanted, as far as it can be decided."""
+    """Decide whether the history satisfies the model, as far as it can be decided."""
     if wanted not in MODELS:
         raise ValueError(f"unknown model {wanted!r}: it must be one of {', '.join(MODELS)}")
     history = recording.history
@@ -43,7 +44,7 @@ def analyse(recording: Recording, wanted: str) -> Verdict:
     try:
         return _Analysis(history, recording.model, wanted).verdict()
     finally:
-        # What was inferred belongs to this verdict; the recording can be judged again.
+        # Inferred facts belong to this verdict; the recording can be checked again.
         del history.findings[observed:]
         history.lost.clear()
 
@@ -56,7 +57,7 @@ class _Analysis:
         self._strict = wanted == "strict-serializable"
         self._explainer = Explainer(history, model)
         self._lost: dict[tuple[int, int], tuple[int, ...]] = {}
-        """By key and version: who replaced it, where several did."""
+        """By key and version: the transactions that replaced it, where several did."""
         self._anomalies: list[Anomaly] = []
         self._warnings = list(history.warnings)
 
@@ -118,7 +119,7 @@ class _Analysis:
         self._anomalies.append(Anomaly(title, f"{text}.", transactions, steps, cycle.alike - 1))
 
     def _search(self, graph: Graph, present: Mask) -> None:
-        """Find cycles; `present` loses those who may be on one."""
+        """Find cycles, and remove transactions that may be on one from `present`."""
         knots = cyclic(graph, barriers(graph, present) if self._strict else None)
         if not knots:
             return
@@ -144,7 +145,7 @@ class _Analysis:
         order: Callable[[Graph, Mask], Further | None],
         suffix: str,
     ) -> None:
-        """Report cycles of each knot, and leave out who is on them, until none is left."""
+        """Report cycles of each component, excluding their transactions, until none is left."""
         parts = deque(knots)
         searches = searched = 0
         while parts and searches < SEARCHES and searched < SEARCHED:
@@ -163,7 +164,7 @@ class _Analysis:
             self._warnings.append(f"{len(parts):,} more knots of transactions are not explained")
 
     def _name(self, cycle: Cycle, suffix: str) -> None:
-        """Report a cycle, unless all that was missed on it was lost: that is reported already."""
+        """Report a cycle, unless all its anti-dependencies are lost updates, which are reported already."""
         missed = [edge for edge in cycle.edges if edge.kind == RW]
         if missed and all(edge.source in self._lost.get((edge.key, edge.before), ()) for edge in missed):
             return
@@ -173,7 +174,7 @@ class _Analysis:
         self._add(suffix if suffix == REVISED else title + suffix, cycle)
 
     def _revisions(self, graph: Graph, present: Mask) -> None:
-        """The order of revisions must explain the history, too."""
+        """Check that the order of revisions also explains the history."""
         history = self._history
         order = revised(history, present)
         same = repeated(history, order)
@@ -195,7 +196,7 @@ class _Analysis:
 
 
 def _no_order(_graph: Graph, _present: Mask) -> None:
-    """All there is is in the graph."""
+    """Return no further edges: the graph has all of them."""
 
 
 def _against_time(graph: Graph, knot: Integers) -> list[Cycle]:

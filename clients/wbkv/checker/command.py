@@ -9,14 +9,14 @@ from pathlib import Path
 
 from wbkv.checker import MODELS, Verdict, check, read
 
-# Not imported here: whoever runs another command should not wait for them.
+# Not imported here: other commands should not wait for them.
 for package in ("numpy", "rustworkx"):
     if find_spec(package) is None:
         raise ModuleNotFoundError(f"wbkv check needs {package}: install wbkv[check]", name=package)
 
 
 class CheckCommand:
-    """Read, judge, tell, draw."""
+    """Check a history, and report the verdict."""
 
     help = "decide from a recorded history whether the store was strictly serializable"
 
@@ -30,7 +30,7 @@ class CheckCommand:
         add("--draw", type=Path, metavar="FILE", help="draw the cycles found: FILE.svg, or FILE.dot")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command."""
         from wbkv.checker import drawing, report
 
         drawn: Path | None = arguments.draw

@@ -1,9 +1,10 @@
-"""Shortest cycles, of those that are the strongest evidence.
+"""Find the shortest cycles among those that are the strongest evidence.
 
-Two searches. In a component whose edges are all in the graph: breadth first from each of its transactions.
-Where a cycle needs one step of an *order* (real time, revisions) on top of an acyclic graph: in layers over
-all its transactions at once. One such step is enough: if a cycle has two, from a to b and from c to d, then
-an interval order also has a before d or c before b, and either cuts the cycle shorter.
+There are two searches. A component whose edges are all in the graph is searched breadth first from each of
+its transactions. Where a cycle needs one step of an *order* (real time, revisions) in addition to an acyclic
+graph, the search goes in layers over all transactions at once. One such step is enough: if a cycle has two,
+from a to b and from c to d, then an interval order also has a before d or c before b, and either makes the
+cycle shorter.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from wbkv.checker.graph import Graph, Integers, Mask, cyclic
 from wbkv.checker.history import NEVER, NOTHING
 
 WRITES, FLOW, ONE_MISSED, MISSED = range(4)
-"""How bad a path is: it has only ww (and orders); some wr; one rw; or several rw."""
+"""The badness of a path: it has only ww (and orders); some wr; one rw; or several rw."""
 
 VISITS = 500_000
-"""Dependencies looked at in one component; beyond that, a better cycle may exist than the one shown."""
+"""Dependencies searched in one component; beyond that, a better cycle may exist than the one reported."""
 FURTHER = 4
-"""How many steps longer than the shortest a cycle may be to be looked for because it is less bad."""
+"""How many steps longer than the shortest a less bad cycle may be to be searched."""
 TRIED = 64
-"""Paths that are followed, of those that an order closes at once."""
+"""How many of the paths that an order closes in one layer are followed."""
 
 
 class Edge(NamedTuple):
@@ -43,14 +44,14 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """Dependencies that lead back to where they begin, and how many transactions begin one alike."""
+    """A cycle of dependencies, and how many transactions begin a similar one."""
 
     edges: tuple[Edge, ...]
     alike: int = 1
 
 
 def worse(kind: int, path: int) -> int:
-    """How bad a path is with one more dependency."""
+    """Return the badness of a path with one more dependency."""
     if kind == RW:
         return MISSED if path >= ONE_MISSED else ONE_MISSED
     if kind == WR:
@@ -59,7 +60,7 @@ def worse(kind: int, path: int) -> int:
 
 
 def name(edges: tuple[Edge, ...]) -> str:
-    """A cycle's name by its dependencies, without what it rests on."""
+    """Return the name of a cycle by its dependencies, without their basis."""
     missed = [edge.kind == RW for edge in edges]
     if sum(missed) == 0:
         return "G1c" if any(edge.kind == WR for edge in edges) else "G0"
@@ -80,7 +81,7 @@ class Edges:
             self._rows.setdefault(source, []).append(row)
 
     def of(self, transaction: int) -> Iterator[Edge]:
-        """What must come after it."""
+        """Yield the dependencies on a transaction: what must come after it."""
         graph = self._graph
         for row in self._rows.get(transaction, ()):
             kind, target = int(graph.kind[row]), int(graph.target[row])
@@ -94,7 +95,7 @@ class Edges:
 
 
 def strongest(graph: Graph, component: Integers) -> list[Cycle]:
-    """A shortest cycle of the strongest name in the component; `graph` has the edges within."""
+    """Find a shortest cycle of the strongest name in a component; `graph` has its edges."""
     edges = Edges(graph)
     known = {transaction: list(edges.of(transaction)) for transaction in component.tolist()}
     search = _Search(known, _least_badness(graph))
@@ -106,14 +107,14 @@ def strongest(graph: Graph, component: Integers) -> list[Cycle]:
 
 
 def _least_badness(graph: Graph) -> int:
-    """How bad a cycle in the graph is at least."""
+    """Return the least badness of a cycle in the graph."""
     if cyclic(graph.select((graph.kind != RW) & (graph.kind != WR))):
         return WRITES
     return FLOW if cyclic(graph.select(graph.kind != RW)) else ONE_MISSED
 
 
 class _Search:
-    """Breadth first, from one transaction after the other, for less bad and then for shorter cycles."""
+    """A breadth-first search from each transaction, for less bad and then for shorter cycles."""
 
     def __init__(self, known: dict[int, list[Edge]], floor: int) -> None:
         self._known = known
@@ -123,11 +124,11 @@ class _Search:
         self.best: tuple[Edge, ...] = ()
 
     def is_over(self) -> bool:
-        """Whether nothing better can be found, or not for a fair price."""
+        """Return whether no better cycle exists, or the search has become too expensive."""
         return self._visits > VISITS or (self._badness == self._floor and len(self.best) == 2)
 
     def begin(self, begin: int) -> None:
-        """Find the ways back to where one begins."""
+        """Find paths that lead back to a transaction."""
         reached: dict[tuple[int, int], tuple[tuple[int, int], Edge] | None] = {(begin, WRITES): None}
         layer = [(begin, WRITES)]
         length = 0
@@ -159,13 +160,13 @@ class _Search:
         while back is not None:
             cycle.append(back[1])
             back = reached[back[0]]
-        # One that passes something twice is never the best: without the detour it is shorter, and no worse.
+        # A cycle with a transaction twice is never the best: without the detour it is shorter, and no worse.
         if not self.best or (badness, len(cycle)) < (self._badness, len(self.best)):
             self._badness, self.best = badness, tuple(reversed(cycle))
 
 
 class Layers:
-    """Paths of exactly so many steps, of all transactions of a component at once.
+    """Paths of equal length, from all transactions of a component at once.
 
     `layer[badness, x]` is the least `value` of a transaction at the end of a path from x. If it is below
     `limit` of x, the order leads from there back to x.
@@ -186,7 +187,7 @@ class Layers:
         self._layers = [self._through_joints(first)]
 
     def strongest(self, closing: int) -> list[Cycle]:
-        """Shortest cycles of the least badness, without common transactions; `closing` is the order."""
+        """Find shortest cycles of the least badness, without common transactions; `closing` is the order."""
         found: dict[int, list[Cycle]] = {}
         deadline = len(self._nodes)
         while len(self._layers) <= deadline and WRITES not in found:
@@ -202,7 +203,7 @@ class Layers:
         return found[min(found)]
 
     def _closed(self, path: int, closing: int) -> list[Cycle]:
-        """What the order closes, of the paths in the last layer."""
+        """Return the cycles that the order closes with paths of the last layer."""
         cycles: list[Cycle] = []
         on_one: set[int] = set()
         hits = np.flatnonzero(self._layers[-1][path] < self._limit)
@@ -234,7 +235,7 @@ class Layers:
         return layer
 
     def _trace(self, index: int, path: int) -> tuple[Edge, ...]:
-        """Follow a path of the last layer through those before it."""
+        """Follow a path of the last layer back through the layers before it."""
         edges: list[Edge] = []
         wanted = int(self._layers[-1][path, index])
         for layer in reversed(self._layers[:-1]):

@@ -1,4 +1,4 @@
-"""The dependency graph as columns: who must come before whom, and by which key and values.
+"""Dependencies as columns: which transaction must come before which, and by which key and values.
 
 Where many transactions precede many others for one reason, a *joint* stands between them: each of the first
 has an edge to it, and it has one to each of the others. So the graph stays linear in the history. A path
@@ -20,7 +20,7 @@ the revisions that the store has given out."""
 
 
 class Predecessor(NamedTuple):
-    """One that precedes: how, and by which value (its own, or the one it read)."""
+    """A transaction that precedes: the kind of dependency, and the value that it wrote or read."""
 
     kind: int
     transaction: int
@@ -28,7 +28,7 @@ class Predecessor(NamedTuple):
 
 
 class Successor(NamedTuple):
-    """One that follows, by the value it wrote."""
+    """A transaction that follows, and the value that it wrote."""
 
     transaction: int
     value: int
@@ -51,7 +51,7 @@ class Dependencies:
     def add(
         self, kind: int, source: int, target: int, key: int, before: int, after: int, basis: int = BY_DATA
     ) -> None:
-        """One edge. A transaction does not depend on itself."""
+        """Add an edge, unless it leads from a transaction to itself."""
         if source == target:
             return
         self.source.append(source)

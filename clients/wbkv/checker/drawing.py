@@ -18,30 +18,30 @@ COLOURS = {
     "revision": "#862e9c",
 }
 WIDTH = 980
-"""Of the picture, in pixels."""
+"""The width of the picture, in pixels."""
 TEXT = 100
-"""Characters of a line that fit into it, and into a wide terminal."""
+"""How many characters of a line fit into the picture, and into a wide terminal."""
 PICTURES = 20
-"""Cycles in one picture; more would hide the first ones, which tell the most."""
+"""How many cycles are drawn. More would hide the first ones, which are the strongest evidence."""
 
 
 def label(step: Step) -> str:
-    """A dependency in short."""
+    """Return the label of a dependency."""
     return step.kind if step.key is None else f"{step.kind} {show(step.key)}"
 
 
 def operations(verdict: Verdict, number: int) -> str:
-    """A transaction's operations on one line."""
+    """Return the operations of a transaction on one line."""
     return shorten(", ".join(verdict.transactions[number].operations), TEXT)
 
 
 def shorten(text: str, length: int) -> str:
-    """A text's beginning, if it is too long."""
+    """Cut a text that is too long."""
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def in_text(verdict: Verdict, anomaly: Anomaly) -> Iterator[str]:
-    """A cycle as lines: transactions from top to bottom, and an arrow back."""
+    """Draw a cycle as lines: transactions from top to bottom, and an arrow back."""
     for position, step in enumerate(anomaly.cycle):
         rail = "|   " if position else "+-> "
         yield f"{rail}T{step.source}  {operations(verdict, step.source)}"
@@ -50,7 +50,7 @@ def in_text(verdict: Verdict, anomaly: Anomaly) -> Iterator[str]:
 
 
 def as_dot(verdict: Verdict) -> str:
-    """All cycles for Graphviz."""
+    """Return all cycles as input for Graphviz."""
     lines = ["digraph anomalies {", '  node [shape=box, fontname="monospace"];']
     for position, anomaly in enumerate(_cycles(verdict)):
         lines += [f"  subgraph cluster_{position} {{", f"    label={_quoted(anomaly.name)};"]
@@ -66,7 +66,7 @@ def as_dot(verdict: Verdict) -> str:
 
 
 def as_svg(verdict: Verdict) -> str:
-    """All cycles as a picture that needs nothing else: one ring below the other."""
+    """Return all cycles as a self-contained SVG: one ring below the other."""
     body: list[str] = []
     top = 20.0
     for anomaly in _cycles(verdict):
@@ -88,7 +88,7 @@ def as_svg(verdict: Verdict) -> str:
 
 
 def _ring(verdict: Verdict, anomaly: Anomaly, top: float) -> tuple[list[str], float]:
-    """One cycle, and where the next may begin."""
+    """Draw one cycle. Return it, and where the next one begins."""
     steps = anomaly.cycle
     radius = max(70.0, 26.0 * len(steps)) if len(steps) > 2 else 50.0
     centre_x, centre_y = WIDTH / 2, top + 50 + radius + 20
@@ -121,7 +121,7 @@ def _ring(verdict: Verdict, anomaly: Anomaly, top: float) -> tuple[list[str], fl
 
 
 def _arrow(step: Step, begin: tuple[float, float], end: tuple[float, float]) -> list[str]:
-    """An arrow that bends outwards, from the edge of one box to that of the other."""
+    """Draw an arrow that bends outwards, from the border of one box to that of the other."""
     dx, dy = end[0] - begin[0], end[1] - begin[1]
     # Clockwise around the ring, so the left of an arrow's way is outside.
     bend = ((begin[0] + end[0]) / 2 + 0.22 * dy, (begin[1] + end[1]) / 2 - 0.22 * dx)
@@ -140,7 +140,7 @@ def _arrow(step: Step, begin: tuple[float, float], end: tuple[float, float]) -> 
 
 
 def _edge(box: tuple[float, float], towards: tuple[float, float]) -> tuple[float, float]:
-    """Where a line from the middle of a box leaves it."""
+    """Return the point where a line from the middle of a box leaves it."""
     dx, dy = towards[0] - box[0], towards[1] - box[1]
     scale = min(30 / abs(dx) if dx else math.inf, 16 / abs(dy) if dy else math.inf, 1.0)
     return box[0] + dx * scale, box[1] + dy * scale

@@ -1,4 +1,4 @@
-"""A verdict in sentences."""
+"""Explain dependencies in sentences."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ OUTCOMES = ("ok", "fail", "unknown")
 
 
 class Explainer:
-    """Turns numbers back into what they stand for."""
+    """Converts numbers of transactions, keys and values back to what they stand for."""
 
     def __init__(self, history: HistoryColumns, model: Model) -> None:
         self._history = history
         self._model = model
 
     def value(self, number: int) -> object:
-        """What a number stands for."""
+        """Return the value of a number."""
         return None if number == NOTHING else self._history.values[number]
 
     def describe(self, transaction: int) -> Description:
-        """A transaction with its operations."""
+        """Describe a transaction with its operations."""
         history = self._history
         revision = history.revision[transaction]
         return Description(
@@ -56,7 +56,7 @@ class Explainer:
         return f"r {name} {show(history.odd[index] if value == ODD else self._model.shown(key, value))}"
 
     def step(self, edge: Edge) -> Step:
-        """A dependency, and the sentence that says why."""
+        """Describe a dependency, with the sentence that explains it."""
         key = None if edge.key == NOTHING else self._history.keys[edge.key]
         return Step(
             edge.source + 1,

@@ -1,4 +1,4 @@
-"""The dependency graph in columns, real time as a chain of barriers, and strongly connected components."""
+"""The dependency graph as columns, real time as a chain of barriers, and strongly connected components."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wbkv.checker.history import NEVER, NOTHING, OK, HistoryColumns
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Further = tuple[Integers, Integers]
-"""More edges, by sources and targets, which may be further nodes."""
+"""Further edges, as sources and targets, which may be additional nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class Graph:
     after: Integers
     start: Integers
     end: Integers
-    """When transactions began, and when they were done."""
+    """When transactions began, and when they ended."""
 
     @classmethod
     def of(cls, history: HistoryColumns, dependencies: Dependencies) -> Graph:
-        """The columns of what was inferred."""
+        """Return the graph of inferred dependencies."""
 
         def column(values: object) -> Integers:
             return np.array(values, dtype=np.int64)
@@ -56,7 +56,7 @@ class Graph:
         )
 
     def select(self, edges: Mask) -> Graph:
-        """The same nodes, fewer edges."""
+        """Return the graph with only these edges."""
         return Graph(
             self.transactions,
             self.nodes,
@@ -72,13 +72,13 @@ class Graph:
         )
 
     def within(self, transactions: Mask) -> Graph:
-        """Without the edges that touch other transactions; joints stay."""
+        """Return the graph without edges of other transactions; joints stay."""
         every = np.concatenate([transactions, np.ones(self.nodes - self.transactions, dtype=np.bool_)])
         return self.select(every[self.source] & every[self.target])
 
 
 def add_process_order(history: HistoryColumns, happened: bytearray, to: Dependencies) -> None:
-    """A process begins one thing after it knows the last one's outcome."""
+    """Add the order of each process, which begins a transaction after it knows the last one's outcome."""
     last: dict[int, int] = {}
     for transaction, process in enumerate(history.process):
         if not happened[transaction]:
@@ -90,16 +90,16 @@ def add_process_order(history: HistoryColumns, happened: bytearray, to: Dependen
 
 
 def barriers(graph: Graph, present: Mask) -> Further:
-    """Real time in linear size.
+    """Return the order of real time as edges, in linear size.
 
-    A barrier stands before each run of beginnings. Whoever was done before points to the next barrier,
-    barriers point to the next, and each points to those that began behind it.
+    A barrier precedes each run of beginnings. A transaction that ended before it points to the barrier, each
+    barrier points to the next one, and to the transactions that began after it.
     """
     members = np.flatnonzero(present)
     finished = members[graph.end[members] != NEVER]
     finished = finished[np.argsort(graph.end[finished], kind="stable")]
     behind = np.searchsorted(graph.end[finished], graph.start[members], side="left")
-    """By member: how many were done before it began."""
+    """By member: how many transactions ended before it began."""
     used = np.unique(behind[behind > 0])
     if not len(used):
         nothing = np.zeros(0, dtype=np.int64)
@@ -114,7 +114,7 @@ def barriers(graph: Graph, present: Mask) -> Further:
 
 
 def components(source: Integers, target: Integers) -> list[Integers]:
-    """The strongly connected components of more than one node."""
+    """Return the strongly connected components of more than one node."""
     nodes, ends = np.unique(np.concatenate([source, target]), return_inverse=True)
     edges = zip(ends[: len(source)].tolist(), ends[len(source) :].tolist(), strict=True)
     graph = rustworkx.PyDiGraph[None, None]()
@@ -125,7 +125,7 @@ def components(source: Integers, target: Integers) -> list[Integers]:
 
 
 def cyclic(graph: Graph, more: Further | None = None) -> list[Integers]:
-    """The transactions of each component in which there is a cycle, the one that begins first first."""
+    """Return the transactions of each component that has a cycle, in the order of their beginning."""
     source, target = graph.source, graph.target
     if more is not None:
         source, target = np.concatenate([source, more[0]]), np.concatenate([target, more[1]])
@@ -134,7 +134,7 @@ def cyclic(graph: Graph, more: Further | None = None) -> list[Integers]:
 
 
 def inside(graph: Graph, component: Integers) -> Graph:
-    """The edges within a component."""
+    """Return the edges within a component."""
     mask: Mask = np.zeros(graph.transactions, dtype=np.bool_)
     mask[component] = True
     return graph.within(mask)

@@ -1,7 +1,7 @@
-"""What clients did and saw, in columns: a history of a million operations is some integers each, not text.
+"""A history as columns: an operation takes a few integers, so that a million operations fit into memory.
 
-Transactions are numbered in the order of their beginning. Keys and values are numbered as they are met;
-within a key every value is written once, so a value's number names a version of the key.
+Transactions are numbered in the order of their beginning. Keys and values are numbered as they first occur;
+within a key every value is written once, so a value's number identifies a version of the key.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ READ, WRITE = 0, 1
 NOTHING = -1
 """No value, no writer, no revision."""
 UNSEEN = -2
-"""The result of a read that was never answered."""
+"""The result of a read without a response."""
 ODD = -3
-"""The result of a read that fits nothing: kept aside, whole."""
+"""The result of a read that matches no version: it is stored apart, whole."""
 NEVER = 2**63 - 1
-"""When an operation ends of which nobody knows whether it did."""
+"""The end time of an operation whose outcome is unknown."""
 
 SHOWN = 8
-"""Elements of a list that are shown, from its end."""
+"""How many elements of a list are shown, from its end."""
 
 
 class HistoryError(ValueError):
-    """This is no history that can be judged; the message says where and why."""
+    """The history cannot be checked; the message says where and why."""
 
 
 def called(transaction: int) -> str:
-    """What a transaction is called in a verdict: they count from 1 there."""
+    """Return the name of a transaction in a verdict, where transactions count from 1."""
     return f"T{transaction + 1}"
 
 
 def show(value: object) -> str:
-    """A value as JSON would have it, with nothing that a terminal obeys; of a long list its end."""
+    """Return a value as JSON, without control characters; a long list is cut to its end."""
     if isinstance(value, list):
         elements = [show(element) for element in value[-SHOWN:]]
         return f"[{' '.join((['...'] if len(value) > SHOWN else []) + elements)}]"
@@ -49,7 +49,7 @@ def show(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong with single transactions, seen without any order of them."""
+    """An anomaly of single transactions, found without their order."""
 
     name: str
     transactions: tuple[int, ...]
@@ -57,7 +57,7 @@ class Finding:
 
 
 class HistoryColumns:
-    """Transactions, their operations and the values they are about."""
+    """Transactions, their operations, and their values."""
 
     def __init__(self) -> None:
         self.process = array("q")
@@ -67,24 +67,24 @@ class HistoryColumns:
         self.revision = array("q")
         self.line = array("q")
         self.first = array("q")
-        """Where a transaction's operations begin, of `count`."""
+        """The index of a transaction's first operation; it has `count`."""
         self.count = array("i")
         self.op_kind = bytearray()
         self.op_key = array("i")
         self.op_value = array("i")
-        """The value written; of a read what its model puts there."""
+        """The value written; for a read the model decides."""
         self.odd: dict[int, object] = {}
-        """By operation: what was read and fits nothing."""
+        """By operation: the result of a read that matches no version."""
         self.keys: list[str | int] = []
         self.values: list[Scalar] = []
         self.value_key = array("i")
         self.writer = array("q")
-        """By value: the transaction that wrote it, of several the one that did not fail."""
+        """By value: the transaction that wrote it; of several, the one that did not fail."""
         self.final = bytearray()
         """By value: whether it was its transaction's last write to the key."""
         self.findings: list[Finding] = []
         self.lost: list[tuple[int, int, tuple[int, ...]]] = []
-        """A key, a version of it, and those who each replaced that very version."""
+        """A key, a version of it, and the transactions that each replaced this version."""
         self.warnings: list[str] = []
         self._key_numbers: dict[str | int, int] = {}
         self.numbers: list[dict[Scalar, int]] = []
@@ -94,11 +94,11 @@ class HistoryColumns:
         return len(self.process)
 
     def find(self, name: str, text: str, *transactions: int) -> None:
-        """Note that something is wrong."""
+        """Record a finding."""
         self.findings.append(Finding(name, transactions, text))
 
     def begin(self, process: int, time: int, line: int) -> int:
-        """A transaction was sent; until it is answered its outcome is unknown."""
+        """Add a transaction. Until its end is recorded, the outcome is unknown."""
         self.process.append(process)
         self.start.append(time)
         self.end.append(NEVER)
@@ -110,7 +110,7 @@ class HistoryColumns:
         return len(self.process) - 1
 
     def key_number(self, key: str | int) -> int:
-        """The key's number, a new one if it is met first."""
+        """Return the number of a key, which is new at its first occurrence."""
         number = self._key_numbers.get(key)
         if number is None:
             number = self._key_numbers[key] = len(self.keys)
@@ -119,7 +119,7 @@ class HistoryColumns:
         return number
 
     def value_number(self, key: int, value: Scalar) -> int:
-        """The value's number, a new one if the key is met with it first."""
+        """Return the number of a key's value, which is new at its first occurrence."""
         number = self.numbers[key].get(value)
         if number is None:
             number = self.numbers[key][value] = len(self.values)
@@ -130,14 +130,14 @@ class HistoryColumns:
         return number
 
     def add_operation(self, kind: int, key: int, value: int) -> int:
-        """One more operation of the transaction that is being written down."""
+        """Add an operation to the transaction that is being recorded. Return its index."""
         self.op_kind.append(kind)
         self.op_key.append(key)
         self.op_value.append(value)
         return len(self.op_kind) - 1
 
     def wrote(self, transaction: int, key: int, value: Scalar) -> int:
-        """Note who wrote a value. Two who may both have done it make the history undecidable."""
+        """Record the writer of a value. Two possible writers make the history undecidable."""
         number = self.value_number(key, value)
         before = self.writer[number]
         if before == NOTHING or (self.status[before] == FAIL and before != transaction):
@@ -146,23 +146,23 @@ class HistoryColumns:
         elif before != transaction and self.status[transaction] != FAIL:
             raise HistoryError(
                 f"{show(value)} is written to key {show(self.keys[key])} again (first by the transaction of "
-                f"line {self.line[before]}): values of a key must differ, or nobody can tell who wrote what"
+                f"line {self.line[before]}): values of a key must differ, so that each has one writer"
             )
         return number
 
     def end_writes(self, transaction: int, last: dict[int, int]) -> None:
-        """Mark what each key was left with, of a transaction that is written down."""
+        """Mark the last write of a transaction to each key."""
         for number in last.values():
             if self.writer[number] == transaction:
                 self.final[number] = 1
 
     def operations(self, transaction: int) -> range:
-        """The positions of its operations."""
+        """Return the indexes of a transaction's operations."""
         first = self.first[transaction]
         return range(first, first + self.count[transaction])
 
     def writes(self, transaction: int, key: int) -> list[int]:
-        """The values it wrote to the key, in its order."""
+        """Return the values that a transaction wrote to a key, in order."""
         return [
             self.op_value[index]
             for index in self.operations(transaction)

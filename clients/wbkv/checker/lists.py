@@ -1,7 +1,7 @@
-"""List-append: a read shows who wrote before it, and in which order.
+"""List-append: a read shows all writes before it, in their order.
 
-The longest read of a key is the order of its versions; every other read must be a beginning of it. Appends
-that nobody read come after all of it: had they come earlier, the longest read would show them.
+The longest read of a key is the order of its versions; every other read must be a prefix of it. Appends that
+no transaction read come after all of it: had they come earlier, the longest read would show them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wbkv.checker.updates import Updates
 
 
 class Lists:
-    """What has been read of each list, and what follows from it."""
+    """The reads of each list, and the dependencies that follow from them."""
 
     name = "list-append"
     write = "append"
@@ -41,21 +41,21 @@ class Lists:
         """By key: the longest read."""
         self._positions: list[dict[Scalar, int]] = []
         self._seen_by: list[array[int]] = []
-        """By key and position: who saw the element first."""
+        """By key and position: the transaction that read the element first."""
         self._broken: set[int] = set()
         """Keys whose reads contradict each other: nothing follows from them."""
         self._reads: list[tuple[array[int], array[int], bytearray]] = []
-        """By key: what was read of others' writes, as transactions, lengths, and whether they also append."""
+        """By key: reads of other transactions' writes, as transactions, lengths, and whether they append."""
 
         self._several: dict[int, list[int]] = {}
         """By key: transactions with more than one append to it."""
 
     def shown(self, key: int, value: int) -> object:
-        """What a read saw."""
+        """Return the result of a read."""
         return self._orders[key][:value]
 
     def observe(self, transaction: int, operations: list[Operation]) -> None:
-        """Write down an answered transaction."""
+        """Record a transaction with its results."""
         history = self._history
         known: dict[int, list[Scalar] | None] = {}
         own: dict[int, list[Scalar]] = {}
@@ -97,7 +97,7 @@ class Lists:
             appends.append(key in own)
 
     def note(self, transaction: int, operations: list[Operation]) -> None:
-        """Write down a transaction that failed, or that was never answered."""
+        """Record a transaction that failed, or has no response."""
         history = self._history
         last: dict[int, int] = {}
         for function, name, value in operations:
@@ -131,7 +131,7 @@ class Lists:
         return key
 
     def _place(self, transaction: int, key: int, seen: list[Scalar]) -> int:
-        """The length of a read that fits into the order of its key, which may grow by it."""
+        """Return the length of a read that fits the order of its key, which it may extend."""
         order = self._orders[key]
         length = len(seen)
         if length <= len(order):
@@ -167,7 +167,7 @@ class Lists:
         history.find("incompatible-order", text, transaction, other)
 
     def infer(self, dependencies: Dependencies) -> bytearray:
-        """Draw all conclusions. Returns which transactions were executed."""
+        """Infer all dependencies. Return which transactions were executed."""
         history = self._history
         happened = bytearray(status == OK for status in history.status)
         versions = [self._versions(key, happened) for key in range(len(self._orders))]
@@ -204,7 +204,7 @@ class Lists:
         return chain
 
     def _check_own_order(self, transaction: int, key: int) -> None:
-        """What a transaction appended must show in its own order, without gaps."""
+        """Check that a transaction's appends are read in its own order, without gaps."""
         history = self._history
         highest, missing = -1, None
         for number in history.writes(transaction, key):
@@ -265,7 +265,7 @@ class Lists:
         updates.report(history, key)
 
     def _extend(self, chain: list[int], unread: dict[int, list[int]], updates: Updates) -> None:
-        """Put behind the longest read what is known to follow at once, though nobody read it."""
+        """Extend the longest read by appends that are known to follow at once, although unread."""
         if chain:
             chain += unread.pop(self._history.writer[chain[-1]], [])
         for transaction in updates.of(chain[-1] if chain else NOTHING):
@@ -276,7 +276,7 @@ class Lists:
     def _is_spoiled(
         self, transaction: int, key: int, length: int, positions: list[int], appends: int
     ) -> bool:
-        """Whether a read shows what no serial execution shows, whatever the order: it is reported at once."""
+        """Return whether a read is impossible in any serial execution. It is reported at once."""
         history = self._history
         name, me = show(history.keys[key]), called(transaction)
         if appends:
@@ -302,7 +302,7 @@ def _sequence(value: object) -> list[Scalar]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise HistoryError(f"a list was to be read, not {value!r}")
+        raise HistoryError(f"the result of a read must be a list, not {value!r}")
     return value
 
 

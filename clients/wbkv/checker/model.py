@@ -1,4 +1,4 @@
-"""What a kind of history must offer: list-append and registers differ in what a read tells."""
+"""The interface of a kind of history: list-append and registers differ in what a read shows."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class Model(Protocol):
     write: str
 
     def observe(self, transaction: int, operations: list[Operation]) -> None:
-        """Write down an answered transaction."""
+        """Record a transaction with its results."""
 
     def note(self, transaction: int, operations: list[Operation]) -> None:
-        """Write down a transaction that failed, or that was never answered."""
+        """Record a transaction that failed, or has no response."""
 
     def shown(self, key: int, value: int) -> object:
-        """What a read saw."""
+        """Return the result of a read."""
 
     def infer(self, dependencies: Dependencies) -> bytearray:
-        """Draw all conclusions. Returns which transactions were executed."""
+        """Infer all dependencies. Return which transactions were executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A history as it was read, and its kind."""
+    """A history that was read from a file, and its kind."""
 
     history: HistoryColumns
     model: Model

@@ -1,4 +1,4 @@
-"""Histories from JSON lines, checked as they are read; the text is not kept.
+"""Read histories from JSON lines. They are validated on the way; the text is not kept.
 
     {"history": "list-append", "version": 1}
     {"type": "invoke", "process": 3, "time": 123456789, "txn": [["r", "x", null], ["append", "y", 7]]}
@@ -21,7 +21,7 @@ from wbkv.checker.registers import Registers
 
 VERSION = 1
 LINE_BYTES = 64 << 20
-"""A longer line is refused before it is read."""
+"""The maximum length of a line; a longer one is rejected before it is read."""
 MODELS: dict[str, type[Lists] | type[Registers]] = {"list-append": Lists, "register": Registers}
 WRITES = {"append": "list-append", "w": "register"}
 OUTCOMES = {"ok": OK, "fail": FAIL, "unknown": UNKNOWN, "info": UNKNOWN}
@@ -43,7 +43,7 @@ def read(file: BinaryIO) -> Recording:
             event = decode(line.decode())
         except (ValueError, RecursionError) as error:
             if not line.endswith(b"\n"):
-                reader.history.warnings.append(f"line {number}, the last, is cut off: it is left out")
+                reader.history.warnings.append(f"line {number}, the last, is cut off and ignored")
                 break
             raise HistoryError(f"line {number}: not JSON: {error}") from None
         reader.add(number, event)
@@ -51,7 +51,7 @@ def read(file: BinaryIO) -> Recording:
 
 
 def of_events(events: Iterable[object]) -> Recording:
-    """A history from what the lines of a file would say; the first has number 1."""
+    """Read a history from events, as the lines of a file have them; the first has number 1."""
     reader = _Reader()
     for number, event in enumerate(events, 1):
         reader.add(number, event)
@@ -59,23 +59,23 @@ def of_events(events: Iterable[object]) -> Recording:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a number of JSON")
 
 
 class _Reader:
-    """Matches invocations with outcomes, and finds out what kind of history it is."""
+    """Matches invocations with outcomes, and determines the kind of the history."""
 
     def __init__(self) -> None:
         self.history = HistoryColumns()
         self._model: Lists | Registers | None = None
         self._open: dict[int, tuple[int, list[Operation]]] = {}
-        """By process: the transaction that is under way."""
+        """By process: the transaction in progress."""
         self._times: dict[int, int] = {}
         self._undecided: list[tuple[int, int, list[Operation]]] = []
         """Transactions that fit both kinds of history."""
 
     def add(self, line: int, event: object) -> None:
-        """One line."""
+        """Read one event."""
         try:
             if isinstance(event, dict) and "history" in event and line == 1:
                 self._header(event)
@@ -85,9 +85,9 @@ class _Reader:
             raise HistoryError(f"line {line}: {error}") from None
 
     def end(self) -> Recording:
-        """All lines have been read: what is under way has no outcome."""
+        """Return the recording. Transactions in progress have an unknown outcome."""
         if self._model is None and not len(self.history):
-            raise HistoryError("there is no history in the file")
+            raise HistoryError("the file has no history: it has no transactions")
         if not len(self.history):
             self.history.warnings.append("there is nothing to judge: no transaction was recorded")
         if self._model is None:
@@ -142,7 +142,7 @@ class _Reader:
         self._outcome(number, status, operations)
 
     def _operations(self, transaction: object) -> list[Operation]:
-        """The operations, if they are some; the first write tells the kind of history."""
+        """Validate the operations. The first write determines the kind of history."""
         if not isinstance(transaction, list):
             raise HistoryError(f"txn {str(transaction)[:80]} is not a list of operations")
         for operation in transaction:
@@ -184,7 +184,7 @@ class _Reader:
 
 
 def _answered(asked: list[Operation], answered: list[Operation]) -> list[Operation]:
-    """The operations with their results, if they are those that were asked for."""
+    """Return the operations with their results. Raises if they are not those that were invoked."""
     if len(asked) != len(answered):
         raise HistoryError(f"{len(answered)} operations are answered, but {len(asked)} were asked for")
     for before, after in zip(asked, answered, strict=True):

@@ -1,4 +1,4 @@
-"""Registers: a read shows one value, so the order of a key's versions has to be inferred.
+"""Registers: a read shows one value, so the order of a key's versions must be inferred.
 
 Four things are sure, and nothing else is used:
 
@@ -38,7 +38,7 @@ from wbkv.checker.updates import Updates
 
 
 class Registers:
-    """What has been read of each register, and what follows from it."""
+    """The reads of each register, and the dependencies that follow from them."""
 
     name = "register"
     write = "w"
@@ -46,14 +46,14 @@ class Registers:
     def __init__(self, history: HistoryColumns) -> None:
         self._history = history
         self._reads: list[tuple[array[int], array[int], bytearray]] = []
-        """By key: what was read of others' writes, as transactions, values, and whether they also write."""
+        """By key: reads of other transactions' writes, as transactions, values, and whether they write."""
 
     def shown(self, key: int, value: int) -> object:
-        """What a read saw."""
+        """Return the result of a read."""
         return None if value == NOTHING else self._history.values[value]
 
     def observe(self, transaction: int, operations: list[Operation]) -> None:
-        """Write down an answered transaction."""
+        """Record a transaction with its results."""
         history = self._history
         known: dict[int, int] = {}
         outside: dict[int, int] = {}
@@ -82,7 +82,7 @@ class Registers:
             writes.append(key in last)
 
     def note(self, transaction: int, operations: list[Operation]) -> None:
-        """Write down a transaction that failed, or that was never answered."""
+        """Record a transaction that failed, or has no response."""
         history = self._history
         last: dict[int, int] = {}
         for function, name, value in operations:
@@ -103,7 +103,7 @@ class Registers:
         return key
 
     def infer(self, dependencies: Dependencies) -> bytearray:
-        """Draw all conclusions. Returns which transactions were executed."""
+        """Infer all dependencies. Return which transactions were executed."""
         history = self._history
         happened = bytearray(status == OK for status in history.status)
         found = []
@@ -123,7 +123,7 @@ class Registers:
         return happened
 
     def _is_spoiled(self, transaction: int, key: int, value: int, happened: bytearray) -> bool:
-        """Whether a read shows what no serial execution shows, whatever the order: it is reported at once."""
+        """Return whether a read is impossible in any serial execution. It is reported at once."""
         if value == NOTHING:
             return False
         history = self._history
@@ -147,7 +147,7 @@ class Registers:
 
 
 class _Key:
-    """The order of one key's versions, as far as it is sure."""
+    """The order of one key's versions, as far as it is certain."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class _Key:
         self._key = key
         self._readers = readers
         self._final: dict[int, int] = {}
-        """By transaction: the version it left."""
+        """By transaction: the last version that it wrote."""
         for number in history.numbers[key].values():
             writer = history.writer[number]
             if writer != NOTHING and happened[writer] and history.final[number]:
@@ -182,7 +182,7 @@ class _Key:
         return block
 
     def infer(self, to: Dependencies) -> None:
-        """Edges by values and by real time."""
+        """Add edges by values and by real time."""
         writer, key = self._history.writer, self._key
         for version, transactions in self._readers.items():
             if version != NOTHING:
@@ -197,7 +197,7 @@ class _Key:
         self._infer_by_revision(to)
 
     def _predecessors(self, version: int) -> list[Predecessor]:
-        """Those who precede whatever follows the version: who wrote it, and who read it."""
+        """Return the predecessors of the versions after this one: its writer and its readers."""
         predecessors = [Predecessor(RW, reader, version) for reader in self._readers.get(version, ())]
         if version != NOTHING:
             predecessors.append(Predecessor(WW, self._history.writer[version], version))
@@ -230,7 +230,7 @@ class _Key:
                 to.join(self._predecessors(self._blocks[index][-1]), successors, self._key, BY_TIME)
 
     def _infer_by_revision(self, to: Dependencies) -> None:
-        """Versions with a revision, in its order."""
+        """Add the order of versions that have a revision."""
         revision = self._history.revision
         known = sorted(
             (revision[t], t, version) for t, version in self._final.items() if revision[t] != NOTHING
@@ -239,7 +239,7 @@ class _Key:
             to.join(self._predecessors(version), [Successor(transaction, following)], self._key, BY_REVISION)
 
     def _zone(self, block: list[int]) -> tuple[int, int]:
-        """When the last began, and when the first was done, of those who read or wrote the block."""
+        """Return the last beginning and the first end of the transactions that read or wrote the block."""
         history = self._history
         known = [history.writer[version] for version in block]
         for version in block:

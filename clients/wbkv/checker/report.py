@@ -1,4 +1,4 @@
-"""A verdict for people, and for programs."""
+"""Print a verdict as text, or as JSON."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from wbkv.checker.drawing import TEXT, in_text, shorten
 from wbkv.checker.verdict import Anomaly, Verdict, meaning
 
 SHOWN = 3
-"""Anomalies of one name that are reported in full."""
+"""How many anomalies of one name are reported in full."""
 
 
 def as_json(verdict: Verdict) -> str:
-    """Everything, as one JSON object."""
+    """Return the verdict as one JSON object."""
     return json.dumps(
         {
             "holds": verdict.holds,
@@ -30,7 +30,7 @@ def as_json(verdict: Verdict) -> str:
 
 
 def as_text(verdict: Verdict) -> Iterator[str]:
-    """Lines: the verdict, a table of what was found, then each anomaly with its cycle and the reasons."""
+    """Yield lines: the verdict, a table of anomalies, then each anomaly with its cycle and the reasons."""
     many = {name: f"{count:,}" for name, count in verdict.counts.items()}
     yield (
         f"{verdict.history}: {many['transactions']} transactions ({many['ok']} ok, {many['fail']} failed, "

@@ -15,7 +15,7 @@ from wbkv.checker.history import NEVER, NOTHING, HistoryColumns
 
 
 def revised(history: HistoryColumns, present: Mask) -> Integers:
-    """The transactions that wrote and have a revision, in its order."""
+    """Return the transactions that wrote and have a revision, in the order of revisions."""
     revisions = np.array(history.revision, dtype=np.int64)
     writers = np.array(history.writer, dtype=np.int64)
     wrote: Mask = np.zeros_like(present)
@@ -25,14 +25,14 @@ def revised(history: HistoryColumns, present: Mask) -> Integers:
 
 
 def repeated(history: HistoryColumns, order: Integers) -> list[tuple[int, int]]:
-    """Transactions with the same revision."""
+    """Return pairs of transactions with the same revision."""
     revisions = np.array(history.revision, dtype=np.int64)[order]
     again = np.flatnonzero(np.diff(revisions) == 0)
     return list(zip(order[again].tolist(), order[again + 1].tolist(), strict=True))
 
 
 def inverted(history: HistoryColumns, order: Integers) -> list[Cycle]:
-    """For each key that has some: a write that was done before one of a lower revision began."""
+    """Find, for each key, a write that ended before a write of a lower revision began."""
     writers = np.array(history.writer, dtype=np.int64)
     position = np.full(len(history), NOTHING)
     position[order] = np.arange(len(order))
@@ -41,7 +41,7 @@ def inverted(history: HistoryColumns, order: Integers) -> list[Cycle]:
     values = values[np.lexsort((position[writers[values]], keys[values]))]
     found: list[Cycle] = []
     key, first_done, known = NOTHING, NOTHING, False
-    # From the highest revision of a key down: who was done first, of those above?
+    # From the highest revision of a key down: the first to end of those above.
     for value in values[::-1].tolist():
         writer = history.writer[value]
         if history.value_key[value] != key:
@@ -55,7 +55,7 @@ def inverted(history: HistoryColumns, order: Integers) -> list[Cycle]:
 
 
 class Claimed:
-    """The order of revisions, as one that dependencies may contradict."""
+    """The order of revisions, which dependencies may contradict."""
 
     def __init__(self, history: HistoryColumns, order: Integers) -> None:
         revisions = np.array(history.revision, dtype=np.int64)
@@ -64,10 +64,10 @@ class Claimed:
         self._value[order] = self._limit[order] = revisions[order]
 
     def order(self, graph: Graph, present: Mask) -> Further:
-        """Edges from each to the next."""
+        """Return edges from each transaction to the next."""
         order = self._order[present[self._order]]
         return order[:-1], order[1:]
 
     def against(self, graph: Graph, knot: Integers) -> list[Cycle]:
-        """Cycles that dependencies and one step of the order make."""
+        """Find cycles of dependencies and one step of the order."""
         return Layers(graph, knot, self._value, self._limit).strongest(REVISION)

@@ -9,25 +9,25 @@ from wbkv.checker.history import HistoryColumns
 
 
 class Updates:
-    """Of one key: who replaced which version."""
+    """The transactions that replaced each version of one key."""
 
     def __init__(self) -> None:
         self._by_version: dict[int, list[int]] = {}
 
     def add(self, version: int, transaction: int) -> None:
-        """The transaction read the version, and wrote another."""
+        """Record that a transaction read the version, and wrote another."""
         self._by_version.setdefault(version, []).append(transaction)
 
     def of(self, version: int) -> list[int]:
-        """Those who replaced the version: one, if all is well."""
+        """Return the transactions that replaced the version: one, unless an update was lost."""
         return self._by_version.get(version, [])
 
     def first(self) -> list[tuple[int, int]]:
-        """The versions that were replaced, each with one who did it."""
+        """Return the replaced versions, each with one transaction that replaced it."""
         return [(version, transactions[0]) for version, transactions in self._by_version.items()]
 
     def report(self, history: HistoryColumns, key: int) -> None:
-        """Note what was lost."""
+        """Record the lost updates."""
         for version, transactions in self._by_version.items():
             if len(transactions) > 1:
                 history.lost.append((key, version, tuple(transactions)))

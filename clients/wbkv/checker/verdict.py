@@ -1,11 +1,11 @@
-"""What was found: anomalies as data, and whether the model holds."""
+"""Verdicts: anomalies as data, and whether the model holds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 MODELS = ("strict-serializable", "sequential", "serializable")
-"""Each allows more than the one before it: without real time, then without the order of processes, too."""
+"""Consistency models, each weaker than the one before: without real time, then without process order."""
 
 PLAIN = (
     "internal",
@@ -59,7 +59,7 @@ AGAINST = {
 
 
 def meaning(name: str) -> str:
-    """An anomaly in a few words."""
+    """Return the meaning of an anomaly's name."""
     for suffix, words in (("-process", "the order of a process"), ("-realtime", "real time")):
         if name.endswith(suffix):
             return f"{AGAINST[name.removesuffix(suffix)]} against {words}"
@@ -77,9 +77,9 @@ class Step:
     text: str
     key: str | int | None = None
     before: object = None
-    """What the source wrote or read; None is also the absent value."""
+    """The value that the source wrote or read; None is also the absent value."""
     after: object = None
-    """What the target wrote."""
+    """The value that the target wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,12 @@ class Anomaly:
     transactions: tuple[int, ...]
     cycle: tuple[Step, ...] = ()
     others: int = 0
-    """How many more like it there are in the same knot of transactions."""
+    """How many more transactions of the same component begin a similar cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A transaction for readers of a verdict."""
+    """A transaction, described for a verdict."""
 
     number: int
     process: int
@@ -108,7 +108,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check came to."""
+    """The result of a check."""
 
     model: str
     history: str
@@ -116,16 +116,16 @@ class Verdict:
     counts: dict[str, int]
     anomalies: tuple[Anomaly, ...]
     transactions: dict[int, Description] = field(repr=False)
-    """Those the anomalies are about."""
+    """The transactions of the anomalies."""
     warnings: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
-        """Whether an order of all transactions explains the history, as far as the checker can tell."""
+        """Whether an order of all transactions explains the history, as far as the checker can decide."""
         return not self.anomalies
 
     def names(self) -> dict[str, int]:
-        """How many anomalies of each name, the strongest evidence first."""
+        """Count the anomalies by name, the strongest evidence first."""
         found: dict[str, int] = {}
         for anomaly in self.anomalies:
             found[anomaly.name] = found.get(anomaly.name, 0) + 1

@@ -1,1 +1,1 @@
-"""The `wbkv` command (`main`), and the subcommands that every install has: clients of a cluster's API."""
+"""The `wbkv` command (`main`), and the subcommands of every install, which are clients of a cluster's API."""

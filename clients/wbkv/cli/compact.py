@@ -1,4 +1,4 @@
-"""`wbkv compact`: let go of old history."""
+"""`wbkv compact`: discard old history."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from wbkv.cli import options
 
 
 class CompactCommand:
-    """Drop what only old reads need."""
+    """Discard versions that only old reads need."""
 
-    help = "drop history below a revision"
+    help = "discard history below a revision"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
-        parser.epilog = "Status 1: a snapshot holds an older revision; nothing was dropped."
+        parser.epilog = "Status 1: a snapshot keeps an older revision; nothing was discarded."
         parser.add_argument(
-            "revision", metavar="REVISION", type=options.count, help="the oldest one that stays readable"
+            "revision", metavar="REVISION", type=options.count, help="the oldest revision that stays readable"
         )
         options.add_common(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command."""
         with options.connect(arguments) as client:
             client.compact(arguments.revision)
         if arguments.json:
             options.print_json({"revision": arguments.revision})
         else:
-            options.print_line(f"revisions below {arguments.revision} cannot be read any more")
+            options.print_line(f"revisions below {arguments.revision} are no longer readable")
         return 0
 
 

@@ -1,4 +1,4 @@
-"""`wbkv completion`: what a shell needs to complete this command."""
+"""`wbkv completion`: print a completion script for a shell."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SHELLS: Final = ("bash", "fish", "zsh")
 class CompletionCommand:
     """Print a completion script."""
 
-    help = "print a script that lets a shell complete commands and options"
+    help = "print a script by which a shell completes commands and options"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = (
-            "The script knows the commands that are installed now, and calls nothing:\n"
+            "The script has the commands that are installed now:\n"
             "  bash  wbkv completion bash > ~/.local/share/bash-completion/completions/wbkv\n"
             "  zsh   wbkv completion zsh > ~/.zfunc/_wbkv       (a folder of $fpath)\n"
             "  fish  wbkv completion fish > ~/.config/fish/completions/wbkv.fish"
@@ -27,7 +27,7 @@ class CompletionCommand:
         parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command."""
         try:
             import shtab
         except ModuleNotFoundError:

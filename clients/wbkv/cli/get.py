@@ -1,4 +1,4 @@
-"""`wbkv get`: a key's value."""
+"""`wbkv get`: print a key's value."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class GetCommand:
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
-        parser.epilog = "Status 1: there is no such key. A value that is not text is printed with escapes."
+        parser.epilog = "Status 1: the key is absent. A value that is not text is printed with escapes."
         parser.add_argument("key", metavar="KEY")
         how = parser.add_mutually_exclusive_group()
-        how.add_argument("--raw", action="store_true", help="the value's bytes, and nothing else")
-        how.add_argument("--long", "-l", action="store_true", help="its revisions and version, too")
+        how.add_argument("--raw", action="store_true", help="print only the value's bytes")
+        how.add_argument("--long", "-l", action="store_true", help="also print revisions and version")
         options.add_reading(parser)
         options.add_escaped(parser)
         options.add_common(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command."""
         key = argument(arguments.key, escaped=arguments.escaped)
         with options.connect(arguments) as client:
             entry = client.entry(key, **options.reading(arguments))

@@ -1,4 +1,4 @@
-"""What somebody may have meant who wrote something that does not exist."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ HABITS: Final = {
     "start": "up",
     "stop": "down",
 }
-"""What other tools call these things, where the letters alone would suggest nothing or the wrong one."""
+"""Names in other tools, for which similarity of spelling suggests nothing, or the wrong name."""
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """A hint to put behind a complaint: empty if nothing comes near."""
-    import difflib  # only who has made a mistake waits for it
+    """Return a hint for the end of an error message; empty if no known word is similar."""
+    import difflib  # loaded only after a mistake
 
     meant = HABITS.get(word.lower())
     if meant not in known:

@@ -1,4 +1,4 @@
-"""The small language of `wbkv txn`.
+"""The language of `wbkv txn`.
 
     script     = "when" condition {"and" condition} ["then" operations] ["otherwise" operations]
                | operations
@@ -11,8 +11,8 @@
                | ("add" | "min" | "max") KEY NUMBER  |  "scan" range {"limit" NUMBER | "reverse"}
     range      = "prefix" "(" KEY ")" | "between" "(" KEY ["," KEY] ")" | "everything" "(" ")"
 
-Keys and values are words, or stand in quotes, with escapes as in `text.unescape`; only `when`, `and`, `then`
-and `otherwise` need quotes. `#` begins a comment.
+Keys and values are words, or quoted strings with escapes as in `text.unescape`. Of the keywords, only `when`,
+`and`, `then` and `otherwise` need quotes. `#` begins a comment.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SHOWN: Final = 70
 
 
 class ScriptError(ValueError):
-    """What is wrong with a script, and where."""
+    """A syntax error: the message says where and what."""
 
     def __init__(self, text: str, position: int, problem: str) -> None:
         self.position = position
@@ -63,7 +63,7 @@ class ScriptError(ValueError):
         shown = text[start : start + _SHOWN].split("\n")[0]
         plain = "".join(c if c.isprintable() else " " for c in shown)
         self.pointer = f"  {plain}\n  {' ' * (position - start)}^"
-        """The place, as a terminal shows it."""
+        """The line of the error, with a mark below the position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +80,16 @@ class Token:
         return "the end of the line" if self.text == "\n" else f"{self.text}"
 
     def is_word(self, *texts: str) -> bool:
-        """Whether it is one of these, without quotes."""
+        """Return whether the token is one of these words, without quotes."""
         return self.kind == "word" and self.text in texts
 
     def is_mark(self, *texts: str) -> bool:
-        """Whether it is one of these marks."""
+        """Return whether the token is one of these marks."""
         return self.kind == "mark" and self.text in texts
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """What a script is made of."""
+    """Split a script into tokens."""
     position = 0
     while position < len(text):
         character = text[position]
@@ -101,7 +101,7 @@ def tokens(text: str) -> Iterator[Token]:
         elif character in "'\"":
             found = _QUOTED.match(text, position)
             if found is None:
-                raise ScriptError(text, position, f"the {character} is never closed")
+                raise ScriptError(text, position, f"the quote {character} is never closed")
             yield Token("string", found[0], position)
             position = found.end()
         elif mark := _MARK.match(text, position):
@@ -112,19 +112,19 @@ def tokens(text: str) -> Iterator[Token]:
             while end < len(text) and text[end] not in SPECIAL and text[end].isprintable():
                 end += 1
             if end == position:
-                raise ScriptError(text, position, f"{character!r} must stand in quotes")
+                raise ScriptError(text, position, f"{character!r} needs quotes")
             yield Token("word", text[position:end], position)
             position = end
     yield Token("end", "", len(text))
 
 
 def parse(text: str) -> Script:
-    """Read a script. Raises `ScriptError`."""
+    """Parse a script. Raises `ScriptError`."""
     return _Parser(text).script()
 
 
 class _Parser:
-    """Goes through the tokens once, from left to right."""
+    """A recursive-descent parser."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -157,7 +157,7 @@ class _Parser:
             raise self._unexpected(token, f"{mark} {why}")
 
     def script(self) -> Script:
-        """All of it."""
+        """Parse the whole script."""
         self._skip("\n", ";")
         if not self._next.is_word("when"):
             always = self._operations("when or an operation", ("when", *OPERATIONS))
@@ -262,11 +262,11 @@ class _Parser:
             elif option.is_word("reverse") and not reverse:
                 reverse = True
             else:
-                raise self._error(option, f"{option} is there twice")
+                raise self._error(option, f"{option} is repeated")
         return ScriptOperation("scan", keys, limit=limit, reverse=reverse)
 
     def _keys(self) -> bytes | KeyRange:
-        """A key, or a range of them."""
+        """Parse a key or a range."""
         name = self._next
         if name.kind != "word" or not self._tokens[self._index + 1].is_mark("("):
             return self._bytes("a key or a range")

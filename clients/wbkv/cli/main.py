@@ -1,8 +1,8 @@
-"""The `wbkv` command, assembled from what is installed.
+"""The `wbkv` command, assembled from the subcommands that are installed.
 
 The client's own commands are modules of `wbkv.cli`; others are entry points of the group `wbkv.commands`.
-One whose packages are missing is not offered: a client-only install has the client's commands, the server's
-install adds its own. Only the command that was asked for is loaded, so that a `get` starts quickly.
+A subcommand whose packages are missing is not offered: a client-only install has the client's commands, the
+server's install adds its own. Only the subcommand that runs is loaded, so that a `get` starts quickly.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ OWN: Final = {
     "txn": "txn",
     "watch": "watch",
 }
-"""The client's commands, and the modules that have them."""
+"""The client's commands and their modules."""
 
 GROUP: Final = "wbkv.commands"
 ENDING: Final = ("-h", "--help", "--version")
 WITH_VALUE: Final = ("-e", "--endpoints", "--timeout")
-"""The options that have a value and may stand before the command."""
+"""The options with a value that are allowed before the command."""
 
 EPILOG: Final = """\
-Options that all commands of a client have, like --endpoints and --json, may stand before the command, too.
-`wbkv COMMAND --help` says more of one.
+Options of all client commands, such as --endpoints and --json, are also allowed before the command.
+`wbkv COMMAND --help` describes a command.
 
 exit status:
-  0    done
-  1    no: the key is absent, the conditions do not hold, the check failed
-  2    bad usage or bad input: nothing was done
-  3    the cluster cannot be reached, or did not answer in time: nothing was done
-  4    unknown: a write may have been done
-  5    history that was asked for has been compacted
-  6    the cluster failed, or has an answer that it cannot send
+  0    success
+  1    negative result: the key is absent, a condition does not hold, the check failed
+  2    bad usage or bad input: nothing was executed
+  3    the cluster is unreachable or timed out: nothing was executed
+  4    unknown: a write may have been executed
+  5    the requested history was compacted
+  6    internal error of the cluster, or a response that is too large to be sent
   130  interrupted by Ctrl-C
 """
 
@@ -66,7 +66,7 @@ FAILED: Final = 6
 
 
 class Command(Protocol):
-    """What an entry point must load: a subcommand's help, its arguments, and what it does."""
+    """A subcommand, as an entry point must provide it."""
 
     help: str
 
@@ -74,26 +74,26 @@ class Command(Protocol):
         """Declare the arguments."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it; the result is the exit status."""
+        """Run the command. Return the exit status."""
 
 
 class Missing(ValueError):
-    """A command that cannot be had here."""
+    """A command that is unknown or not installed."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what may have been meant, and takes options between arguments.
+    """A parser that suggests corrections, and allows options between arguments.
 
-    It knows no abbreviated options, which would mean something else when another option is added.
+    It rejects abbreviated options, whose meaning would change when another option is added.
     """
 
     def __init__(self, **how: Any) -> None:
         super().__init__(allow_abbrev=False, **how)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse all of it, or end with a complaint."""
+        """Parse all arguments, or exit with an error message."""
         nested = any(action.nargs == argparse.PARSER for action in self._actions)
-        # After `--`, or with subcommands of its own, options cannot stand anywhere.
+        # After `--`, or with nested subcommands, options cannot be anywhere.
         mixed = not nested and "--" not in argv
         parse = self.parse_known_intermixed_args if mixed else self.parse_known_args
         arguments, rest = parse(argv)
@@ -104,13 +104,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand. The exit status is as `EPILOG` says."""
+    """Run one subcommand. Return the exit status, as in `EPILOG`."""
     if argv is None:
         argv = sys.argv[1:]
         _end_on_interrupt()
     before, name, after = _split(argv)
     if name is None:
-        full_parser().parse_args(before)  # ends with help, or a complaint
+        full_parser().parse_args(before)  # exits with the help, or an error message
         return 2
     try:
         command = load(name)
@@ -131,7 +131,7 @@ def _end_on_interrupt() -> None:
 
 
 def _split(argv: Sequence[str]) -> tuple[Sequence[str], str | None, Sequence[str]]:
-    """The options before the command, the command if there is one, and what follows it."""
+    """Split the arguments into options before the command, the command if any, and the rest."""
     index = 0
     while index < len(argv) and argv[index].startswith("-") and argv[index] not in ENDING:
         index += 2 if argv[index] in WITH_VALUE else 1
@@ -141,7 +141,7 @@ def _split(argv: Sequence[str]) -> tuple[Sequence[str], str | None, Sequence[str
 
 
 def load(name: str) -> Command:
-    """The command of this name. Raises `Missing`, which says what to do about it."""
+    """Load the command of this name. Raises `Missing`, whose message names the remedy."""
     if name in OWN:
         return cast(Command, importlib.import_module(f"wbkv.cli.{OWN[name]}").command)
     others = {entry.name: entry for entry in _others()}
@@ -156,7 +156,7 @@ def load(name: str) -> Command:
 
 
 def _others() -> Collection[Any]:
-    from importlib.metadata import entry_points  # slow, and the client's commands do without
+    from importlib.metadata import entry_points  # slow, and the client's commands do not need it
 
     return entry_points(group=GROUP)
 
@@ -169,7 +169,7 @@ def _needs(name: str, error: ModuleNotFoundError) -> str:
 
 
 def full_parser() -> argparse.ArgumentParser:
-    """With all commands that are installed: for help, and for shells that complete."""
+    """Return a parser of all installed commands: for the help, and for completion scripts."""
     from wbkv.cli.options import add_common
 
     parser = Parser(
@@ -178,7 +178,7 @@ def full_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and end")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     add_common(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in sorted({*OWN, *(entry.name for entry in _others())}):
@@ -191,7 +191,7 @@ def full_parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """Looks the version up when it is asked for."""
+    """Prints the version, which is looked up only then."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
@@ -202,7 +202,7 @@ class _Version(argparse.Action):
 
 def _run(name: str, command: Command, arguments: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What a terminal cannot show must not end the command.
+        # A character that the terminal cannot encode must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = command.run(arguments)
@@ -210,10 +210,10 @@ def _run(name: str, command: Command, arguments: argparse.Namespace) -> int:
     except errors.Error as error:
         return _complain(name, error, status_of(error))
     except ValueError as error:
-        # Everything here that refuses an argument says which and why.
+        # Every ValueError of the commands names the argument and the reason.
         return _complain(name, error)
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
+        # The reader of the output has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -226,7 +226,7 @@ def _run(name: str, command: Command, arguments: argparse.Namespace) -> int:
 
 
 def status_of(error: errors.Error) -> int:
-    """What an error of the client's means to whoever called the command."""
+    """Return the exit status for an error of the client."""
     return next((status for kind, status in STATUSES if isinstance(error, kind)), FAILED)
 
 

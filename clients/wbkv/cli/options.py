@@ -1,4 +1,4 @@
-"""What the client's commands have in common: where the cluster is, and how to print."""
+"""Options and output that the client's commands share."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import wbkv
 from wbkv.cli.text import argument, to_json
 from wbkv.data import EVERYTHING, Consistency, Entry, KeyRange, between, prefix
 
-ADVICE: Final = "Start one with `wbkv up` (needs wbkv[server]), or say where it is: --endpoints HOST:PORT"
+ADVICE: Final = "Start one with `wbkv up` (needs wbkv[server]), or pass its address: --endpoints HOST:PORT"
 TIMEOUT_S: Final = 10.0
 INPUT_MAX: Final = 64 << 20
-"""The most that is read from a file or the standard input: no cluster takes more in a transaction."""
+"""The maximum size of an input: no cluster accepts a larger transaction."""
 
 
 class Reading(TypedDict):
-    """Of every read of the client's."""
+    """The arguments of every read."""
 
     revision: int
     consistency: Consistency | None
@@ -38,7 +38,7 @@ def seconds(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """Parse a number of things, at least one."""
+    """Parse a number of at least 1."""
     number = revision(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} must be at least 1")
@@ -48,51 +48,55 @@ def count(text: str) -> int:
 def revision(text: str) -> int:
     """Parse a revision."""
     if not (text.isascii() and text.isdigit() and len(text) < 17):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 10^16 - 1")
     return int(text)
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that speaks to a cluster."""
+    """Add the options of every command that connects to a cluster."""
     add = parser.add_argument
     add(
         "-e",
         "--endpoints",
         metavar="HOST:PORT,...",
-        help="where the cluster is: any of its nodes ($WBKV_ENDPOINTS, or 127.0.0.1:7400 to 7402)",
+        help="addresses of one or more nodes (default: $WBKV_ENDPOINTS, or 127.0.0.1:7400 to 7402)",
     )
-    add("--timeout", type=seconds, default=TIMEOUT_S, metavar="S", help="how long to try (10 seconds)")
-    add("--json", action="store_true", help="for programs")
+    add("--timeout", type=seconds, default=TIMEOUT_S, metavar="S", help="time limit in seconds (default: 10)")
+    add("--json", action="store_true", help="print JSON")
 
 
 def add_escaped(parser: argparse.ArgumentParser) -> None:
-    r"""Whether keys and values are written with escapes."""
+    """Add the option for keys and values with escapes."""
     parser.add_argument(
         "--escaped", action="store_true", help=r"keys and values are written with escapes: \x00 \n \\"
     )
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """How up to date a read must be."""
+    """Add the options for the revision and consistency of a read."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--revision", type=revision, default=0, metavar="R", help="as of this revision: a snapshot's, say"
+        "--revision",
+        type=revision,
+        default=0,
+        metavar="R",
+        help="read at this revision",
     )
     which.add_argument(
         "--stale",
         action="store_true",
-        help="a state that existed, maybe a while ago: from a node that is near",
+        help="read a past state from any replica (serializable, may be stale)",
     )
 
 
 def add_range(parser: argparse.ArgumentParser) -> None:
-    """Keys from one up to another, beside a prefix."""
-    parser.add_argument("--from", dest="start", metavar="KEY", help="the first key")
-    parser.add_argument("--to", dest="end", metavar="KEY", help="the first key that is not in it any more")
+    """Add the options for a range by its bounds."""
+    parser.add_argument("--from", dest="start", metavar="KEY", help="inclusive lower bound")
+    parser.add_argument("--to", dest="end", metavar="KEY", help="exclusive upper bound")
 
 
 def reading(arguments: argparse.Namespace) -> Reading:
-    """What `add_reading` has found, as the client takes it."""
+    """Return the values of `add_reading`'s options, as arguments of the client."""
     return {
         "revision": arguments.revision,
         "consistency": "serializable" if arguments.stale else None,
@@ -101,7 +105,7 @@ def reading(arguments: argparse.Namespace) -> Reading:
 
 
 def range_of(arguments: argparse.Namespace, beginning: str | None) -> KeyRange | None:
-    """The range that was asked for, by its beginning or by --from and --to; None: neither."""
+    """Return the range by its prefix, or by --from and --to; None if neither was passed."""
     start, end = (
         None if text is None else argument(text, escaped=arguments.escaped)
         for text in (arguments.start, arguments.end)
@@ -109,12 +113,12 @@ def range_of(arguments: argparse.Namespace, beginning: str | None) -> KeyRange |
     if start is None and end is None:
         return None if beginning is None else prefix(argument(beginning, escaped=arguments.escaped))
     if beginning is not None:
-        raise ValueError("give a prefix, or --from and --to")
+        raise ValueError("pass a prefix, or --from and --to, not both")
     return EVERYTHING if start == b"" and end is None else between(start or b"", end)
 
 
 def connect(arguments: argparse.Namespace) -> wbkv.Client[bytes]:
-    """A client of the cluster that was asked for."""
+    """Connect to the cluster."""
     try:
         return wbkv.connect(arguments.endpoints, timeout=arguments.timeout)
     except wbkv.Unavailable as error:
@@ -122,7 +126,7 @@ def connect(arguments: argparse.Namespace) -> wbkv.Client[bytes]:
 
 
 def read_input(path: str) -> bytes:
-    """A file's bytes; of `-`, those of the standard input."""
+    """Read a file; `-` is the standard input."""
     if path == "-":
         data = sys.stdin.buffer.read(INPUT_MAX + 1)
     else:
@@ -130,22 +134,22 @@ def read_input(path: str) -> bytes:
             data = file.read(INPUT_MAX + 1)
     if len(data) > INPUT_MAX:
         what = "the standard input" if path == "-" else path
-        raise ValueError(f"{what} is larger than {INPUT_MAX >> 20} MiB")
+        raise ValueError(f"{what} exceeds the limit of {INPUT_MAX >> 20} MiB")
     return data
 
 
 def print_json(what: Any) -> None:
-    """One line of JSON."""
+    """Print one line of JSON."""
     sys.stdout.write(json.dumps(what) + "\n")
 
 
 def print_line(text: str) -> None:
-    """One line for people."""
+    """Print one line of text."""
     sys.stdout.write(text + "\n")
 
 
 def entry_json(entry: Entry[bytes]) -> dict[str, Any]:
-    """A key and all that is known of it."""
+    """Return a key with its value and revisions, for JSON."""
     return {
         "key": to_json(entry.key),
         "value": to_json(entry.value),

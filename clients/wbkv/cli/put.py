@@ -16,13 +16,13 @@ class PutCommand:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         parser.add_argument("key", metavar="KEY")
-        parser.add_argument("value", metavar="VALUE", nargs="?", help="-: what comes on the standard input")
-        parser.add_argument("--file", metavar="FILE", help="the value is what the file has")
+        parser.add_argument("value", metavar="VALUE", nargs="?", help="the value; - reads the standard input")
+        parser.add_argument("--file", metavar="FILE", help="read the value from a file")
         options.add_escaped(parser)
         options.add_common(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command."""
         if (arguments.value is None) == (arguments.file is None):
             raise ValueError("give a value, or - to read it from the standard input, or --file FILE")
         key = argument(arguments.key, escaped=arguments.escaped)

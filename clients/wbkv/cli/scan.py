@@ -1,4 +1,4 @@
-"""`wbkv scan`: the keys of a range, in order."""
+"""`wbkv scan`: print the keys of a range, in order."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ class ScanCommand:
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
-        parser.epilog = "With --json, one object for each key, on a line of its own."
+        parser.epilog = "With --json, each line is an object for one key."
         add = parser.add_argument
-        add("prefix", metavar="PREFIX", nargs="?", help="keys that begin with this (all keys)")
+        add("prefix", metavar="PREFIX", nargs="?", help="prefix of the keys (default: all keys)")
         options.add_range(parser)
-        add("--limit", type=options.count, default=0, metavar="N", help="at most so many")
-        add("--reverse", action="store_true", help="from the last to the first")
+        add("--limit", type=options.count, default=0, metavar="N", help="maximum number of keys")
+        add("--reverse", action="store_true", help="in descending order")
         how = parser.add_mutually_exclusive_group()
-        how.add_argument("--keys", action="store_true", help="only the keys")
-        how.add_argument("--count", action="store_true", help="only how many there are")
-        how.add_argument("--long", "-l", action="store_true", help="revisions and versions, too")
+        how.add_argument("--keys", action="store_true", help="print only the keys")
+        how.add_argument("--count", action="store_true", help="print only the number of keys")
+        how.add_argument("--long", "-l", action="store_true", help="also print revisions and versions")
         options.add_reading(parser)
         options.add_escaped(parser)
         options.add_common(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command."""
         keys = options.range_of(arguments, arguments.prefix) or EVERYTHING
         reading = options.reading(arguments)
         if arguments.count and (arguments.limit or arguments.reverse):
-            raise ValueError("--count counts all of it: leave out --limit and --reverse")
+            raise ValueError("--count counts the whole range: omit --limit and --reverse")
         with options.connect(arguments) as client:
             if arguments.count:
                 number = client.count(keys, **reading)

@@ -1,7 +1,6 @@
-"""A transaction as people write it down: what `wbkv txn` understands.
+"""The syntax tree of a transaction of `wbkv txn`.
 
-The classes are what was written, `str` of a script writes it again; see `language` and `scriptjson` for how
-it is read.
+`str` of a script is its text again. `language` and `scriptjson` parse scripts.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 SPECIAL: Final = frozenset(" \"'();,<>=!#\\")
-"""What a word without quotes cannot have in it."""
+"""Characters that need quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptCondition:
-    """Something that must hold."""
+    """A condition of a script."""
 
     subject: str
     """One of `SUBJECTS`."""
     target: bytes | KeyRange
     operator: str | None = None
     operand: bytes | int | None = None
-    """What it is compared to; of `unchanged`, since which revision."""
+    """The value compared with; for `unchanged`, the revision."""
 
     def __str__(self) -> str:
         if isinstance(self.target, KeyRange):
@@ -57,7 +56,7 @@ class ScriptCondition:
         return f"{words} {self.operator} {operand}"
 
     def lower(self) -> operations.Condition:
-        """As the client has it."""
+        """Convert it to the client's type."""
         if isinstance(self.target, KeyRange):
             assert isinstance(self.operand, int)
             return operations.unchanged(self.target, since=self.operand)
@@ -70,7 +69,7 @@ class ScriptCondition:
 
 @dataclass(frozen=True, slots=True)
 class ScriptOperation:
-    """Something to do."""
+    """An operation of a script."""
 
     name: str
     """One of `OPERATIONS`."""
@@ -91,7 +90,7 @@ class ScriptOperation:
         return " ".join(words)
 
     def lower(self) -> operations.Operation:
-        """As the client has it."""
+        """Convert it to the client's type."""
         if self.name == "scan":
             return operations.scan(self.target, limit=self.limit, reverse=self.reverse)
         name = {"del": "delete", "min": "minimum", "max": "maximum"}.get(self.name, self.name)
@@ -102,7 +101,7 @@ class ScriptOperation:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """If all conditions hold, `then` is performed, else `otherwise`."""
+    """A transaction. If all conditions hold, `then` is executed, else `otherwise`."""
 
     conditions: tuple[ScriptCondition, ...]
     then: tuple[ScriptOperation, ...]
@@ -117,7 +116,7 @@ class Script:
 
 
 def word(data: bytes) -> str:
-    """A key or value, quoted where it has to be."""
+    """Return a key or value as text, quoted where necessary."""
     text = escape(data)
     if text and text.isprintable() and SPECIAL.isdisjoint(text) and text not in STRUCTURE:
         return text
@@ -125,12 +124,12 @@ def word(data: bytes) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether people take it for a number."""
+    """Return whether a reader would take it for a number."""
     return re.fullmatch(r"[-+]?[0-9.]*[0-9][0-9.]*", text) is not None
 
 
 def one(key: bytes) -> KeyRange:
-    """The range of just this key."""
+    """Return the range of just this key."""
     return KeyRange(key, key + b"\0")
 
 

@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 
 class ScriptJsonError(ValueError):
-    """What is wrong with a script, and where."""
+    """An invalid script: the message says where and why."""
 
 
 def parse(text: str) -> Script:
-    """Read a script. Raises `ScriptJsonError`."""
+    """Parse a script. Raises `ScriptJsonError`."""
     try:
         found = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""`wbkv snapshot`: a revision of the whole store that stays readable for a while."""
+"""`wbkv snapshot`: keep a revision of the whole store readable for a while."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ TTL_S: Final = 60.0
 
 
 class SnapshotCommand:
-    """Take a snapshot."""
+    """Take or release a snapshot."""
 
     help = "take a snapshot, and print the revision to read it at"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         parser.epilog = (
-            "It ends by itself. Read it with --revision: wbkv get KEY --revision R, wbkv scan --revision R."
+            "It ends after --ttl. Read it with --revision: wbkv get KEY --revision R, wbkv scan --revision R."
         )
         parser.add_argument(
             "--ttl",
             type=options.seconds,
             default=TTL_S,
             metavar="S",
-            help="how long it stays readable (60)",
+            help="how long it stays readable, in seconds (default: 60)",
         )
         parser.add_argument(
             "--release",
             metavar="NAME",
-            help="end this one instead, whoever has taken it: a refused compact names it",
+            help="end the snapshot of this name instead; a rejected compact names it",
         )
         options.add_common(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it. The snapshot outlives the command: it is not closed here."""
+        """Run the command. The snapshot outlives it: it is not closed here."""
         with options.connect(arguments) as client:
             if arguments.release:
                 client.release(arguments.release)

@@ -1,7 +1,7 @@
-"""`wbkv status`: how a cluster is, asked through its API.
+"""`wbkv status`: show the status of a cluster, through its API.
 
-With `--data DIR` the server's own command answers, if it is installed: it asks the nodes of a cluster on this
-machine one by one, on their sockets, and knows more of them.
+With `--data DIR` the server's own command answers, if it is installed: it asks each node of a cluster on this
+machine through its socket, and shows more.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from wbkv.cli import options, tables
 from wbkv.data import NodeStatus, Topology
 
 LOCAL: Final = "wbkv.commands.local"
-"""The group of entry points that answer for a cluster's folder."""
+"""The group of entry points for clusters on this machine, by folder."""
 
 
 class StatusCommand:
-    """Ask every node how it is."""
+    """Show the status of every node."""
 
     help = "show the nodes and partitions of a cluster"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         parser.epilog = (
-            "Status 0: at least one node answers. 3: none does. "
-            "With --data: 1 if none does, 2 if there is no cluster in the folder."
+            "Status 0: at least one node answers. 3: no node answers. "
+            "With --data: 1 if no node answers, 2 if the folder has no cluster."
         )
         parser.add_argument(
             "--data",
             type=Path,
             metavar="DIR",
-            help="ask the cluster of this folder (needs wbkv[server])",
+            help="the folder of a cluster on this machine (needs wbkv[server])",
         )
         options.add_common(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command."""
         if arguments.data is not None:
             if arguments.endpoints is not None:
-                raise ValueError("give --endpoints or --data")
+                raise ValueError("pass --endpoints or --data, not both")
             return _local(arguments)
         with options.connect(arguments) as client:
             topology, nodes = client.topology(), client.status()
@@ -67,7 +67,7 @@ def _local(arguments: argparse.Namespace) -> int:
 
 
 def report(topology: Topology, nodes: list[NodeStatus]) -> dict[str, Any]:
-    """For programs."""
+    """Print the status as JSON."""
     return {
         "cluster": topology.cluster,
         "nodes": [
@@ -98,7 +98,7 @@ def report(topology: Topology, nodes: list[NodeStatus]) -> dict[str, Any]:
 
 
 def show(topology: Topology, nodes: list[NodeStatus]) -> None:
-    """For people."""
+    """Print the status as tables."""
     up = [node for node in nodes if node.partitions is not None]
     options.print_line(f"cluster {topology.cluster}: {len(up)} of {len(nodes)} nodes answer\n")
     tables.show(

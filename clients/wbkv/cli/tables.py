@@ -1,4 +1,4 @@
-"""Tables for people: drawn by rich on a terminal, plain columns elsewhere.
+"""Tables: drawn by rich on a terminal, plain columns elsewhere.
 
 Rows may come one by one and be many: they are laid out in pages, so that a long scan neither waits for its
 end nor needs memory for all of it.
@@ -18,7 +18,7 @@ PAGE_ROWS: Final = 500
 
 
 def show(head: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> int:
-    """Print a table to the standard output, and say how many rows it had."""
+    """Print a table. Return the number of rows."""
     remaining = iter(rows)
     widths = [len(name) for name in head]
     shown = 0
@@ -36,7 +36,7 @@ def show(head: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = 
 
 
 def show_entries(entries: Iterable[Entry[bytes]], *, long: bool) -> None:
-    """Print keys and values, and on request all that is known of them."""
+    """Print keys and values; with `long`, also their revisions and versions."""
     if not long:
         show(("KEY", "VALUE"), ((escape(entry.key), escape(entry.value)) for entry in entries))
         return
@@ -58,7 +58,7 @@ def _on_terminal() -> bool:
 
 
 def _draw(head: Sequence[str], page: Sequence[Sequence[str]], *, heading: bool) -> bool:
-    """With rich, if it is installed; it leaves colours out where NO_COLOR is set."""
+    """Print with rich, if it is installed. Rich omits colours if NO_COLOR is set."""
     try:
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
@@ -70,14 +70,14 @@ def _draw(head: Sequence[str], page: Sequence[Sequence[str]], *, heading: bool) 
     for name in head:
         table.add_column(name, overflow="fold")
     for row in page:
-        # As texts: what is in the store may look like rich's own markup.
+        # As Text objects, since stored values may look like rich's markup.
         table.add_row(*map(Text, row))
     Console().print(table)
     return True
 
 
 def _columns(head: Sequence[str], page: Sequence[Sequence[str]], widths: list[int], *, heading: bool) -> None:
-    """In columns as wide as what has come so far."""
+    """Print columns, each as wide as its widest cell so far."""
     lines = [head, *page] if heading else page
     for index, column in enumerate(zip(*lines, strict=True)):
         widths[index] = max(widths[index], *map(len, column))

@@ -1,4 +1,4 @@
-"""Keys and values, which are bytes, as people and programs see them."""
+"""Keys and values as text, with escapes, and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ESCAPE: Final = re.compile(r"\\(x[0-9a-fA-F]{2}|.|$)", re.DOTALL)
 
 
 def escape(data: bytes) -> str:
-    """On one line, printable, and `unescape` gives the same bytes again."""
+    """Return bytes as one printable line, which `unescape` converts back."""
     text = data.decode("utf-8", "surrogateescape")
     if text.isprintable() and "\\" not in text:
         return text
@@ -30,7 +30,7 @@ def _escaped(character: str) -> str:
 
 
 def unescape(text: str) -> bytes:
-    r"""The bytes that a text with escapes stands for: \xHH, \n, \r, \t, \0, \\, \' and \"."""
+    r"""Return the bytes of a text with escapes: \xHH, \n, \r, \t, \0, \\, \' and \"."""
     parts: list[bytes] = []
     end = 0
     for found in _ESCAPE.finditer(text):
@@ -40,7 +40,7 @@ def unescape(text: str) -> bytes:
 
 
 def unescaped(escape: str, position: int) -> bytes:
-    """What an escape stands for, given without its backslash."""
+    """Return the bytes of an escape, given without its backslash."""
     if escape in _ESCAPES:
         return _ESCAPES[escape]
     if len(escape) == 3:
@@ -55,12 +55,12 @@ def _raw(text: str) -> bytes:
 
 
 def argument(text: str, *, escaped: bool = False) -> bytes:
-    """A key or value from the command line: the bytes as the shell gave them, or what their escapes say."""
+    """Return a key or value from the command line: the shell's bytes, with or without escapes."""
     return unescape(text) if escaped else os.fsencode(text)
 
 
 def shown(value: bytes) -> str:
-    """A value by itself: as it is if it is text, on any number of lines; else with escapes."""
+    """Return a value for printing: text unchanged, on any number of lines; other bytes with escapes."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -69,7 +69,7 @@ def shown(value: bytes) -> str:
 
 
 def to_json(data: bytes) -> str | dict[str, str]:
-    """As JSON has it: a string if it is UTF-8, else `{"base64": ...}`."""
+    """Return bytes for JSON: a string if they are UTF-8, else `{"base64": ...}`."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -77,12 +77,12 @@ def to_json(data: bytes) -> str | dict[str, str]:
 
 
 def from_json(found: Any) -> bytes:
-    """The bytes that JSON stands for."""
+    """Return the bytes of a JSON value, as `to_json` wrote it."""
     if isinstance(found, str):
         try:
             return found.encode()
         except UnicodeEncodeError:
-            raise ValueError(f"{found!r} has half a character") from None
+            raise ValueError(f"{found!r} contains a lone surrogate") from None
     if isinstance(found, dict) and set(found) == {"base64"} and isinstance(found["base64"], str):
         try:
             return base64.b64decode(found["base64"], validate=True)

@@ -1,4 +1,4 @@
-"""`wbkv txn`: several operations at once, if conditions hold."""
+"""`wbkv txn`: execute a transaction."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from wbkv.data import Entry, Failed, Scanned, TxnResult
 
 EXAMPLES: Final = """\
 examples:
-  Move 30 from alice to bob, if both are there:
+  Move 30 from alice to bob, if both exist:
     wbkv txn 'when exists(alice) and exists(bob) then add alice -30; add bob 30 otherwise get alice; get bob'
 
-  Take a lock that nobody has, and see who has it:
+  Take a lock if it is free, or else show its holder:
     wbkv txn 'when absent(lock/door) then put lock/door me otherwise get lock/door'
 
-  Several reads of one moment, for a program:
+  Several reads as of one revision, as JSON:
     wbkv txn --json 'get alice; scan prefix(user/) limit 10 reverse; scan between(a, m)'
 
 conditions:
@@ -30,35 +30,40 @@ operations:
   scan RANGE [limit N] [reverse]                                      between them ; or a new line
 ranges:
   prefix(KEY)  between(KEY, KEY)  everything()
-Keys and values with spaces or any of ()<>=!;,# stand in quotes, "..." or '...', with escapes: \\x00 \\n \\".
+Keys and values with spaces or any of ()<>=!;,# need quotes, "..." or '...', with escapes: \\x00 \\n \\".
 
 As JSON (--from-json): {"when": [["version", "bob", ">", 0]], "then": [["add", "bob", 30]], "otherwise":
 [["get", "bob"]]}; ranges are {"prefix": KEY}, {"between": [KEY, KEY]}, {"everything": true}; keys and values
 that are not text are {"base64": "..."}.
 
-Status 0: done. 1: the conditions do not hold, and `otherwise` was done; or an operation could not be.
+Status 0: `then` was executed. 1: a condition does not hold (`otherwise` was executed), or one failed.
 """
 
 
 class TxnCommand:
-    """Run a transaction."""
+    """Execute a transaction."""
 
-    help = "perform several operations at once, in all partitions, if conditions hold"
+    help = "execute a transaction: operations in any partitions, if conditions hold"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = EXAMPLES
         add = parser.add_argument
-        add("script", metavar="TRANSACTION", nargs="?", help="-, or none: from the standard input")
-        add("--file", metavar="FILE", help="read it from a file")
-        add("--from-json", action="store_true", help="it is written as JSON")
+        add(
+            "script",
+            metavar="TRANSACTION",
+            nargs="?",
+            help="the transaction; - or nothing reads the standard input",
+        )
+        add("--file", metavar="FILE", help="read the transaction from a file")
+        add("--from-json", action="store_true", help="the transaction is JSON")
         options.add_common(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command."""
         if arguments.script is not None and arguments.file is not None:
-            raise ValueError("give the transaction, or --file FILE")
+            raise ValueError("pass the transaction or --file FILE, not both")
         script = _read(arguments)
         with options.connect(arguments) as client:
             result = (
@@ -122,7 +127,7 @@ def _print(script: Script, result: TxnResult[bytes]) -> None:
 
 
 def _lines_of(found: Entry[bytes] | Scanned[bytes] | Failed | int | None) -> list[str]:
-    """A result, in lines."""
+    """Return the lines that show a result."""
     if isinstance(found, Entry):
         return [escape(found.value)]
     if isinstance(found, Scanned):

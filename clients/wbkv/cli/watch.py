@@ -1,4 +1,4 @@
-"""`wbkv watch`: what changes, transaction by transaction."""
+"""`wbkv watch`: print changes, transaction by transaction."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from wbkv.data import EVERYTHING, Change, Event, KeyRange, prefix
 class WatchCommand:
     """Follow changes until Ctrl-C."""
 
-    help = "print every change of some keys, as it happens"
+    help = "print every change of keys, as it happens"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         parser.epilog = (
             "Every transaction once, whole, in the order of revisions, until Ctrl-C (status 130) or --limit. "
-            "With --json, one object for each transaction, on a line of its own. "
-            "Status 5: history after that revision is gone; scan again, and watch after the scan's revision."
+            "With --json, each line is an object for one transaction. "
+            "Status 5: history after that revision was compacted; scan, and watch after the scan's revision."
         )
         add = parser.add_argument
-        add("prefix", metavar="PREFIX", nargs="*", help="keys that begin with this (all keys)")
+        add("prefix", metavar="PREFIX", nargs="*", help="prefix of the keys (default: all keys)")
         options.add_range(parser)
         add(
             "--after",
             type=options.revision,
             metavar="R",
-            help="all changes above it (from now on)",
+            help="print all changes above this revision (default: from now on)",
         )
-        add("--limit", type=options.count, metavar="N", help="end after so many transactions")
+        add("--limit", type=options.count, metavar="N", help="end after this number of transactions")
         options.add_escaped(parser)
         options.add_common(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it."""
+        """Run the command."""
         ranges = _ranges(arguments)
         with (
             options.connect(arguments) as client,

@@ -1,1 +1,1 @@
-"""What carries a client's calls: gRPC, with threads or in an event loop, or a store in the same process."""
+"""Links carry a client's calls: by gRPC, with threads or in an event loop, or to an embedded store."""

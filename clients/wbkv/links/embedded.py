@@ -1,4 +1,4 @@
-"""Calls of a store in the same process. It is found by an entry point: the client itself knows none."""
+"""Links to an embedded store, which an entry point opens: the client does not import the store."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from wbkv.links.tasks import AsyncLink
 
 
 class StoreStream(Protocol):
-    """Messages that come one after the other."""
+    """A stream of responses of the store."""
 
     def next(self) -> Future[Message | None]:
-        """The next one; None at the end."""
+        """Return the next message; None at the end."""
 
     def cancel(self) -> None:
-        """No more is wanted."""
+        """End the stream."""
 
 
 class Store(Protocol):
-    """What the entry point `embedded` opens. What fails has the API's error in its attribute `error`."""
+    """The store that the entry point `embedded` opens. Its exceptions have the API's error as `error`."""
 
     def call(self, method: str, request: Message, timeout_s: float) -> Future[Message]:
-        """One request, one response."""
+        """Send a request, and wait for its response."""
 
     def stream(self, method: str, request: Message, timeout_s: float | None) -> StoreStream:
-        """One request, many responses."""
+        """Send a request that has a stream of responses."""
 
     def close(self) -> None:
-        """Commit, and end."""
+        """Commit, and close the store."""
 
 
 @cache
 def backend(name: str) -> Any:
-    """What an installed package offers under the name."""
+    """Load the entry point of this name."""
     from importlib.metadata import entry_points  # slow to load, and only embedded stores need it
 
     for entry in entry_points(group="wbkv.backends", name=name):
@@ -55,11 +55,11 @@ def backend(name: str) -> Any:
             break
     else:
         missing = ""
-    raise Error(f"this needs the store itself{missing}: pip install 'wbkv[server]'")
+    raise Error(f"this needs the store{missing}: pip install 'wbkv[server]'")
 
 
 def open_store(path: str | os.PathLike[str] | None, partitions: int | None, durability: str | None) -> Store:
-    """Open an embedded store; what is not said is as it was, or as it usually is."""
+    """Open an embedded store. None keeps the stored value, or is the default for a new store."""
     open_: Any = backend("embedded")
     try:
         store: Store = open_(path, partitions=partitions, durability=durability)
@@ -69,34 +69,34 @@ def open_store(path: str | os.PathLike[str] | None, partitions: int | None, dura
 
 
 class _EmbeddedStream:
-    """A store's stream, of which one message at a time is asked for."""
+    """A stream of the store, whose messages are requested one at a time."""
 
     def __init__(self, stream: StoreStream) -> None:
         self._stream = stream
         self._asked: Future[Message | None] | None = None
 
     def ask(self) -> Future[Message | None]:
-        """The message that is to come next."""
+        """Return the future of the next message."""
         if self._asked is None:
             self._asked = self._stream.next()
         return self._asked
 
     def came(self) -> None:
-        """It has come."""
+        """Record that the message has arrived."""
         self._asked = None
 
     def cancel(self) -> None:
-        """No more is wanted."""
+        """End the stream."""
         self._stream.cancel()
 
 
 class _Embedded:
-    """A store that is open in this process, and no other."""
+    """A store that is open in this process. A fork of the process cannot use it."""
 
     def __init__(self, store: Store, *, shared: bool = False) -> None:
         self._opened = store
         self._shared = shared
-        """Somebody else closes it."""
+        """Whether another link closes the store."""
         self._closed = False
         self._pid = os.getpid()
 
@@ -105,7 +105,7 @@ class _Embedded:
         if self._closed:
             raise ClientClosed("the store is closed")
         if os.getpid() != self._pid:
-            raise Forked("an embedded store does not go with a process into its fork")
+            raise Forked("an embedded store of the parent process cannot be used in its fork")
         return self._opened
 
     def _close(self) -> None:
@@ -115,7 +115,7 @@ class _Embedded:
 
 
 class EmbeddedLink(_Embedded):
-    """For threads."""
+    """A link to an embedded store for threads."""
 
     @classmethod
     def opened(
@@ -125,25 +125,25 @@ class EmbeddedLink(_Embedded):
         return cls(open_store(path, partitions, durability))
 
     def ask(self, ask: Ask) -> Message | Failure:
-        """One request, one response."""
+        """Send a request, and wait for its response."""
         try:
             return self._store.call(ask.method.name, ask.request, ask.timeout_s).result()
         except Exception as error:  # noqa: BLE001 - those that are not the store's are raised again
             return _failure(error)
 
     def open(self, open_: Open) -> ReplyStream:
-        """Begin a stream."""
+        """Open a stream."""
         return _EmbeddedStream(self._store.stream(open_.method.name, open_.request, None))
 
     def next(self, stream: Any, timeout_s: float) -> Message | Failure | None:
-        """Its next message; None at its end. Raises `queue.Empty` if none has come in time."""
+        """Return the next message; None at the end. Raises `queue.Empty` if none arrives in time."""
         future: Future[Message | None] = stream.ask()
         try:
             found = future.result(timeout_s)
         except TooLate:
             if not future.done():
                 raise queue.Empty from None
-            return failed(ApiError.DEADLINE_PASSED, "the store was too slow")
+            return failed(ApiError.DEADLINE_PASSED, "the store timed out")
         except CancelledError:
             return None
         except Exception as error:  # noqa: BLE001 - those that are not the store's are raised again
@@ -152,16 +152,16 @@ class EmbeddedLink(_Embedded):
         return found
 
     async def in_loop(self) -> AsyncLink:
-        """The same store, for the running event loop."""
+        """Return a link to the same store for the running event loop."""
         return AsyncEmbeddedLink(self._store, shared=True)
 
     def close(self) -> None:
-        """Commit, and end."""
+        """Commit, and close the store."""
         self._close()
 
 
 class AsyncEmbeddedLink(_Embedded):
-    """For event loops."""
+    """A link to an embedded store for event loops."""
 
     @classmethod
     async def opened(
@@ -171,15 +171,15 @@ class AsyncEmbeddedLink(_Embedded):
         return cls(await asyncio.to_thread(open_store, path, partitions, durability))
 
     def ask(self, ask: Ask) -> Awaitable[Message | Failure]:
-        """One request, one response."""
+        """Send a request, and wait for its response."""
         return _answer(self._store.call(ask.method.name, ask.request, ask.timeout_s))
 
     def open(self, open_: Open) -> ReplyStream:
-        """Begin a stream."""
+        """Open a stream."""
         return _EmbeddedStream(self._store.stream(open_.method.name, open_.request, None))
 
     async def next(self, stream: Any) -> Message | Failure | None:
-        """Its next message; None at its end."""
+        """Return the next message; None at the end."""
         asked = asyncio.wrap_future(stream.ask())
         try:
             found: Message | None = await asyncio.shield(asked)
@@ -193,7 +193,7 @@ class AsyncEmbeddedLink(_Embedded):
         return found
 
     async def close(self) -> None:
-        """Commit, and end."""
+        """Commit, and close the store."""
         await asyncio.to_thread(self._close)
 
 

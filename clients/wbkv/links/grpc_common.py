@@ -1,4 +1,4 @@
-"""What both ways of using gRPC share: options, and what a failed call means."""
+"""What both gRPC links share: options, and the meaning of failed calls."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from wbkv.errors import Forked
 METADATA: Final = "wbkv-error-bin"
 
 OPTIONS: Final = (
-    ("grpc.max_receive_message_length", -1),  # the nodes' own limits bound what they send
-    ("grpc.max_send_message_length", -1),  # and they refuse what is too large, by name
+    ("grpc.max_receive_message_length", -1),  # the nodes' own limits bound responses
+    ("grpc.max_send_message_length", -1),  # nodes reject requests that are too large, naming the limit
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.enable_retries", 0),  # repeating is the business of the client's own logic, which knows of ids
+    ("grpc.enable_retries", 0),  # the client retries itself, under request ids
 )
 
 CLOSED: Final = "the client is closed"
@@ -34,8 +34,8 @@ _NOT_BEGUN: Final = ("failed to connect to all addresses", "dns resolution faile
 
 
 class _AtFork:
-    """gRPC cannot be used in the child of a fork if other threads were inside of it at that moment: there it
-    hangs or crashes at some time.
+    """Detects forks after which gRPC is unusable in the child: it hangs or crashes there if other threads
+    were inside gRPC during the fork.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class _AtFork:
             os.register_at_fork(before=self._look, after_in_child=self._remember)
 
     def _look(self) -> None:
-        # Threads that are in a call, or read a stream; and the one that polls for event loops.
+        # Threads in a call, or reading a stream; and the thread that polls for event loops.
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         me = threading.get_ident()
         self._busy = any(
@@ -59,11 +59,11 @@ class _AtFork:
         self._unusable = self._unusable or self._busy
 
     def check(self) -> None:
-        """Raises `Forked` if gRPC is of no use here."""
+        """Raise `Forked` if gRPC is unusable in this process."""
         if self._unusable:
             raise Forked(
-                "when this process was forked, other threads (or an event loop) were using gRPC, which does "
-                "not work here since then: fork before, or start processes by `spawn`"
+                "other threads (or an event loop) were using gRPC when this process was forked, so it cannot "
+                "use gRPC: fork before connecting, or start processes by `spawn`"
             )
 
 
@@ -71,7 +71,7 @@ AT_FORK: Final = _AtFork()
 
 
 def serialize(message: Message) -> bytes:
-    """A request's bytes."""
+    """Serialize a request."""
     return message.SerializeToString()
 
 
@@ -81,26 +81,28 @@ def failure_of(
     trailing: Iterable[tuple[Any, Any]] | None,
     address: str,
 ) -> Failure:
-    """A call's end, unless it was good."""
+    """Return the failure of a call that did not succeed."""
     for name, value in trailing or ():
         if name == METADATA:
             try:
                 return Failure(ApiError.FromString(value))
             except DecodeError:
                 break
-    said = details or (code.name if code is not None else "the connection broke")
-    message = f"{address}: {said}"
+    reason = details or (code.name if code is not None else "the connection broke")
+    message = f"{address}: {reason}"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return failed(ApiError.DEADLINE_PASSED, f"{address} did not answer in time")
+        return failed(ApiError.DEADLINE_PASSED, f"{address} timed out")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return Failure(ApiError(kind=ApiError.INVALID_REQUEST, message=f"{address} is no wbkv node ({said})"))
+        return Failure(
+            ApiError(kind=ApiError.INVALID_REQUEST, message=f"{address} is not a wbkv node ({reason})")
+        )
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        if "larger than max" in said:
+        if "larger than max" in reason:
             return Failure(ApiError(kind=ApiError.LIMIT_EXCEEDED, message=message))
         return failed(ApiError.OVERLOADED, message)
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return Failure(ApiError(kind=ApiError.INVALID_REQUEST, message=message))
-    begun = not any(sign in said.lower() for sign in _NOT_BEGUN)
+    begun = not any(sign in reason.lower() for sign in _NOT_BEGUN)
     if not begun:
         message = f"cannot connect to {address}"
     return failed(ApiError.UNAVAILABLE, message, begun=begun)

@@ -1,4 +1,4 @@
-"""Calls by gRPC in an event loop: a session to each node, in which all calls of a moment travel together."""
+"""A gRPC link for an event loop: a session to each node carries all calls that are made together."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from wbkv.links.grpc_common import AT_FORK, CLOSED, OPTIONS, failure_of, seriali
 from wbkv.links.session import SessionLink
 
 AHEAD: Final = 4
-"""Messages of a stream that may wait for their reader."""
+"""How many messages of a stream are read ahead."""
 
 
 class AsyncGrpcLink:
-    """Channels to the nodes, made when they are first needed. They belong to one event loop and one
-    process.
-    """
+    """Channels to the nodes, opened on first use. They belong to one event loop and one process."""
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
         AT_FORK.check()
@@ -33,15 +31,15 @@ class AsyncGrpcLink:
         self._sessions: dict[str, SessionLink] = {}
         self._closed = False
         self._of_parent: dict[str, SessionLink] | None = None
-        """In the child of a fork: what must be left alone there."""
+        """In the child of a fork: the parent's sessions, which must not be used."""
         at_fork(self)
 
     def forked(self) -> None:
-        """The event loop, and what it carries, are the parent's."""
+        """Leave the event loop and its sessions to the parent."""
         self._of_parent, self._sessions = self._sessions, {}
 
     def ask(self, ask: Ask) -> Awaitable[Message | Failure]:
-        """One request, one response."""
+        """Send a request, and wait for its response."""
         address, method, request, timeout_s, patience_s = ask
         if method.in_session:
             session = self._sessions.get(address)
@@ -62,7 +60,7 @@ class AsyncGrpcLink:
             return failure_of(error.code(), error.details(), error.trailing_metadata(), address)
 
     def open(self, open_: Open) -> ReplyStream:
-        """Begin a stream."""
+        """Open a stream."""
         call = self._channel(open_.address).unary_stream(
             open_.method.path,
             request_serializer=serialize,
@@ -71,7 +69,7 @@ class AsyncGrpcLink:
         return _GrpcTaskStream(call(open_.request), open_.address)
 
     async def next(self, stream: Any) -> Message | Failure | None:
-        """Its next message; None at its end."""
+        """Return the next message; None at the end."""
         found: Message | Failure | None = await stream.next()
         return found
 
@@ -79,7 +77,7 @@ class AsyncGrpcLink:
         if self._closed:
             raise ClientClosed(CLOSED)
         if self._of_parent is not None:
-            raise Forked("an asyncio client does not go with a process into its fork: connect again there")
+            raise Forked("an asyncio client of the parent process cannot be used in its fork: connect again")
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("the client belongs to another event loop: connect again in this one")
         channel = self._channels.get(address)
@@ -92,7 +90,7 @@ class AsyncGrpcLink:
         return channel
 
     async def close(self) -> None:
-        """End all connections. Calls under way fail."""
+        """Close all connections. Calls in progress fail."""
         self._closed = True
         if self._of_parent is not None:
             return
@@ -102,7 +100,7 @@ class AsyncGrpcLink:
 
 
 class _GrpcTaskStream:
-    """A stream of responses. A task reads a few ahead, so that whoever waits may be cancelled."""
+    """A stream of responses. A task reads a few ahead, so that a task that waits may be cancelled."""
 
     def __init__(self, call: Any, address: str) -> None:
         self._call = call

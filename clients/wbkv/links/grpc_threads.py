@@ -1,4 +1,4 @@
-"""Calls by gRPC, from any number of threads."""
+"""A gRPC link for any number of threads: every call is a unary call."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from wbkv.links.grpc_tasks import AsyncGrpcLink
 from wbkv.links.tasks import AsyncLink
 
 AHEAD: Final = 4
-"""Messages of a stream that may wait for their reader."""
+"""How many messages of a stream are read ahead."""
 
 
 class GrpcLink:
-    """Channels to the nodes, made when they are first needed. After a fork the child makes its own."""
+    """Channels to the nodes, opened on first use. After a fork the child opens its own."""
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
         AT_FORK.check()
@@ -31,19 +31,19 @@ class GrpcLink:
         self._closed = False
         self._channels: dict[str, grpc.Channel] = {}
         self._parents: list[dict[str, grpc.Channel]] = []
-        """Those of the processes that this one was forked from."""
+        """The channels of the processes that this one was forked from."""
         self.forked()
         at_fork(self)
 
     def forked(self) -> None:
-        """Begin anew. The parent's channels are kept, unused: to end them could end the parent's calls."""
+        """Drop all channels. The parent's are kept, unused: closing them could end the parent's calls."""
         self._parents.append(self._channels)
         self._lock = threading.Lock()
         self._channels = {}
         self._callables: dict[tuple[str, str], Callable[..., Any]] = {}
 
     def ask(self, ask: Ask) -> Message | Failure:
-        """One request, one response."""
+        """Send a request, and wait for its response."""
         address, method, request, timeout_s, patience_s = ask
         call = self._callables.get((address, method.name))
         if call is None:
@@ -52,12 +52,12 @@ class GrpcLink:
             response: Message = call(request, timeout=min(timeout_s, patience_s))
         except grpc.RpcError as error:
             return _failure(error, address)
-        except ValueError as error:  # what gRPC says of a channel that was closed meanwhile
+        except ValueError as error:  # gRPC's error for a channel that was closed meanwhile
             raise ClientClosed(CLOSED) from error
         return response
 
     def open(self, open_: Open) -> ReplyStream:
-        """Begin a stream."""
+        """Open a stream."""
         call = self._callable(open_.address, open_.method, streams=True)
         try:
             return _GrpcThreadStream(call(open_.request), open_.address)
@@ -65,7 +65,7 @@ class GrpcLink:
             raise ClientClosed(CLOSED) from error
 
     def next(self, stream: Any, timeout_s: float) -> Message | Failure | None:
-        """Its next message; None at its end. Raises `queue.Empty` if none has come in time."""
+        """Return the next message; None at the end. Raises `queue.Empty` if none arrives in time."""
         found: Message | Failure | None = stream.next(timeout_s)
         return found
 
@@ -94,13 +94,13 @@ class GrpcLink:
         return grpc.secure_channel(address, self._credentials, OPTIONS)
 
     async def in_loop(self) -> AsyncLink:
-        """The same nodes, for the running event loop."""
+        """Return a link to the same nodes for the running event loop."""
         if self._closed:
             raise ClientClosed(CLOSED)
         return AsyncGrpcLink(self._credentials)
 
     def close(self) -> None:
-        """End all connections. Calls under way fail."""
+        """Close all connections. Calls in progress fail."""
         with self._lock:
             self._closed = True
             channels, self._channels, self._callables = self._channels, {}, {}
@@ -109,7 +109,7 @@ class GrpcLink:
 
 
 class _GrpcThreadStream:
-    """A stream of responses. A thread reads a few ahead, so that waiting for the next can have an end."""
+    """A stream of responses. A thread reads a few ahead, so that waiting can have a time limit."""
 
     def __init__(self, call: Any, address: str) -> None:
         self._call = call
@@ -133,15 +133,15 @@ class _GrpcThreadStream:
         self._came.put(last)
 
     def next(self, timeout_s: float) -> Message | Failure | None:
-        """The next message, None at the end. Raises `queue.Empty` if there is none in time."""
+        """Return the next message; None at the end. Raises `queue.Empty` if none arrives in time."""
         if self._pid != os.getpid():
-            raise Forked("a scan or watch does not go with a process into its fork: begin another one")
+            raise Forked("a scan or watch of the parent process cannot be used in its fork: begin another")
         found = self._came.get(timeout=timeout_s)
         self._room.release()
         return found
 
     def cancel(self) -> None:
-        """End it, and its thread."""
+        """End the stream and its thread."""
         if self._pid == os.getpid():
             self._cancelled = True
             self._call.cancel()

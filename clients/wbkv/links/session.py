@@ -1,6 +1,6 @@
-"""One session with a node: many calls on one stream.
+"""A session with a node: many calls on one stream.
 
-Calls that are made in one round of the event loop, or while a message is being written, leave in one message.
+Calls that are made in one iteration of the event loop, or during a write, are sent in one message.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from wbkv.links.grpc_common import failure_of
 
 PATH: Final = "/wbkv.v1.Session/Open"
 UNDER_WAY: Final = 256
-"""Calls that a node is given at once, at most."""
+"""The maximum number of calls in progress at a node."""
 MESSAGE_BYTES: Final = 256 << 10
-"""Bytes of a message, about, unless a single call is larger."""
+"""About the maximum size of a message, unless a single call is larger."""
 SWEEP_S: Final = 0.25
-"""How often to look for calls whose time is over."""
+"""How often to look for calls that have timed out."""
 CLOSE_S: Final = 0.5
-"""How long to wait for a node to end its side."""
+"""How long to wait for a node to close its side."""
 GRACE_S: Final = 0.5
-"""How much longer than its time a call may take to be answered: the node says so itself."""
+"""How long after a call's time limit to wait for the node to report it."""
 
 _FIELDS: Final = session_pb2.Call.DESCRIPTOR.fields_by_name
 _CALLS: Final = bytes((session_pb2.SessionRequest.CALLS_FIELD_NUMBER << 3 | 2,))
@@ -39,7 +39,7 @@ Answer: TypeAlias = Message | Failure
 
 
 class _PendingCall:
-    """A call that waits to be sent, or to be answered."""
+    """A call without a response."""
 
     __slots__ = ("future", "patience_s", "raw", "until")
 
@@ -53,8 +53,8 @@ class _PendingCall:
 class SessionLink:
     """A stream to one node, from its first call until it breaks.
 
-    Only so many calls are under way at once: a node that is slow is not given more than it can do in time.
-    One that says nothing at all, for as long as the least patient of its callers waits, is taken for dead.
+    Only `UNDER_WAY` calls are in progress at once: a slow node does not get more than it can do in time. A
+    node that is silent for longer than the shortest `patience_s` of its calls counts as disconnected.
     """
 
     def __init__(self, channel: grpc.aio.Channel, address: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -62,12 +62,12 @@ class SessionLink:
         self._address = address
         self._loop = loop
         self._waiting: deque[tuple[int, _PendingCall]] = deque()
-        """To be sent."""
+        """Calls to be sent."""
         self._calls: dict[int, _PendingCall] = {}
-        """Sent, by number."""
+        """Calls in progress, by number."""
         self._next = 1
         self._heard_at = 0.0
-        """When the node last said something, or was last idle."""
+        """When the node last sent a message, or was last idle."""
         self._wake = asyncio.Event()
         open_: Any = channel.stream_stream(PATH)
         self._stream: Any = open_()
@@ -77,7 +77,7 @@ class SessionLink:
     def call(
         self, kind: str, request: Message, timeout_s: float, patience_s: float
     ) -> asyncio.Future[Answer]:
-        """Make a call."""
+        """Make a call. Return the future of its response."""
         number = self._next
         self._next = number + 1
         raw = request.SerializeToString()
@@ -113,13 +113,13 @@ class SessionLink:
                         break
                     waiting.popleft()
                     if call.future.done():
-                        continue  # whoever asked has gone
+                        continue  # the caller was cancelled
                     pieces.append(call.raw)
                     calls[number] = call
                 if pieces:
                     await self._stream.write(b"".join(pieces))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # whoever reads learns why
+            return  # `_read` gets the reason
 
     async def _read(self) -> None:
         failure = failed(ApiError.UNAVAILABLE, f"{self._address} ended the session")
@@ -134,7 +134,7 @@ class SessionLink:
             failure = failure_of(error.code(), error.details(), error.trailing_metadata(), self._address)
         except DecodeError as error:
             self._stream.cancel()
-            failure = failed(ApiError.UNAVAILABLE, f"{self._address} sent what is no reply: {error}")
+            failure = failed(ApiError.UNAVAILABLE, f"{self._address} sent an invalid response: {error}")
         self._end(failure)
 
     def _take(self, raw: bytes) -> None:
@@ -158,24 +158,28 @@ class SessionLink:
             self._wake.set()
 
     def _sweep(self) -> None:
-        """Look for calls whose time is over, and whether the node is still there."""
+        """Fail calls that have timed out, and end the session if the node is silent."""
         now = self._loop.time()
-        late = failed(ApiError.DEADLINE_PASSED, f"{self._address} did not answer in time")
+        late = failed(ApiError.DEADLINE_PASSED, f"{self._address} timed out")
         for number in [number for number, call in self._calls.items() if call.until < now]:
             _resolve(self._calls.pop(number), late)
-        unsent = failed(ApiError.DEADLINE_PASSED, f"{self._address} is too slow", begun=False)
+        unsent = failed(
+            ApiError.DEADLINE_PASSED,
+            f"{self._address} is overloaded: the call was not sent in time",
+            begun=False,
+        )
         for _, call in self._waiting:
             if call.until < now:
                 _resolve(call, unsent)
         silent_s = now - self._heard_at
         if any(call.patience_s < silent_s for call in self._calls.values()):
             self._stream.cancel()
-            self._end(failed(ApiError.UNAVAILABLE, f"{self._address} has said nothing for {silent_s:.1f} s"))
+            self._end(failed(ApiError.UNAVAILABLE, f"{self._address} has been silent for {silent_s:.1f} s"))
             return
         self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
 
     def _end(self, failure: Failure) -> None:
-        """The stream is over. A refusal of the stream itself is no answer to any of its calls."""
+        """End the session. A rejection of the stream itself is not a response to any of its calls."""
         if self.broken:
             return
         self.broken = True
@@ -193,10 +197,10 @@ class SessionLink:
             _resolve(call, failure._replace(begun=False))
 
     async def close(self) -> None:
-        """End it. Calls under way fail.
+        """Close the session. Calls in progress fail.
 
-        The node is told, and ends its side: what gRPC still had to tell of a stream that was just cancelled
-        would come when the event loop is closed.
+        The node closes its side first: gRPC would otherwise report on the cancelled stream after the event
+        loop is closed.
         """
         if self.broken:
             return

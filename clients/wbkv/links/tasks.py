@@ -1,4 +1,4 @@
-"""How plans are run in an event loop."""
+"""Run plans in an event loop. `threads` has the same for threads."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ T = TypeVar("T")
 
 
 class AsyncLink(Protocol):
-    """What carries calls, and lets tasks wait for them."""
+    """Carries calls for tasks."""
 
     def ask(self, ask: Ask) -> Awaitable[Message | Failure]:
-        """One request, one response."""
+        """Send a request, and wait for its response."""
 
     def open(self, open_: Open) -> ReplyStream:
-        """Begin a stream."""
+        """Open a stream."""
 
     async def next(self, stream: Any) -> Message | Failure | None:
-        """Its next message; None at its end. May be cancelled and asked again, without loss."""
+        """Return the next message; None at the end. It may be cancelled and called again, without loss."""
 
     async def close(self) -> None:
-        """No more calls."""
+        """Close the link."""
 
 
 async def run(link: AsyncLink, plan: Plan[T]) -> T:
-    """Carry a plan out."""
+    """Run a plan, and return its result."""
     answer: Any = None
     try:
         while True:
@@ -51,23 +51,21 @@ async def run(link: AsyncLink, plan: Plan[T]) -> T:
 
 
 class AsyncPuller(Generic[T]):
-    """Carries out a plan that emits things, as far as they are wanted. Who waits may be cancelled, and ask
-    again.
-    """
+    """Runs a plan that emits items, one item at a time. A waiting task may be cancelled, and call again."""
 
     def __init__(self, link: AsyncLink, plan: Plan[None]) -> None:
         self._link = link
         self._plan = plan
         self._effect: Effect | None = None
-        """What is to be done before the plan goes on."""
+        """The effect to perform before the plan continues."""
         self._until = 0.0
         self._closed = asyncio.Event()
         self._running = False
 
     async def pull(self, timeout_s: float | None = None) -> T:
-        """The next thing. Raises `StopAsyncIteration` at the end, `queue.Empty` if there is none in time."""
+        """Return the next item. Raises `StopAsyncIteration` at the end, `queue.Empty` if none is in time."""
         if self._running:
-            raise RuntimeError("two tasks wait for the same iterator")
+            raise RuntimeError("another task already waits for this iterator")
         self._running = True
         try:
             if timeout_s is None:
@@ -109,7 +107,7 @@ class AsyncPuller(Generic[T]):
                 async with asyncio.timeout_at(self._until):
                     return await self._link.next(effect.stream)
             except TimeoutError:
-                return failed(ApiError.DEADLINE_PASSED, "nothing came in time")
+                return failed(ApiError.DEADLINE_PASSED, "no message arrived in time")
         if type(effect) is Open:
             return self._link.open(effect)
         if type(effect) is Ask:
@@ -119,10 +117,10 @@ class AsyncPuller(Generic[T]):
         return None
 
     def close(self) -> None:
-        """No more is wanted: also while another task waits."""
+        """End the plan. Another task may be waiting for it."""
         self._closed.set()
         if isinstance(self._effect, Next):
-            self._effect.stream.cancel()  # wakes whoever waits for it
+            self._effect.stream.cancel()  # wakes the task that waits for it
         if not self._running:
             self._plan.close()
 
@@ -139,5 +137,5 @@ class AsyncRepeater:
             await asyncio.sleep(interval_s)
 
     def stop(self) -> None:
-        """Do not call it again."""
+        """Stop calling the function."""
         self._task.cancel()

@@ -1,4 +1,4 @@
-"""How plans are run by threads: every step waits."""
+"""Run plans in threads: every step blocks. `tasks` has the same for event loops."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ T = TypeVar("T")
 
 
 class Link(Protocol):
-    """What carries calls, and lets threads wait for them."""
+    """Carries calls for threads."""
 
     def ask(self, ask: Ask) -> Message | Failure:
-        """One request, one response."""
+        """Send a request, and wait for its response."""
 
     def open(self, open_: Open) -> ReplyStream:
-        """Begin a stream."""
+        """Open a stream."""
 
     def next(self, stream: Any, timeout_s: float) -> Message | Failure | None:
-        """Its next message; None at its end. Raises `queue.Empty` if none has come in time."""
+        """Return the next message; None at the end. Raises `queue.Empty` if none arrives in time."""
 
     async def in_loop(self) -> AsyncLink:
-        """The same nodes, for the running event loop."""
+        """Return a link to the same nodes for the running event loop."""
 
     def close(self) -> None:
-        """No more calls."""
+        """Close the link."""
 
 
 def run(link: Link, plan: Plan[T]) -> T:
-    """Carry a plan out."""
+    """Run a plan, and return its result."""
     answer: Any = None
     try:
         while True:
@@ -56,21 +56,21 @@ def run(link: Link, plan: Plan[T]) -> T:
 
 
 class Puller(Generic[T]):
-    """Carries out a plan that emits things, as far as they are wanted."""
+    """Runs a plan that emits items, one item at a time."""
 
     def __init__(self, link: Link, plan: Plan[None]) -> None:
         self._link = link
         self._plan = plan
         self._lock = threading.Lock()
-        """Held while the plan is carried on."""
+        """Held while the plan runs."""
         self._effect: Effect | None = None
-        """What is to be done before the plan goes on: whoever wanted it may not have waited so long."""
+        """The effect to perform before the plan continues. A caller's time limit may have ended before it."""
         self._deadline = 0.0
-        """Of what is to come next."""
+        """When the next message must have arrived."""
         self._closed = False
 
     def pull(self, timeout_s: float | None = None) -> T:
-        """The next thing. Raises `StopIteration` at the end, `queue.Empty` if there is none in time."""
+        """Return the next item. Raises `StopIteration` at the end, `queue.Empty` if none arrives in time."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             answer: Any = None
@@ -108,14 +108,14 @@ class Puller(Generic[T]):
         try:
             return self._link.next(effect.stream, max(self._deadline - now, 0.0))
         except queue.Empty:
-            return failed(ApiError.DEADLINE_PASSED, "nothing came in time")
+            return failed(ApiError.DEADLINE_PASSED, "no message arrived in time")
 
     def close(self) -> None:
-        """No more is wanted: also from another thread than the one that waits."""
+        """End the plan. Another thread than the one that waits may call it."""
         self._closed = True
         effect = self._effect
         if type(effect) is Next:
-            effect.stream.cancel()  # wakes whoever waits for it
+            effect.stream.cancel()  # wakes the thread that waits for it
         if self._lock.acquire(blocking=False):
             try:
                 self._plan.close()
@@ -137,5 +137,5 @@ class Repeater:
             pass
 
     def stop(self) -> None:
-        """Do not call it again."""
+        """Stop calling the function."""
         self._stopped.set()

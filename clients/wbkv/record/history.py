@@ -1,4 +1,4 @@
-"""Histories: what a program asked of the store and what it was told, as JSON lines for `wbkv check`.
+"""Histories: the requests of a program and their results, as JSON lines for `wbkv check`.
 
     with wbkv.History("run.jsonl", model="list-append") as history:
         client = wbkv.connect(history=history)
@@ -10,12 +10,12 @@
 and then `wbkv check run.jsonl` decides whether the store was strictly serializable. In a history of the
 model `register`, values are put instead of appended, no value twice to one key.
 
-Recorded is what the model can say: `get`, `entry`, `get_many`, `put` or `append`, `txn` with such operations
-(of its two branches the one that was taken; the conditions are not in it), and interactive transactions: each
-read of theirs, which is strict by itself, and their commit, with everything they read and wrote. Left out are
-reads that are not strict (`serializable`, at a revision, snapshots), scans, watches and locks. Writes that
-the model cannot say (`delete`, `add`, `put` to a list, ...) are refused with `InvalidRequest` before they are
-sent, since whoever reads their effect could not be explained.
+Recorded is what the model can express: `get`, `entry`, `get_many`, `put` or `append`, `txn` with such
+operations (the branch that was executed, without the conditions), and interactive transactions: each of their
+reads, which is strict by itself, and their commit, with all reads and writes. Reads that are not strict
+(`serializable`, at a revision, snapshots), scans, watches and locks are omitted. Writes that the model cannot
+express (`delete`, `add`, `put` to a list, ...) raise `InvalidRequest` before they are sent, since the checker
+could not explain a read of their effect.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ Step: TypeAlias = tuple[str, str, Scalar | list[Scalar] | None]
 
 VERSION: Final = 1
 BASE64: Final = "base64:"
-"""What bytes that are no text begin with; and text that begins like that."""
+"""The beginning of bytes that are not text; and of text that begins like that."""
 
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,17}")
 _json_of: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class OpenTransaction:
-    """A transaction that was sent."""
+    """A transaction that was sent, and has not ended."""
 
     __slots__ = ("process", "steps", "writes")
 
@@ -62,22 +62,22 @@ class OpenTransaction:
 
 
 class _Process:
-    """Who does one thing at a time."""
+    """A process of the history: it does one thing at a time."""
 
     __slots__ = ("free", "number")
 
     def __init__(self, number: int, free: list[_Process]) -> None:
         self.number = number
         self.free = free
-        """The processes of the same thread or task that do nothing now."""
+        """The idle processes of the same thread or task."""
 
 
 class History:
-    """A file that clients record into: give it to `connect` or `open`. Any number of clients may share it.
+    """A file that clients record into: pass it to `connect` or `open`. Any number of clients may share it.
 
-    `file` is a path, which is overwritten, or a binary file. `model` says what values are: lists, of elements
-    that end with the `separator`, or registers. Lines are written whole, some at a time; `close` writes the
-    rest, and so do closing a client and the end of the program.
+    `file` is a path, which is overwritten, or a binary file. `model` says what values are: "list-append" for
+    lists, whose elements end with the `separator`, or "register". Lines are written in batches; `close`,
+    closing a client, and the end of the program write the rest.
     """
 
     def __init__(
@@ -90,24 +90,24 @@ class History:
         if model not in ("list-append", "register"):
             raise ValueError(f"model must be list-append or register, not {model!r}")
         if not isinstance(separator, bytes) or not separator:
-            raise ValueError(f"the separator must be some bytes, not {separator!r}")
+            raise ValueError(f"the separator must be bytes, and not empty, not {separator!r}")
         self.model: Model = model
         self._separator = separator
         self._lock = threading.Lock()
         self._count = 0
         self._free: weakref.WeakKeyDictionary[object, list[_Process]] = weakref.WeakKeyDictionary()
-        """By thread or task."""
+        """Idle processes, by thread or task."""
         self._lines = Lines(file, "history")
         self._close = weakref.finalize(self, self._lines.close)
         self._lines.add(_json_of({"history": model, "version": VERSION}))
 
     def flush(self) -> None:
-        """Write what is not written yet."""
+        """Write all buffered lines."""
         with self._lock:
             self._lines.flush()
 
     def close(self) -> None:
-        """Write the rest, and record no more. Calls that are under way have an unknown outcome."""
+        """Write the rest, and end the recording. Calls in progress have an unknown outcome."""
         with self._lock:
             self._close()
 
@@ -119,12 +119,12 @@ class History:
     ) -> None:
         self.close()
 
-    # What is sent, and shown
+    # Operations and results as steps
 
     def steps_of(self, operation: Operation, raw: bytes) -> list[Step]:
-        """What an operation, with this value, is in a history; nothing, if it is left out.
+        """Return the steps of an operation with this value; none if it is omitted.
 
-        Raises `InvalidRequest` if it cannot be in one.
+        Raises `InvalidRequest` if the model cannot express it.
         """
         kind = type(operation)
         if kind is Get:
@@ -138,12 +138,12 @@ class History:
         raise self.refusal(operation)
 
     def refusal(self, operation: Operation) -> InvalidRequest:
-        """Why an operation cannot be recorded."""
-        return InvalidRequest(f"a history of the model {self.model} cannot say what {operation!r} does")
+        """Return the error for an operation that cannot be recorded."""
+        return InvalidRequest(f"a history of the model {self.model} cannot express {operation!r}")
 
     def written(self, write: Operation, reads: Mapping[bytes, Entry[bytes] | None]) -> list[Step]:
-        """What a write of an interactive transaction is, which has read this before. Its `append` puts what
-        it has read, and more.
+        """Return the steps of a write of an interactive transaction that has read `reads`. Its `append` puts
+        the value read, and more.
         """
         raw = write.value if isinstance(write, Put) else b""
         assert isinstance(raw, bytes)
@@ -165,7 +165,7 @@ class History:
         return [("append", name, scalar_of(element)) for element in elements]
 
     def shown(self, raw: bytes | None) -> Scalar | list[Scalar] | None:
-        """What was read."""
+        """Return the result of a read."""
         if self.model == "register":
             return None if raw is None else scalar_of(raw)
         if raw is None:
@@ -178,7 +178,7 @@ class History:
     # Events
 
     def begin(self, steps: list[Step]) -> OpenTransaction:
-        """A transaction is sent."""
+        """Record that a transaction is sent."""
         text = _json_of(steps)
         owner = _owner()
         with self._lock:
@@ -196,21 +196,22 @@ class History:
         return _Process(self._count - 1, free)
 
     def _event(self, kind: str, process: _Process, text: str, more: str = "") -> None:
-        """The time is taken where lines are put in order, so the file is in the order of time."""
+        """Write an event. Its time is taken under the lock, so the file is in the order of time."""
         self._lines.add(
             f'{{"type":"{kind}","process":{process.number},"time":{time.monotonic_ns()}{more},"txn":{text}}}'
         )
 
     def end(self, begun: OpenTransaction | None, kind: str) -> None:
-        """It was not executed (`fail`), or nobody knows (`unknown`): which does not matter if it only reads.
+        """Record a transaction that was not executed (`fail`), or whose outcome is `unknown`: the two do not
+        differ for a transaction that only reads.
 
-        A process whose transaction may still be under way does nothing more.
+        A process whose transaction may still be in progress is not used again.
         """
         if begun is not None:
             self._end(begun, kind if begun.writes else "fail", begun.steps, "")
 
     def executed(self, begun: OpenTransaction, steps: list[Step], revision: int) -> None:
-        """It was executed, with these results; at a revision, if it wrote."""
+        """Record that a transaction was executed, with these results; at a revision, if it wrote."""
         self._end(begun, "ok", steps, f',"revision":{revision}' if begun.writes else "")
 
     def _end(self, begun: OpenTransaction, kind: str, steps: list[Step], more: str) -> None:
@@ -223,7 +224,7 @@ class History:
 
 
 def _owner() -> object:
-    """The task, or else the thread, that runs."""
+    """Return the current task, or else the current thread."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -232,7 +233,7 @@ def _owner() -> object:
 
 
 def text_of(raw: bytes) -> str:
-    """Bytes as text, each in a way of its own."""
+    """Return bytes as text, reversibly."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -241,5 +242,5 @@ def text_of(raw: bytes) -> str:
 
 
 def scalar_of(value: bytes) -> Scalar:
-    """A value: a number if it is written as one."""
+    """Return a value as a number if it is written as one, else as text."""
     return int(value) if _INTEGER.fullmatch(value) else text_of(value)

@@ -7,24 +7,24 @@
         with wbkv.scenario("audit"):
             client.get_many(["x", "y"])
 
-Unlike a `wbkv.History`, which tells values, it tells revisions, so it can say everything that is done with
-single keys, ranges and transactions, and anything may be done before and after it. Recorded are gets, puts,
-deletes, transactions (reads among them), and what is made of these: counters, locks, the reads and the commit
-of interactive transactions. Left out are scans, watches, snapshots and compaction, which are streams or
-housekeeping; a scan inside a transaction is recorded with what it has found.
+A `wbkv.History` records values; a trace records revisions, so it can contain all requests on keys, ranges and
+transactions, and the store need not be empty before it. Recorded are gets, puts, deletes, transactions
+(also those that only read), and what is built on these: counters, locks, the reads and the commit of
+interactive transactions. Scans, watches, snapshots and compaction are omitted, as they are streams or
+housekeeping; a scan inside a transaction is recorded with its results.
 
-`pipeline/wbkv_pipeline/traces.py` says what a line has. In detail:
+`pipeline/wbkv_pipeline/traces.py` has the columns of a line. In detail:
 
-- `outcome`: `ok`; `failed`, if it was certainly not executed (it may have been ordered, and refused there);
-  `unknown`, also if whoever called did not wait for the end.
-- `revision` and `exact`: of what was ordered (writes, conditions) its own revision, and what it has read is
-  exactly as of just before it; of `serializable` reads and reads at a revision that one, exactly; of strict
-  reads a revision up to which they have seen everything, and perhaps more.
-- `reads`: keys that the request itself had written before are left out. Conditions on a key's `mod_revision`,
-  and that it is absent, are reads if all held, and so is the removal of a key that was not there.
-- `writes`: each key once, as the request left it; a key counts more than a range that has it. Of a range
-  without an end, `end` is "". Of an `unknown` transaction, all that either branch could write.
-- `intended_us`: when the request should have begun, if `scenario` was told so; `start_us` is when it did.
+- `outcome`: `ok`; `failed`, if the request was certainly not executed (it may have been ordered, and rejected
+  there); `unknown`, also if the caller did not wait for the end.
+- `revision` and `exact`: an ordered request (writes, conditions) has its own revision, and its reads are
+  exactly as of just before it. `serializable` reads and reads at a revision have that revision, exactly.
+  Strict reads have a revision up to which they have seen everything, and perhaps more.
+- `reads`: keys that the request itself has written before are omitted. Conditions on a key's `mod_revision`,
+  and that the key is absent, are reads if all held; so is the removal of an absent key.
+- `writes`: each key once, as the request left it; a key takes precedence over a range that contains it. A
+  range without an upper bound has the `end` "". An `unknown` transaction has the writes of both branches.
+- `intended_us`: when the request should have begun, if `scenario` says so; `start_us` is when it did begin.
 - Keys are text. Bytes that are not UTF-8 are written as "base64:" and their base64 (`history.text_of`).
 """
 
@@ -51,14 +51,14 @@ _json_of: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class _Block:
-    """What `scenario` says of the calls inside."""
+    """The scenario of the calls inside a block."""
 
     __slots__ = ("intended_us", "name")
 
     def __init__(self, name: str, intended_us: int | None) -> None:
         self.name = name
         self.intended_us = intended_us
-        """By the monotonic clock. The block's first request takes it."""
+        """By the monotonic clock. It applies to the block's first request."""
 
 
 _SCENARIO: Final[ContextVar[_Block | None]] = ContextVar("wbkv scenario", default=None)
@@ -66,12 +66,12 @@ _SCENARIO: Final[ContextVar[_Block | None]] = ContextVar("wbkv scenario", defaul
 
 @contextlib.contextmanager
 def scenario(name: str, *, intended: float | None = None) -> Iterator[None]:
-    """What is called in this block, by this thread or task and by the tasks that it begins, belongs to a
-    scenario of this name, whatever the trace says.
+    """Assign the calls in this block to a scenario, instead of the trace's: those of this thread or task, and
+    of the tasks that it starts.
 
-    `intended` is for those who keep to a timetable: when the block's first request should have begun, in
-    seconds of `time.monotonic()`. Latency is counted from there, so that waiting for one's turn behind a slow
-    store is not hidden.
+    `intended` is when the block's first request should have begun by a schedule, in seconds of
+    `time.monotonic()`. Latency counts from there, so that time spent queueing behind a slow store is not
+    hidden.
     """
     if not isinstance(name, str):
         raise TypeError(f"a scenario's name must be a str, not {name!r}")
@@ -88,14 +88,14 @@ def scenario(name: str, *, intended: float | None = None) -> Iterator[None]:
 
 
 class TracedRequest(Protocol):
-    """What a request is, for its line."""
+    """A request, as its line shows it."""
 
     def line_end(self, outcome: str, answer: object) -> str:
-        """The rest of the line: from the request's id on."""
+        """Return the rest of the line, from the request's id on."""
 
 
 class OpenRequest:
-    """A request that may be sent."""
+    """A request that has begun, and not ended."""
 
     __slots__ = ("asked", "intended_us", "scenario", "start_us")
 
@@ -107,16 +107,14 @@ class OpenRequest:
 
 
 class Trace:
-    """A file that clients record into: give it to `connect` or `open`. Any number of clients may share it.
+    """A file that clients record into: pass it to `connect` or `open`. Any number of clients may share it.
 
-    `file` is a folder, which is made if need be, and gets a file whose name nobody else uses; or the path of
-    a file that ends with `.jsonl`, which is overwritten; or a binary file. In a folder of traces, its name
-    begins with `requests-`. `scenario` is what is measured, unless `wbkv.scenario` says otherwise; `protocol`
-    orders the messages, and so many `clients` are active at once: whoever reads the trace compares what
-    differs in these.
+    `file` is a folder, which is created if necessary, and gets a file with a unique name; or a path that ends
+    with `.jsonl`, which is overwritten; or a binary file. In a folder of traces, the file's name begins with
+    `requests-`. `scenario` is what is measured, unless `wbkv.scenario` says otherwise; `protocol` orders the
+    messages; `clients` is how many are active at once. Reports compare requests that differ in these.
 
-    Lines are written whole, some at a time; `close` writes the rest, and so do closing a client and the end
-    of the program.
+    Whole lines are written in batches; `close`, closing a client, and the end of the program write the rest.
     """
 
     def __init__(
@@ -135,7 +133,7 @@ class Trace:
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise TypeError(f"the trace's {name} cannot be {value!r}")
         self.run: Final = f"{os.getpid()}-{secrets.token_hex(8)}"
-        """What names this file's lines."""
+        """The id of this file's lines."""
         self.scenario: Final = scenario
         self._folder: Path | None = None
         if isinstance(file, str | os.PathLike):
@@ -149,8 +147,8 @@ class Trace:
         self._about = {name: value for name, value in about.items() if value is not None}
         self._heads: dict[str, str] = {}
         self._base_us = time.time_ns() // 1000 - time.monotonic_ns() // 1000
-        """Times are those of the clock on the wall when this began, plus what has passed since: they do not
-        jump when the wall clock is set."""
+        """Times are the wall clock when the trace began, plus the monotonic time since: they do not jump when
+        the wall clock is set."""
         self._lock = threading.Lock()
         self._under_way: set[OpenRequest] = set()
         self._open = True
@@ -158,13 +156,13 @@ class Trace:
         self._close = weakref.finalize(self, self._lines.close)
 
     def flush(self) -> None:
-        """Write what is not written yet."""
+        """Write all buffered lines."""
         if not self._lines.foreign:
             with self._lock:
                 self._lines.flush()
 
     def close(self) -> None:
-        """Write the rest, and record no more. Calls that are under way have an unknown outcome."""
+        """Write the rest, and end the recording. Calls in progress get an unknown outcome."""
         if self._lines.foreign:
             return
         with self._lock:
@@ -183,11 +181,11 @@ class Trace:
         self.close()
 
     def mark(self, name: str, *, node: str | None = None, group: int | None = None) -> None:
-        """Write down that something happens to the cluster now ("crash", "leader", ...), in a file `marks-*`
-        beside the trace's own. It is written at once.
+        """Record an event of the cluster ("crash", "leader", ...) now, in a file `marks-*` beside the trace's
+        own. It is written at once.
         """
         if self._folder is None:
-            raise ValueError("marks are written beside the trace, which has no path")
+            raise ValueError("marks are written beside the trace's file, but this trace has no path")
         current = _SCENARIO.get()
         found = {
             "at_us": self._now_us(), "name": name, "node": node, "group": group,
@@ -199,7 +197,7 @@ class Trace:
             with open(self._folder / f"marks-{self.run}.jsonl", "ab") as file:
                 file.write(_json_of(found).encode() + b"\n")
 
-    # What clients tell
+    # For clients
 
     def _now_us(self) -> int:
         return self._base_us + time.monotonic_ns() // 1000
@@ -209,7 +207,7 @@ class Trace:
             raise Error("the trace is closed: nothing more can be recorded in it")
 
     def begin(self, asked: TracedRequest) -> OpenRequest:
-        """Something is asked for. `end` must follow."""
+        """Record the beginning of a request. `end` must follow."""
         self._lines.check()
         now_us = self._now_us()
         block = _SCENARIO.get()
@@ -223,7 +221,7 @@ class Trace:
         return begun
 
     def _intended_us(self, block: _Block, now_us: int) -> int | None:
-        """When the block's first request should have begun; None of the others, and of one that is early."""
+        """Return the intended start of the block's first request; None for the others, and if it is early."""
         intended_us, block.intended_us = block.intended_us, None
         if intended_us is None:
             return None
@@ -231,7 +229,7 @@ class Trace:
         return intended_us if intended_us < now_us else None
 
     def end(self, begun: OpenRequest, outcome: str, error: str | None, answer: object) -> None:
-        """It has ended so, with this answer if it is ok."""
+        """Record the end of a request, with its response if the outcome is ok."""
         end_us = self._now_us()
         rest = begun.asked.line_end(outcome, answer)
         why = "" if error is None else f',"error":"{error}"'
@@ -244,7 +242,7 @@ class Trace:
                 self._lines.add(line)
 
     def _head(self, scenario: str) -> str:
-        """How lines begin. There are few scenarios, for many lines."""
+        """Return the beginning of lines, cached: many lines share few scenarios."""
         about = {"run": self.run, "scenario": scenario, **self._about}
         head = self._heads[scenario] = f'{_json_of(about)[:-1]},"start_us":'
         return head

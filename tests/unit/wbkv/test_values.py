@@ -210,7 +210,7 @@ def test_what_belongs_elsewhere_in_a_transaction_is_refused() -> None:
             checked((misplaced,), wanted)  # type: ignore[type-var]  # that is the point
     with pytest.raises(TypeError, match="the one key 'abc'"):
         keys_bytes("abc")
-    with pytest.raises(ValueError, match="64 bits"):
+    with pytest.raises(ValueError, match="64-bit numbers"):
         codecs.INTEGER.encode(2**63)
 
 

@@ -50,7 +50,7 @@ def test_a_history_as_the_sdk_writes_it(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["check", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["holds"] is True
-    assert found["warnings"] == ["line 10, the last, is cut off: it is left out"]
+    assert found["warnings"] == ["line 10, the last, is cut off and ignored"]
     assert {name: found["counts"][name] for name in ("ok", "fail", "unknown")} == {
         "ok": 2,
         "fail": 1,

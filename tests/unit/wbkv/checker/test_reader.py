@@ -54,7 +54,7 @@ BAD: dict[str, list[Any]] = {
     ],
     "line 2: revision 'r1' is not a number": [invoke(), ok(revision="r1")],
     "line 2: revision -1 is not a number": [invoke(), ok(revision=-1)],
-    "line 2: a list was to be read, not 7": [invoke(), ok(txn=[["r", "x", 7], DONE[1]])],
+    "line 2: the result of a read must be a list, not 7": [invoke(), ok(txn=[["r", "x", 7], DONE[1]])],
     "line 2: an element must be a string or a number, not [1]": [
         invoke(),
         ok(txn=[["r", "x", [[1]]], DONE[1]]),
@@ -76,7 +76,7 @@ BAD: dict[str, list[Any]] = {
     "line 1: history 'queue' is not known": [{"history": "queue", "version": 1}],
     'line 2: an object with a "type" was expected': [invoke(), {"history": "list-append", "version": 1}],
     'line 1: an object with a "type" was expected, not [1]': [[1]],
-    "there is no history in the file": [],
+    "the file has no history: it has no transactions": [],
 }  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def test_bad_input_is_refused(message: str) -> None:
     [
         (b"{", "line 2: not JSON"),
         (b"\xff", "line 2: not JSON"),
-        (b'{"type": "ok", "time": NaN}', "line 2: not JSON: NaN is no number of JSON"),
+        (b'{"type": "ok", "time": NaN}', "line 2: not JSON: NaN is not a number of JSON"),
         (b"[" * 100_000, "line 2: not JSON"),
         (b"9" * 10_000, "line 2: not JSON"),
     ],
@@ -103,12 +103,12 @@ def test_what_is_not_json_is_refused_unless_it_is_the_end(line: bytes, message: 
     with pytest.raises(checker.HistoryError, match=message):
         checker.read(io.BytesIO(good + line + b"\n" + good))
     recording = checker.read(io.BytesIO(good + line))
-    assert recording.history.warnings == ["line 2, the last, is cut off: it is left out"]
+    assert recording.history.warnings == ["line 2, the last, is cut off and ignored"]
     verdict = checker.check(recording)
     assert (verdict.holds, verdict.counts["unknown"], verdict.warnings) == (
         True,
         1,
-        ("line 2, the last, is cut off: it is left out",),
+        ("line 2, the last, is cut off and ignored",),
     )
 
 

@@ -41,7 +41,11 @@ def test_help_offers_all_that_is_installed_and_says_what_statuses_mean(
     code, out, _ = run(capsys, "--help")
     assert code == 0
     assert offered(out) >= {*command.OWN, "up", "down", "serve", "sim", "bench", "member"}
-    for line in ("  1    no:", "  4    unknown: a write may have been done", "  130  interrupted by Ctrl-C"):
+    for line in (
+        "  1    negative result:",
+        "  4    unknown: a write may have been executed",
+        "  130  interrupted by Ctrl-C",
+    ):
         assert line in out
 
 
@@ -111,17 +115,17 @@ def test_only_the_command_that_was_asked_for_is_loaded() -> None:
         ("put k --file /nowhere/at/all", "/nowhere/at/all"),
         ("del", "wbkv del: give a key, or --prefix, or --from and --to, or --all\n"),
         ("del k --prefix k", "wbkv del: give a key, or --prefix"),
-        ("del --prefix=", "wbkv del: these are all keys: say --all if you mean that\n"),
-        ("scan u --from a", "wbkv scan: give a prefix, or --from and --to\n"),
+        ("del --prefix=", "wbkv del: this range contains all keys: pass --all to remove them all\n"),
+        ("scan u --from a", "wbkv scan: pass a prefix, or --from and --to, not both\n"),
         (
             "scan --from m --to a",
             "wbkv scan: the range from b'm' to b'a' is empty: end must be greater than start\n",
         ),
         ("scan --limit 0", "argument --limit: 0 must be at least 1"),
-        ("scan --count --limit 3", "wbkv scan: --count counts all of it: leave out --limit and --reverse\n"),
+        ("scan --count --limit 3", "wbkv scan: --count counts the whole range: omit --limit and --reverse\n"),
         ("compact now", "argument REVISION: 'now' is not a number from 0"),
-        ("status --data x -e h:1", "wbkv status: give --endpoints or --data\n"),
-        ("txn 'gte' --file f", "wbkv txn: give the transaction, or --file FILE\n"),
+        ("status --data x -e h:1", "wbkv status: pass --endpoints or --data, not both\n"),
+        ("txn 'gte' --file f", "wbkv txn: pass the transaction or --file FILE, not both\n"),
         ("completion tcl", "argument SHELL: invalid choice: 'tcl' (choose from 'bash', 'fish', 'zsh')"),
         ("", "wbkv: error: the following arguments are required: COMMAND\n"),
         ("-e h:1 --json", "wbkv: error: the following arguments are required: COMMAND\n"),

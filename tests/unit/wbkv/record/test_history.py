@@ -138,7 +138,7 @@ def test_elements_end_with_the_separator() -> None:
 )  # fmt: skip
 def test_what_a_model_cannot_say_is_refused(model: Any, operation: wbkv.Operation) -> None:
     history = History(io.BytesIO(), model=model)
-    with pytest.raises(wbkv.InvalidRequest, match=f"{model} cannot say"):
+    with pytest.raises(wbkv.InvalidRequest, match=f"{model} cannot express"):
         history.steps_of(operation, b"")
 
 
@@ -156,7 +156,7 @@ def test_a_transaction_appends_to_what_it_has_read() -> None:
     assert history.written(Put(b"y", b"4,"), reads) == [("append", "y", 4)]
     assert history.written(Put(b"x", b"1,"), reads) == []
     for replaced in (Put(b"x", b"2,"), Put(b"z", b"4,"), wbkv.delete("x")):
-        with pytest.raises(wbkv.InvalidRequest, match="cannot say"):
+        with pytest.raises(wbkv.InvalidRequest, match="cannot express"):
             history.written(replaced, reads)
 
 

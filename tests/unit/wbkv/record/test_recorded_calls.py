@@ -170,7 +170,7 @@ def test_what_cannot_be_recorded_is_not_sent(registers: Recorded) -> None:
         tx.commit,
     ]
     for call in calls:
-        with pytest.raises(wbkv.InvalidRequest, match="cannot say"):
+        with pytest.raises(wbkv.InvalidRequest, match="cannot express"):
             call()
     assert store.asked == []
     assert registers.events() == []
