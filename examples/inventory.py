@@ -15,10 +15,7 @@ from typing import Any
 import wbkv
 
 STOCK = {"bolt": 60, "bracket": 10, "hook": 12, "washer": 90}
-KITS = {
-    "shelf": {"bracket": 2, "bolt": 8, "washer": 8},
-    "rail": {"bracket": 1, "hook": 4, "bolt": 4},
-}
+KITS = {"shelf": {"bracket": 2, "bolt": 8, "washer": 8}, "rail": {"bracket": 1, "hook": 4, "bolt": 4}}
 CUSTOMERS = [(f"{number:02}", ("shelf", "rail")[number % 2]) for number in range(16)]
 
 

@@ -46,12 +46,7 @@ def parser() -> argparse.ArgumentParser:
     add("--users", type=_whole, default=usual.users, help=f"most concurrent users ({usual.users})")
     add("--spawn-rate", type=_positive, metavar="RATE", help="users started per second (all in one second)")
     add("--seconds", type=_whole, default=usual.seconds, help=f"length of each scenario ({usual.seconds})")
-    add(
-        "--processes",
-        type=_whole,
-        default=1,
-        help="Locust's processes, which share the users (1)",
-    )
+    add("--processes", type=_whole, default=1, help="Locust's processes, which share the users (1)")
     add("--shape", help="how the number of users changes: a name (see --list), or a file")
     add("--web", nargs="?", const=WEB, metavar="HOST:PORT",
         help=f"serve Locust's page ({WEB}), to start and stop by hand")  # fmt: skip

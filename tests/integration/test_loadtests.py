@@ -1,4 +1,4 @@
-"""Locust, as people run it: two processes on a cluster that somebody else uses, too."""
+"""Locust, as people run it: two processes on a cluster with other users."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_two_processes_move_money_and_nothing_is_lost(tmp_path: Path) -> None:
     assert len(tallies) == 2
     assert all(tally["ok"]["transfer"] for tally in tallies), "both processes have worked"
     summary = json.loads((tmp_path / "locust/bank/summary.json").read_text())
-    told = {row["name"]: row["requests"] for row in summary}
-    assert told["transfer"] == sum(tally["ok"]["transfer"] for tally in tallies), "Locust has heard of all"
+    counted = {row["name"]: row["requests"] for row in summary}
+    assert counted["transfer"] == sum(tally["ok"]["transfer"] for tally in tallies), "Locust has counted all"
     traces = [lines_of(path) for path in sorted((tmp_path / "traces").glob("requests-*"))]
     performed = [lines for lines in traces if lines[0]["scenario"] != "bank/load"]
     assert (len(traces), len(performed)) == (3, 2), "a file for each process, and for what was loaded"

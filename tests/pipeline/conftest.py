@@ -1,4 +1,4 @@
-"""Spark starts slowly, so all tests in this folder share one session, in one process of pytest's."""
+"""Spark starts slowly, so all tests in this folder share one session, in one process of pytest."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The session. A task may fail twice before its job does."""
+    """The Spark session. A task may fail twice before its job fails."""
     config = {
         "spark.sql.shuffle.partitions": "1",
         "spark.driver.memory": "1g",
-        # Each query runs once, on little: whatever Java and Spark compile for it costs more than it saves.
+        # Each query runs once, on little data: compilation by Java and Spark costs more than it saves.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -24,5 +24,5 @@ def spark() -> Iterator[SparkSession]:
     java = session.sparkContext._gateway.proc  # type: ignore[union-attr] # there is one while it runs
     yield session
     session.stop()
-    java.stdin.close()  # it ends with that
+    java.stdin.close()  # which ends it
     java.wait(timeout=60)

@@ -1,4 +1,4 @@
-"""Violations, one of each kind, in a trace that is right otherwise; and which checks must find them."""
+"""One violation of each kind in an otherwise correct trace, and the checks that must find it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plant(*checks: str) -> Callable[[Callable[[Trace], None]], Callable[[Trace],
 
 
 def scenario(case: int) -> Trace:
-    """A bit of everything: two groups, three keys, at each index in the order a request, then two reads."""
+    """A trace of two groups and three keys: at each position in the order a request, then two reads."""
     maker = Maker(case, random.Random(case), groups=2, messages=0)
     one, two = maker.trace.groups
     first, second, _ = maker.keys
@@ -61,7 +61,7 @@ def asked(trace: Trace, number: int) -> Row:
 
 
 def reads(trace: Trace, number: int, *, exact: bool) -> list[Row]:
-    """What was read behind a message, key by key."""
+    """The reads after a message, key by key."""
     found: list[Row] = next(
         row["reads"]
         for row in trace.requests
@@ -183,7 +183,7 @@ def another_message_is_where_a_request_was_acknowledged(trace: Trace) -> None:
 
 
 @plant("validity")
-def nobody_sent_a_request(trace: Trace) -> None:
+def a_request_has_no_sender(trace: Trace) -> None:
     change(trace.copies(at(trace, 11)), client=5, sequence=1)
 
 
@@ -212,7 +212,7 @@ def a_repetition_takes_effect(trace: Trace) -> None:
 
 
 @plant("failed")
-def somebody_saw_what_failed(trace: Trace) -> None:
+def a_read_saw_a_failed_write(trace: Trace) -> None:
     reads(trace, 5, exact=True)[1]["revision"] = at(trace, 5)
 
 
@@ -257,11 +257,11 @@ def a_read_of_now_sees_what_was_written_later(trace: Trace) -> None:
 
 
 @plant("reads")
-def a_version_was_written_by_nobody(trace: Trace) -> None:
+def a_version_has_no_writer(trace: Trace) -> None:
     reads(trace, 9, exact=False)[0]["revision"] = at(trace, 9) - 5
 
 
-# What is no violation
+# Not violations
 
 
 @plant()

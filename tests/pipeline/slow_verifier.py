@@ -1,4 +1,4 @@
-"""What `wbkv_pipeline.verifying` checks, by definition and one by one: slow, and easy to believe."""
+"""The checks of `wbkv_pipeline.verifying`, literally by definition: slow, and easy to believe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Key = tuple[Any, ...]
 
 
 def verify(trace: Trace, *, begins: int, untraced_clients: bool) -> set[str]:
-    """The names of the checks that fail."""
+    """Return the names of the checks that fail."""
     failing = set(_lines(trace)) | set(_messages(trace)) | set(_requests(trace, untraced_clients))
     return failing | set(_gaps(trace)) | set(_reads(trace, begins, untraced_clients))
 
@@ -30,7 +30,7 @@ def _id(row: Row) -> Key:
 
 
 def _follows(row: Row, after: Row) -> bool:
-    """The line is in its place."""
+    """Whether the line follows the one before it."""
     return bool(after["position"] == row["position"] + 1 and after["kind"] != "begin")
 
 
@@ -85,7 +85,7 @@ def _carriers(trace: Trace, request: Row) -> list[int]:
 
 
 def _agreed(trace: Trace) -> list[Row]:
-    """Of each timestamp one delivery: where replicas differ, it is the lowest."""
+    """One delivery of each timestamp: the lowest, where replicas differ."""
     found: dict[int, Row] = {}
     for row in _delivered(trace):
         if row["gts"] not in found or _rank(row) < _rank(found[row["gts"]]):
@@ -139,7 +139,7 @@ def _gaps(trace: Trace) -> Iterator[str]:
             for row in _delivered(trace)
             if group in row["destinations"] and row["gts"] in agreed - here
         }
-        told = {
+        claimed = {
             request["revision"]
             for request in _lowest(trace)
             if group in request["partitions"] and request["revision"] not in _carriers(trace, request)
@@ -150,14 +150,14 @@ def _gaps(trace: Trace) -> Iterator[str]:
             for check, missing in (
                 ("agreement", here - {after["gts"]}),
                 ("projection", there),
-                ("completeness", told),
+                ("completeness", claimed),
             ):
                 if any(row["gts"] < gts <= after["gts"] for gts in missing):
                     yield check
 
 
 def _lowest(trace: Trace) -> list[Row]:
-    """Of each request that was acknowledged, the first answer."""
+    """The first answer of each acknowledged request."""
     found: dict[Key, Row] = {}
     for request in sorted(filter(_wrote, trace.requests), key=lambda request: request["revision"]):
         found.setdefault((request["client"], request["sequence"], *request["partitions"]), request)
@@ -204,7 +204,7 @@ def _is_own(request: Row, key: str) -> bool:
 
 
 def _versions(trace: Trace, key: str) -> tuple[dict[int, set[str]], dict[int, set[str]], set[str]]:
-    """What was certainly written, what possibly, and what possibly somewhere."""
+    """Certain versions, possible versions, and possible ones without a known position."""
     certain: dict[int, set[str]] = {}
     possible: dict[int, set[str]] = {}
     lost: set[str] = set()
@@ -231,7 +231,7 @@ def _same(one: Row, other: Row) -> bool:
 
 
 def _known(trace: Trace, certain: dict[int, set[str]], request: Row) -> list[int]:
-    """What somebody knew of before the request began."""
+    """Revisions that were acknowledged before the request began."""
     return [gts for gts in certain if any(by["end_us"] < request["start_us"] for by in _writers(trace, gts))]
 
 

@@ -1,4 +1,4 @@
-"""Jobs on a cluster of real nodes: what they do, what they say, and what they refuse."""
+"""Jobs on a cluster of real nodes: their effects, their output, and their errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cluster() -> Iterator[wbkv.testing.RunningCluster]:
 
 @pytest.fixture
 def client(cluster: wbkv.testing.RunningCluster) -> Iterator[wbkv.Client[bytes]]:
-    """Of the cluster, with sixty places in it and nothing else."""
+    """A client of the cluster, which has sixty keys."""
     with wbkv.connect(cluster.addresses) as client:
         client.delete(wbkv.EVERYTHING)
         client.txn().then(*(wbkv.put(place, f"of {place}".encode()) for place in PLACES)).commit()
@@ -39,7 +39,7 @@ def client(cluster: wbkv.testing.RunningCluster) -> Iterator[wbkv.Client[bytes]]
 @pytest.fixture
 def run(spark: SparkSession, cluster: wbkv.testing.RunningCluster, capsys: pytest.CaptureFixture[str]) -> Run:
     def run(job: str, *arguments: object) -> tuple[int, Any, str]:
-        """Its status, the result as JSON, and what it says."""
+        """Return the exit status, the result as JSON, and the standard error."""
         capsys.readouterr()
         module = importlib.import_module(f"wbkv_pipeline.jobs.{job}")
         where = () if "-e" in arguments else ("-e", ",".join(cluster.addresses))
@@ -100,7 +100,7 @@ def test_an_export_is_compared_and_imported_again(
         status, _, said = run("import", folder)
     assert (status, said.splitlines()[-1]) == (2, "wbkv pipeline import: the power is gone")
     assert noted
-    # What is changed meanwhile in files that are in stays.
+    # Later changes to keys of files that are written already stay.
     first = next(entry.key for entry in client.scan("place/"))
     status, result, _ = run("import", folder, "--dry-run")
     assert (status, result["passed_over"], result["files"]) == (
@@ -146,15 +146,7 @@ def test_bad_input_is_one_line(
         old = fresh.put("x", b"1")  # on the other one, earlier snapshots hold what would be compacted
         fresh.compact(fresh.put("x", b"2"))
         (address,) = other.addresses
-        refused(
-            f"revision {old} is compacted",
-            "export",
-            tmp_path / "new",
-            "--revision",
-            old,
-            "-e",
-            address,
-        )
+        refused(f"revision {old} is compacted", "export", tmp_path / "new", "--revision", old, "-e", address)
         refused(f"revision {old} is compacted", "diff", f"{address}@{old}", "@now")
     assert not (tmp_path / "new").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"full"}

@@ -19,7 +19,7 @@ SCHEMA = (
 
 
 def store(spark: SparkSession, rows: Iterable[tuple[str, str, int]]) -> DataFrame:
-    """Rows as the data source has them: key, value, revision."""
+    """Rows with the columns of the data source, from key, value and revision."""
     content = [
         (key.encode(), value.encode(), revision, revision, 1, len(key) % 2) for key, value, revision in rows
     ]
@@ -47,7 +47,7 @@ def test_an_export_reads_back_and_any_damage_is_named(spark: SparkSession, tmp_p
 
     first = tmp_path / "an export/data" / manifest.files[0].name
     content = first.read_bytes()
-    # Spark's own checksum beside the file would complain first: one that knows its way would change it, too.
+    # Spark's own checksum beside the file would fail first, so it is removed, as a careful forger would.
     first.with_name(f".{first.name}.crc").unlink()
     changed = bytearray(content)
     changed[len(changed) // 2] ^= 1

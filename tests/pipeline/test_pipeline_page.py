@@ -22,7 +22,7 @@ JOB = re.compile(r"^\.venv/bin/wbkv (pipeline .+)$", re.MULTILINE)
 
 
 def run_jobs(block: pages.Block, folder: Path, address: str) -> str:
-    """A block of nothing but jobs."""
+    """Run a block that has only jobs."""
     lines = JOB.findall(block.text)
     assert len(lines) == len(block.text.splitlines()), f"{block} has something else than jobs"
     expected = 1 if "<!-- status 1 -->" in PAGE.read_text().splitlines()[block.line - 3] else 0

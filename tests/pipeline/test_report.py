@@ -1,4 +1,4 @@
-"""Reports, from traces whose figures are known or computed again in another way."""
+"""Reports from traces whose figures are known, or computed independently."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def late() -> list[Request]:
         intended = T0 + 2_500 * S + index * 100_000
         start = max(intended, free)
         free = start + (2 * S if index == 0 else 1_000)
-        told = intended if start > intended else None
-        rows.append(request("late", start, free, intended_us=told))
+        given = intended if start > intended else None
+        rows.append(request("late", start, free, intended_us=given))
     return rows
 
 
@@ -123,7 +123,7 @@ def of(report: reporting.Report, table: str, **wanted: Any) -> list[dict[str, An
 
 
 def expected(rows: list[Request]) -> dict[str, Any]:
-    """The figures of requests without a silence, another way."""
+    """Compute the figures of requests without a pause independently."""
     begin, end = min(row["start_us"] for row in rows), max(row["end_us"] for row in rows)
     warm = begin + SKIP_S * S
     good = [row for row in rows if row["outcome"] == "ok"]
@@ -252,7 +252,7 @@ def test_outcomes_add_up_and_rare_errors_are_together(report: reporting.Report) 
     assert "(others)" in failed
 
 
-def test_requests_without_a_place_in_time_are_left_out_and_told(report: reporting.Report) -> None:
+def test_requests_without_valid_times_are_left_out_with_a_warning(report: reporting.Report) -> None:
     assert report.overview["requests"] == len(TRACE)
     said = "\n".join(report.warnings)
     assert "1 requests end before they start" in said
@@ -315,14 +315,11 @@ def test_a_report_of_a_real_load(
         (["{tmp}/marks", "--output", "{tmp}/o"], "these traces have no requests"),
         (["{tmp}/t", "--output", "{tmp}/full"], "has other files in it (mine.txt)"),
         (["{tmp}/t", "--output", "{tmp}/full/mine.txt"], "is a file, not a folder"),
-        (
-            ["{tmp}/t", "--output", "{tmp}/o", "--bin", "0"],
-            "--bin 0: the width of bins must be at least",
-        ),
+        (["{tmp}/t", "--output", "{tmp}/o", "--bin", "0"], "--bin 0: the width of bins must be at least"),
         (["{tmp}/t", "--output", "{tmp}/o", "--skip", "60"], "--skip 60 leaves no requests: "),
     ],
 )
-def test_bad_input_is_told_in_one_line(
+def test_bad_input_is_explained_in_one_line(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     for name in ("empty", "marks", "t", "full"):

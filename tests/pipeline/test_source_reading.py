@@ -47,7 +47,7 @@ def load(spark: SparkSession, client: wbkv.Client[bytes]) -> Callable[..., DataF
 def rows(
     client: wbkv.Client[bytes], revision: int, keys: wbkv.Keys = wbkv.EVERYTHING
 ) -> set[tuple[Any, ...]]:
-    """What there is to be found."""
+    """The rows that a DataFrame must have."""
     return {(*entry, client.partition_of(entry.key)) for entry in client.scan(keys, revision=revision)}
 
 
@@ -90,7 +90,7 @@ def binary(text: str) -> Column:
 def test_filters_of_one_query_do_not_become_another_ones(
     spark: SparkSession, load: Callable[..., DataFrame]
 ) -> None:
-    """Spark would mix them up: in two places of one query, and from one query to the next."""
+    """Spark would mix them up: within one query, and from one query to the next."""
     key = F.col("key")
     for pushed in ("false", "true"):
         spark.conf.set(PUSHDOWN, pushed)
@@ -110,7 +110,7 @@ def test_what_the_store_can_answer_is_asked_of_it_if_wanted(
     assert one.rdd.getNumPartitions() == 1
 
 
-def test_pieces_are_together_what_is_selected(client: wbkv.Client[bytes]) -> None:
+def test_tasks_together_read_what_is_selected(client: wbkv.Client[bytes]) -> None:
     options = {"endpoints": endpoints_of(client), "pushFilters": "true", "splits": "12"}
     source = WbkvSource(options)
     source.schema()
@@ -119,14 +119,14 @@ def test_pieces_are_together_what_is_selected(client: wbkv.Client[bytes]) -> Non
     def found(*filters: Filter) -> tuple[int, set[tuple[Any, ...]]]:
         reader = source.reader(SCHEMA)
         assert list(reader.pushFilters(list(filters))) == []
-        pieces = reader.partitions() or [InputPartition(None)]  # as Spark does
-        batches = [batch for piece in pieces for batch in reader.read(piece)]
+        parts = reader.partitions() or [InputPartition(None)]  # as Spark does
+        batches = [batch for part in parts for batch in reader.read(part)]
         got = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
         assert len(set(got)) == len(got)
-        return len(pieces), set(got)
+        return len(parts), set(got)
 
-    pieces, got = found()
-    assert pieces > 6
+    parts, got = found()
+    assert parts > 6
     assert got == every
     partition = client.partition_of(b"a/0005")
     middle = [
@@ -134,8 +134,8 @@ def test_pieces_are_together_what_is_selected(client: wbkv.Client[bytes]) -> Non
         LessThan(("key",), b"b/0200"),
         EqualTo(("partition",), partition),
     ]
-    pieces, got = found(*middle)
-    assert pieces > 1
+    parts, got = found(*middle)
+    assert parts > 1
     assert got == {row for row in every if b"a/0100" < row[0] < b"b/0200" and row[5] == partition}
     lookup = In(("key",), (b"a/0005", b"a/0700", b"a/0701", b"none"))
     assert found(lookup)[1] == {row for row in every if row[0] in lookup.value}
@@ -167,7 +167,7 @@ def test_an_old_revision_as_long_as_it_is_there(spark: SparkSession) -> None:
 
 
 def compact(client: wbkv.Client[bytes]) -> None:
-    """Forget all history. Snapshots end by what happens after them, not by a clock."""
+    """Compact all history. Later revisions, not a clock, end the time to live of snapshots."""
     for _ in range(1000):
         try:
             client.compact(client.revision())
@@ -179,9 +179,9 @@ def compact(client: wbkv.Client[bytes]) -> None:
 
 
 def test_bad_input_is_explained_in_one_line(spark: SparkSession, load: Callable[..., DataFrame]) -> None:
-    nobody = spark.read.format("wbkv").option("endpoints", "127.0.0.1:1")
-    assert complaint(nobody.load) == "reading: no node answers on 127.0.0.1:1: is the cluster up?"
-    assert complaint(nobody.schema("key binary").load().collect).endswith("is the cluster up?")
+    unreachable = spark.read.format("wbkv").option("endpoints", "127.0.0.1:1")
+    assert complaint(unreachable.load) == "reading: no node answers on 127.0.0.1:1: is the cluster up?"
+    assert complaint(unreachable.schema("key binary").load().collect).endswith("is the cluster up?")
     badly = spark.read.format("wbkv").option("endpoints", "localhost")
     assert complaint(badly.load) == "reading: an endpoint must be HOST:PORT, not 'localhost'"
     assert complaint(lambda: load(prefx="a")) == "there is no option prefx: did you mean prefix?"

@@ -44,11 +44,11 @@ def ended(query: StreamingQuery) -> None:
 
 
 class Failure(Exception):
-    """Planned."""
+    """A planned failure."""
 
 
 class Kept:
-    """What each batch held, at each attempt; it fails the first time at some of them."""
+    """Records the rows of each batch at each attempt, and fails at the first attempt of some."""
 
     def __init__(self, *failing: int) -> None:
         self.failing = set(failing)
@@ -126,7 +126,7 @@ def test_what_is_written_of_a_stream_is_written_once(
         ended(writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
 
     def forget(batch: int) -> None:
-        """Spark has not heard that the batch was written."""
+        """Make Spark forget that the batch was written."""
         (tmp_path / "commits" / str(batch)).unlink()
         (tmp_path / "commits" / f".{batch}.crc").unlink()
 
@@ -140,9 +140,9 @@ def test_what_is_written_of_a_stream_is_written_once(
     client.put("out/03", b"foreign")
     client.delete("out/04")
     (state,) = client.scan(STREAMS)
-    told = json.loads(state.value)
-    assert (told["batch"], told["done"]) == (0, True)
-    client.put(state.key, json.dumps({**told, "done": False}).encode())
+    recorded = json.loads(state.value)
+    assert (recorded["batch"], recorded["done"]) == (0, True)
+    client.put(state.key, json.dumps({**recorded, "done": False}).encode())
     forget(0)
     run()  # all its transactions are there
     assert (client.get("out/03"), client.get("out/04"), client.count("out/")) == (b"foreign", None, 18)
@@ -228,7 +228,7 @@ def test_history_is_kept_from_the_committed_offset_on(
 def test_a_first_batch_that_is_repeated_begins_where_it_did(
     store: wbkv.Client[bytes], reader: Callable[..., ChangesReader]
 ) -> None:
-    """Spark writes down where it ends only, and asks for the beginning anew."""
+    """Spark records only the end of a first batch, and asks for its begin again."""
     query = reader()
     start = query.initialOffset()
     store.put("a", b"1")

@@ -1,4 +1,4 @@
-"""A session of ours: where it runs, what it is set to, and what it says."""
+"""Our Spark session: its master, its settings, and its output."""
 
 from __future__ import annotations
 

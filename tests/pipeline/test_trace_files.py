@@ -1,4 +1,4 @@
-"""Reading traces: torn ends, bad lines, files of all forms; and the job that verifies them."""
+"""Reading traces: incomplete last lines, bad lines, all formats of files; and the job that verifies them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_bad_input(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_job(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of replicas alone: what needs clients is not checked, and that is said."""
+    """With deliveries only, the checks that need requests are left out, and reported as such."""
     trace = scenario(1)
     a_replica_misses_a_message(trace)
     (tmp_path / "deliveries-1.jsonl").write_text(lines(trace.deliveries))

@@ -1,4 +1,4 @@
-"""`verify`: traces of a store that works pass all checks, and each planted violation is found."""
+"""`verify`: traces of a correct store pass all checks, and each planted violation is found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.pipeline.trace_maker import WIDTH, Maker, Trace
 
 
 def spoil(trace: Trace, rng: random.Random) -> None:
-    """Change something, anything."""
+    """Change the trace at random."""
     if rng.random() < 0.5:
         _spoil_log(trace, rng)
     else:
@@ -124,7 +124,7 @@ def planted() -> dict[int, tuple[Trace, str, set[str]]]:
 
 
 def written(folder: Path, traces: Iterable[Trace]) -> Path:
-    """As files of all forms."""
+    """Write traces to files of all formats."""
     folder.mkdir()
     traces = list(traces)
     for number in range(2):
@@ -150,7 +150,7 @@ def traces() -> list[Trace]:
 def test_finds_what_is_wrong_and_nothing_else(
     spark: SparkSession, tmp_path: Path, traces: list[Trace], *, untraced: bool
 ) -> None:
-    """Random damage is found by the checks that find it by definition; what was planted, as it should."""
+    """Random damage is found by the same checks as in the slow verifier; planted violations as declared."""
     folder = [str(written(tmp_path / "traces", traces))]
     rules = Rules(untraced_clients=untraced)
     found: dict[int, set[str]] = defaultdict(set)

@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Message:
-    """At its place in the order."""
+    """A message, at its position in the order."""
 
     gts: int
     destinations: list[int]
@@ -28,7 +28,7 @@ class Message:
 
 @dataclass
 class Trace:
-    """What replicas and clients wrote."""
+    """The lines of replicas and clients."""
 
     case: int
     groups: list[int]
@@ -52,14 +52,14 @@ class Trace:
         ]
 
     def renumber(self) -> None:
-        """Positions as the lines are, so that nothing is wrong but what was done on purpose."""
+        """Renumber the lines, so that only the planted violation is wrong."""
         for run, group in {(row["run"], row["group"]) for row in self.deliveries}:
             for position, row in enumerate(self.log(run, group), 1):
                 row["position"] = position
 
 
 def covers(write: Row, key: str) -> bool:
-    """Whether the write is one of this key. Keys are compared as bytes."""
+    """Whether the write covers this key. Keys compare by their bytes."""
     start, end, at = (None if text is None else raw(text) for text in (write["key"], write["end"], key))
     assert start is not None
     assert at is not None
@@ -71,7 +71,7 @@ def raw(key: str) -> bytes:
 
 
 class Maker:
-    """A store with a few groups, each of its keys in one of them, and clients one after the other."""
+    """A simulated store with a few groups, each key in one of them, and sequential clients."""
 
     def __init__(self, case: int, rng: random.Random, *, groups: int = 0, messages: int = 12) -> None:
         self.rng = rng
@@ -88,7 +88,7 @@ class Maker:
             self._step(case * WIDTH + 10 * position)
 
     def finish(self, *, quiet: bool = False) -> Trace:
-        """With the logs of the replicas. In quiet times nothing happens to them."""
+        """Add the logs of the replicas. If `quiet`, no replica restarts or jumps."""
         for group in self.trace.groups:
             for node in range(NODES):
                 self._log(group, f"c{self.case}n{node}", quiet=quiet)
@@ -138,7 +138,7 @@ class Maker:
         self.sequence += 1
         client = self.case * 100 + 1
         reads = [{"key": key, "revision": self.state[key]} for key in self.keys if rng.random() < 0.5]
-        request = self.told(
+        request = self.entry_of(
             outcome=outcome,
             client=client,
             sequence=self.sequence,
@@ -161,12 +161,14 @@ class Maker:
                     self.state[key] = 0 if write["removed"] else gts
 
     def read(self, gts: int, *, exact: bool, keys: list[str] | None = None) -> Row:
-        """Right behind a message."""
+        """Read right after a message."""
         found = [{"key": key, "revision": self.state[key]} for key in keys or self.keys]
-        return self.told(outcome="ok", revision=gts, exact=exact, reads=found, partitions=self.trace.groups)
+        return self.entry_of(
+            outcome="ok", revision=gts, exact=exact, reads=found, partitions=self.trace.groups
+        )
 
-    def told(self, **values: Any) -> Row:
-        """A request, which has ended."""
+    def entry_of(self, **values: Any) -> Row:
+        """Add a request that has ended."""
         empty: Row = dict.fromkeys(
             ("client", "sequence", "revision", "exact", "error", "protocol", "clients")
         )
@@ -186,7 +188,7 @@ class Maker:
     # Replicas
 
     def _log(self, group: int, node: str, *, quiet: bool) -> None:
-        """Runs of a node: it dies, and delivers some of it again; or takes over the state of another."""
+        """Log the runs of a node, which may restart and deliver again, or take over another's state."""
         rng = self.rng
         mine = [message for message in self.trace.messages if group in message.destinations]
         at, has = 0, 0

@@ -43,10 +43,7 @@ dt { font-weight: 600; } dd { margin: 0 0 .5rem 1rem; max-width: 46rem; }
 """
 
 _DEFINITIONS: Final = (
-    (
-        "Throughput",
-        "successful requests per second, counted where they end, since only then are they done.",
-    ),
+    ("Throughput", "successful requests per second, counted where they end, since only then are they done."),
     (
         "Latency",
         "from a request's start (the intended start, if the client was late) to its end, of successful "

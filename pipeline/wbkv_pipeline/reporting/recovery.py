@@ -41,15 +41,7 @@ FIGURES: Final = StructType(
         StructField("series", StringType()),
         *(
             StructField(name, DoubleType())
-            for name in (
-                "before",
-                "usual_ms",
-                "lowest",
-                "worst_ms",
-                "leader_s",
-                "recovered_s",
-                "cleared_s",
-            )
+            for name in ("before", "usual_ms", "lowest", "worst_ms", "leader_s", "recovered_s", "cleared_s")
         ),
         StructField("unsteady", BooleanType()),
     ]

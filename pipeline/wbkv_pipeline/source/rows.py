@@ -7,15 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import BinaryType, BooleanType, DataType, IntegerType, LongType, StringType, StructType
 
 from wbkv_pipeline.errors import PipelineError
 from wbkv_pipeline.source.sorting import Sorter

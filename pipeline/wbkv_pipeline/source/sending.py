@@ -30,7 +30,7 @@ class TransactionBatch(Protocol):
 def send(
     transactions: Iterable[WriteTransaction],
     task: Task,
-    pipeline: TransactionBatch,
+    batch: TransactionBatch,
     in_flight: int,
     *,
     ordered: bool,
@@ -39,7 +39,7 @@ def send(
 
     `ordered`: transactions that share a key are executed in the given order.
     """
-    window = _Window(task, pipeline)
+    window = _Window(task, batch)
     for transaction in transactions:
         while (
             len(window.under_way) >= in_flight
@@ -56,9 +56,9 @@ def send(
 class _Window:
     """The transactions in flight, the oldest first."""
 
-    def __init__(self, task: Task, pipeline: TransactionBatch) -> None:
+    def __init__(self, task: Task, batch: TransactionBatch) -> None:
         self._task = task
-        self._pipeline = pipeline
+        self._batch = batch
         self._keys: Counter[bytes] = Counter()
         self.under_way: deque[tuple[WriteTransaction, Future[Any]]] = deque()
         self.size = 0
@@ -75,7 +75,7 @@ class _Window:
             self._keys.update(operation.key for operation in transaction.operations)
 
     def _ask(self, transaction: WriteTransaction) -> Future[Any]:
-        return self._pipeline.transact(*transaction.operations, id=self._task.id_of(transaction))
+        return self._batch.transact(*transaction.operations, id=self._task.id_of(transaction))
 
     def finish_oldest(self) -> None:
         """Wait for the outcome of the oldest one. If it stays unknown, retry under the same id."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Any
+from collections.abc import MutableMapping
+from typing import Any, NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from wbkv_pipeline.errors import PipelineError
@@ -24,21 +24,10 @@ class _RefusingReader(DataSourceStreamReader):
     def __init__(self, error: PipelineError) -> None:
         self._error = error
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Raise the error."""
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise self._error
 
-    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Raise the error."""
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raise the error."""
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Raise the error."""
-        raise self._error
+    initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815 - Spark's
 
 
 class WbkvSource(DataSource):

@@ -1,4 +1,4 @@
-"""Which keys are asked for, of which partitions, and when: against theory, by seeds."""
+"""Distributions, keyspaces and paces, compared with theory, by seeds."""
 
 from __future__ import annotations
 

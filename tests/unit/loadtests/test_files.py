@@ -1,4 +1,4 @@
-"""Scenarios, shapes and command lines of load tests: what is wrong is named, before anything is started."""
+"""Scenarios, shapes and command lines of load tests: errors are named before anything starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads on an embedded store: what they do holds together, and what does not is found."""
+"""Workloads on an embedded store: invariants hold, and violations are found."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_missing_money_is_found(client: wbkv.Client[bytes]) -> None:
 def test_a_transfer_that_ended_up_half_is_found(
     client: wbkv.Client[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its outcome is unknown, which is no excuse."""
+    """A transfer with an unknown outcome must not lose money."""
     bank = loaded(client, "bank")
 
     def half(txn: wbkv.Txn[bytes], **options: Any) -> wbkv.TxnResult[bytes]:
@@ -141,7 +141,7 @@ def test_records_that_are_lost_or_wrong_are_found(client: wbkv.Client[bytes]) ->
 
 
 def row(workload: Workload[Any], kind: str) -> bytes:
-    """The first key of a kind that is there."""
+    """The first existing key of a kind."""
     return next(key for key in workload.client.keys(workload.prefix) if f"}}/{kind}".encode() in key)
 
 
@@ -169,7 +169,7 @@ def test_books_without_a_row_are_wrong(client: wbkv.Client[bytes]) -> None:
     assert orders.check(orders.tally) == []
 
 
-def test_orders_that_nobody_was_told_of_are_found(client: wbkv.Client[bytes]) -> None:
+def test_orders_without_an_acknowledgement_are_found(client: wbkv.Client[bytes]) -> None:
     orders = loaded(client, "orders")
     perform(orders, "new-order")
     orders.tally.ok["new-order"] -= 2

@@ -1,4 +1,4 @@
-"""`wbkv pipeline`: what is offered, what is refused, and how errors are told."""
+"""`wbkv pipeline`: its jobs, its bad usage, and its errors."""
 
 from __future__ import annotations
 
@@ -47,10 +47,7 @@ def test_a_job_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) ->
         ("export", "wbkv pipeline export: error: the following arguments are required: FOLDER\n"),
         ("export x --mastr y", "unrecognized arguments: --mastr y: did you mean --master?\n"),
         ("export x --config a=b", "argument --config: 'a=b' is not of the form spark.some.name=value\n"),
-        (
-            "export x --config spark.a",
-            "argument --config: 'spark.a' is not of the form spark.some",
-        ),
+        ("export x --config spark.a", "argument --config: 'spark.a' is not of the form spark.some"),
         ("import x --format xml", "argument --format: invalid choice: 'xml'"),
         ("", "the following arguments are required: JOB"),
     ],
@@ -109,7 +106,7 @@ class JavaFailure(Exception):
         (RuntimeError(), "RuntimeError"),
     ],
 )
-def test_an_error_is_told_in_one_line(error: Exception, line: str) -> None:
+def test_an_error_becomes_one_line(error: Exception, line: str) -> None:
     assert command.in_one_line(error) == line
 
 

@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said where there is none that can run Spark."""
+"""The Java that is chosen, and the error if none can run Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wbkv_pipeline.errors import PipelineError
 
 
 def fake(home: Path, version: str, *modules: str) -> Path:
-    """A Java that says it is this."""
+    """Make a Java that reports this version and these modules."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     listed = "\n".join(f"{module}@{version}" for module in ("java.base", *modules))

@@ -57,14 +57,7 @@ def made(*, crash: bool = True, scenario: str = "LAN") -> Report:
         for each in who
     ]
     lines = [
-        {
-            "crash": 1,
-            "series": series,
-            "bin": index,
-            "at_s": 0.3 * index,
-            "throughput": 100.0,
-            "mean_ms": 2.0,
-        }
+        {"crash": 1, "series": series, "bin": index, "at_s": 0.3 * index, "throughput": 100.0, "mean_ms": 2.0}
         for series in ("affected", "clients", "others")
         for index in range(-5, 20)
     ]
@@ -248,14 +241,14 @@ def warned(**changes: Any) -> str:
     return "\n".join(warnings.find_warnings(replace(made(), **changes)))
 
 
-def test_clocks_that_run_backwards_are_told() -> None:
+def test_clocks_that_run_backwards_cause_a_warning() -> None:
     overview = {"requests": 10, "ok": 5, "runs": 1, "untimed": 2, "backwards": 3}
     said = warned(overview=overview)
     assert "3 requests end before they start" in said
     assert "2 requests have no start or no end" in said
 
 
-def test_runs_that_overlap_are_told_but_scenarios_may_mix() -> None:
+def test_runs_that_overlap_cause_a_warning_but_scenarios_may_mix() -> None:
     report = made()
     times = report.rows("stretches")
     moved = [{**row, "begin_us": T0, "end_us": T0 + S} for row in times[:2]]
@@ -265,7 +258,7 @@ def test_runs_that_overlap_are_told_but_scenarios_may_mix() -> None:
         assert ("Runs overlap in time" in warned(tables=tables)) is expected
 
 
-def test_few_samples_marks_outside_and_coarser_bins_are_told() -> None:
+def test_few_samples_marks_outside_and_coarser_bins_cause_warnings() -> None:
     report = made()
     rows = [{**row, "samples": 12} for row in report.rows("scenarios")]
     tables = {**report.tables, "scenarios": ReportTable(StructType([]), rows)}

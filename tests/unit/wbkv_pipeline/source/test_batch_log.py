@@ -46,7 +46,7 @@ def test_an_old_checkpoint_is_refused(store: wbkv.Client[bytes]) -> None:
         query.begin(4, rewrite=True)
 
 
-def test_what_nobody_can_know_is_refused(store: wbkv.Client[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_batch_is_rejected(store: wbkv.Client[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_log, "DEADLINE_S", 0.0)
     query = BatchLog(store, "q")
     query.begin(5, rewrite=False)
@@ -78,7 +78,7 @@ def test_of_two_tasks_that_begin_at_once_one_decides(
     assert slow.begin(0, rewrite=False) == found[0]
 
 
-def test_something_else_in_its_place_is_told(store: wbkv.Client[bytes]) -> None:
+def test_a_malformed_record_is_reported(store: wbkv.Client[bytes]) -> None:
     for value in (b"hello", b'{"batch": 1}', b"[]"):
         store.put(STREAMS + "q", value)
         with pytest.raises(PipelineError, match=r"the key wbkv.stream/q does not hold a streaming query"):

@@ -18,7 +18,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (wbkv.Unavailable("nobody\n  answers"), "wbkv: reading: nobody answers"),
+        (wbkv.Unavailable("no node\n  answers"), "wbkv: reading: no node answers"),
         (wbkv.Compacted("it is gone", 7), "wbkv: reading: that was compacted (it is gone)"),
         (wbkv.InvalidRequest("it is wrong"), "wbkv: reading: InvalidRequest: it is wrong"),
         (ValueError("no such thing"), "wbkv: reading: no such thing"),

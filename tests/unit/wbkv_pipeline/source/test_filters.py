@@ -35,7 +35,7 @@ filters = st.one_of(
 
 
 def holds(each: Filter, key: bytes) -> bool:
-    """What Spark would find."""
+    """Whether Spark's filter accepts the key."""
     match each:
         case EqualTo(_, value) | EqualNullSafe(_, value):
             return bool(key == value)
@@ -53,7 +53,7 @@ def holds(each: Filter, key: bytes) -> bool:
 
 
 def selects(selection: Selection, key: bytes) -> bool:
-    """What is read."""
+    """Whether the selection has the key."""
     if selection.empty:
         return False
     return key in (selection.keys if selection.points is None else selection.points)

@@ -15,7 +15,7 @@ TASK = Task(("batch", "job"), 0, 1000)
 
 
 class Lazy(Future[Any]):
-    """A call that is carried out when somebody waits for it: as late as can be."""
+    """A call that is executed when its result is awaited: as late as possible."""
 
     def __init__(self, carry_out: Callable[[], None]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Lazy(Future[Any]):
 
 
 class Pipe:
-    """A pipeline that fails as told."""
+    """A batch that raises the given failures."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -110,10 +110,7 @@ def test_in_the_end_it_is_sparks_turn() -> None:
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (
-            wbkv.RequestMismatch("x"),
-            "the transaction 0 differs from an earlier attempt",
-        ),
+        (wbkv.RequestMismatch("x"), "the transaction 0 differs from an earlier attempt"),
         (wbkv.RequestExpired("x"), "the transaction 0 came too late: its job began about a day ago"),
     ],
 )

@@ -28,7 +28,7 @@ TASK = Task(("batch", "job"), 3, 1000)
 
 
 def gathered(*batches: dict[str, list[Any]], types: dict[str, pa.DataType] | None = None) -> list[Row]:
-    """The rows as a task would have them."""
+    """The rows as a task reads them."""
     with Sorter() as sorter:
         rows = Rows(sorter, LIMITS, lambda key: key[-1] % 2)
         for columns in batches:
@@ -70,10 +70,7 @@ def test_text_is_bytes_and_a_deleted_rows_value_does_not_count() -> None:
     [
         ({"key": [b"a", None], "value": [b"", b""]}, "key is null, in row 3 of this task"),
         ({"key": [b"a", b""], "value": [b"", b""]}, "key is empty, in row 3 of this task"),
-        (
-            {"key": [b"a" * 17], "value": [b""]},
-            "key exceeds the cluster's limit of 16 bytes .*, in row 2",
-        ),
+        ({"key": [b"a" * 17], "value": [b""]}, "key exceeds the cluster's limit of 16 bytes .*, in row 2"),
         ({"key": [b"a"], "value": [b"a" * 101]}, "value exceeds the cluster's limit of 100 bytes"),
         ({"key": [b"a"], "value": [b"a"], "txn_id": [None]}, "txn_id is null, in row 2 of this task"),
     ],
@@ -232,6 +229,6 @@ def test_the_borders_of_a_name_count() -> None:
 
 
 def test_ids_stay_what_they_are() -> None:
-    """A job that goes on under another version of this code must arrive at the same ids."""
+    """A job that continues with another version of this code must compute the same ids."""
     assert counted_id(5, 4097, "job", 1, 2)[:2] == (4838100734984439386, 2)
     assert named_id(5, "job", b"x")[:2] == (3998411430964143421, 2494)
