@@ -31,8 +31,8 @@ class Collection(DeliveryPath[E]):
         delivered.
 
         Reports of other ballots do not count: a later leader's quorum must contain a member that had
-        executed that much *before* it promised. Nor does what members have delivered and their leader has
-        not: the leader may still need the other groups to commit it.
+        executed that much *before* it promised. Nor does what members have executed and their leader has
+        not delivered: the leader may still need the other groups to commit it.
         """
         self.reports[self.me] = self.executed_ts
         reports = sorted(

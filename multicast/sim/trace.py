@@ -348,7 +348,7 @@ def describe(message: object) -> str:
         case MembersWanted(group):
             return f"g{group}"
         case Members(membership):
-            state = "settled" if membership.is_complete else "changing"
+            state = "complete" if membership.is_complete else "changing"
             return f"g{membership.group} configuration {membership.current.number}, {state}"
         case Heartbeat(ballot, last_delivered):
             return f"{ballot} delivered {ts(last_delivered)}"
