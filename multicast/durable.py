@@ -7,7 +7,7 @@ delivered ids) and gives it back as a `Checkpoint`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -97,56 +97,124 @@ Record: TypeAlias = Promised | Joined | Accepted | Voted | Delivery | Learned | 
 payload is on disk already."""
 
 
-@dataclass(slots=True)
-class Durable:
-    """The fold of all durable records: the promises that a restarted replica still knows."""
+Proposal: TypeAlias = tuple[Destinations, bytes, int, Timestamp]
+"""What the last acceptance says of a message: dest, payload, ack_below, local_ts."""
 
-    ballot: Ballot = NO_BALLOT
-    cballot: Ballot = NO_BALLOT
-    clock: int = 0
-    entries: dict[MessageId, EntryState] = field(default_factory=dict)
-    memberships: dict[GroupId, Membership] = field(default_factory=dict)
-    """The newest known membership of each group that has changed its own."""
+
+class Durable:
+    """The fold of all durable records: the promises that a restarted replica still knows.
+
+    It keeps the last record of each message as it came, and makes entries only when they are asked for: most
+    messages are dropped before. Runs of messages are folded without running any Python code for one of them.
+    """
+
+    __slots__ = ("ballot", "cballot", "clock", "latest", "memberships")
+
+    def __init__(self) -> None:
+        self.ballot = self.cballot = NO_BALLOT
+        self.clock = 0
+        self.memberships: dict[GroupId, Membership] = {}
+        """The newest known membership of each group that has changed its own."""
+        self.latest: dict[MessageId, Proposal | Delivery | EntryState] = {}
+        """What the last record of each message says."""
 
     def apply(self, records: Iterable[Record]) -> None:
         """Fold further records, in the order in which they were emitted."""
-        entries = self.entries
         for record in records:
             match record:
                 case Accepted(dests, mids, local_ts, payloads, ack_below, clock):
-                    self.clock = max(self.clock, clock)
-                    dests = expand_dests(dests, len(mids))
-                    columns = zip(mids, dests, payloads, ack_below, local_ts, strict=True)
-                    for mid, dest, payload, below, ts in columns:
-                        self._accept(EntryState(mid, dest, payload, below, Phase.ACCEPTED, ts, NO_TIMESTAMP))
-                case Voted(local, clock):
-                    self.clock = max(self.clock, clock)
-                    for mid, dest, payload, ack_below, ts in zip(*local, strict=True):
-                        self._accept(
-                            EntryState(mid, dest, payload, ack_below, Phase.ACCEPTED, ts, NO_TIMESTAMP)
-                        )
-                case Delivery(mid, dest, payload, ack_below, local_ts, global_ts):
-                    entries[mid] = EntryState(
-                        mid, dest, payload, ack_below, Phase.COMMITTED, local_ts, global_ts
-                    )
-                case Learned(entry):
-                    entries[entry.mid] = entry
+                    proposals = zip(expand_dests(dests, len(mids)), payloads, ack_below, local_ts, strict=True)
+                    self._accept(mids, proposals, clock)
+                case Delivery(mid):
+                    self.latest[mid] = record
                 case Dropped(mids):
                     for mid in mids:
-                        entries.pop(mid, None)
+                        self.latest.pop(mid, None)
+                case Voted(local, clock):
+                    self._accept(local.mids, zip(*local[1:], strict=True), clock)
+                case Learned(entry):
+                    self.latest[entry.mid] = _proposal_if_accepted(entry)
                 case Promised(ballot):
                     self.ballot = ballot
                 case Configured(membership):
                     self.memberships[membership.group] = membership
-                case Joined(ballot, clock, new):
+                case Joined(ballot, clock, entries):
                     self.ballot = self.cballot = ballot
                     self.clock = max(self.clock, clock)
-                    self.entries = entries = {entry.mid: entry for entry in new}
+                    self.latest = {entry.mid: _proposal_if_accepted(entry) for entry in entries}
+                case _:
+                    raise TypeError(f"{type(record).__name__} is not a record")
 
-    def _accept(self, state: EntryState) -> None:
-        known = self.entries.get(state.mid)
-        if known is None or known.phase is not Phase.COMMITTED:
-            self.entries[state.mid] = state
+    def deliver(self, mids: Iterable[MessageId], deliveries: Iterable[Delivery]) -> None:
+        """Fold deliveries of these messages."""
+        self.latest.update(zip(mids, deliveries, strict=True))
+
+    def _accept(self, mids: Sequence[MessageId], proposals: Iterable[Proposal], clock: int) -> None:
+        latest = self.latest
+        self.clock = max(self.clock, clock)
+        accepted = zip(mids, proposals, strict=True)
+        if latest.keys().isdisjoint(mids):
+            latest.update(accepted)
+        else:
+            for mid, proposal in accepted:
+                if not _decided(latest.get(mid)):
+                    latest[mid] = proposal
+
+    @property
+    def entries(self) -> dict[MessageId, EntryState]:
+        """The state of all messages that still matter. It is made anew for each caller."""
+        return {mid: _entry(mid, last) for mid, last in self.latest.items()}
+
+    def entry(self, mid: MessageId) -> EntryState | None:
+        """Return the state of one message."""
+        last = self.latest.get(mid)
+        return None if last is None else _entry(mid, last)
+
+    def records(self) -> list[Record]:
+        """Return the fewest records whose fold equals this one."""
+        members = [Configured(membership) for membership in self.memberships.values()]
+        return [*members, Joined(self.cballot, self.clock, (*self.entries.values(),)), Promised(self.ballot)]
+
+    def copy(self) -> Durable:
+        """Return a fold of the same records, which others may continue."""
+        copied = Durable()
+        copied.apply(self.records())
+        return copied
+
+    def _state(self) -> tuple[object, ...]:
+        return self.ballot, self.cballot, self.clock, self.entries, self.memberships
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Durable) and self._state() == other._state()
+
+    def __repr__(self) -> str:
+        return f"Durable{self._state()}"
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+
+def _decided(last: Proposal | Delivery | EntryState | None) -> bool:
+    """Whether accepting the message again changes nothing."""
+    return isinstance(last, Delivery) or (isinstance(last, EntryState) and last.phase is Phase.COMMITTED)
+
+
+def _proposal_if_accepted(entry: EntryState) -> Proposal | EntryState:
+    """Return an accepted entry as a proposal: then a compacted log amounts to the log that it replaces."""
+    _, dest, payload, ack_below, phase, local_ts, global_ts = entry
+    if phase is Phase.ACCEPTED and global_ts == NO_TIMESTAMP:
+        return dest, payload, ack_below, local_ts
+    return entry
+
+
+def _entry(mid: MessageId, last: Proposal | Delivery | EntryState) -> EntryState:
+    if isinstance(last, EntryState):
+        return last
+    if isinstance(last, Delivery):
+        return EntryState(
+            mid, last.dest, last.payload, last.ack_below, Phase.COMMITTED, last.local_ts, last.global_ts
+        )
+    dest, payload, ack_below, local_ts = last
+    return EntryState(mid, dest, payload, ack_below, Phase.ACCEPTED, local_ts, NO_TIMESTAMP)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from typing import Final
 
 import grpc
 from wbkv_proto.v1 import session_pb2 as session
+from wbkv_proto.varint import varint
 
 from kvstore.api.calls import Calls, Context, Handler, parse, receive, send
 from kvstore.api.errors import to_error
@@ -96,7 +97,7 @@ class _SessionStream:
         room = MESSAGE_BYTES
         while self._replies and (not pieces or len(self._replies[0][1]) <= room):
             counted, reply = self._replies.popleft()
-            pieces += (_REPLIES, _varint(len(reply)), reply)
+            pieces += (_REPLIES, varint(len(reply)), reply)
             room -= len(reply)
             count += 1
             size += counted
@@ -170,12 +171,3 @@ class _SessionStream:
         self._size += len(raw)
         self._replies.append((size + len(raw), raw))
         self._to_send.set()
-
-
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number > 127:
-        found.append(number & 127 | 128)
-        number >>= 7
-    found.append(number)
-    return bytes(found)

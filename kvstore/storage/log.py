@@ -15,7 +15,7 @@ from kvstore.storage.environment import Environment, OnFailure, Puts, Transactio
 from kvstore.storage.errors import StorageError
 from kvstore.storage.identity import Identity
 from kvstore.storage.keys import LOG_BASES, LOG_DATABASES, LOG_ROWS
-from kvstore.storage.records import Fold, decode, encode
+from kvstore.storage.records import decode, encode
 from multicast.durable import Durable, Record
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId
@@ -42,7 +42,7 @@ PATIENCE_S: Final = 1.0
 class _Rows:
     """What the log has of a group."""
 
-    fold: Fold = field(default_factory=Fold)
+    fold: Durable = field(default_factory=Durable)
     base_bytes: int = 0
     row_bytes: int = 0
     """Of the rows after the base, where small ones count for more."""
@@ -105,7 +105,7 @@ class LmdbLog:
         if group not in self._loaded:
             rows = self._load(group)
             self._groups.setdefault(group, rows)
-            self._loaded[group] = rows.fold.durable()
+            self._loaded[group] = rows.fold.copy()
         return self._loaded[group]
 
     def _load(self, group: GroupId) -> _Rows:
@@ -189,7 +189,7 @@ class LmdbLog:
         rows.row_bytes += max(len(value), ROW_BYTES)
         if rows.row_bytes <= max(FOLD_BYTES, 4 * rows.base_bytes):
             return LOG_ROWS, keys.row_key(group, number), value
-        base = checksum.seal_base(number, encode(rows.fold.records(), Fold()))
+        base = checksum.seal_base(number, encode(rows.fold.records(), Durable()))
         rows.base_bytes, rows.row_bytes = len(base), 0
         self._folded[group] = number
         return LOG_BASES, keys.group_key(group), base

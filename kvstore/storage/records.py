@@ -1,20 +1,21 @@
-"""Records to bytes and back, and which of them still matter.
+"""The disk format of records: encode a batch of them, and decode it.
 
-A batch is all that one commit of the log has for one group: an array of records in MessagePack (`formats`).
-Whoever changes a record's class, or `_KINDS`, changes the format, and `layout.FORMAT` with it.
+A batch is all that one commit of the log has for one group: an array of records in MessagePack
+(`wire.schema`). A change of a record's class or of `TAGS` is a change of the format, and needs another
+`identity.FORMAT`.
 
-A delivery nearly always follows the acceptance of the same message, and says the same of it. Such a delivery
-is written without what it repeats, and read with what is known at that point. So whoever writes or reads a
-batch folds it, record by record, and both must begin with the same `Fold`.
+A delivery nearly always follows the acceptance of the same message, and repeats its fields. Such a delivery
+is written without these fields, and read with what is known at that point. So the writer and the reader of a
+batch fold it, record by record, and must begin with equal folds (`multicast.durable.Durable`).
 
-Reading trusts nothing: whatever the bytes are, they become records, or a `StorageError`.
+Decoding trusts nothing: any bytes become records, or raise `StorageError`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -31,124 +32,12 @@ from multicast.durable import (
     Record,
     Voted,
 )
-from multicast.membership import Membership
 from multicast.messages import Delivery, EntryState
 from multicast.types import (
-    NO_BALLOT,
-    NO_TIMESTAMP,
-    Destinations,
-    GroupId,
     MessageId,
-    Phase,
     Timestamp,
     expand_dests,
 )
-
-Proposal: TypeAlias = tuple[Destinations, bytes, int, Timestamp]
-"""What the last acceptance says of a message: dest, payload, ack_below, local_ts."""
-
-Word: TypeAlias = Proposal | Delivery | EntryState
-"""What the last record says of a message."""
-
-
-class Fold:
-    """Which of a log's records still matter: the last word on each message and each group's members, and the
-    rest in three numbers.
-
-    It amounts to the `Durable` of the same records, but makes no entries: most messages are dropped before
-    anybody asks for them. Runs of messages are folded without running any Python code for one of them.
-    """
-
-    __slots__ = ("ballot", "cballot", "clock", "memberships", "words")
-
-    def __init__(self) -> None:
-        self.ballot = self.cballot = NO_BALLOT
-        self.clock = 0
-        self.memberships: dict[GroupId, Membership] = {}
-        self.words: dict[MessageId, Word] = {}
-
-    def deliver(self, mids: Iterable[MessageId], deliveries: Iterable[Delivery]) -> None:
-        """Fold deliveries of these messages."""
-        self.words.update(zip(mids, deliveries, strict=True))
-
-    def apply(self, record: Record) -> None:
-        """Fold one more, as `Durable.apply` does."""
-        words = self.words
-        match record:
-            case Accepted(dests, mids, local_ts, payloads, ack_below, clock):
-                proposals = zip(expand_dests(dests, len(mids)), payloads, ack_below, local_ts, strict=True)
-                self._accept(mids, proposals, clock)
-            case Delivery(mid):
-                words[mid] = record
-            case Dropped(mids):
-                for mid in mids:
-                    words.pop(mid, None)
-            case Voted(local, clock):
-                self._accept(local.mids, zip(*local[1:], strict=True), clock)
-            case Learned(entry):
-                words[entry.mid] = _word(entry)
-            case Promised(ballot):
-                self.ballot = ballot
-            case Configured(membership):
-                self.memberships[membership.group] = membership
-            case Joined(ballot, clock, entries):
-                self.ballot = self.cballot = ballot
-                self.clock = max(self.clock, clock)
-                self.words = {entry.mid: _word(entry) for entry in entries}
-            case _:
-                raise TypeError(f"{type(record).__name__} is no record")
-
-    def _accept(self, mids: Sequence[MessageId], proposals: Iterable[Proposal], clock: int) -> None:
-        words = self.words
-        self.clock = max(self.clock, clock)
-        accepted = zip(mids, proposals, strict=True)
-        if words.keys().isdisjoint(mids):
-            words.update(accepted)
-        else:
-            for mid, proposal in accepted:
-                if not _decided(words.get(mid)):
-                    words[mid] = proposal
-
-    def entries(self) -> tuple[EntryState, ...]:
-        """The last words on all messages."""
-        return tuple([_entry(mid, word) for mid, word in self.words.items()])
-
-    def records(self) -> list[Record]:
-        """Records that amount to the same, with nothing superfluous."""
-        members = [Configured(membership) for membership in self.memberships.values()]
-        return [*members, Joined(self.cballot, self.clock, self.entries()), Promised(self.ballot)]
-
-    def durable(self) -> Durable:
-        """What a replica restarts from."""
-        durable = Durable()
-        durable.apply(self.records())
-        return durable
-
-
-def _decided(word: Word | None) -> bool:
-    """Whether accepting the message again changes nothing."""
-    return isinstance(word, Delivery) or (isinstance(word, EntryState) and word.phase is Phase.COMMITTED)
-
-
-def _word(entry: EntryState) -> Word:
-    """What is accepted is the same word wherever it comes from: a base then amounts to what it replaces."""
-    _, dest, payload, ack_below, phase, local_ts, global_ts = entry
-    if phase is Phase.ACCEPTED and global_ts == NO_TIMESTAMP:
-        return dest, payload, ack_below, local_ts
-    return entry
-
-
-def _entry(mid: MessageId, word: Word) -> EntryState:
-    if isinstance(word, EntryState):
-        return word
-    if isinstance(word, Delivery):
-        local_ts, global_ts = word.local_ts, word.global_ts
-        return EntryState(mid, word.dest, word.payload, word.ack_below, Phase.COMMITTED, local_ts, global_ts)
-    dest, payload, ack_below, local_ts = word
-    return EntryState(mid, dest, payload, ack_below, Phase.ACCEPTED, local_ts, NO_TIMESTAMP)
-
-
-# Bytes
 
 
 class _Decided(NamedTuple):
@@ -161,7 +50,7 @@ class _Decided(NamedTuple):
     mismatches: tuple[bool, ...]
 
 
-def encode(records: Iterable[Record], fold: Fold) -> bytes:
+def encode(records: Iterable[Record], fold: Durable) -> bytes:
     """One batch, which is folded too. If this raises, part of it may have been."""
     rows: list[Any] = []
     for kind, run in groupby(records, type):
@@ -170,17 +59,17 @@ def encode(records: Iterable[Record], fold: Fold) -> bytes:
             continue
         put = _RECORDS.put.get(kind)
         if put is None:
-            raise TypeError(f"{kind.__name__} is no record")
-        for record in run:
-            fold.apply(record)
-            rows.append(put(record))
+            raise TypeError(f"{kind.__name__} is not a record")
+        batch = list(run)
+        fold.apply(batch)
+        rows += map(put, batch)
     return _write(rows)
 
 
-def _decide(run: Sequence[Delivery], fold: Fold) -> list[Any]:
+def _decide(run: Sequence[Delivery], fold: Durable) -> list[Any]:
     """One row, if they follow each other, and say of all messages what was accepted; else one for each."""
     mids, *proposals, global_ts, previous_ts, mismatches = zip(*run, strict=True)
-    accepted = list(map(fold.words.get, mids)) == list(zip(*proposals, strict=True))
+    accepted = list(map(fold.latest.get, mids)) == list(zip(*proposals, strict=True))
     if len(run) > 1 and not (accepted and previous_ts[1:] == global_ts[:-1]):
         return [row for delivery in run for row in _decide((delivery,), fold)]
     fold.deliver(mids, run)
@@ -188,7 +77,7 @@ def _decide(run: Sequence[Delivery], fold: Fold) -> list[Any]:
     return [_RECORDS.put[type(record)](record)]
 
 
-def decode(data: bytes, fold: Fold, where: str) -> list[Record]:
+def decode(data: bytes, fold: Durable, where: str) -> list[Record]:
     """What `encode` was given, with the same fold; it is folded here too.
 
     Raises `StorageError`, which says where this was, for anything that is not a batch; then part of it may
@@ -203,20 +92,20 @@ def decode(data: bytes, fold: Fold, where: str) -> list[Record]:
                 fold.deliver(record.mids, run)
                 records += run
             else:
-                fold.apply(record)
+                fold.apply((record,))
                 records.append(record)
     except ERRORS as error:
         raise StorageError(f"{where}: not a batch of records: {error}") from None
     return records
 
 
-def _deliveries(decided: _Decided, fold: Fold) -> list[Delivery]:
+def _deliveries(decided: _Decided, fold: Durable) -> list[Delivery]:
     previous, run = decided.previous_ts, []
     for mid, global_ts, mismatch in zip(decided.mids, decided.global_ts, decided.mismatches, strict=True):
-        word = fold.words.get(mid)
-        if word is None or isinstance(word, Delivery | EntryState):
-            raise FormatError(f"no acceptance is known of the message {mid}")
-        run.append(Delivery(mid, *word, global_ts, previous, mismatch))
+        last = fold.latest.get(mid)
+        if last is None or isinstance(last, Delivery | EntryState):
+            raise FormatError(f"message {mid} was not accepted")
+        run.append(Delivery(mid, *last, global_ts, previous, mismatch))
         previous = global_ts
     return run
 

@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from wbkv_proto.v1 import session_pb2
 from wbkv_proto.v1.error_pb2 import Error as ApiError
+from wbkv_proto.varint import varint
 
 from wbkv.core.effects import Failure, failed
 from wbkv.links.grpc_common import failure_of
@@ -83,9 +84,9 @@ class SessionLink:
         raw = request.SerializeToString()
         timeout_ms = max(int(timeout_s * 1000), 1)
         head = b"%b%b%b%b%b%b" % (
-            _NUMBER, _varint(number), _TIMEOUT, _varint(timeout_ms), _KINDS[kind], _varint(len(raw))
+            _NUMBER, varint(number), _TIMEOUT, varint(timeout_ms), _KINDS[kind], varint(len(raw))
         )  # fmt: skip
-        raw = b"%b%b%b%b" % (_CALLS, _varint(len(head) + len(raw)), head, raw)
+        raw = b"%b%b%b%b" % (_CALLS, varint(len(head) + len(raw)), head, raw)
         future: asyncio.Future[Answer] = self._loop.create_future()
         until = self._loop.time() + timeout_s + GRACE_S
         self._waiting.append((number, _PendingCall(future, raw, until, patience_s)))
@@ -219,17 +220,3 @@ class SessionLink:
 def _resolve(call: _PendingCall, failure: Failure) -> None:
     if not call.future.done():
         call.future.set_result(failure)
-
-
-def _varint(number: int) -> bytes:
-    if number < 128:
-        return _SMALL[number]
-    found = bytearray()
-    while number > 127:
-        found.append(number & 127 | 128)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
-
-
-_SMALL: Final = tuple(bytes((number,)) for number in range(128))

@@ -118,7 +118,7 @@ class Decisions(Checker):
         answer = self._proposed.get(key)
         if answer is None and not at:
             # A group of one never sends a 2a; its own vote is on its disk.
-            entry = host.durable.entries.get(mid)
+            entry = host.durable.entry(mid)
             if entry is None:
                 return
             answer = (*entry[:4], entry.local_ts)
@@ -203,7 +203,7 @@ class Promises(Checker):
             )
         delivered = host.commit.checkpoint.delivered
         for (mid, at), ballot in self._voted[me].items():
-            kept = mid in durable.entries or mid in delivered
+            kept = mid in durable.latest or mid in delivered
             if at == NO_TIMESTAMP and ballot == durable.cballot and not kept:
                 raise Violation("Durability", f"{me} voted on {mid} in {ballot} and forgot it")
         replica: Any = host.replica

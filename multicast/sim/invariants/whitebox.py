@@ -371,7 +371,7 @@ class Monotone(Checker):
             )
         delivered = host.commit.checkpoint.delivered
         for mid, ballot in self._accepted[me].items():
-            if not (ballot != durable.cballot or mid in durable.entries or mid in delivered):
+            if not (ballot != durable.cballot or mid in durable.latest or mid in delivered):
                 raise Violation("Durability", f"{me} acknowledged {mid} in {ballot} and restarted without it")
         self._accepted[me] = {m: b for m, b in self._accepted[me].items() if b >= durable.cballot}
         self._before[me] = _Before()

@@ -10,8 +10,9 @@ import grpc
 from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1 import session_pb2 as session
 from wbkv_proto.v1.error_pb2 import Error
+from wbkv_proto.varint import varint
 
-from kvstore.api.session import MESSAGE_BYTES, SLICE, _varint
+from kvstore.api.session import MESSAGE_BYTES, SLICE
 from tests.unit.kvstore.api.harness import Served, every, fails, run, until
 
 
@@ -200,4 +201,4 @@ def test_lengths_are_written_as_protobuf_does() -> None:
         reply = session.Reply(error={"message": "x" * length})
         raw = reply.SerializeToString()
         whole = session.SessionResponse(replies=[reply]).SerializeToString()
-        assert whole == b"\x12" + _varint(len(raw)) + raw
+        assert whole == b"\x12" + varint(len(raw)) + raw
