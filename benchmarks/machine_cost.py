@@ -59,7 +59,7 @@ def execute(groups: tuple[GroupId, ...], payloads: list[bytes]) -> tuple[float, 
             machine.deliver(Delivered(gts, mids[i], groups, decode_request(payloads[i])))
         for executed in machine.drain().results:
             encode_result(executed.result)
-        encode_machine_state(machine.picture())
+        encode_machine_state(machine.state())
     return (time.process_time() - begin) / len(payloads) * 1e6, machine
 
 
