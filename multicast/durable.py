@@ -123,7 +123,8 @@ class Durable:
         for record in records:
             match record:
                 case Accepted(dests, mids, local_ts, payloads, ack_below, clock):
-                    proposals = zip(expand_dests(dests, len(mids)), payloads, ack_below, local_ts, strict=True)
+                    dests = expand_dests(dests, len(mids))
+                    proposals = zip(dests, payloads, ack_below, local_ts, strict=True)
                     self._accept(mids, proposals, clock)
                 case Delivery(mid):
                     self.latest[mid] = record

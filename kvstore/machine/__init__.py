@@ -25,12 +25,13 @@ from kvstore.machine.codec import (
     encode_result,
 )
 from kvstore.machine.commands import Command, Delivered, Request
-from kvstore.machine.machine import Effects, Executed, Machine, MachineState, Store, Vote
+from kvstore.machine.machine import Machine
 from kvstore.machine.merge import Merged, merge
 from kvstore.machine.ordered import MemoryMap, OrderedMap, Table
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import Footprint, InvalidRequest, Limits, Transaction, validate
 from kvstore.machine.results import Outcome, Result
+from kvstore.machine.state import Effects, Executed, MachineState, Store, Vote
 from kvstore.machine.versions import Compacted, NotYet
 
 __all__ = [

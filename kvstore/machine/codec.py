@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from kvstore.machine.commands import Command, Malformed, Request
-from kvstore.machine.machine import MachineState
 from kvstore.machine.ordered import Table
 from kvstore.machine.request import INT64_MAX
 from kvstore.machine.results import Result
 from kvstore.machine.sessions import Number, Session, SessionKey, Stored
+from kvstore.machine.state import MachineState
 from kvstore.machine.versions import Row, Version
 from multicast.types import Destinations, GroupId
 
@@ -56,9 +56,9 @@ def encode_result(result: Result) -> bytes:
     return _encode(result)
 
 
-def encode_machine_state(picture: MachineState) -> bytes:
+def encode_machine_state(state: MachineState) -> bytes:
     """All of a machine that is not in its store."""
-    return _encode(picture)
+    return _encode(state)
 
 
 def _decode(what: str, kind: Any) -> Callable[[bytes], Any]:
@@ -74,7 +74,7 @@ def _decode(what: str, kind: Any) -> Callable[[bytes], Any]:
 
 
 decode_result: Final[Callable[[bytes], Result]] = _decode("a result", Result)
-decode_machine_state: Final[Callable[[bytes], MachineState]] = _decode("a picture", MachineState)
+decode_machine_state: Final[Callable[[bytes], MachineState]] = _decode("a machine state", MachineState)
 
 
 # Keys: big-endian, so that bytes are ordered as numbers are.

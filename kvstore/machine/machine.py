@@ -13,46 +13,22 @@ deliveries after that state's. Votes and outcomes are facts that others know: it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
-from types import MappingProxyType
-from typing import Annotated, Final, TypeAlias, assert_never
+from typing import Final
 
-from msgspec import Meta
-
-from kvstore.machine.commands import (
-    OF_ONE_GROUP,
-    ChangePlacement,
-    Compact,
-    Delivered,
-    Expire,
-    Housekeeping,
-    Malformed,
-    Pin,
-    Request,
-    Tick,
-    Unpin,
-)
-from kvstore.machine.data import Data
+from kvstore.machine.commands import Delivered, Malformed, Request, Tick
+from kvstore.machine.housekeeping import Housekeeper
 from kvstore.machine.locks import LockTable
 from kvstore.machine.operations import Room, evaluate, perform
-from kvstore.machine.ordered import MemoryMap, OrderedMap
 from kvstore.machine.placement import GroupShare, Placement, share_of
-from kvstore.machine.request import INT64_MAX, NOTHING, Footprint, Limits, Transaction
-from kvstore.machine.results import DONE, Outcome, Refusal, Refused, Result, Unmet, WrongPartition
-from kvstore.machine.sessions import (
-    WINDOW,
-    Number,
-    Repeated,
-    Session,
-    SessionKey,
-    Sessions,
-    Stored,
-)
-from kvstore.machine.versions import Row, Version, Versions, Writer
+from kvstore.machine.request import NOTHING, Footprint, Limits, Transaction
+from kvstore.machine.results import Outcome, Refusal, Refused, Result, Unmet, WrongPartition
+from kvstore.machine.sessions import WINDOW, Repeated
+from kvstore.machine.state import Effects, Executed, MachineState, Store, Vote, Waiting
+from kvstore.machine.versions import Writer
+from kvstore.machine.waiting import Facts, OpenTransaction
 from multicast.errors import InvariantBroken
-from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Timestamp
+from multicast.types import NO_TIMESTAMP, Destinations, GroupId, Timestamp
 
 EARLY: Final = 100_000
 """Of how many messages that are not delivered yet facts are kept. Who misses one asks for it."""
@@ -60,147 +36,13 @@ OUTCOMES: Final = 1_000_000
 """How many outcomes to keep, of transactions with conditions that other groups had a part in: more than there
 can be among the deliveries that replicas catch up with. Who has missed more gets a snapshot.
 """
-_STEPS: Final = 256
 _FORGOTTEN: Final = 4096
 
 
-class Vote(Data, frozen=True):
-    """Whether a group's conditions of a message hold, at its place in the order."""
-
-    gts: Annotated[Timestamp, Meta(ge=0, le=INT64_MAX)]
-    mid: MessageId
-    group: GroupId
-    yes: bool
-
-
-class Executed(Data, frozen=True):
-    """A message, its result in this group, and where it was executed: repetitions were at another place."""
-
-    delivered: Delivered
-    revision: Timestamp
-    result: Result
-
-
-@dataclass(slots=True)
-class Effects:
-    """What has happened since the last time."""
-
-    results: list[Executed] = field(default_factory=list)
-    votes: list[tuple[Vote, Destinations]] = field(default_factory=list)
-    """Votes of this group, and the other groups to tell them."""
-    outcomes: list[tuple[Timestamp, MessageId, bool]] = field(default_factory=list)
-    """Whether transactions succeeded that other groups had a say in: for this group's other replicas."""
-    reads: list[int] = field(default_factory=list)
-    """Reads that are to be carried out before the machine is called again."""
-    rows: list[tuple[Timestamp, Row]] = field(default_factory=list)
-    """Changes, as they were executed: not in the order of their revisions."""
-
-
-class Waiting(Data, frozen=True):
-    """A message that is delivered and not executed, with the map's version and the floor as of its place."""
-
-    delivered: Delivered
-    version: int
-    floor: int
-
-
-Chore: TypeAlias = Compact | Expire
-"""What has happened at its place in the order, and leaves rows to remove."""
-
-
-class MachineState(Data, frozen=True):
-    """All of a machine that is not in its store."""
-
-    placement: Placement
-    delivered: Timestamp = NO_TIMESTAMP
-    watermark: Timestamp = NO_TIMESTAMP
-    executed: tuple[Timestamp, ...] = ()
-    """What is executed above the watermark."""
-    waiting: tuple[Waiting, ...] = ()
-    older: tuple[Placement, ...] = ()
-    """The maps before the current one that something waiting goes by."""
-    floor: int = 0
-    pins: tuple[Pin, ...] = ()
-    chores: tuple[tuple[Timestamp, Chore], ...] = ()
-    outcomes: int = 0
-    """How many outcomes are kept."""
-
-
-@dataclass(slots=True)
-class Store:
-    """The maps that hold the data."""
-
-    latest: OrderedMap[bytes, Version] = field(default_factory=MemoryMap)
-    history: OrderedMap[int, Row] = field(default_factory=MemoryMap)
-    sessions: OrderedMap[SessionKey, Session] = field(default_factory=MemoryMap)
-    results: OrderedMap[Number, Stored] = field(default_factory=MemoryMap)
-    outcomes: OrderedMap[int, bool] = field(default_factory=MemoryMap)
-
-
-class _Facts:
-    """What others have said of a message."""
-
-    __slots__ = ("outcome", "votes")
-
-    def __init__(self) -> None:
-        self.votes: dict[GroupId, Vote] = {}
-        self.outcome: bool | None = None
-
-    def vote(self, vote: Vote) -> None:
-        if self.votes.setdefault(vote.group, vote) != vote:
-            raise InvariantBroken(f"{vote} contradicts an earlier one")
-
-    def decide(self, gts: Timestamp, *, succeeded: bool) -> None:
-        if self.outcome not in (None, succeeded):
-            raise InvariantBroken(f"{gts} is said to have succeeded and to have failed")
-        self.outcome = succeeded
-
-
-class _Open:
-    """A transaction that is delivered and not executed."""
-
-    __slots__ = ("delivered", "facts", "floor", "others", "part", "placement", "repeats", "unmet")
-
-    def __init__(
-        self,
-        delivered: Delivered,
-        part: GroupShare,
-        placement: Placement,
-        floor: int,
-        others: frozenset[GroupId],
-    ) -> None:
-        self.delivered = delivered
-        self.part = part
-        self.placement = placement
-        self.floor = floor
-        self.others = others
-        """Whose votes it needs."""
-        self.facts = _Facts()
-        self.unmet: tuple[Unmet, ...] | None = None
-        """This group's conditions that do not hold; None until the locks are granted."""
-        self.repeats: list[Delivered] = []
-        """The same request, delivered again."""
-
-    def outcome(self) -> bool | None:
-        """Whether all conditions hold, in all groups; None if that is not known yet. After evaluation."""
-        votes, told = self.facts.votes, self.facts.outcome
-        if self.unmet or any(not vote.yes for vote in votes.values()):
-            found = False
-        elif self.others.issubset(votes):
-            found = True
-        else:
-            return told
-        if told not in (None, found):
-            raise InvariantBroken(f"{self.delivered.mid} is said to have {'succeeded' if told else 'failed'}")
-        return found
-
-
-class Machine:
+class Machine(Housekeeper):
     """One group's machine. See the module's contract."""
 
     __slots__ = (
-        "_chore",
-        "_chores",
         "_delivered",
         "_early",
         "_effects",
@@ -213,46 +55,32 @@ class Machine:
         "_order",
         "_outcome_count",
         "_outcomes",
-        "_pins",
-        "_placement",
         "_reads",
         "_reads_number",
-        "_sessions",
         "_shown",
-        "_watermark",
-        "versions",
     )
 
     def __init__(
         self,
         group: GroupId,
         store: Store,
-        picture: MachineState,
+        state: MachineState,
         limits: Limits | None = None,
         window: int = WINDOW,
     ) -> None:
+        super().__init__(store, state, window)
         self._group = group
         self._limits = limits or Limits()
-        self._placement = picture.placement
-        self._delivered = picture.delivered
-        self._watermark = picture.watermark
-        self._executed = set(picture.executed)
-        self._order = deque(sorted([*picture.executed, *(w.delivered.gts for w in picture.waiting)]))
+        self._delivered = state.delivered
+        self._executed = set(state.executed)
+        self._order = deque(sorted([*state.executed, *(w.delivered.gts for w in state.waiting)]))
         """What is delivered above the watermark."""
-        self._early: dict[Timestamp, _Facts] = {}
+        self._early: dict[Timestamp, Facts] = {}
         """What others have said of messages that are not delivered yet."""
         self._outcomes = store.outcomes
-        self._outcome_count = picture.outcomes
-        self._pins = {pin.name: pin for pin in picture.pins}
-        self._chores = deque(picture.chores)
-        self._chore: Iterator[None] | None = None
-        """The first of them, if it has begun."""
-        self._sessions = Sessions(store.sessions, store.results, window)
-        self.versions = Versions(store.latest, store.history)
-        self.versions.floor = picture.floor
-        self.versions.watermark = picture.watermark
+        self._outcome_count = state.outcomes
         self._locks = LockTable()
-        self._open: dict[Timestamp, _Open] = {}
+        self._open: dict[Timestamp, OpenTransaction] = {}
         """In the order of delivery."""
         self._reads: dict[int, int] = {}
         """Tokens of reads that have claims; their numbers are negative, unlike those of messages."""
@@ -261,8 +89,8 @@ class Machine:
         self._shown: list[int] = []
         """Reads whose turn has come; and those that the caller was told of."""
         self._effects = Effects()
-        maps = {p.version: p for p in (*picture.older, picture.placement)}
-        for waiting in picture.waiting:
+        maps = {p.version: p for p in (*state.older, state.placement)}
+        for waiting in state.waiting:
             self._reopen(waiting, maps[waiting.version])
         self._advance()
 
@@ -276,17 +104,7 @@ class Machine:
         """Every delivery up to it is executed. No revision above it may be shown to anyone."""
         return self._watermark
 
-    @property
-    def placement(self) -> Placement:
-        """The map as of the last delivery."""
-        return self._placement
-
-    @property
-    def pins(self) -> Mapping[str, Pin]:
-        """What holds compaction, by name. Some may have ended."""
-        return MappingProxyType(self._pins)
-
-    def picture(self) -> MachineState:
+    def state(self) -> MachineState:
         """What to make durable, together with the store."""
         older = {o.placement.version: o.placement for o in self._open.values()}
         older.pop(self._placement.version, None)
@@ -352,7 +170,7 @@ class Machine:
             self._execute(delivered, part, floor, unmet, succeeded=not unmet)
         else:
             self._sessions.open(request, destinations, gts)
-            self._lock(_Open(delivered, part, self._placement, floor, others))
+            self._lock(OpenTransaction(delivered, part, self._placement, floor, others))
         return part.footprint
 
     def skip(self, gts: Timestamp) -> None:
@@ -389,14 +207,15 @@ class Machine:
             if gts > self._delivered:
                 self._early_facts(gts).decide(gts, succeeded=succeeded)
             elif self._outcomes.get(gts) not in (None, succeeded):
-                raise InvariantBroken(f"{gts} is said to have {'succeeded' if succeeded else 'failed'}")
+                outcome = "succeeded" if succeeded else "failed"
+                raise InvariantBroken(f"{gts} is reported as {outcome}, but has not")
             return
         found.facts.decide(gts, succeeded=succeeded)
         if found.unmet is not None:
             self._decide([gts])
 
-    def said(self, gts: Timestamp) -> Vote | bool | None:
-        """A message's outcome, or this group's vote, for whoever asks; None if neither is known."""
+    def known_of(self, gts: Timestamp) -> Vote | bool | None:
+        """Return a message's outcome, or else this group's vote; None if neither is known."""
         found = self._open.get(gts)
         if found is None:
             return self._outcomes.get(gts)
@@ -461,27 +280,7 @@ class Machine:
     def work(self) -> bool:
         """Do a slice of what compaction and expiry have left to do. True if there is more."""
         self._let_go()
-        chores = self._chores
-        if self._chore is None:
-            if not chores or chores[0][0] > self._watermark:
-                return False  # slower, earlier transactions may need the rows
-            command = chores[0][1]
-            if any(
-                type(later) is type(command) and gts <= self._watermark
-                for gts, later in islice(chores, 1, None)
-            ):
-                chores.popleft()  # the later one does the same and more
-                return True
-            if isinstance(command, Compact):
-                self._chore = self.versions.compaction(command.floor)
-            elif isinstance(command, Expire):
-                self._chore = self._sessions.sweep(command.before)
-            else:
-                assert_never(command)
-        if sum(1 for _ in islice(self._chore, _STEPS)) < _STEPS:
-            self._chore = None
-            chores.popleft()
-        return bool(chores) and chores[0][0] <= self._watermark
+        return self._work()
 
     # Messages, in the order of delivery
 
@@ -497,80 +296,6 @@ class Machine:
             self._open[known.gts].repeats.append(delivered)
         self._close(delivered.gts)
 
-    def _housekeep(self, delivered: Delivered, command: Housekeeping) -> Result:
-        if isinstance(command, OF_ONE_GROUP) and len(delivered.destinations) > 1:
-            return Refused(
-                Refusal.NOT_ALONE, f"it is about one group, and was sent to {delivered.destinations}"
-            )
-        if isinstance(command, Compact):
-            return self._compact(delivered.gts, command)
-        if isinstance(command, Pin):
-            return self._pin(delivered.gts, command)
-        if isinstance(command, Unpin):
-            for name in command.names:
-                self._pins.pop(name, None)
-        elif isinstance(command, Expire):
-            if command.before > delivered.gts:
-                return _future(command.before, delivered.gts)
-            self._chores.append((delivered.gts, command))
-        elif isinstance(command, ChangePlacement):
-            return self._change_placement(delivered, command.placement)
-        elif not isinstance(command, Tick):
-            assert_never(command)
-        return DONE
-
-    def _compact(self, gts: Timestamp, command: Compact) -> Result:
-        """The floor rises here. Rows go later, by `work`."""
-        floor = command.floor
-        refused = self._check_revision(gts, floor)
-        if refused is not None:
-            return refused
-        for name, pin in sorted(self._pins.items()):
-            if pin.until < gts:
-                del self._pins[name]
-            elif pin.revision < floor:
-                return Refused(Refusal.PINNED, f"{name} holds revision {pin.revision}, below {floor}")
-        self.versions.floor = floor
-        self._chores.append((gts, command))
-        return DONE
-
-    def _pin(self, gts: Timestamp, pin: Pin) -> Result:
-        refused = self._check_revision(gts, pin.revision)
-        if refused is None and pin.until < gts:
-            refused = Refused(Refusal.EXPIRED, f"{pin.name} was to end at {pin.until}, before {gts}")
-        if refused is not None:
-            return refused
-        for name in [each.name for each in self._pins.values() if each.until < gts]:
-            del self._pins[name]
-        self._pins[pin.name] = pin
-        return DONE
-
-    def _check_revision(self, gts: Timestamp, revision: int) -> Refused | None:
-        if revision < self.versions.floor:
-            return Refused(
-                Refusal.COMPACTED, f"revision {revision} is below the floor of {self.versions.floor}"
-            )
-        return _future(revision, gts) if revision > gts else None
-
-    def _change_placement(self, delivered: Delivered, placement: Placement) -> Result:
-        groups = {*self._placement.groups, *placement.groups}
-        if set(delivered.destinations) != groups:
-            return Refused(
-                Refusal.NOT_TO_ALL,
-                f"it was sent to {delivered.destinations}, not to all of {tuple(sorted(groups))}",
-            )
-        if not placement.follows(self._placement):
-            return Refused(
-                Refusal.STALE_PLACEMENT,
-                f"version {placement.version} ({placement.scheme.value}) does not follow "
-                f"{self._placement.version} ({self._placement.scheme.value})",
-            )
-        moved = placement.moved_from(self._placement)
-        if moved is not None:
-            return Refused(Refusal.MOVES_DATA, f"keys from token {moved!r} on would go to another group")
-        self._placement = placement
-        return DONE
-
     # Locks, votes, execution
 
     def _reopen(self, waiting: Waiting, placement: Placement) -> None:
@@ -583,9 +308,9 @@ class Machine:
         if part is None:
             raise InvariantBroken(f"{delivered.mid} waits in group {self._group}, where it has no part")
         self._sessions.open(request, destinations, delivered.gts)
-        self._lock(_Open(delivered, part, placement, waiting.floor, part.voters - {self._group}))
+        self._lock(OpenTransaction(delivered, part, placement, waiting.floor, part.voters - {self._group}))
 
-    def _lock(self, opened: _Open) -> None:
+    def _lock(self, opened: OpenTransaction) -> None:
         gts = opened.delivered.gts
         facts = self._early.pop(gts, None)
         if facts is not None:
@@ -596,12 +321,12 @@ class Machine:
         if self._locks.claim(gts, opened.part.footprint):
             self._decide([gts])
 
-    def _early_facts(self, gts: Timestamp) -> _Facts:
+    def _early_facts(self, gts: Timestamp) -> Facts:
         early = self._early
         if gts not in early:
             if len(early) >= EARLY:
                 del early[next(iter(early))]
-            early[gts] = _Facts()
+            early[gts] = Facts()
         return early[gts]
 
     def _let_go(self) -> None:
@@ -683,7 +408,3 @@ class Machine:
 def _check(delivered: Delivered, vote: Vote) -> None:
     if delivered.mid != vote.mid:
         raise InvariantBroken(f"{vote} is not for {delivered.mid}")
-
-
-def _future(revision: int, gts: Timestamp) -> Refused:
-    return Refused(Refusal.FUTURE_REVISION, f"revision {revision} is above {gts}")

@@ -12,7 +12,6 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, assert_never
 
 from kvstore.machine import Delivered, Limits, Placement
@@ -49,6 +48,7 @@ from kvstore.machine.results import (
     Written,
 )
 from kvstore.machine.sessions import WINDOW
+from kvstore.simulation.circles import Node, find_circle
 from kvstore.simulation.history import Call, Cut, History, ReadAtCall, StrictCall, Transact
 from kvstore.simulation.model import Model, ordered
 from kvstore.store.gateway import Committed, Ordered
@@ -358,22 +358,9 @@ def _table(partition: Partition, name: str) -> MemoryMap[Any, Any]:
 # (b): real time
 
 
-@dataclass(slots=True)
-class _Node:
-    """A transaction or a read, in the order of conflicts and of real time."""
-
-    what: str
-    invoked: float
-    returned: float | None
-    reads: dict[bytes, int] = field(default_factory=dict)
-    """Keys, and the changes that were seen of them; as of a place, for what is not said to be seen."""
-    writes: tuple[bytes, ...] = ()
-    place: int = 0
-
-
 def check_strict(found: Replay, history: History, placed: Mapping[int, Execution | None]) -> None:
     """No circle of conflicts and real time."""
-    nodes: list[_Node] = []
+    nodes: list[Node] = []
     for call in history.calls:
         node = None
         if isinstance(call.asked, Transact):
@@ -387,18 +374,18 @@ def check_strict(found: Replay, history: History, placed: Mapping[int, Execution
         ):
             spans = _saw(found, call.asked, call.outcome)
             reads = {key: span[0] for key, span in spans.items() if span[0] >= 0}
-            node = _Node(str(call), call.invoked, call.returned, reads)
+            node = Node(str(call), call.invoked, call.returned, reads)
         elif isinstance(call.asked, Cut) and isinstance(call.outcome, Ordered):
-            place = call.outcome.revision
+            position = call.outcome.revision
             keys = [key for key in found.changes if any(asked.covers(key) for asked in call.asked.ranges)]
-            reads = dict.fromkeys(keys, place)
-            node = _Node(str(call), call.invoked, call.returned, reads, place=place)
+            reads = dict.fromkeys(keys, position)
+            node = Node(str(call), call.invoked, call.returned, reads, position=position)
         if node is not None:
             nodes.append(node)
     find_circle(nodes)
 
 
-def _transaction_node(found: Replay, call: Call, execution: Execution) -> _Node:
+def _transaction_node(found: Replay, call: Call, execution: Execution) -> Node:
     assert isinstance(call.asked, Transact)
     transaction, gts = call.asked.transaction, execution.delivered.gts
     parts = [each for each in execution.answers.values() if isinstance(each, Outcome)]
@@ -415,7 +402,7 @@ def _transaction_node(found: Replay, call: Call, execution: Execution) -> _Node:
         reads |= _read_by(found, operation)
     writes = tuple(key for key, changes in found.changes.items() if _has(changes, gts))
     returned = call.returned if isinstance(call.outcome, Committed) else None
-    return _Node(str(call), call.invoked, returned, dict.fromkeys(sorted(reads), gts - 1), writes, gts)
+    return Node(str(call), call.invoked, returned, dict.fromkeys(sorted(reads), gts - 1), writes, gts)
 
 
 def _has(changes: Sequence[int], gts: int) -> bool:
@@ -435,72 +422,3 @@ def _read_by(found: Replay, operation: Operation) -> set[bytes]:
     if isinstance(operation, Put):
         return set()
     assert_never(operation)
-
-
-def find_circle(nodes: Sequence[_Node]) -> None:
-    """Raise if there is one. Real time is a line of points: who returns comes before the next point on it,
-    and who begins comes after the last, so that edges are as many as nodes.
-    """
-    after: dict[int, list[int]] = defaultdict(list)
-    count = len(nodes)
-    points = sorted(
-        [(node.invoked, 0, i) for i, node in enumerate(nodes)]
-        + [(node.returned, 1, i) for i, node in enumerate(nodes) if node.returned is not None]
-    )
-    for at, (_, returns, i) in enumerate(points):
-        if at:
-            after[count + at - 1].append(count + at)
-        if returns:
-            after[i].append(count + at)
-        else:
-            after[count + at].append(i)
-    for first, second in _conflicts(nodes):
-        after[first].append(second)
-    before = [0] * (count + len(points))
-    for followers in after.values():
-        for each in followers:
-            before[each] += 1
-    free = [i for i, each in enumerate(before) if not each]
-    done = 0
-    while free:
-        done += 1
-        for each in after[free.pop()]:
-            before[each] -= 1
-            if not before[each]:
-                free.append(each)
-    if done < len(before):
-        left = {i for i, each in enumerate(before) if each}
-        circle = [nodes[i].what for i in _circle(after, left) if i < count]
-        raise Violation("Strictness", "a circle: " + "; then ".join(circle))
-
-
-def _circle(after: Mapping[int, Sequence[int]], left: set[int]) -> list[int]:
-    """A circle among those that are left: each of them has one before it, so walk back until one repeats."""
-    back = {each: i for i in sorted(left) for each in after[i] if each in left}
-    path, at = [], min(left)
-    while at not in path:
-        path.append(at)
-        at = back[at]
-    return path[path.index(at) :][::-1]
-
-
-def _conflicts(nodes: Sequence[_Node]) -> Iterator[tuple[int, int]]:
-    """Edges of conflicts, key by key: a writer, those who saw its change, and the next writer."""
-    writers: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
-    for i, node in enumerate(nodes):
-        for key in node.writes:
-            writers[key].append((node.place, i))
-    for found in writers.values():
-        found.sort()
-        for (_, first), (_, second) in pairwise(found):
-            yield first, second
-    for i, node in enumerate(nodes):
-        for key, seen in node.reads.items():
-            found = writers.get(key, [])
-            at = bisect_right(found, (seen, 1 << 60))
-            if at and found[at - 1][1] != i:
-                yield found[at - 1][1], i
-            while at < len(found) and found[at][1] == i:
-                at += 1
-            if at < len(found):
-                yield i, found[at][1]

@@ -8,197 +8,26 @@ what it has not synced, whole batches at a time; when a node crashes, so do all 
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kvstore.bare.application import BareMulticast
 from kvstore.config.addresses import NodeId
-from kvstore.node.loop import COMMIT_S, Node
+from kvstore.node.loop import Node
 from kvstore.node.ports import Application
+from kvstore.simulation.bare_disk import SimLog, SimState
 from kvstore.wire.frames import ORDERING_CODEC, Envelope, FrameCodec
-from multicast.delivered import DeliveredIds
-from multicast.durable import Checkpoint, Dropped, Durable, Record
+from multicast.durable import Checkpoint, Dropped, Durable
 from multicast.membership import Membership
 from multicast.messages import Delivery, Message
 from multicast.protocol import Protocol, Ready, Start
-from multicast.sim.checkers import Violation
-from multicast.sim.host import Commit, DiskDelays, Host, Observer, execute
+from multicast.sim.host import Commit, DiskDelays, Host, Observer
 from multicast.sim.network import Loop
 from multicast.sim.run import Simulation
-from multicast.types import NO_TIMESTAMP, GroupId, MessageId, Process, ReplicaId, Timestamp
+from multicast.types import GroupId, Process, ReplicaId, Timestamp
 
 
-class SimLog:
-    """A log whose batches become durable in order, each after a delay; a crash loses the others."""
-
-    def __init__(self, machine: SimMachine) -> None:
-        self._machine = machine
-        self.groups: dict[GroupId, Durable] = {}
-        self._pending: deque[tuple[int, Mapping[GroupId, Sequence[Record]]]] = deque()
-        self._count = 0
-        self._syncing = False
-        self.decided: dict[tuple[GroupId, MessageId], int] = {}
-        """In which batch of this life a delivery is."""
-
-    def load(self, group: GroupId) -> Durable:
-        """What survived."""
-        return self.groups.setdefault(group, Durable())
-
-    def write(self, records: Mapping[GroupId, Sequence[Record]]) -> int:
-        """Gather a batch; a sync takes all that is gathered when it begins."""
-        self._count += 1
-        self._pending.append((self._count, records))
-        for group, batch in records.items():
-            self.decided |= {(group, r.mid): self._count for r in batch if isinstance(r, Delivery)}
-        self._sync()
-        return self._count
-
-    def _sync(self) -> None:
-        if not self._syncing and self._pending:
-            self._syncing = True
-            self._machine.later(self._machine.disk_delay(), self._synced, len(self._pending))
-
-    def _synced(self, count: int) -> None:
-        self._syncing = False
-        number = 0
-        for _ in range(count):
-            number, records = self._pending.popleft()
-            for group, batch in records.items():
-                self.groups.setdefault(group, Durable()).apply(batch)
-        self._sync()
-        self._machine.durable(number)
-
-    def crash(self) -> None:
-        """What was not synced is gone."""
-        self._pending.clear()
-        self._syncing = False
-
-
-class SimState:
-    """A plain log per group, as application, committed lazily behind the log."""
-
-    kept = 0
-    """How many of the last deliveries it can tell. The rest is only in snapshots."""
-
-    def __init__(self, machine: SimMachine, pieces: dict[bytes, tuple[Delivery, ...]]) -> None:
-        self._machine = machine
-        self.pieces = pieces
-        """What is in the pieces of all snapshots of this run."""
-        self.logs: dict[GroupId, list[Delivery]] = {}
-        self.commits: dict[GroupId, Commit] = {}
-        self._executed: dict[GroupId, Timestamp] = {}
-        self._places: dict[tuple[GroupId, MessageId], Timestamp] = {}
-        self._installed: dict[GroupId, int] = {}
-        """How many of a group's deliveries came with a snapshot, in this life."""
-        self._waiting: tuple[int, dict[GroupId, Commit]] | None = None
-
-    def load(self, group: GroupId) -> Checkpoint:
-        """As last committed."""
-        return self.commit_of(group).checkpoint
-
-    def commit_of(self, group: GroupId) -> Commit:
-        """What was last committed."""
-        return self.commits.setdefault(group, Commit())
-
-    def count(self, group: GroupId) -> int:
-        """How many there are."""
-        return len(self.logs.get(group, ()))
-
-    def apply(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """Some more."""
-        self.logs.setdefault(group, []).extend(deliveries)
-        self._places.update({(group, delivery.mid): delivery.global_ts for delivery in deliveries})
-
-    def place(self, group: GroupId, mid: MessageId) -> Timestamp:
-        """Where it is in the order."""
-        return self._places.get((group, mid), NO_TIMESTAMP)
-
-    def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
-        """The last ones."""
-        log = self.logs.get(group, [])
-        return [delivery for delivery in log[len(log) - self.kept :] if delivery.global_ts > after][:count]
-
-    def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
-        """All that was applied, once the log has it."""
-        commits = {}
-        for group, position in positions.items():
-            log = self.logs.get(group, [])
-            self._check(group, log, after)
-            delivered = DeliveredIds()
-            for delivery in log:
-                delivered.add(delivery.mid, delivery.ack_below)
-            self._execute(group)
-            commits[group] = Commit(Checkpoint(position, delivered, executed=self._executed[group]), len(log))
-        self._waiting = (after, commits)
-        self.log_durable(self._machine.durable_number)
-
-    def _execute(self, group: GroupId) -> None:
-        known = self._executed.get(group, NO_TIMESTAMP)
-        self._executed[group] = execute(self.logs.get(group, []), known, self._machine.late)
-
-    def _check(self, group: GroupId, log: Sequence[Delivery], after: int) -> None:
-        """The contract's strictest clause: the log gets a delivery before the state may commit it."""
-        since = max(self.commit_of(group).length, self._installed.get(group, 0))
-        for delivery in log[since:]:
-            if self._machine.log.decided.get((group, delivery.mid), after + 1) > after:
-                raise Violation("Contract", f"{self._machine.me} commits {delivery.mid} ahead of its log")
-
-    def log_durable(self, number: int) -> None:
-        """The log's batches up to this one are durable."""
-        if self._waiting is not None and self._waiting[0] <= number:
-            commits, self._waiting = self._waiting[1], None
-            self._machine.later(self._machine.disk_delay(), self._committed, commits)
-
-    def _committed(self, commits: dict[GroupId, Commit]) -> None:
-        for group, commit in commits.items():
-            known = self.commit_of(group).checkpoint.executed
-            commit.checkpoint.executed = max(commit.checkpoint.executed, known)
-        self.commits.update(commits)
-        self._machine.committed({group: commit.checkpoint.executed for group, commit in commits.items()})
-
-    def catch_up(self) -> None:
-        """Now and then, more of what is durable is executed, and that is durable too."""
-        for group, commit in self.commits.items():
-            self._execute(group)
-            executed = min(self._executed[group], commit.checkpoint.position)
-            if executed > commit.checkpoint.executed:
-                commit.checkpoint.executed = executed
-                self._machine.executed(group, executed)
-        self._machine.later(COMMIT_S, self.catch_up)
-
-    def began(self) -> None:
-        """A new life."""
-        self._machine.later(COMMIT_S, self.catch_up)
-
-    def crash(self) -> None:
-        """Back to what was committed."""
-        self._waiting = None
-        self._installed.clear()
-        for group, log in self.logs.items():
-            commit = self.commit_of(group)
-            del log[commit.length :]
-            self._executed[group] = commit.checkpoint.executed
-        self._places = {(group, d.mid): d.global_ts for group, log in self.logs.items() for d in log}
-
-    def snapshot(self, group: GroupId) -> Iterator[bytes]:
-        """The whole log; its pieces are what `install` finds it by."""
-        kept = tuple(self.logs.get(group, ()))
-        tokens = []
-        for start in range(0, len(kept), 10):
-            tokens.append(f"{self._machine.me} {len(self.pieces)}".encode())
-            self.pieces[tokens[-1]] = kept[start : start + 10]
-        return iter(tokens)
-
-    def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
-        """Replace the log."""
-        self.logs[group] = log = [delivery for piece in pieces for delivery in self.pieces[piece]]
-        self._installed[group] = len(log)
-        self._executed[group] = checkpoint.executed
-        self._places.update({(group, delivery.mid): delivery.global_ts for delivery in log})
-
-
-class LateSequencing(BareMulticast):
+class LateBareMulticast(BareMulticast):
     """Bare multicast whose state executes late what it was given."""
 
     def load(self, group: GroupId) -> Checkpoint:
@@ -431,7 +260,7 @@ class NodeSimulation(Simulation):
 
     def application(self, machine: SimMachine) -> Application:
         """What a machine's node does with deliveries, in one life."""
-        return LateSequencing(machine.state)
+        return LateBareMulticast(machine.state)
 
     def fork(self, name: str) -> random.Random:
         """Randomness for one part of the run."""

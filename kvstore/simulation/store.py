@@ -344,7 +344,7 @@ def held_by(partition: Partition) -> str:
     for name in ("_results", "_reads", "_arrived", "_votes", "_outcomes", "_said"):
         if found := getattr(partition, name):
             return f"{len(found)} of {name}"
-    return "chores" if machine.picture().chores else ""
+    return "chores" if machine.state().chores else ""
 
 
 def scenario_of(

@@ -13,8 +13,7 @@ from kvstore.machine import Limits, Machine, MachineState, Placement, Store
 from kvstore.machine.codec import decode_machine_state, encode_machine_state
 from kvstore.machine.commands import Expire
 from kvstore.node.ports import Outgoing
-from kvstore.storage.ports import GroupCheckpoint as Image
-from kvstore.storage.ports import StoreDisk
+from kvstore.storage.ports import GroupCheckpoint, StoreDisk
 from kvstore.store.errors import Overloaded
 from kvstore.store.gateway import Gateway
 from kvstore.store.messages import STORE_MESSAGES
@@ -58,7 +57,7 @@ class StoreApplication:
         self._local: dict[GroupId, ReplicaId] = {}
         self._woken: set[GroupId] = set()
         """Where something has happened since the last turn."""
-        self._installed: dict[GroupId, Image] = {}
+        self._installed: dict[GroupId, GroupCheckpoint] = {}
         self._saved: dict[GroupId, Timestamp] = {}
         """What was executed at the last commit."""
         self.gateway = Gateway(
@@ -92,30 +91,30 @@ class StoreApplication:
         """The group's. After a snapshot it is made anew, when the replica has taken it over too."""
         found = self._partitions.get(group)
         if found is None:
-            image, maps = self._disk.open(group)
-            image = self._installed.pop(group, image)
-            picture = MachineState(self._placement) if image is None else decode_machine_state(image.picture)
-            machine = Machine(group, Store(**maps), picture, self._limits)
-            closed = NO_TIMESTAMP if image is None else image.checkpoint.executed
+            saved, maps = self._disk.open(group)
+            saved = self._installed.pop(group, saved)
+            state = MachineState(self._placement) if saved is None else decode_machine_state(saved.picture)
+            machine = Machine(group, Store(**maps), state, self._limits)
+            closed = NO_TIMESTAMP if saved is None else saved.checkpoint.executed
             found = self._partitions[group] = Partition(self._replicas[group], machine, closed)
             if machine.placement.version > self.gateway.placement.version:
                 self.gateway.placement = machine.placement
         return found
 
-    def _image(self, group: GroupId) -> Image:
+    def _checkpoint(self, group: GroupId) -> GroupCheckpoint:
         partition, replica = self.partition(group), self._replicas[group]
         machine = partition.machine
         checkpoint = Checkpoint(machine.delivered, replica.delivered_ids.copy(), executed=partition.executed)
-        return Image(checkpoint, encode_machine_state(machine.picture()))
+        return GroupCheckpoint(checkpoint, encode_machine_state(machine.state()))
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
-        """The group's maps and picture."""
-        return self._disk.snapshot(group, self._image(group))
+        """A snapshot of the group: its maps and its checkpoint."""
+        return self._disk.snapshot(group, self._checkpoint(group))
 
     def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
         """Take the place of all that is there."""
-        image = self._disk.install(group, pieces, checkpoint.position)
-        self._installed[group] = image
+        saved = self._disk.install(group, pieces, checkpoint.position)
+        self._installed[group] = saved
         del self._partitions[group]
 
     def unsaved(self, group: GroupId) -> bool:
@@ -132,7 +131,7 @@ class StoreApplication:
             partition.machine.forget_outcomes(bound)
             partition.worked = False
             self._saved[group] = partition.executed
-        self._disk.commit({group: self._image(group) for group in positions}, after)
+        self._disk.commit({group: self._checkpoint(group) for group in positions}, after)
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
         """Of the last ones, those after a position."""

@@ -1,51 +1,57 @@
-"""The change feeds of several groups, as one: in the order of revisions, no transaction split.
+"""Merge the change feeds of several groups: in the order of revisions, no transaction split.
 
-A group's feed is complete up to some revision. What all of them are complete up to may be passed on; what one
-has beyond that waits for the others.
+Each group's feed is complete up to some revision. Changes up to the lowest of these may be passed on; later
+ones wait for the other groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, TypeAlias
 
 from kvstore.store.questions import Changes, Event
 from multicast.types import GroupId
 
 Transactions: TypeAlias = tuple[tuple[int, tuple[Event, ...]], ...]
-"""Revisions, and what was changed there."""
+"""Revisions, and the events of each."""
+Ask: TypeAlias = Callable[[GroupId, int], Coroutine[Any, Any, Changes]]
+Move: TypeAlias = Callable[[GroupId, int], Coroutine[Any, Any, None]]
+
+WAITING_MAX: Final = 10_000
+"""Transactions of one group that may wait for other groups before no more are requested."""
 
 
 class MergedFeed:
-    """What groups have told, and what of it was passed on."""
+    """The changes of several groups that are not passed on yet."""
 
     def __init__(self, groups: Iterable[GroupId], after: int) -> None:
         self.upto = dict.fromkeys(groups, after)
-        """Up to where each group has told everything."""
+        """The revision up to which each group's changes are complete."""
         self._waiting: dict[GroupId, list[tuple[int, tuple[Event, ...]]]] = {group: [] for group in self.upto}
-        """What is not passed on yet."""
+        """Changes that are not passed on yet."""
 
     def take(self, group: GroupId, changes: Changes) -> None:
-        """A group tells what follows."""
+        """Add the next changes of a group."""
         self._waiting[group] += changes.transactions
         self.upto[group] = max(self.upto[group], changes.upto)
 
     def waiting(self, group: GroupId) -> int:
-        """How much of a group waits for the others."""
+        """Return how many transactions of a group wait for the others."""
         return len(self._waiting[group])
 
     @property
     def complete(self) -> int:
-        """Up to where all groups have told everything."""
+        """The revision up to which all groups' changes are complete."""
         return min(self.upto.values())
 
     @property
     def wanted(self) -> int:
-        """The last that waits for groups to get there; 0 if nothing does."""
+        """The highest revision that waits for other groups; 0 if none does."""
         return max((waiting[-1][0] for waiting in self._waiting.values() if waiting), default=0)
 
     def drain(self) -> Transactions:
-        """Take what is complete. What one transaction did in several groups is put together."""
+        """Return and forget what is complete. A transaction's events in several groups are merged."""
         complete = self.complete
         merged: dict[int, list[Event]] = {}
         for waiting in self._waiting.values():
@@ -57,3 +63,43 @@ class MergedFeed:
                 count += 1
             del waiting[:count]
         return tuple((revision, tuple(sorted(events))) for revision, events in sorted(merged.items()))
+
+
+class FeedReader:
+    """Reads one group's change feed for a watch."""
+
+    def __init__(self, group: GroupId, merged: MergedFeed, ask: Ask, move: Move) -> None:
+        """`ask` returns what follows a revision; `move` makes the group pass a revision."""
+        self._group = group
+        self._merged = merged
+        self._ask = ask
+        self._move = move
+        self.task: asyncio.Task[Changes] | None = None
+        self._mover: asyncio.Task[None] | None = None
+
+    @property
+    def upto(self) -> int:
+        """The revision up to which the group's changes are complete."""
+        return self._merged.upto[self._group]
+
+    def start(self) -> None:
+        """Ask for more changes, unless too many wait for other groups."""
+        if self.task is None and self._merged.waiting(self._group) < WAITING_MAX:
+            self.task = asyncio.create_task(self._ask(self._group, self.upto))
+
+    def take(self) -> None:
+        """Take the changes that have arrived. Raises the error of a failed request."""
+        if self.task is not None and self.task.done():
+            changes, self.task = self.task.result(), None
+            self._merged.take(self._group, changes)
+
+    def move(self, revision: int) -> None:
+        """Make a group that is behind the others, or idle, pass a revision."""
+        if self._mover is None or self._mover.done():
+            self._mover = asyncio.create_task(self._move(self._group, revision))
+
+    def close(self) -> None:
+        """Cancel all requests: the watch is over."""
+        for task in (self.task, self._mover):
+            if task is not None:
+                task.cancel()

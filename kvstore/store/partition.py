@@ -10,16 +10,13 @@ executed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, assert_never
 
 from kvstore.machine import Compacted, Delivered, Machine, NotYet, Vote
 from kvstore.machine.codec import decode_request, encode_result
-from kvstore.machine.operations import Room, scan
-from kvstore.machine.request import Get, Range, ReadOperation, Scan, footprint_of
-from kvstore.machine.results import OperationResult
-from kvstore.machine.versions import Row
+from kvstore.machine.request import footprint_of
 from kvstore.node.ports import Outgoing
 from kvstore.store.gate import Announcement, Gate
 from kvstore.store.messages import (
@@ -35,10 +32,7 @@ from kvstore.store.messages import (
 )
 from kvstore.store.questions import (
     Busy,
-    Changes,
     CompactedReply,
-    Entries,
-    Event,
     Feed,
     NotLeading,
     Page,
@@ -50,6 +44,7 @@ from kvstore.store.questions import (
     Values,
 )
 from kvstore.store.questions import NotYetReply as NotYetHere
+from kvstore.store.reads import FeedQueue, page_at, perform_reads
 from kvstore.store.replica_view import ReplicaView
 from multicast.errors import PeerViolation
 from multicast.membership import MEMBERSHIP
@@ -84,9 +79,6 @@ READS: Final = 10_000
 SAMPLED: Final = 1 << 16
 """Keys that are looked at for one answer to who wants to know where they are."""
 
-FEED_ROWS: Final = 4096
-"""Transactions that are looked at for one answer to a watch."""
-
 _Waiting: TypeAlias = MessageId | int
 """What an answer at the gate is for: a message, or a read."""
 
@@ -109,14 +101,6 @@ class _Round:
     reads: list[_Read]
     asked_at: float
     standing: set[ReplicaId] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class _Watch:
-    client: ClientId
-    number: int
-    question: Feed
-    until: float
 
 
 class Partition:
@@ -149,8 +133,7 @@ class Partition:
         """Whose strict reads these are, and those of the round."""
         self._round: _Round | None = None
         self._rounds = itertools.count()
-        self._watches: list[_Watch] = []
-        self._watched = NO_TIMESTAMP
+        self._feed = FeedQueue(machine.versions)
         self._waited: set[Timestamp] = set()
         """What waited for votes already when they were last asked for."""
         self._pulled = NO_TIMESTAMP
@@ -243,11 +226,11 @@ class Partition:
         """What we know of them. An outcome is as good as all votes."""
         votes, outcomes = [], []
         for gts in places[:PULLED]:
-            said = self.machine.said(gts)
-            if isinstance(said, Vote):
-                votes.append(said)
-            elif said is not None:
-                outcomes.append((gts, said))
+            known = self.machine.known_of(gts)
+            if isinstance(known, Vote):
+                votes.append(known)
+            elif known is not None:
+                outcomes.append((gts, known))
         if votes or outcomes:
             self._said.append((self.me, (asker,), Votes(tuple(votes), tuple(outcomes))))
 
@@ -289,8 +272,7 @@ class Partition:
                 self._asked.add((asker, query.number))
                 self._arrived.append(_Read(asker, query.number, question))
         elif isinstance(question, Feed):
-            self._watches.append(_Watch(asker, query.number, question, now + question.wait_s))
-            self._watched = NO_TIMESTAMP
+            self._feed.add(asker, query.number, question, now)
         elif isinstance(question, Sample):
             most = min(question.most, SAMPLED)
             marks = self.machine.versions.marks(question.range, max(question.every, 1), most)
@@ -310,34 +292,12 @@ class Partition:
             return NotYetHere(NO_TIMESTAMP)  # on a new disk: there is more to be read than nothing
         try:
             if isinstance(question, Page):
-                asked = question.scan
-                entries = versions.scan_at(asked.range, revision, reverse=asked.reverse)
-                found = scan(asked, entries)
-                return Entries(revision, found.entries, found.more)
-            return Values(revision, tuple(self._perform_reads(question.operations, revision)))
+                return page_at(versions, question.scan, revision)
+            return Values(revision, tuple(perform_reads(versions, question.operations, revision)))
         except NotYet as error:
             return NotYetHere(error.watermark)
         except Compacted as error:
             return CompactedReply(error.floor)
-
-    def _perform_reads(
-        self, operations: Sequence[ReadOperation], revision: int | None = None
-    ) -> Iterator[OperationResult]:
-        """Read as of a revision, or as of now."""
-        versions, room = self.machine.versions, Room()
-        for operation in operations:
-            if isinstance(operation, Get):
-                key = operation.key
-                yield room.get(key, versions.get(key) if revision is None else versions.get_at(key, revision))
-            elif isinstance(operation, Scan):
-                keys, reverse = operation.range, operation.reverse
-                if revision is None:
-                    entries = versions.scan(keys, reverse=reverse)
-                else:
-                    entries = versions.scan_at(keys, revision, reverse=reverse)
-                yield room.scan(operation, entries)
-            else:
-                assert_never(operation)
 
     # Strict reads: a quorum must say, after they came, that nobody else can have led since
 
@@ -380,7 +340,9 @@ class Partition:
     def _read_now(self, token: int) -> None:
         """The locks are granted: nothing that is delivered and not executed touches what is read."""
         question = self._reads[token].question
-        self._results[token] = Values(self.machine.watermark, tuple(self._perform_reads(question.operations)))
+        self._results[token] = Values(
+            self.machine.watermark, tuple(perform_reads(self.machine.versions, question.operations))
+        )
         self.gate.executed(token)
 
     # Turns
@@ -405,7 +367,8 @@ class Partition:
             self._idle = not self._busy()
             self._pull_at = now + (IDLE_S if self._idle else PULL_S)
             self._pull()
-        self._feed(now)
+        for watcher, number, changes in self._feed.due(now):
+            self._answer(watcher, number, changes)
         more_work = self.machine.work()
         self.worked = self.worked or more_work or self._more_work
         self._more_work = more_work
@@ -539,47 +502,3 @@ class Partition:
     def serving(self) -> bool:
         """Whether this replica is part of its group, and has caught up."""
         return self.replica.is_current
-
-    # The change feed
-
-    def _feed(self, now: float) -> None:
-        """Answer watches that something has come for, or that have waited long enough."""
-        watermark = self.machine.watermark
-        if not self._watches or (watermark == self._watched and now < min(w.until for w in self._watches)):
-            return
-        self._watched = watermark
-        waiting = []
-        for watch in self._watches:
-            if watermark <= watch.question.after and now < watch.until:
-                waiting.append(watch)
-            else:
-                self._answer(watch.client, watch.number, self._changes(watch.question))
-        self._watches = waiting
-
-    def _changes(self, question: Feed) -> Response:
-        after, watermark = question.after, self.machine.watermark
-        if after >= watermark:
-            return Changes(after, ())
-        size = question.limit_bytes
-        upto: int = watermark
-        last = after
-        found: list[tuple[int, tuple[Event, ...]]] = []
-        try:
-            for count, (revision, row) in enumerate(self.machine.versions.changes(after)):
-                if size <= 0 or count == FEED_ROWS:
-                    upto = last
-                    break
-                last = revision
-                events = tuple(_events(row, question.ranges))
-                if events:
-                    found.append((revision, events))
-                    size -= sum(len(event.key) + len(event.value or b"") for event in events)
-        except Compacted as error:
-            return CompactedReply(error.floor)
-        return Changes(upto, tuple(found))
-
-
-def _events(row: Row, ranges: Sequence[Range]) -> Iterator[Event]:
-    for change in row:
-        if any(asked.covers(change.key) for asked in ranges):
-            yield Event(change.key, change.value, change.create_revision, change.version)

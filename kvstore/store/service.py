@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
@@ -26,8 +24,9 @@ from kvstore.machine.request import (
 )
 from kvstore.machine.results import KeyValue, Outcome
 from kvstore.store import errors
-from kvstore.store.feeds import MergedFeed, Transactions
+from kvstore.store.feeds import FeedReader, MergedFeed, Transactions
 from kvstore.store.gateway import Committed, Gateway, Identity, Ordered
+from kvstore.store.pages import PageStream, merge_step
 from kvstore.store.questions import (
     Changes,
     CompactedReply,
@@ -68,10 +67,12 @@ AGAIN_S: Final = 0.02
 IDLE_S: Final = 0.2
 """How often a watch looks whether it has something to say."""
 
+FEED_WAIT_S: Final = 5.0
+"""How long a replica waits for changes before it answers that there are none."""
+
 EVERYTHING: Final = Range(b"", None)
 
 T = TypeVar("T")
-_key_of: Final = attrgetter("key")
 
 
 class Consistency(enum.Enum):
@@ -324,11 +325,11 @@ class Service:
             elif not revision:
                 revision = await self._complete(groups or self._gateway.groups, min_revision)
         yield SnapshotPart(revision, ())
-        streams = [_PageStream(self, group, whole, revision, timeout_s) for group in groups]
+        streams = [PageStream(partial(self._page, group, revision, timeout_s), whole) for group in groups]
         left = limit or float("inf")
         try:
             while left > 0:
-                entries = await _merge_step(streams, reverse=reverse)
+                entries = await merge_step(streams, reverse=reverse)
                 if not entries:
                     return
                 part = entries if len(entries) <= left else entries[: int(left)]
@@ -361,7 +362,7 @@ class Service:
                     spread.add(found.keys, found.rest, found.last)
         return divide(spreads, pieces)
 
-    async def page(self, group: GroupId, scan: Scan, revision: int, timeout_s: float) -> Entries:
+    async def _page(self, group: GroupId, revision: int, timeout_s: float, scan: Scan) -> Entries:
         """One group's part of a scan, as far as its limits go."""
         async with self._deadline(timeout_s):
             return await self._ask(group, Page(scan, revision), Entries, revision)
@@ -436,7 +437,8 @@ class Service:
         if not groups:
             groups = list(map(GroupId, partitions))  # they have none of it, and say how far they are
         merged = MergedFeed(groups, after)
-        feeds = [_FeedReader(self, group, ranges, merged) for group in groups]
+        ask = partial(self._changes, ranges)
+        feeds = [FeedReader(group, merged, ask, self._move) for group in groups]
         loop = asyncio.get_running_loop()
         told, told_at = after, loop.time()
         try:
@@ -471,122 +473,8 @@ class Service:
             for feed in feeds:
                 feed.close()
 
-
-class _PageStream:
-    """One group's part of a long scan: a page at hand, and the next on its way."""
-
-    def __init__(self, service: Service, group: GroupId, scan: Scan, revision: int, timeout_s: float) -> None:
-        self._service = service
-        self._group = group
-        self._scan = scan
-        self._revision = revision
-        self._timeout_s = timeout_s
-        self.entries: Sequence[KeyValue] = ()
-        self.at = 0
-        self.more = True
-        self._next: asyncio.Task[Entries] | None = None
-        self._fetch()
-
-    def _fetch(self) -> None:
-        call = self._service.page(self._group, self._scan, self._revision, self._timeout_s)
-        self._next = asyncio.create_task(call)
-
-    async def fill(self) -> None:
-        """Have something at hand, unless there is nothing more."""
-        while self.at == len(self.entries) and self._next is not None:
-            page = await self._next
-            self._next = None
-            self.entries, self.at = page.entries, 0
-            if page.more:
-                last = page.entries[-1].key
-                start, end = self._scan.range
-                rest = Range(start, last) if self._scan.reverse else Range(last + b"\0", end)
-                self._scan = Scan(rest, *_limits(self._scan))
-                self._fetch()
-
-    def close(self) -> None:
-        """Nobody wants more."""
-        if self._next is not None:
-            self._next.cancel()
-
-
-def _limits(scan: Scan) -> tuple[int, int, bool, Shape]:
-    return scan.limit, scan.limit_bytes, scan.reverse, scan.shape
-
-
-async def _merge_step(streams: Sequence[_PageStream], *, reverse: bool) -> list[KeyValue]:
-    """The next entries in order, as far as the pages at hand go."""
-    for stream in streams:
-        await stream.fill()
-    live = [stream for stream in streams if stream.at < len(stream.entries)]
-    if not live:
-        return []
-    if reverse:
-        bound = max(stream.entries[-1].key for stream in live)
-    else:
-        bound = min(stream.entries[-1].key for stream in live)
-    found: list[KeyValue] = []
-    for stream in live:
-        entries, at = stream.entries, stream.at
-        if entries[-1].key == bound:
-            stream.at = len(entries)
-        else:
-            stream.at = _end(entries, bound, at, reverse=reverse)
-        found += entries[at : stream.at]
-    if len(live) > 1:
-        found.sort(key=_key_of, reverse=reverse)  # runs that are in order: this merges them
-    return found
-
-
-def _end(entries: Sequence[KeyValue], bound: bytes, at: int, *, reverse: bool) -> int:
-    """Where the entries up to a key end."""
-    if reverse:
-        return bisect_left(entries, True, at, key=lambda entry: entry.key < bound)  # noqa: FBT003 - what is sought
-    return bisect_right(entries, bound, at, key=_key_of)
-
-
-class _FeedReader:
-    """What one group has for a watch."""
-
-    def __init__(
-        self, service: Service, group: GroupId, ranges: tuple[Range, ...], merged: MergedFeed
-    ) -> None:
-        self._service = service
-        self._group = group
-        self._ranges = ranges
-        self._merged = merged
-        self.task: asyncio.Task[Changes] | None = None
-        self._mover: asyncio.Task[None] | None = None
-
-    @property
-    def upto(self) -> int:
-        """Up to where the group has told everything."""
-        return self._merged.upto[self._group]
-
-    def start(self) -> None:
-        """Ask for more, unless much waits to be passed on."""
-        if self.task is None and self._merged.waiting(self._group) < 10_000:
-            question = Feed(self.upto, self._ranges, PAGE_BYTES, 5.0)
-            self.task = asyncio.create_task(
-                self._service._ask(self._group, question, Changes, self.upto)  # noqa: SLF001 - its own
-            )
-
-    def take(self) -> None:
-        """What has come. Raises what went wrong."""
-        if self.task is not None and self.task.done():
-            changes, self.task = self.task.result(), None
-            self._merged.take(self._group, changes)
-
-    def move(self, revision: int) -> None:
-        """The group is behind others, or has had nothing for long: make it pass where they are."""
-        if self._mover is None or self._mover.done():
-            self._mover = asyncio.create_task(self._service._move(self._group, revision))  # noqa: SLF001 - its own
-
-    def close(self) -> None:
-        """The watch is over."""
-        for task in (self.task, self._mover):
-            if task is not None:
-                task.cancel()
+    async def _changes(self, ranges: tuple[Range, ...], group: GroupId, after: int) -> Changes:
+        return await self._ask(group, Feed(after, ranges, PAGE_BYTES, FEED_WAIT_S), Changes, after)
 
 
 def _committed(values: Values) -> Committed:

@@ -11,10 +11,10 @@ from kvstore.machine import Delivered, Footprint, Machine, MachineState
 from kvstore.machine.codec import decode_request
 from kvstore.machine.commands import Compact, Pin, Request
 from kvstore.machine.locks import LockTable
-from kvstore.machine.machine import _Open
 from kvstore.machine.request import Range
 from kvstore.machine.results import Refused, Result
 from kvstore.machine.sessions import Repeated, Sessions
+from kvstore.machine.waiting import OpenTransaction
 from kvstore.node.ports import Outgoing
 from kvstore.simulation.disk import SimStoreDisk
 from kvstore.simulation.store import SimApplication
@@ -24,6 +24,7 @@ from kvstore.store.gate import Announcement, Gate, Level
 from kvstore.store.gateway import RETRY_S, Committed, Gateway, OnDone, Ordered
 from kvstore.store.partition import Partition
 from kvstore.store.questions import Page, ReadAt, Response, Values
+from kvstore.store.reads import perform_reads
 from kvstore.store.replica_view import ReplicaView
 from multicast.messages import Multicast
 from multicast.types import NO_TIMESTAMP, ClientId, Destinations, GroupId, ReplicaId, Timestamp, timestamp
@@ -34,7 +35,7 @@ from multicast.types import NO_TIMESTAMP, ClientId, Destinations, GroupId, Repli
 class EvaluatesAtDelivery(Machine):
     """Conditions are evaluated when a transaction is delivered, not when it has its locks."""
 
-    def _lock(self, opened: _Open) -> None:
+    def _lock(self, opened: OpenTransaction) -> None:
         opened.unmet = self._evaluate(opened.delivered, opened.part, opened.floor)
         super()._lock(opened)
 
@@ -42,8 +43,8 @@ class EvaluatesAtDelivery(Machine):
 class OneAppliedPosition(Machine):
     """What is delivered counts as executed after a restart."""
 
-    def picture(self) -> MachineState:
-        return replace(super().picture(), watermark=self.delivered, executed=(), waiting=())
+    def state(self) -> MachineState:
+        return replace(super().state(), watermark=self.delivered, executed=(), waiting=())
 
 
 class _NoLocks(LockTable):
@@ -170,7 +171,9 @@ class ReadsTheLatest(Partition):
 
     def _read_at(self, question: ReadAt | Page) -> Response:
         if isinstance(question, ReadAt) and not question.revision:
-            return Values(self.machine.watermark, tuple(self._perform_reads(question.operations)))
+            return Values(
+                self.machine.watermark, tuple(perform_reads(self.machine.versions, question.operations))
+            )
         return super()._read_at(question)
 
 

@@ -24,11 +24,12 @@ from kvstore.machine.codec import (
     encode_result,
 )
 from kvstore.machine.commands import ChangePlacement, Delivered, Malformed, Request, Tick
-from kvstore.machine.machine import Machine, MachineState, Store, Waiting
+from kvstore.machine.machine import Machine
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import Arithmetic, Calculate, Compare, Operator, Put, Subject, Transaction
 from kvstore.machine.results import Fault, Outcome, Refusal, Refused, Result, Unmet, WrongPartition
 from kvstore.machine.sessions import Session, Stored
+from kvstore.machine.state import MachineState, Store, Waiting
 from kvstore.machine.versions import KeyChange, Version
 from multicast.types import ClientId, GroupId, MessageId, timestamp
 from tests.unit.kvstore.machine.workload import LIMITS, WINDOW, some_workload
@@ -48,8 +49,8 @@ def test_all_that_happens_survives(seed: int) -> None:
         assert decode_request(encode_request(message.request)) == message.request
         if group in message.destinations:
             machine.deliver(message)
-    picture = machine.picture()
-    assert decode_machine_state(encode_machine_state(picture)) == picture
+    state = machine.state()
+    assert decode_machine_state(encode_machine_state(state)) == state
     for executed in machine.drain().results:
         assert decode_result(encode_result(executed.result)) == executed.result
     lowest: dict[str, Any] = {"latest": b"", "sessions": (0, ()), "results": (0, (), 0)}
@@ -244,7 +245,7 @@ def test_no_garbage_stops_the_machine(seed: int) -> None:
         for key, value in getattr(store, name).items(lowest.get(name, 0), None):
             assert table.decode(table.encode(value)) == value
             assert table.decode_key(table.encode_key(key)) == key
-    assert decode_machine_state(encode_machine_state(machine.picture())) == machine.picture()
+    assert decode_machine_state(encode_machine_state(machine.state())) == machine.state()
 
 
 def test_reasons_are_short() -> None:
@@ -255,7 +256,7 @@ def test_reasons_are_short() -> None:
 
 @pytest.mark.parametrize("decode", DECODERS[:2])
 def test_bad_bytes_name_what_they_should_be(decode: Callable[[bytes], object]) -> None:
-    with pytest.raises(Unreadable, match=r"a (result|picture): Input data was truncated"):
+    with pytest.raises(Unreadable, match=r"a (result|machine state): Input data was truncated"):
         decode(b"")
     with pytest.raises(Unreadable):
         decode(b"\x91" * 100_000)

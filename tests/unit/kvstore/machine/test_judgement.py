@@ -14,10 +14,11 @@ import pytest
 
 from kvstore.machine.codec import decode_machine_state, encode_machine_state
 from kvstore.machine.commands import Command, Delivered, Expire, Request
-from kvstore.machine.machine import Machine, MachineState, Store, Vote
+from kvstore.machine.machine import Machine
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import Compare, Condition, Operator, Put, Subject, Transaction
 from kvstore.machine.results import Refusal, Refused
+from kvstore.machine.state import MachineState, Store, Vote
 from multicast.types import ClientId, Destinations, GroupId, MessageId, timestamp
 from tests.unit.kvstore.machine.test_machine_model import copy_of
 
@@ -38,9 +39,9 @@ class Group:
         self.votes: list[Vote] = []
 
     def restart(self) -> None:
-        picture = decode_machine_state(encode_machine_state(self.machine.picture()))
+        state = decode_machine_state(encode_machine_state(self.machine.state()))
         self.store = copy_of(self.store)
-        self.machine = Machine(self.group, self.store, picture, window=WINDOW)
+        self.machine = Machine(self.group, self.store, state, window=WINDOW)
 
 
 class World:
@@ -99,7 +100,7 @@ class World:
         """Ask again for the votes that were lost."""
         for gts, others in group.machine.open_votes():
             for other in others:
-                said = self.groups[other].machine.said(gts)
+                said = self.groups[other].machine.known_of(gts)
                 if isinstance(said, Vote):
                     group.votes.append(said)
                 elif said is not None:

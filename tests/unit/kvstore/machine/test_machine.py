@@ -18,7 +18,7 @@ from kvstore.machine.commands import (
     Tick,
     Unpin,
 )
-from kvstore.machine.machine import Effects, Machine, MachineState, Store, Vote
+from kvstore.machine.machine import Machine
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import (
     Arithmetic,
@@ -52,6 +52,7 @@ from kvstore.machine.results import (
     WrongPartition,
 )
 from kvstore.machine.sessions import WINDOW
+from kvstore.machine.state import Effects, MachineState, Store, Vote
 from kvstore.machine.versions import Compacted, NotYet, Version
 from multicast.errors import InvariantBroken
 from multicast.types import ClientId, GroupId, MessageId, Timestamp, timestamp
@@ -95,11 +96,11 @@ class Group:
     """A machine, with all that it has said."""
 
     def __init__(
-        self, group: GroupId = A, store: Store | None = None, picture: MachineState | None = None
+        self, group: GroupId = A, store: Store | None = None, state: MachineState | None = None
     ) -> None:
         self.group = group
         self.store = store or Store()
-        self.machine = Machine(group, self.store, picture or MachineState(PLACEMENT))
+        self.machine = Machine(group, self.store, state or MachineState(PLACEMENT))
         self.results: dict[int, Result] = {}
         self.votes: list[tuple[int, bool, tuple[GroupId, ...]]] = []
         self.outcomes: list[tuple[int, bool]] = []
@@ -125,7 +126,7 @@ class Group:
         return self.drain()
 
     def restarted(self) -> Group:
-        return Group(self.group, copy_of(self.store), self.machine.picture())
+        return Group(self.group, copy_of(self.store), self.machine.state())
 
     def work(self) -> None:
         while self.machine.work():
@@ -229,11 +230,11 @@ def test_a_single_applied_position_would_be_wrong() -> None:
     g = Group()
     g.deliver(1, Transaction((exists(b"n"),), (), (Calculate(b"a", Arithmetic.ADD, 1),)), "AB")
     g.deliver(2, add(b"b"))
-    picture = g.machine.picture()
-    assert (picture.watermark, picture.executed, picture.delivered) == (0, (ts(2),), ts(2))
-    assert [w.delivered.gts for w in picture.waiting] == [ts(1)]
+    state = g.machine.state()
+    assert (state.watermark, state.executed, state.delivered) == (0, (ts(2),), ts(2))
+    assert [w.delivered.gts for w in state.waiting] == [ts(1)]
 
-    restored = Group(store=copy_of(g.store), picture=picture)
+    restored = Group(store=copy_of(g.store), state=state)
     restored.deliver(2, add(b"b"))
     restored.vote(1, B, yes=False)
     restored.deliver(3, add(b"a"))
@@ -241,14 +242,14 @@ def test_a_single_applied_position_would_be_wrong() -> None:
     assert restored.machine.watermark == ts(3)
 
     # "Applied up to the watermark": 2 is delivered again, on a store that has its effects.
-    behind = Group(store=copy_of(g.store), picture=MachineState(PLACEMENT))
+    behind = Group(store=copy_of(g.store), state=MachineState(PLACEMENT))
     behind.store.results.delete((1, (A,), 2))
     behind.deliver(1, Transaction((exists(b"n"),), (), (Calculate(b"a", Arithmetic.ADD, 1),)), "AB")
     behind.deliver(2, add(b"b"))
     assert behind.value(b"b") == b"2", "executed twice"
 
     # "Applied up to the last delivery": 1 is never executed.
-    ahead = Group(store=copy_of(g.store), picture=MachineState(PLACEMENT, delivered=ts(2), watermark=ts(2)))
+    ahead = Group(store=copy_of(g.store), state=MachineState(PLACEMENT, delivered=ts(2), watermark=ts(2)))
     ahead.vote(1, B, yes=False)
     ahead.deliver(3, add(b"a"))
     assert ahead.value(b"a") == b"1", "lost"
@@ -261,7 +262,7 @@ def test_a_restored_machine_has_its_locks_and_tells_its_votes_again() -> None:
     g.deliver(3, Transaction((exists(b"b"), exists(b"n")), (Put(b"c", b""),)), "AB")
     g.deliver(4, then(Put(b"c", b"4")))
     assert g.votes == [(1, False, (B,)), (3, True, (B,))]
-    restored = Group(store=copy_of(g.store), picture=g.machine.picture())
+    restored = Group(store=copy_of(g.store), state=g.machine.state())
     assert restored.votes == [(3, True, (B,))]
     restored.deliver(5, then(Get(b"c")))
     assert restored.results == {}
@@ -399,14 +400,14 @@ def test_rows_do_not_tell_when_compaction_was_done() -> None:
     for g in (early, amid, late):
         g.deliver(500, then(Put(b"b", b"5"), Put(b"c", b"5"), Delete(b"k3")))
         g.deliver(501, then(Put(b"k3", b"5"), Put(b"l390", b"5")))
-    assert amid.machine.picture().chores == ((ts(401), Compact(ts(399))),)
+    assert amid.machine.state().chores == ((ts(401), Compact(ts(399))),)
     assert 0 < len(list(amid.store.history.items(0, None))) < len(list(late.store.history.items(0, None)))
     restored = amid.restarted()
     late.vote(400, B, yes=True)
     for g in (amid, restored, late):
         g.work()
         assert g.store == early.store
-        assert g.machine.picture() == early.machine.picture()
+        assert g.machine.state() == early.machine.state()
     assert [r for r, _ in early.store.history.items(0, None)] == [ts(400), ts(500), ts(501)]
 
 
@@ -428,7 +429,7 @@ def test_many_compactions_are_one() -> None:
     for time in range(200, 240):
         g.deliver(time, Compact(ts(time)))
     g.work()
-    assert g.machine.picture().chores == ()
+    assert g.machine.state().chores == ()
     assert list(g.store.history.items(0, None)) == []
 
 
@@ -477,11 +478,11 @@ def test_groups_that_start_from_another_map_judge_by_it() -> None:
     newer = Placement(5, Scheme.ORDERED, (b"", b"b"), (A, B), (A, B, C))
     by_old_map = then(Put(b"a", b""), Put(b"c", b""))
     for destinations in ("A", "AC"):
-        found = [Group(GroupId("ABC".index(name)), picture=MachineState(newer)) for name in destinations]
+        found = [Group(GroupId("ABC".index(name)), state=MachineState(newer)) for name in destinations]
         for g in found:
             g.deliver(1, by_old_map, destinations)
             assert g.results[1] == WrongPartition(newer)
-    for g in (Group(A, picture=MachineState(newer)), Group(B, picture=MachineState(newer))):
+    for g in (Group(A, state=MachineState(newer)), Group(B, state=MachineState(newer))):
         g.deliver(1, by_old_map, "AB")
         assert isinstance(g.results[1], Outcome)
 
@@ -491,11 +492,11 @@ def test_a_transaction_keeps_the_map_of_its_place() -> None:
     g.deliver(1, WAITS_FOR_B, "AB")
     g.deliver(2, ChangePlacement(WIDER), "ABCD")
     restored = g.restarted()
-    assert g.machine.picture().older == (PLACEMENT,)
+    assert g.machine.state().older == (PLACEMENT,)
     for each in (g, restored):
         each.vote(1, B, yes=True)
         assert each.value(b"a") == b"then"
-        assert each.machine.picture().older == ()
+        assert each.machine.state().older == ()
     assert restored.machine.placement == WIDER
 
 
@@ -562,7 +563,7 @@ def test_after_its_deadline_a_request_has_no_effect() -> None:
     g.deliver(6, Expire(ts(7)))
     assert g.refusal(6) is Refusal.FUTURE_REVISION
     g.deliver(7, Expire(ts(5)))
-    assert g.machine.picture().chores == ((ts(7), Expire(ts(5))),)
+    assert g.machine.state().chores == ((ts(7), Expire(ts(5))),)
     restored = g.restarted()
     for each in (g, restored):
         assert each.machine.stored(request, (A,)) == (ts(4), g.results[4])
@@ -599,29 +600,29 @@ def test_outcomes_are_told_to_those_who_come_late() -> None:
     g.deliver(1, mine, "AB")
     g.deliver(2, WAITS_FOR_B, "AB")
     g.deliver(3, Transaction((exists(b"a"), exists(b"n")), (), ()), "AB")
-    assert g.machine.said(ts(1)) is False
-    assert g.machine.said(ts(2)) is None, "it has no say"
-    assert g.machine.said(ts(3)) is None, "it waits for a"
+    assert g.machine.known_of(ts(1)) is False
+    assert g.machine.known_of(ts(2)) is None, "it has no say"
+    assert g.machine.known_of(ts(3)) is None, "it waits for a"
     assert g.outcomes == [], "replicas of this group find it out alone"
     assert g.machine.open_votes() == [(ts(2), FROM_B), (ts(3), FROM_B)]
     g.vote(2, B, yes=True)
-    assert g.machine.said(ts(2)) is True
-    assert g.machine.said(ts(3)) == Vote(ts(3), mid(3), A, yes=True)
+    assert g.machine.known_of(ts(2)) is True
+    assert g.machine.known_of(ts(3)) == Vote(ts(3), mid(3), A, yes=True)
     assert g.machine.open_votes() == [(ts(3), FROM_B)]
     restored = g.restarted()
-    assert restored.machine.said(ts(1)) is False
-    assert restored.machine.said(ts(2)) is True
-    assert restored.machine.said(ts(3)) == Vote(ts(3), mid(3), A, yes=True)
+    assert restored.machine.known_of(ts(1)) is False
+    assert restored.machine.known_of(ts(2)) is True
+    assert restored.machine.known_of(ts(3)) == Vote(ts(3), mid(3), A, yes=True)
     g.outcome(3, succeeded=True)
     assert g.outcomes == [(2, True), (3, True)]
     assert isinstance(g.results[3], Outcome)
     g.machine.forget_outcomes(ts(3), keep=3)
-    assert [g.machine.said(ts(time)) for time in (1, 2, 3)] == [False, True, True]
+    assert [g.machine.known_of(ts(time)) for time in (1, 2, 3)] == [False, True, True]
     g.machine.forget_outcomes(ts(3), keep=2)
-    assert [g.machine.said(ts(time)) for time in (1, 2, 3)] == [None, True, True]
+    assert [g.machine.known_of(ts(time)) for time in (1, 2, 3)] == [None, True, True]
     g = g.restarted()
     g.machine.forget_outcomes(ts(3), keep=0)
-    assert [g.machine.said(ts(time)) for time in (1, 2, 3)] == [None, None, True]
+    assert [g.machine.known_of(ts(time)) for time in (1, 2, 3)] == [None, None, True]
 
 
 def test_outcomes_come_before_their_message_and_twice() -> None:
@@ -634,7 +635,7 @@ def test_outcomes_come_before_their_message_and_twice() -> None:
     g.deliver(2, WAITS_FOR_B, "AB")
     g.deliver(3, WAITS_FOR_B, "AB")
     g.outcome(3, succeeded=True)
-    assert g.machine.said(ts(3)) is True, "known, though 2 is not executed"
+    assert g.machine.known_of(ts(3)) is True, "known, though 2 is not executed"
     assert g.machine.open_votes() == [(ts(2), FROM_B)]
     assert 3 not in g.results
     g.outcome(2, succeeded=True)
@@ -644,10 +645,10 @@ def test_outcomes_come_before_their_message_and_twice() -> None:
 def test_outcomes_that_cannot_be() -> None:
     g = Group()
     g.outcome(1, succeeded=False)
-    with pytest.raises(InvariantBroken, match="succeeded and to have failed"):
+    with pytest.raises(InvariantBroken, match="both as succeeded and as failed"):
         g.machine.outcome(ts(1), succeeded=True)
     g.deliver(1, WAITS_FOR_B, "AB")
-    with pytest.raises(InvariantBroken, match="said to have succeeded"):
+    with pytest.raises(InvariantBroken, match="is reported as succeeded, but has not"):
         g.machine.outcome(ts(1), succeeded=True)
     g.deliver(2, WAITS_FOR_B, "AB")
     g.outcome(2, succeeded=True)
@@ -656,7 +657,7 @@ def test_outcomes_that_cannot_be() -> None:
     g.vote(1, B, yes=True)
     g.vote(3, B, yes=False)
     g.outcome(3, succeeded=True)
-    with pytest.raises(InvariantBroken, match="1:3 is said to have succeeded"):
+    with pytest.raises(InvariantBroken, match="1:3 is reported as succeeded"):
         g.machine.deliver(message(3, WAITS_FOR_B, "AB"))
     other = Group()
     other.machine.vote(Vote(ts(1), mid(9), B, yes=True))

@@ -2,7 +2,7 @@
 
 Deliveries of different replicas interleave at random, votes and outcomes arrive late, early, repeated, in any
 order or not at all, compaction goes on in slices, replicas crash and go on from the bytes of their last
-durable picture and rows. Whatever the schedule: the same results, the same values at every revision, the same
+durable state and rows. Whatever the schedule: the same results, the same values at every revision, the same
 rows, reads that see what was delivered and nothing else, and nothing waits for ever.
 """
 
@@ -19,10 +19,11 @@ from msgspec.structs import astuple
 
 from kvstore.machine.codec import TABLES, decode_machine_state, encode_machine_state
 from kvstore.machine.commands import Command
-from kvstore.machine.machine import Executed, Machine, MachineState, Store, Vote
+from kvstore.machine.machine import Machine
 from kvstore.machine.placement import Placement
 from kvstore.machine.request import Condition, Footprint, Operation, Range, Transaction
 from kvstore.machine.results import KeyValue, Refusal, Refused, Result
+from kvstore.machine.state import Executed, MachineState, Store, Vote
 from kvstore.machine.versions import Compacted, NotYet
 from kvstore.simulation.model import Model, ordered
 from multicast.types import GroupId, Timestamp
@@ -69,14 +70,14 @@ class Replica:
 
     def restart(self) -> None:
         self.crashes += 1
-        store, picture = self.disk
+        store, state = self.disk
         self.store = copy_of(store)
         self.reads.clear()
-        picture = decode_machine_state(encode_machine_state(picture))
-        self.machine = Machine(self.group, self.store, picture, LIMITS, WINDOW)
+        state = decode_machine_state(encode_machine_state(state))
+        self.machine = Machine(self.group, self.store, state, LIMITS, WINDOW)
 
     def save(self) -> None:
-        self.disk = (copy_of(self.store), self.machine.picture())
+        self.disk = (copy_of(self.store), self.machine.state())
 
     def next(self) -> int:
         return sum(m.gts <= self.machine.delivered for m in self.messages)
@@ -126,14 +127,14 @@ class Replica:
     def check_end(self) -> None:
         machine, model = self.machine, self.model
         assert machine.watermark == machine.delivered == (self.messages[-1].gts if self.messages else 0)
-        picture = machine.picture()
-        assert not picture.waiting
-        assert not picture.executed
+        state = machine.state()
+        assert not state.waiting
+        assert not state.executed
         assert not machine._locks._claims
         assert not machine._early
         assert not machine._sessions._open
         assert not machine.open_votes()
-        assert picture.floor == model.floor
+        assert state.floor == model.floor
         alive = {name: pin for name, pin in model.pins.items() if pin.until >= machine.delivered}
         assert {name: pin for name, pin in machine.pins.items() if pin.until >= machine.delivered} == alive
         for gts, expected in model.answers:
@@ -228,7 +229,7 @@ class World:
         """Ask again, as one does that has waited too long."""
         for gts, groups in replica.machine.open_votes():
             for other in self.replicas:
-                said = other.machine.said(gts)
+                said = other.machine.known_of(gts)
                 if isinstance(said, Vote) and other.group in groups:
                     replica.facts.append(said)
                 elif isinstance(said, bool):
@@ -285,7 +286,7 @@ def run(rng: random.Random, count: int, steps: int) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def small_slices() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvstore.machine.machine._STEPS", 3)
+        patch.setattr("kvstore.machine.housekeeping._STEPS", 3)
         yield
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kvstore.machine.commands import Delivered, Request
-from kvstore.machine.machine import Machine, MachineState, Store
+from kvstore.machine.machine import Machine
 from kvstore.machine.merge import Merged, merge
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import (
@@ -23,6 +23,7 @@ from kvstore.machine.request import (
     Unchanged,
 )
 from kvstore.machine.results import Deleted, Fault, Got, KeyValue, Outcome, Scanned, Unmet
+from kvstore.machine.state import MachineState, Store
 from multicast.errors import InvariantBroken
 from multicast.types import ClientId, Destinations, GroupId, MessageId, timestamp
 

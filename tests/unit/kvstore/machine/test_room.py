@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from kvstore.machine.codec import encode_result
-from kvstore.machine.machine import Machine, MachineState, Store
+from kvstore.machine.machine import Machine
 from kvstore.machine.merge import merge
 from kvstore.machine.operations import ENTRY_BYTES, RESULTS_BYTES
 from kvstore.machine.request import Get, Limits, Operation, Put, Range, Scan, Shape, Transaction
 from kvstore.machine.results import Failed, Fault, Got, OperationResult, Outcome, Scanned
+from kvstore.machine.state import MachineState, Store
 from kvstore.wire.connection import LinkLimits
 from tests.unit.kvstore.machine.test_machine import PLACEMENT, A, B, message
 
