@@ -56,22 +56,13 @@ def parser() -> argparse.ArgumentParser:
         "(a new cluster, which is removed)")  # fmt: skip
     add("--nodes", type=_whole, default=usual.nodes, help=f"nodes of a new cluster ({usual.nodes})")
     add("--partitions", type=_whole, default=usual.partitions, help=f"its partitions ({usual.partitions})")
-    add(
-        "--kill-after",
-        type=_positive,
-        metavar="SECONDS",
-        help="kill a leader after SECONDS of each scenario, and restart it 5 s later",
-    )
+    add("--kill-after", type=_positive, metavar="SECONDS", help="kill a leader then; restart it 5 s later")
     out = found.add_argument_group("results")
     add = out.add_argument
     add("--output", type=Path, metavar="DIR", help="a folder for all results (build/loadtests/TIME)")
     add("--traces", type=Path, metavar="DIR", help="a folder for the traces (OUTPUT/traces)")
     add("--no-traces", action="store_true", help="record no traces")
-    add(
-        "--protocol",
-        metavar="NAME",
-        help="name of the ordering protocol, for the traces (whitebox for a new cluster)",
-    )
+    add("--protocol", metavar="NAME", help="the cluster's protocol, for traces (whitebox if new)")
     add(
         "--report",
         nargs="?",

@@ -9,21 +9,12 @@ import tomllib
 from pathlib import Path
 
 from tests.tree import ROOT
+from tests.unit.wbkv.cli.client_only import HIDE
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = {"kvstore", "multicast", "wbkv", "wbkv_proto", "wbkv_pipeline", "pyspark_wbkv"}
 
-INSTALLED = """
-import sys
-class NotInWheel:
-    def find_spec(self, name, path=None, target=None):
-        if name == "wbkv_bench":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, NotInWheel())
-from importlib.metadata import entry_points
-(wbkv,) = entry_points(group="console_scripts", name="wbkv")
-sys.exit(wbkv.load()())
-"""
+INSTALLED = HIDE.format(["wbkv_bench"]) + "from wbkv.cli.main import main\nsys.exit(main())"
 
 
 def test_the_wheel_has_our_packages_only() -> None:

@@ -179,39 +179,19 @@ def _panel(axes: Axes, rows: Sequence[Row], styles: Mapping[str, tuple[str, str]
         colour, marker = styles[protocol]
         mine = sorted((row for row in rows if row["protocol"] == protocol), key=lambda row: row["clients"])
         across = [row["throughput"] for row in mine]
-        axes.vlines(
-            across,
-            [row["p10_ms"] for row in mine],
-            [row["p90_ms"] for row in mine],
-            colors=colour,
-            alpha=0.4,
-            lw=1,
-        )
+        low, high = ([row[column] for row in mine] for column in ("p10_ms", "p90_ms"))
+        axes.vlines(across, low, high, colors=colour, alpha=0.4, lw=1)
         axes.plot(across, [row["mean_ms"] for row in mine], color=colour, marker=marker, markersize=4)
     reference = max(row["clients"] for row in rows)
     for row in rows:
         if row["clients"] == reference:
-            axes.plot(
-                row["throughput"],
-                row["mean_ms"],
-                marker="o",
-                markersize=10,
-                fillstyle="none",
-                color=INK,
-                alpha=0.6,
-            )
+            ring: dict[str, Any] = {"marker": "o", "markersize": 10, "fillstyle": "none", "color": INK}
+            axes.plot(row["throughput"], row["mean_ms"], alpha=0.6, **ring)
     axes.set_xmargin(0.12)
     plain_log(axes, "x")
     plain_log(axes, "y")
-    axes.text(
-        0.98,
-        0.02,
-        f"ringed: {reference:,} clients",
-        transform=axes.transAxes,
-        ha="right",
-        va="bottom",
-        fontsize=7,
-    )
+    corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "bottom", "fontsize": 7}
+    axes.text(0.98, 0.02, f"ringed: {reference:,} clients", **corner)
 
 
 def timeline(crash: Crash, bins: Sequence[Row], figures: Sequence[Row], bin_s: float) -> Figure | None:

@@ -45,16 +45,8 @@ def followed(deliveries: DataFrame, stretch: int = STRETCH) -> DataFrame:
     last = position % stretch == stretch - 1
     lines = deliveries.select(
         run_id().alias("run_id"),
-        "group",
-        "kind",
-        "position",
-        "gts",
-        "origin",
-        "number",
-        "digest",
-        "destinations",
-        "client",
-        "sequence",
+        *("group", "kind", "position", "gts", "origin", "number", "digest", "destinations"),
+        *("client", "sequence"),
         sql.explode(sql.when(last, sql.array(number, number + 1)).otherwise(sql.array(number))).alias(
             "stretch"
         ),

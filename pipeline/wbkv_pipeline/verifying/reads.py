@@ -19,10 +19,7 @@ def reads_of(requests: DataFrame) -> DataFrame:
     """Return one row for each key that a request has read."""
     rows = requests.where((sql.col("outcome") == "ok") & (sql.size("reads") > 0))
     rows = rows.select(
-        "run",
-        "start_us",
-        "end_us",
-        "revision",
+        *("run", "start_us", "end_us", "revision"),
         sql.coalesce("exact", sql.lit(col=False)).alias("exact"),
         (sql.size("writes") > 0).alias("writes"),
         sql.explode("reads").alias("read"),

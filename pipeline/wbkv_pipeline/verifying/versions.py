@@ -66,11 +66,7 @@ def _writes(rows: DataFrame) -> DataFrame:
         bytes_of(sql.col("write.key")).alias("key"),
         bytes_of(sql.col("write.end")).alias("end"),
         sql.coalesce(sql.col("write.removed"), sql.lit(col=False)).alias("removed"),
-        "run",
-        "start_us",
-        "end_us",
-        "revision",
-        "certain",
+        *("run", "start_us", "end_us", "revision", "certain"),
     )
 
 

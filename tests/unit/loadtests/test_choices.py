@@ -35,9 +35,8 @@ def test_zipf_of_very_many_ranks_has_the_head_that_it_should_have() -> None:
     count, skew = 10_000_000, 0.99
     rng, zipf = Random(1), Zipf(skew)
     found = Counter(zipf.draw(rng, count) for _ in range(DRAWS))
-    tail = (
-        (count ** (1 - skew) - 1) / (1 - skew) + 0.5 * (1 + count**-skew) + skew / 12
-    )  # Euler and Maclaurin
+    # Euler and Maclaurin
+    tail = (count ** (1 - skew) - 1) / (1 - skew) + 0.5 * (1 + count**-skew) + skew / 12
     for rank in range(3):
         share = (rank + 1) ** -skew / tail
         assert abs(found[rank] - DRAWS * share) <= 5 * math.sqrt(DRAWS * share)

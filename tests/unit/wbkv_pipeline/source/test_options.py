@@ -16,15 +16,8 @@ def test_nothing_given_means_everything() -> None:
 
 
 def test_names_are_not_case_sensitive() -> None:
-    options = parse(
-        {
-            "batchrows": "7",
-            "INFLIGHT": "3",
-            "startingRevision": "Earliest",
-            "rewrite": "TRUE",
-            "PUSHFILTERS": "true",
-        }
-    )
+    given = {"batchrows": "7", "INFLIGHT": "3", "startingRevision": "Earliest", "rewrite": "TRUE"}
+    options = parse({**given, "PUSHFILTERS": "true"})
     assert (options.batch_rows, options.in_flight, options.starting_revision) == (7, 3, "earliest")
     assert options.rewrite
     assert options.push_filters
