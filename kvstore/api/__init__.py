@@ -1,10 +1,17 @@
-"""The public API: gRPC servicers over a node's `Service`.
+"""The public API, `wbkv.v1`: protobuf messages over a node's `Service`.
 
-- `ports`, `facts`: what it needs of a node;
-- `convert`: protobuf to the machine's types and back, within the limits;
-- `errors`: what clients are told when something goes wrong;
-- `methods`: services as functions, and what they have in common;
+- `ports`, `facts`: what the API needs of a node;
+- `convert`: protobuf to the machine's types, judged once, and results back;
+- `errors`: exceptions to `wbkv.v1.Error` and gRPC status codes;
+- `methods`: services as functions by method, and the `ApiContext` that they share;
 - `kv`, `session`, `cluster`, `health`: the services;
 - `calls`: how every call by gRPC begins and ends;
-- `server`: all of them on a port.
+- `server`: all services on a port.
+
+Where every call passes. A call comes in one of four ways: unary or streaming by gRPC (`calls`), inside a
+session stream (`session`), or from the process of an embedded store (`kvstore.embedded`). Whichever way it
+came, every operation on data goes through one object: `ApiContext.service`. To check a permission on every
+operation, wrap the `Service` there. The caller's credentials are in the gRPC context; `Calls.begin` sees it
+when a call, a stream or a session begins: put the caller into a context variable there, which the tasks of
+the call inherit. `Cluster` and `Health` read `ApiContext.facts`, and no data.
 """

@@ -41,13 +41,12 @@ from kvstore.machine.request import (
 from kvstore.machine.results import Deleted, Got, KeyValue
 from kvstore.store.errors import InvalidRequest, StoreError
 from kvstore.store.questions import Event
+from kvstore.store.retention import SNAPSHOT_S, SNAPSHOT_S_MAX
 from kvstore.store.service import Batch, Committed, Consistency, Snapshot
 
 SERVICE: Final = "wbkv.v1.KV"
 PAGE_BYTES: Final = 1 << 20
 """Of a page of a scan, about, and of what a watch sends at once, unless a transaction is larger."""
-SNAPSHOT_S: Final = 60.0
-SNAPSHOT_S_MAX: Final = 24 * 3600.0
 PROGRESS_S: Final = 5.0
 PROGRESS_S_MIN: Final = 0.05
 PROGRESS_S_MAX: Final = 3600.0

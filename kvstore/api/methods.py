@@ -36,7 +36,7 @@ class Options(NamedTuple):
 
 
 class ApiContext:
-    """What all services are made of."""
+    """What all services share. Every operation on data, whichever way it came, goes through `service`."""
 
     def __init__(self, service: Service, facts: Facts, options: Options) -> None:
         self.service = service

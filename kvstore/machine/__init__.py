@@ -1,17 +1,81 @@
-"""The store's state machine: what ordered messages do to one group's keys, as a function of their order.
+"""The store's state machine: what delivered messages do to one group's keys.
 
-Nothing here knows time, chance, files or the wire. `Machine` takes deliveries and votes and gives effects;
-`Store` and `MachineState` are all that it remembers.
+The contract
+============
 
-- `request`, `results`, `commands`: what a message may ask, and what becomes of it;
-- `placement`: which group has which key;
-- `locks`: who may execute;
-- `versions`, on the maps of `ordered`: values by revision, and the change feed;
-- `operations`: conditions and operations, carried out;
-- `sessions`: exactly once;
-- `machine`: all of it together;
-- `merge`: what the groups of a transaction have done, as one;
-- `codec`: all of it as bytes.
+A `Machine` is a function of the messages delivered to its group, in their order, and of nothing else. All
+replicas of a group deliver the same messages in the same order, so they compute the same results and hold the
+same rows. Whoever changes this package keeps these rules:
+
+- **No clock, no randomness, no I/O.** Time is the global timestamp of a delivery: its position in the order,
+  and the revision of what it writes. A test lists all modules that may be imported here.
+- **No iteration over unordered things** where the order can reach a result, a row or an effect: sort sets,
+  and rely on insertion order only where deliveries determine it.
+- **Delivery never waits.** A transaction that needs locks or other groups' votes waits in the machine, while
+  later deliveries are executed. Everything up to the *watermark* is executed, and no read sees more.
+- **All groups of a transaction judge it alike**: by the message, and by what exactly its destinations have
+  delivered. Each group votes on its own conditions; the votes, not the groups' states, decide.
+- **An error is a result.** What cannot be done is refused (`Refused`) or fails (`Failed`), in every replica
+  alike. An exception is a broken invariant and stops the replica.
+- **Limits are constants of the cluster** (`Limits`, `RESULTS_BYTES`, `WINDOW`): all replicas must have the
+  same, in every version of the code that runs at the same time.
+- **Durable together**: the rows of the `Store` and the `MachineState`, as of one moment between two calls, in
+  one batch, with the ordering's checkpoint of the same position. A machine that starts from them takes the
+  deliveries that follow. Deliveries that it had before are ignored.
+
+A host calls `deliver` for each message, `vote` and `outcome` for what other replicas report, `read` for
+strict reads and `work` now and then; `drain` returns what is to be sent (`Effects`). The production host is
+`kvstore.store.partition`.
+
+The modules, in reading order
+=============================
+
+- `request`: transactions, conditions, operations, limits; `validate` judges them, once, before ordering;
+- `results`: what becomes of them; `commands`: the rest of what a message may carry, and whose request it is;
+- `placement`: which group has which key, and a group's share of a transaction;
+- `locks`: which delivered transaction may execute next;
+- `ordered`, `versions`: maps in the order of keys; values by revision, compaction, the change feed;
+- `operations`: evaluates conditions and performs operations;
+- `sessions`: executes each request once;
+- `state`: the values that go in and out, and all that is durable; `waiting`: transactions in flight;
+- `housekeeping`, `machine`: all of it together;
+- `merge`: the results of several groups as one, for the gateway;
+- `codec`: the values as bytes, for messages and disks.
+
+Adding an operation
+===================
+
+1. `request.py`: a struct with a `tag` of its own, which never changes: it is in messages and on disks. Add it
+   to `PointOperation` (it has a `key`) or to `RangeOperation` and `RANGE_OPERATIONS` (it has a `range`), and
+   to `ReadOperation` if replicas may perform it without ordering. Set `writes`. Now run `make lint` (mypy):
+   it fails at each of these places until the operation is handled.
+
+   - `request._size_of`: what of it is judged, and how many bytes count;
+   - `operations.perform`: what it does, and its result;
+   - `merge._merge`: how groups' results become one (operations on ranges only);
+   - `store/reads.perform_reads`, `simulation/checks._results_at`: reads of a replica (a `ReadOperation` only);
+   - `simulation/model.Model._perform`, `_owners` (ranges): the same, naively, to check the machine against;
+   - `simulation/checks._read_by`: which keys it reads, for the search for circles;
+   - `tests/unit/api/messages.operation`: how a client writes it, for the tests of the API.
+
+   An operation of neither kind is flagged also in `request.footprint_of` (what to lock) and in
+   `placement.owners_of` and `_split` (which groups it belongs to).
+2. `results.py`, if no result fits: a struct with a tag, in `OperationResult`. The type checker then asks for
+   `api/convert._result`, `api/convert.results_size` and `simulation/checks._merge`.
+3. `proto/wbkv_proto/v1/kv.proto`: a field of `Operation` (and of `OperationResult`), then `make proto`;
+   `api/convert.Reader._operation` reads it. The type checker cannot see a field that is missing there; the
+   tests of `tests/unit/api/test_convert.py` can, as `messages.py` has to write it.
+4. The SDK, `clients/wbkv/operations.py`: a class and a function, `result_of` for a new result,
+   `core/tracing.py` for recorded histories. `docs/api.md`, `docs/reference/sdk.md`.
+5. Tests: `tests/unit/machine/workload.py` must generate it (a test says so), for
+   `tests/unit/machine/test_machine_model.py`, which runs machines against the model; a workload in
+   `simulation/workloads.py`, if it has an invariant of its own.
+
+A condition is added alike (`Condition`: `request.footprint_of`, `request._size_of`, `operations.evaluate`,
+`placement.owners_of`, `Model._unmet`, `Model._owners`, `checks`, `messages.condition`); so is a command
+(`Housekeeping`: `Housekeeper._housekeep`, `Model._housekeep`).
+
+A tag, a field or a limit that exists must not change its meaning: replicas of two versions must agree.
 """
 
 from kvstore.machine.codec import (

@@ -55,7 +55,10 @@ class Tick(Data, frozen=True, tag=6):
 
 
 class ChangePlacement(Data, frozen=True, tag=7):
-    """The next map, from here on. To all groups, those of both maps."""
+    """The next map of keys to groups, from this position on. Sent to all groups, those of both maps.
+
+    No command sends it yet: it waits for moving data between groups. A map that moves keys is refused.
+    """
 
     placement: Placement
 

@@ -51,7 +51,9 @@ class Effects:
     reads: list[int] = field(default_factory=list)
     """Reads that are to be carried out before the machine is called again."""
     rows: list[tuple[Timestamp, Row]] = field(default_factory=list)
-    """Changes, as they were executed: not in the order of their revisions."""
+    """Changes, as they were executed: not in the order of their revisions. No host uses them yet: the hook
+    waits for a hub that serves many watches from one feed.
+    """
 
 
 class Waiting(Data, frozen=True):

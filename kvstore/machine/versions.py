@@ -4,6 +4,7 @@
 transaction: what it changed, and for each key the revision it had before. That is the change feed and, key by
 key, the chain to older versions.
 
+History is kept until a client compacts it: there is no time limit (`kvstore.store.retention`).
 Compaction to a floor drops what no read at the floor or above needs. A version that is still the latest then
 leaves the history; the transaction that overwrites it later takes it along in its own row, as the `base`.
 Which floor that is depends on the order of messages only, not on when the rows are dropped, so that replicas

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from kvstore.machine import Limits, Machine, MachineState, Placement, Store
 from kvstore.machine.codec import decode_machine_state, encode_machine_state
@@ -19,15 +19,13 @@ from kvstore.store.gateway import Gateway
 from kvstore.store.messages import STORE_MESSAGES
 from kvstore.store.partition import Partition
 from kvstore.store.replica_view import ReplicaView
+from kvstore.store.retention import EXPIRE_S
 from multicast.durable import Checkpoint
 from multicast.errors import PeerViolation
 from multicast.messages import Delivery, Multicast
 from multicast.protocol import Protocol
 from multicast.topology import Topology
 from multicast.types import NO_TIMESTAMP, ClientId, GroupId, Process, ReplicaId, Timestamp, timestamp
-
-EXPIRE_S: Final = 60.0
-"""How often a leader looks for sessions that have expired."""
 
 
 class StoreApplication:

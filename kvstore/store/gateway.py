@@ -37,6 +37,7 @@ from kvstore.node.ports import Outgoing
 from kvstore.store import errors
 from kvstore.store.messages import Answer, Query, RaiseClock, Results
 from kvstore.store.questions import Busy, Feed, NotLeading, Question, Response
+from kvstore.store.retention import REQUEST_TICKS, REQUEST_TICKS_MAX
 from multicast.client import MulticastRefused, Reply, Sender
 from multicast.errors import PeerViolation
 from multicast.messages import Hint, Members, Multicast
@@ -63,12 +64,6 @@ IN_FLIGHT_GROUP: Final = 4096
 """The same, to one group: others go on when it does not."""
 IN_FLIGHT_BYTES: Final = 256 << 20
 """Messages that may be under way before no more are taken."""
-
-LIFE_TICKS: Final = 10 * 60 * 10_000
-"""How long a request may be repeated: ten minutes."""
-
-LIFE_MAX_TICKS: Final = 24 * 3600 * 10_000
-"""The longest that a client may ask for: a day. Its session is kept that long."""
 
 AHEAD_TICKS: Final = 10_000
 """A revision further ahead than this is one that nobody can have seen: a second."""
@@ -210,7 +205,9 @@ class Gateway:
     ) -> None:
         """Execute a valid transaction, once. Raises, with nothing done, if that is not possible now."""
         self.check_revision(min_revision)
-        if identity is not None and identity.deadline > timestamp(self.newest() + LIFE_MAX_TICKS, GroupId(0)):
+        if identity is not None and identity.deadline > timestamp(
+            self.newest() + REQUEST_TICKS_MAX, GroupId(0)
+        ):
             raise errors.InvalidRequest(
                 f"the request's deadline, revision {identity.deadline}, is more than a day ahead"
             )
@@ -254,7 +251,7 @@ class Gateway:
         return Numbering(ClientId(own_client(self.me, next(self._clients))))
 
     def _deadline(self) -> int:
-        return timestamp(self.newest() + LIFE_TICKS, GroupId(0))
+        return timestamp(self.newest() + REQUEST_TICKS, GroupId(0))
 
     def _finish(self, mid: MessageId, places: Mapping[GroupId, int]) -> None:
         call = self._calls.pop(mid)

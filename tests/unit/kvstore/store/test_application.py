@@ -12,7 +12,8 @@ from kvstore.machine.codec import decode_request, encode_request
 from kvstore.machine.commands import Expire, Request
 from kvstore.machine.request import Put, Transaction
 from kvstore.store import gateway
-from kvstore.store.application import EXPIRE_S, StoreApplication
+from kvstore.store.application import StoreApplication
+from kvstore.store.retention import EXPIRE_S
 from multicast.messages import Delivery, Multicast
 from multicast.topology import Topology
 from multicast.types import NO_TIMESTAMP, MessageId, timestamp
