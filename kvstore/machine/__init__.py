@@ -47,16 +47,16 @@ Adding an operation
 
 1. `request.py`: a struct with a `tag` of its own, which never changes: it is in messages and on disks. Add it
    to `PointOperation` (it has a `key`) or to `RangeOperation` and `RANGE_OPERATIONS` (it has a `range`), and
-   to `ReadOperation` if replicas may perform it without ordering. Set `writes`. Now run `make lint` (mypy):
+   to `ReadOperation` if replicas may perform it without ordering. Set `writes`. Now run `make types`:
    it fails at each of these places until the operation is handled.
 
    - `request._size_of`: what of it is judged, and how many bytes count;
    - `operations.perform`: what it does, and its result;
    - `merge._merge`: how groups' results become one (operations on ranges only);
-   - `store/reads.perform_reads`, `simulation/checks._results_at`: reads of a replica (a `ReadOperation` only);
+   - `store/reads.perform_reads`, `simulation/checks._results_at`: reads of a replica (`ReadOperation` only);
    - `simulation/model.Model._perform`, `_owners` (ranges): the same, naively, to check the machine against;
    - `simulation/checks._read_by`: which keys it reads, for the search for circles;
-   - `tests/unit/api/messages.operation`: how a client writes it, for the tests of the API.
+   - `tests/unit/kvstore/api/messages.operation`: how a client writes it, for the tests of the API.
 
    An operation of neither kind is flagged also in `request.footprint_of` (what to lock) and in
    `placement.owners_of` and `_split` (which groups it belongs to).
@@ -64,11 +64,11 @@ Adding an operation
    `api/convert._result`, `api/convert.results_size` and `simulation/checks._merge`.
 3. `proto/wbkv_proto/v1/kv.proto`: a field of `Operation` (and of `OperationResult`), then `make proto`;
    `api/convert.Reader._operation` reads it. The type checker cannot see a field that is missing there; the
-   tests of `tests/unit/api/test_convert.py` can, as `messages.py` has to write it.
+   tests of `tests/unit/kvstore/api/test_convert.py` can, as `messages.py` has to write it.
 4. The SDK, `clients/wbkv/operations.py`: a class and a function, `result_of` for a new result,
    `core/tracing.py` for recorded histories. `docs/api.md`, `docs/reference/sdk.md`.
-5. Tests: `tests/unit/machine/workload.py` must generate it (a test says so), for
-   `tests/unit/machine/test_machine_model.py`, which runs machines against the model; a workload in
+5. Tests: `tests/unit/kvstore/machine/workload.py` must generate it (a test says so), for
+   `tests/unit/kvstore/machine/test_machine_model.py`, which runs machines against the model; a workload in
    `simulation/workloads.py`, if it has an invariant of its own.
 
 A condition is added alike (`Condition`: `request.footprint_of`, `request._size_of`, `operations.evaluate`,
