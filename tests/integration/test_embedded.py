@@ -25,7 +25,6 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1 import kv_pb2_grpc
 from wbkv_proto.v1.error_pb2 import Error
 
-from kvstore.config.model import Config
 from kvstore.config.toml import load_config
 from kvstore.embedded import store as embedded_store
 from kvstore.embedded.store import Embedded, EmbeddedError, open_store
@@ -321,7 +320,7 @@ def test_a_store_whose_making_was_interrupted_is_made_anew(
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for where, name in ((Config, "dump"), (Path, "rename")):
+    for where, name in ((embedded_store, "dump_config"), (Path, "rename")):
         with monkeypatch.context() as patched:
             patched.setattr(where, name, die)
             with pytest.raises(KeyboardInterrupt):
