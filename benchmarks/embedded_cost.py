@@ -61,7 +61,7 @@ def transfer() -> kv.TxnRequest:
 
 def measure(store: Embedded) -> None:
     get = kv.GetRequest(key=b"key1")
-    crossing, method = store._crossing, Unary(kv.GetRequest, nothing)  # noqa: SLF001 - a part alone
+    crossing, method = store._bridge, Unary(kv.GetRequest, nothing)  # noqa: SLF001 - a part alone
     one_at_a_time("put", lambda i: store.call("Put", put(i), WAIT_S).result())
     one_at_a_time("strict get", lambda _: store.call("Get", get, WAIT_S).result())
     one_at_a_time("transfer over two partitions", lambda _: store.call("Txn", transfer(), WAIT_S).result())

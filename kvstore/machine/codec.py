@@ -39,7 +39,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def decode_request(payload: bytes) -> Request:
-    """What a message carries. Whatever its bytes are, it has its place in the order, and a result."""
+    """What a message carries. Whatever its bytes are, it has its position in the order, and a result."""
     try:
         return _request.decode(payload)
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,6 @@
 """What a message may ask of a group's machine: a transaction, or housekeeping; and whose request it is.
 
-Housekeeping is decided at its place in the order, by what was delivered before it and nothing else.
+Housekeeping is decided at its position in the order, by what was delivered before it and nothing else.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Expire(Data, frozen=True, tag=5):
 
 class Tick(Data, frozen=True, tag=6):
     """Nothing: a group moves on by it. Whoever reads these ranges at its revision reads them as it would have
-    at its place in the order; to the reply gate it is a read of them.
+    at its position in the order; to the reply gate it is a read of them.
     """
 
     ranges: tuple[Range, ...] = ()
@@ -64,7 +64,7 @@ class ChangePlacement(Data, frozen=True, tag=7):
 
 
 class Malformed(Data, frozen=True, tag=8):
-    """A message that nobody can read. It has its place in the order, so it has a result."""
+    """A message that nobody can read. It has its position in the order, so it has a result."""
 
     reason: str
 
@@ -109,7 +109,7 @@ def is_own(gateway: int, client: int) -> bool:
 
 
 class Delivered(Data, frozen=True):
-    """One message at its place in its group's order."""
+    """One message at its position in its group's order."""
 
     gts: Timestamp
     mid: MessageId

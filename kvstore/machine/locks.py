@@ -24,7 +24,7 @@ class _Claim:
     def __init__(self, owner: int, number: int, footprint: Footprint, waits: int) -> None:
         self.owner = owner
         self.number = number
-        """Its place in the order of claims."""
+        """Its position in the order of claims."""
         self.footprint = footprint
         self.waits = waits
         """How many claims must be released first."""

@@ -92,7 +92,7 @@ class Room:
 def evaluate(
     conditions: Iterable[tuple[int, Condition]], versions: Versions, revision: int, floor: int
 ) -> tuple[Unmet, ...]:
-    """The conditions that do not hold at this place in the order, where the floor is this."""
+    """The conditions that do not hold at this position in the order, where the floor is this."""
     unmet = []
     for i, condition in conditions:
         if isinstance(condition, Compare):

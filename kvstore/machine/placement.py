@@ -98,7 +98,7 @@ class Placement(Data, frozen=True):
         return self.owners[bisect_right(self.starts, token) - 1]
 
     def token(self, key: bytes) -> bytes:
-        """The key's place in the order of tokens."""
+        """The key's position in the order of tokens."""
         if self.scheme is _ORDERED:
             return key
         tag = tag_of(key) if b"{" in key else key
@@ -133,7 +133,7 @@ def _common_prefix(one: bytes, other: bytes) -> bytes:
 
 
 class GroupShare(Data, frozen=True):
-    """What of a transaction belongs to one group, each with its place in the request."""
+    """What of a transaction belongs to one group, each with its index in the request."""
 
     conditions: tuple[tuple[int, Condition], ...]
     then: tuple[tuple[int, Operation], ...]

@@ -90,7 +90,7 @@ class Outcome(Data, frozen=True, tag=1):
     """Whether all conditions held, in all groups."""
     unmet: tuple[Unmet, ...]
     results: tuple[tuple[int, OperationResult], ...]
-    """By the operation's place in its branch, in that order. Groups' results merge by it."""
+    """By the operation's index in its branch, in that order. Groups' results merge by it."""
 
 
 class Refusal(enum.Enum):

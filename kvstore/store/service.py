@@ -440,13 +440,13 @@ class Service:
         ask = partial(self._changes, ranges)
         feeds = [FeedReader(group, merged, ask, self._move) for group in groups]
         loop = asyncio.get_running_loop()
-        told, told_at = after, loop.time()
+        passed_on, passed_on_at = after, loop.time()
         try:
             while True:
                 for feed in feeds:
                     feed.start()
                 slow = [feed.task for feed in feeds if feed.task is not None]
-                wait = told_at + progress_s - loop.time()
+                wait = passed_on_at + progress_s - loop.time()
                 if slow:
                     wait = min(IDLE_S, wait) if wait > 0 else IDLE_S
                     await asyncio.wait(slow, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
@@ -456,15 +456,15 @@ class Service:
                 if 0 < until <= upto:
                     yield Batch(until, tuple(each for each in merged.drain() if each[0] <= until))
                     return
-                if upto > told:
+                if upto > passed_on:
                     found = merged.drain()
-                    if found or loop.time() >= told_at + progress_s:
-                        told, told_at = upto, loop.time()
+                    if found or loop.time() >= passed_on_at + progress_s:
+                        passed_on, passed_on_at = upto, loop.time()
                         yield Batch(upto, found)
                 # Groups are moved past what waits to be passed on; now and then to the present, for a mark of
                 # progress. If each were moved past all others all the time, none would ever be idle.
                 wanted = max(merged.wanted, until)
-                if loop.time() >= told_at + progress_s:
+                if loop.time() >= passed_on_at + progress_s:
                     wanted = max(wanted, timestamp(self._gateway.newest(), GroupId(0)))
                 for feed in feeds:
                     if feed.upto < wanted:
