@@ -77,7 +77,7 @@ def calls(store: Embedded, durability: str, sizes: Any) -> Iterator[Figure]:
 
         yield from one_at_a_time(f"embedded, {durability}: {name}", call, sizes)
     if durability == "os":
-        bridge, empty = store._crossing, Unary(kv.GetRequest, nothing)  # noqa: SLF001 - a part alone
+        bridge, empty = store._bridge, Unary(kv.GetRequest, nothing)  # noqa: SLF001 - a part alone
         name = "embedded: a call that does nothing"
         yield from one_at_a_time(name, lambda _: bridge.call(empty, get, WAIT_S).result(), sizes)
         yield Figure.of(f"embedded: {sizes.calls} puts at once: CPU of each", "µs", at_once(store, sizes))

@@ -1,4 +1,4 @@
-"""How every call by gRPC begins and ends: bytes in, bytes out, a deadline, errors that clients can read.
+"""Begin and end every gRPC call: bytes in, bytes out, a deadline, errors that clients can read.
 
 gRPC would log a stack trace for bytes that it cannot parse, so messages are parsed and written here.
 """
@@ -22,15 +22,15 @@ M = TypeVar("M", bound=Message)
 
 
 class Calls:
-    """Makes gRPC's handlers of methods."""
+    """Makes gRPC handlers of methods."""
 
-    def __init__(self, backing: ApiContext) -> None:
-        self._facts = backing.facts
-        self._options = backing.options
+    def __init__(self, api: ApiContext) -> None:
+        self._facts = api.facts
+        self._options = api.options
         self.stopping = False
 
     def handlers(self, methods: Methods) -> dict[str, Handler]:
-        """By name."""
+        """Return the handlers of methods, by name."""
         return {
             name: self._unary(method) if isinstance(method, Unary) else self._streaming(method)
             for name, method in methods.items()
@@ -57,13 +57,13 @@ class Calls:
                 async with aclosing(call(parse(kind, raw), self.begin(context))) as responses:
                     async for response in responses:
                         await send(context, self._written(response))
-            except Exception as error:  # noqa: BLE001 - all of them are told
+            except Exception as error:  # noqa: BLE001 - all are reported to the client
                 await self.fail(context, error)
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
     def _written(self, response: Message) -> bytes:
-        """A response's bytes."""
+        """Serialize a response within the limit."""
         raw = response.SerializeToString()
         if len(raw) > self._options.response_bytes:
             raise ResponseTooLarge(self._options.response_bytes)
@@ -71,17 +71,17 @@ class Calls:
 
     async def fail(self, context: Context, error: Exception) -> None:
         """End the call with an error."""
-        told = to_error(error, self._facts.topology)
-        trailing = ((METADATA, told.SerializeToString()),)
+        report = to_error(error, self._facts.topology)
+        trailing = ((METADATA, report.SerializeToString()),)
         try:
-            await context.abort(STATUS[told.code], told.message, trailing)
+            await context.abort(STATUS[report.code], report.message, trailing)
         except grpc.aio.AbortError:
             raise  # this is how gRPC learns of it
         except Exception as gone:
             raise asyncio.CancelledError from gone
 
     def begin(self, context: Context) -> float | None:
-        """A call may begin: the time left for it, if it brings a deadline."""
+        """Admit a call, a stream or a session. Returns the time left for it, if it has a deadline."""
         if self.stopping:
             raise Unavailable("this node is stopping")  # gRPC ends only what has begun before
         left = context.time_remaining()
@@ -91,7 +91,7 @@ class Calls:
 
 
 async def send(context: Context, raw: bytes) -> None:
-    """Write to a stream. If that fails, the client has gone: nobody is left to be told, so it is no error."""
+    """Write to a stream. If that fails, the client has disconnected, so nothing can be reported to it."""
     try:
         await context.write(raw)
     except Exception as gone:
@@ -99,7 +99,7 @@ async def send(context: Context, raw: bytes) -> None:
 
 
 async def receive(context: Context) -> bytes | None:
-    """Read from a stream; None if the client has closed its side. If it has gone, see `send`."""
+    """Read from a stream; None if the client has closed its side. If it has disconnected, see `send`."""
     try:
         raw = await context.read()
     except Exception as gone:
@@ -108,8 +108,8 @@ async def receive(context: Context) -> bytes | None:
 
 
 def parse(kind: type[M], raw: bytes) -> M:
-    """A client's message."""
+    """Parse a client's message."""
     try:
         return kind.FromString(raw)
     except DecodeError:
-        raise InvalidRequest(f"this is no {kind.DESCRIPTOR.full_name}") from None
+        raise InvalidRequest(f"malformed request: not a valid {kind.DESCRIPTOR.full_name}") from None

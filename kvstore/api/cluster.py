@@ -19,18 +19,18 @@ _SCHEME: Final = {Scheme.HASHED: cluster.Placement.HASHED, Scheme.ORDERED: clust
 class Cluster:
     """The servicer."""
 
-    def __init__(self, backing: ApiContext) -> None:
-        self._backing = backing
+    def __init__(self, api: ApiContext) -> None:
+        self._api = api
         self.methods: Methods = {
             "Topology": Unary(cluster.TopologyRequest, self._topology),
             "Status": Unary(cluster.StatusRequest, self._status),
         }
 
     async def _topology(self, _: cluster.TopologyRequest, timeout_s: float) -> Message:
-        known, limits = self._backing.facts.topology(), self._backing.service.limits
-        options = self._backing.options
+        known, limits = self._api.facts.topology(), self._api.service.limits
+        options = self._api.options
         return cluster.TopologyResponse(
-            header=self._backing.header(),
+            header=self._api.header(),
             nodes=[
                 cluster.Node(name=name, address=address) for name, address in sorted(known.addresses.items())
             ],
@@ -50,7 +50,7 @@ class Cluster:
                 transaction_bytes=limits.transaction_bytes,
                 operations=limits.operations,
                 scan_bytes=limits.scan_bytes,
-                message_bytes=self._backing.message_bytes,
+                message_bytes=self._api.message_bytes,
                 response_bytes=options.response_bytes,
                 session_calls=options.session_calls,
             ),
@@ -58,12 +58,12 @@ class Cluster:
 
     async def _status(self, _: cluster.StatusRequest, timeout_s: float) -> Message:
         return cluster.StatusResponse(
-            header=self._backing.header(),
+            header=self._api.header(),
             partitions=[
                 cluster.PartitionStatus(
                     id=group, serving=serves(facts), leads=facts.leads, revision=facts.revision
                 )
-                for group, facts in sorted(self._backing.facts.topology().partitions.items())
+                for group, facts in sorted(self._api.facts.topology().partitions.items())
             ],
-            json=json.dumps(self._backing.facts.status()),
+            json=json.dumps(self._api.facts.status()),
         )

@@ -1,7 +1,7 @@
-"""What clients are told when something goes wrong: a gRPC status for people, a `wbkv.v1.Error` for programs.
+"""Report errors to clients: a gRPC status for people, a `wbkv.v1.Error` for programs.
 
-A client learns what it can do about an error and nothing of what happened inside: what we did not expect is
-logged here, once, and told as "internal error".
+A client learns what it can do about an error and nothing of what happened inside: an unexpected exception is
+logged here, once, and reported as "internal error".
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ LEADERS_MAX: Final = 32
 
 
 class ResponseTooLarge(StoreError):
-    """Executed, but the results are too large to be sent."""
+    """A transaction was executed, but its results are too large to be sent."""
 
     def __init__(self, limit: int, revision: int = 0) -> None:
         executed = f"the transaction was executed at revision {revision}, but its" if revision else "the"
-        super().__init__(f"{executed} results are larger than the limit response_bytes of {limit}")
+        super().__init__(f"{executed} results exceed the limit of {limit} bytes (response_bytes)")
         self.name = "response_bytes"
         self.value = limit
         self.revision = revision
 
 
 class UnknownService(InvalidRequest):
-    """The health of something that there is not was asked for."""
+    """The health of an unknown service was asked for."""
 
 
 class ApiError(NamedTuple):
@@ -89,22 +89,22 @@ STATUS: Final[Mapping[int, grpc.StatusCode]] = {status.value[0]: status for stat
 
 
 def to_error(error: BaseException, topology: Callable[[], Topology]) -> Error:
-    """The error, as a client may know it. What nobody expected is logged."""
+    """Return the error as a client may know it. An unexpected one is logged."""
     for kind in type(error).__mro__:
         if kind in ERROR_MAP:
-            told, message = ERROR_MAP[kind], str(error)
+            report, message = ERROR_MAP[kind], str(error)
             break
     else:
         logger.error("a request failed", exc_info=error)
-        told, message = _INTERNAL, "internal error"
+        report, message = _INTERNAL, "internal error"
     if len(message) > MESSAGE_MAX:
         message = message[:MESSAGE_MAX] + "..."
     found = Error(
-        kind=told.kind,
+        kind=report.kind,
         message=message,
-        code=told.status.value[0],
-        retryable=told.retryable,
-        same_id=told.same_id,
+        code=report.status.value[0],
+        retryable=report.retryable,
+        same_id=report.same_id,
     )
     if isinstance(error, Compacted):
         found.revision = error.floor

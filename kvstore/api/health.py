@@ -1,7 +1,7 @@
 """gRPC's standard health service: `partition/ID` for each partition, and "" for the node.
 
-A partition is served once this node's replica has caught up and somebody leads; the node, once all its
-partitions are. Whoever balances load by it sends nothing to a node that would only answer "unavailable".
+A partition is served once this node's replica has caught up and the partition has a leader; the node, once
+all its partitions are. A load balancer that goes by it avoids nodes that would answer "unavailable".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kvstore.api.ports import PartitionFacts
 
 SERVICE: Final = "grpc.health.v1.Health"
 EVERY_S: Final = 0.2
-"""How often a client that watches is looked after."""
+"""How often a health watch looks for changes."""
 
 
 def serves(facts: PartitionFacts) -> bool:
@@ -29,8 +29,8 @@ def serves(facts: PartitionFacts) -> bool:
 class Health:
     """The servicer."""
 
-    def __init__(self, backing: ApiContext) -> None:
-        self._facts = backing.facts
+    def __init__(self, api: ApiContext) -> None:
+        self._facts = api.facts
         self.stopping = False
         """Nothing is served from here on."""
         self.methods: Methods = {
@@ -51,7 +51,7 @@ class Health:
     async def _check(self, message: HealthCheckRequest, timeout_s: float) -> HealthCheckResponse:
         found = self._health(message.service)
         if found.status == HealthCheckResponse.SERVICE_UNKNOWN:
-            raise UnknownService(f"there is no service {message.service!r:.80}")
+            raise UnknownService(f"unknown service {message.service!r:.80}")
         return found
 
     async def _watch(

@@ -57,16 +57,16 @@ NAME_MAX: Final = 200
 
 Fields = Callable[[Committed], dict[str, Any]]
 Begun: TypeAlias = tuple[Awaitable[Committed], Fields]
-"""What to wait for, and how it becomes the arguments of the response's message."""
+"""The awaitable outcome, and how it becomes the fields of the response."""
 
 
 class Requests:
-    """The requests that stand alone as calls and together in sessions: each begins, and is answered later."""
+    """Requests of unary calls and of sessions: each begins at once and is answered later."""
 
-    def __init__(self, backing: ApiContext) -> None:
-        self._service = backing.service
-        self._response_bytes = backing.options.response_bytes
-        self._reader = Reader(backing.service.limits)
+    def __init__(self, api: ApiContext) -> None:
+        self._service = api.service
+        self._response_bytes = api.options.response_bytes
+        self._reader = Reader(api.service.limits)
         self._begin: Final[Mapping[str, Callable[[Any, float], Begun]]] = {
             "txn": self._txn,
             "get": self._get,
@@ -159,7 +159,7 @@ def _read_fields(committed: Committed) -> dict[str, Any]:
 def _get_fields(committed: Committed) -> dict[str, Any]:
     (result,) = committed.results
     if not isinstance(result, Got):
-        raise TypeError(f"a get has {result}")
+        raise TypeError(f"a get has the result {result}")
     fields: dict[str, Any] = {"header": {"revision": committed.complete}}
     if result.entry is not None:
         fields["entry"] = entry_fields(result.entry)
@@ -173,18 +173,18 @@ def _put_fields(committed: Committed) -> dict[str, Any]:
 def _delete_fields(committed: Committed) -> dict[str, Any]:
     (result,) = committed.results
     if not isinstance(result, Deleted):
-        raise TypeError(f"a delete has {result}")
+        raise TypeError(f"a delete has the result {result}")
     return {"header": header_fields(committed), "count": result.count}
 
 
 class KV:
     """The servicer."""
 
-    def __init__(self, backing: ApiContext) -> None:
-        self._backing = backing
-        self._service = backing.service
-        self._requests = Requests(backing)
-        self._reader = Reader(backing.service.limits)
+    def __init__(self, api: ApiContext) -> None:
+        self._api = api
+        self._service = api.service
+        self._requests = Requests(api)
+        self._reader = Reader(api.service.limits)
         self._ending: set[asyncio.Task[None]] = set()
         """Snapshots that are being released."""
         self.methods: Methods = {
@@ -201,12 +201,12 @@ class KV:
         }
 
     def _single(self, name: str, asked: type[Message], answered: Callable[..., Any]) -> Unary:
-        begin, backing = self._requests.begin, self._backing
+        begin, api = self._requests.begin, self._api
 
         async def call(message: Any, timeout_s: float) -> Message:
             begun, fields = begin(name, message, timeout_s)
             response: Message = answered(**fields(await begun))
-            response.header.MergeFrom(backing.header())  # type: ignore[attr-defined]  # all responses have one
+            response.header.MergeFrom(api.header())  # type: ignore[attr-defined]  # all responses have one
             return response
 
         return Unary(asked, call)
@@ -226,9 +226,9 @@ class KV:
             reverse=message.reverse,
             keys_only=shape is not Shape.ENTRIES,
             partitions=partitions_of(message.partitions),
-            timeout_s=timeout_s or self._backing.options.default_timeout_s,
+            timeout_s=timeout_s or self._api.options.default_timeout_s,
         )
-        most = min(message.page_bytes or PAGE_BYTES, self._backing.options.response_bytes // 4)
+        most = min(message.page_bytes or PAGE_BYTES, self._api.options.response_bytes // 4)
         room = _Room(message.limit, message.limit_bytes)
         revision = 0
         page: list[KeyValue] = []
@@ -240,11 +240,11 @@ class KV:
                     if shape is not Shape.COUNT:
                         page += entries
                         if full:
-                            yield make(self._backing.header(revision=revision), page)
+                            yield make(self._api.header(revision=revision), page)
                             page = []
                 if room.more:
                     break
-        last = make(self._backing.header(revision=revision), page)
+        last = make(self._api.header(revision=revision), page)
         last.count, last.more = room.count, room.more
         yield last
 
@@ -256,7 +256,7 @@ class KV:
             partitions=partitions_of(message.partitions),
             timeout_s=timeout_s,
         )
-        response = kv.SplitsResponse(header=self._backing.header())
+        response = kv.SplitsResponse(header=self._api.header())
         for group, (start, end), count in found:
             response.splits.add(partition=group, keys={"start": start, "end": end or b""}, count=count)
         return response
@@ -276,7 +276,7 @@ class KV:
             timeout_s=timeout_s,
         )
         return kv.SnapshotResponse(
-            header=self._backing.header(revision=taken.revision),
+            header=self._api.header(revision=taken.revision),
             name=taken.name,
             revision=taken.revision,
             ttl_ms=max(int(taken.expires_s * 1000), 0),
@@ -286,13 +286,13 @@ class KV:
         if not message.name:
             raise InvalidRequest("the snapshot's name is empty")
         await self._service.release(message.name, timeout_s=timeout_s)
-        return kv.ReleaseSnapshotResponse(header=self._backing.header())
+        return kv.ReleaseSnapshotResponse(header=self._api.header())
 
     async def _compact(self, message: kv.CompactRequest, timeout_s: float) -> Message:
         if not message.revision:
             raise InvalidRequest("the revision is missing")
         await self._service.compact(revision_of("revision", message.revision), timeout_s=timeout_s)
-        return kv.CompactResponse(header=self._backing.header(revision=message.revision))
+        return kv.CompactResponse(header=self._api.header(revision=message.revision))
 
     # Watches
 
@@ -310,7 +310,7 @@ class KV:
             raise InvalidRequest(f"a watch until {until} must be after a revision up to that, not {after}")
         progress_s = message.progress_ms / 1000 or PROGRESS_S
         progress_s = min(max(progress_s, PROGRESS_S_MIN), PROGRESS_S_MAX)
-        timeout_s = timeout_s or self._backing.options.default_timeout_s
+        timeout_s = timeout_s or self._api.options.default_timeout_s
         snapshot = None
         if not after:
             snapshot = await self._service.snapshot(name=_new_name(), ttl_s=SNAPSHOT_S, timeout_s=timeout_s)
@@ -324,21 +324,21 @@ class KV:
         )
         try:
             async with aclosing(batches):  # type: ignore[type-var]  # a generator
-                yield kv.WatchResponse(header=self._backing.header(revision=after), revision=after)
+                yield kv.WatchResponse(header=self._api.header(revision=after), revision=after)
                 async for batch in batches:
                     if snapshot is not None:
-                        self._let_go(snapshot)
+                        self._release_soon(snapshot)
                         snapshot = None
                     for response in self._changes(after, batch):
-                        response.header.CopyFrom(self._backing.header(revision=response.revision))
+                        response.header.CopyFrom(self._api.header(revision=response.revision))
                         yield response
                     after = batch.revision
         finally:
             if snapshot is not None:
-                self._let_go(snapshot)
+                self._release_soon(snapshot)
 
-    def _let_go(self, snapshot: Snapshot) -> None:
-        """End a watch's snapshot. Nobody waits for that: the watch goes on, or its client has gone."""
+    def _release_soon(self, snapshot: Snapshot) -> None:
+        """Release a watch's snapshot in the background: the watch goes on, or its client has disconnected."""
 
         async def release() -> None:
             with suppress(StoreError):  # its time ends soon, anyway
@@ -350,7 +350,7 @@ class KV:
 
     def _changes(self, after: int, batch: Batch) -> Iterator[kv.WatchResponse]:
         """A batch in messages of about a page. Only a transaction too large for one is split."""
-        most = self._backing.options.response_bytes // 2
+        most = self._api.options.response_bytes // 2
         response, size = kv.WatchResponse(), 0
         for revision, events in batch.transactions:
             for part, part_size, continued in _parts(events, most):

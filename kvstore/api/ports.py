@@ -14,7 +14,7 @@ class PartitionFacts(NamedTuple):
     """A partition, as a node sees it."""
 
     leader: str | None
-    """A node's name, if anybody is known to lead."""
+    """The name of the leader's node, if it is known."""
     members: tuple[str, ...]
     here: bool = False
     """Whether this node has a replica of it."""
@@ -27,7 +27,7 @@ class PartitionFacts(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """Where things are."""
+    """Where nodes and partitions are."""
 
     addresses: Mapping[str, str]
     """Of the nodes' APIs, by name; empty if a node has none."""
@@ -44,11 +44,11 @@ class Facts(NamedTuple):
 
 
 class Service(Protocol):
-    """One node's. What is awaited may be a future: a session then needs no task for it."""
+    """One node's store, for valid requests. Awaitables may be futures: a session needs no task for these."""
 
     @property
     def limits(self) -> Limits:
-        """How large things may be."""
+        """The limits of requests."""
 
     def transact(
         self,
@@ -69,7 +69,7 @@ class Service(Protocol):
         min_revision: int = 0,
         timeout_s: float,
     ) -> Awaitable[Committed]:
-        """Read without a place in the order."""
+        """Read without a position in the order."""
 
     def scan(
         self,
@@ -97,10 +97,10 @@ class Service(Protocol):
         """A revision that has everything completed so far, kept for a while."""
 
     async def release(self, name: str, *, timeout_s: float) -> None:
-        """A snapshot is not needed any more."""
+        """Release a snapshot."""
 
     async def compact(self, revision: int, *, timeout_s: float) -> None:
-        """Forget what no read at this revision or above needs."""
+        """Compact: forget what no read at this revision or above needs."""
 
     def watch(
         self,

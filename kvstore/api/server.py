@@ -1,7 +1,6 @@
 """The API on a port: all services, gRPC's limits, and reflection.
 
-It listens on loopback unless told otherwise. Anyone who reaches the port may read and write everything, so an
-address that others reach should come with credentials.
+It listens on loopback by default. Every client that reaches the port may read and write everything.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from kvstore.api.ports import Facts, Service
 
 LISTEN: Final = "127.0.0.1:0"
 KEEPALIVE_MS: Final = 30_000
-"""After so long without a word from a client it is asked whether it is still there."""
+"""A client that has been silent for this long is pinged."""
 KEEPALIVE_TIMEOUT_MS: Final = 10_000
 PING_MS: Final = 5_000
-"""How often clients may ask the same."""
+"""How often clients may ping the server."""
 
 
 class Api:
     """A node's API. It belongs to the event loop in which it is made."""
 
     def __init__(self, service: Service, facts: Facts, options: Options) -> None:
-        backing = ApiContext(service, facts, options)
-        self._calls = Calls(backing)
-        self._health = health.Health(backing)
+        api = ApiContext(service, facts, options)
+        self._calls = Calls(api)
+        self._health = health.Health(api)
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=options.calls,
             options=(
-                ("grpc.max_receive_message_length", backing.message_bytes),
+                ("grpc.max_receive_message_length", api.message_bytes),
                 ("grpc.max_send_message_length", -1),  # the services see to it
                 ("grpc.so_reuseport", 0),  # two nodes on one port would share its clients
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),
@@ -47,9 +46,9 @@ class Api:
             ),
         )
         services = {
-            kv.SERVICE: self._calls.handlers(kv.KV(backing).methods),
-            session.SERVICE: session.SessionService(backing, self._calls).handlers(),
-            cluster.SERVICE: self._calls.handlers(cluster.Cluster(backing).methods),
+            kv.SERVICE: self._calls.handlers(kv.KV(api).methods),
+            session.SERVICE: session.SessionService(api, self._calls).handlers(),
+            cluster.SERVICE: self._calls.handlers(cluster.Cluster(api).methods),
             health.SERVICE: self._calls.handlers(self._health.methods),
         }
         self._reflection = reflection.ReflectionServicer([*services, REFLECTION])
@@ -59,7 +58,10 @@ class Api:
         )
 
     async def start(self, listen: str = LISTEN, credentials: grpc.ServerCredentials | None = None) -> int:
-        """Serve. The port, if any was allowed. Raises `OSError` if the address cannot be had."""
+        """Serve. Returns the port. Raises `OSError` if the address cannot be bound.
+
+        No caller passes credentials yet: the hook waits for TLS.
+        """
         try:
             if credentials is None:
                 port = self._server.add_insecure_port(listen)
@@ -71,7 +73,7 @@ class Api:
         return port
 
     def take_no_more(self) -> None:
-        """Say that this node is not healthy, so that nobody begins anything here."""
+        """Report this node as not healthy, so that clients begin nothing here."""
         self._health.stopping = True
 
     async def stop(self, grace_s: float | None = None) -> None:
@@ -89,5 +91,5 @@ class Api:
         try:
             async for answer in answers:
                 await send(context, answer.SerializeToString())
-        except Exception as error:  # noqa: BLE001 - all of them are told
+        except Exception as error:  # noqa: BLE001 - all are reported to the client
             await self._calls.fail(context, error)

@@ -1,4 +1,4 @@
-"""The service `SessionService`: many calls on one stream, without a task for each.
+"""The service `Session`: many calls on one stream, without a task for each.
 
 A stream has two loops. One reads messages and begins their calls; each call's future then puts its reply, as
 bytes, into a queue. The other sends what is in the queue: so all that became ready in one round of the event
@@ -35,29 +35,29 @@ _REPLIES: Final = bytes((session.SessionResponse.REPLIES_FIELD_NUMBER << 3 | 2,)
 class SessionService:
     """The servicer."""
 
-    def __init__(self, backing: ApiContext, calls: Calls) -> None:
-        self._backing = backing
+    def __init__(self, api: ApiContext, calls: Calls) -> None:
+        self._api = api
         self._calls = calls
-        self._requests = Requests(backing)
+        self._requests = Requests(api)
 
     def handlers(self) -> dict[str, Handler]:
-        """By method."""
+        """Return the handlers, by method."""
         return {"Open": grpc.stream_stream_rpc_method_handler(self._open)}
 
     async def _open(self, _: object, context: Context) -> None:
         try:
             self._calls.begin(context)
-            await _SessionStream(self._backing, self._requests, context).run()
-        except Exception as error:  # noqa: BLE001 - all of them are told
+            await _SessionStream(self._api, self._requests, context).run()
+        except Exception as error:  # noqa: BLE001 - all are reported to the client
             await self._calls.fail(context, error)
 
 
 class _SessionStream:
     """One client's stream."""
 
-    def __init__(self, backing: ApiContext, requests: Requests, context: Context) -> None:
-        self._backing = backing
-        self._options = backing.options
+    def __init__(self, api: ApiContext, requests: Requests, context: Context) -> None:
+        self._api = api
+        self._options = api.options
         self._requests = requests
         self._context = context
         self._under_way: dict[int, asyncio.Future[Committed]] = {}
@@ -74,7 +74,7 @@ class _SessionStream:
 
     async def run(self) -> None:
         """Serve until the client has closed its side, and has all replies."""
-        await send(self._context, session.SessionResponse(header=self._backing.header()).SerializeToString())
+        await send(self._context, session.SessionResponse(header=self._api.header()).SerializeToString())
         reading = asyncio.get_running_loop().create_task(self._read())
         reading.add_done_callback(lambda _: self._to_send.set())
         try:
@@ -139,11 +139,11 @@ class _SessionStream:
         kind = call.WhichOneof("call")
         try:
             if kind is None:
-                raise InvalidRequest("the call is none that this server knows")  # noqa: TRY301 - told too
+                raise InvalidRequest("this server does not know the call, or it is missing")  # noqa: TRY301 - reported
             timeout_s = call.timeout_ms / 1000 or self._options.default_timeout_s
             begun, fields = self._requests.begin(kind, getattr(call, kind), timeout_s)
             future = asyncio.ensure_future(begun)
-        except Exception as error:  # noqa: BLE001 - all of them are told
+        except Exception as error:  # noqa: BLE001 - all are reported to the client
             self._reply(size, self._error(number, error))
             return
         self._under_way[number] = future
@@ -157,14 +157,14 @@ class _SessionStream:
             return
         try:
             if future.cancelled():
-                raise Unavailable("this node is stopping")  # noqa: TRY301 - told like all others
+                raise Unavailable("this node is stopping")  # noqa: TRY301 - reported like all others
             reply = session.Reply(number=number, **{kind: fields(future.result())})
-        except Exception as error:  # noqa: BLE001 - all of them are told
+        except Exception as error:  # noqa: BLE001 - all are reported to the client
             reply = self._error(number, error)
         self._reply(size, reply)
 
     def _error(self, number: int, error: Exception) -> session.Reply:
-        return session.Reply(number=number, error=to_error(error, self._backing.facts.topology))
+        return session.Reply(number=number, error=to_error(error, self._api.facts.topology))
 
     def _reply(self, size: int, reply: session.Reply) -> None:
         raw = reply.SerializeToString()

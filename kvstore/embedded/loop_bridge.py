@@ -1,8 +1,7 @@
-"""Calls into an event loop that runs in a thread of its own, from any other thread.
+"""Call into an event loop that runs in a thread of its own, from any other thread.
 
-Whoever calls gets a `concurrent.futures.Future` at once. The loop is woken once for all that was called
-before it gets to it. What a caller does not want any more (its future is cancelled, its stream forgotten)
-ends in the loop too.
+A caller gets a `concurrent.futures.Future` at once. The loop is woken once for all calls that arrive before
+it runs. A call whose future is cancelled, and a stream that is garbage-collected, ends in the loop too.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from kvstore.store.errors import DeadlinePassed
 
 T = TypeVar("T")
 Fail: TypeAlias = Callable[[BaseException, type[Message]], Exception]
-"""What a caller gets for what has ended its request of some kind."""
+"""Converts the exception that ended a request of some kind to the caller's error."""
 
 
 class Closed(Exception):
-    """Nothing is taken any more."""
+    """The loop takes no more calls."""
 
 
 class Forked(Closed):
@@ -38,14 +37,14 @@ class Forked(Closed):
 
 
 class LoopBridge:
-    """A loop, as other threads reach it. Made in the loop."""
+    """Access to a loop from other threads. It is made in the loop."""
 
     def __init__(self, fail: Fail) -> None:
         """`fail` may be called in any thread with a `Closed`, and in the loop with all else."""
         self.fail = fail
         self.calls: set[asyncio.Task[Any]] = set()
         self.streams: set[asyncio.Task[Any]] = set()
-        """What has begun, and not ended."""
+        """Calls and streams in progress."""
         self._process = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._guard = threading.RLock()  # garbage may be collected, and post its end, while we post
@@ -83,7 +82,7 @@ class LoopBridge:
         kind: type[Message],
         done: Callable[[T | Exception], object],
     ) -> asyncio.Task[T]:
-        """Begin a call or a stream, and say how it ends, even if it never runs. In the loop."""
+        """Begin a call or a stream, and report how it ends, even if it never runs. In the loop."""
 
         def ended(task: asyncio.Task[T]) -> None:
             among.discard(task)
@@ -110,7 +109,7 @@ class LoopBridge:
         future.add_done_callback(partial(self._end_with, task))
 
     def _end_with(self, task: asyncio.Task[Message], future: Future[Message]) -> None:
-        """A future is done, in whichever thread. If its caller cancelled it, nobody waits for its task."""
+        """A future is done, in any thread. If its caller cancelled it, cancel its task."""
         if future.cancelled():
             with suppress(Closed):
                 self.post(task.cancel)
@@ -119,7 +118,7 @@ class LoopBridge:
         """Begin a stream, from any thread."""
         feed = _StreamPump(self, method)
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        with suppress(Closed):  # whoever reads is told
+        with suppress(Closed):  # reported to the reader
             self.post(partial(feed.start, request, deadline))
         return BridgedStream(self, feed)
 
@@ -129,7 +128,7 @@ async def _in_time(method: Unary, request: Message, deadline: float) -> Message:
 
 
 def _left(deadline: float) -> float:
-    """The seconds until then. The loop's own clock may stand still while it has nothing to do."""
+    """Return the seconds left. The loop's own clock may stand still while the loop is idle."""
     left_s = deadline - time.monotonic()
     if not left_s > 0:
         raise DeadlinePassed("the call's deadline had passed before it began")
@@ -137,7 +136,7 @@ def _left(deadline: float) -> float:
 
 
 def resolve(future: Future[Any], outcome: object) -> bool:
-    """Give a future its result or error, unless it was cancelled. Whether it took it."""
+    """Resolve a future, unless it was cancelled. Returns whether it was resolved."""
     if not future.set_running_or_notify_cancel():
         return False
     if isinstance(outcome, Exception):
@@ -148,36 +147,36 @@ def resolve(future: Future[Any], outcome: object) -> bool:
 
 
 class BridgedStream:
-    """A stream as its reader has it. One that is forgotten is cancelled."""
+    """The reader's side of a stream. A stream that is garbage-collected is cancelled."""
 
-    def __init__(self, crossing: LoopBridge, feed: _StreamPump) -> None:
-        self._crossing = crossing
+    def __init__(self, bridge: LoopBridge, feed: _StreamPump) -> None:
+        self._bridge = bridge
         self._feed = feed
 
     def next(self) -> Future[Message | None]:
         """The next response; None at the end, and ever after."""
         future: Future[Message | None] = Future()
         try:
-            self._crossing.post(partial(self._feed.ask, future))
+            self._bridge.post(partial(self._feed.ask, future))
         except Closed as closed:
-            resolve(future, self._crossing.fail(closed, self._feed.method.kind))
+            resolve(future, self._bridge.fail(closed, self._feed.method.kind))
         return future
 
     def cancel(self) -> None:
-        """Nobody wants more. Who waits for the next response finds that cancelled."""
+        """End the stream. A pending `next` is cancelled."""
         with suppress(Closed):
-            self._crossing.post(self._feed.cancel)
+            self._bridge.post(self._feed.cancel)
 
     def __del__(self) -> None:
         self.cancel()
 
 
 class _StreamPump:
-    """A stream in the loop: one response ahead of its reader, and no more."""
+    """The loop's side of a stream: at most one response ahead of its reader."""
 
-    def __init__(self, crossing: LoopBridge, method: Streaming) -> None:
+    def __init__(self, bridge: LoopBridge, method: Streaming) -> None:
         self.method = method
-        self._crossing = crossing
+        self._bridge = bridge
         self._askers: deque[Future[Message | None]] = deque()
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -186,12 +185,12 @@ class _StreamPump:
         self._end: Exception | None = None
 
     def start(self, request: Message, deadline: float) -> None:
-        """Begin, even if nobody asks yet."""
+        """Begin, even before the first `ask`."""
         run = self._run(request, deadline)
-        self._task = self._crossing.start(run, self._crossing.streams, self.method.kind, self._finish)
+        self._task = self._bridge.start(run, self._bridge.streams, self.method.kind, self._finish)
 
     def ask(self, future: Future[Message | None]) -> None:
-        """The next response is for this one."""
+        """Resolve this future with the next response."""
         while self._askers and self._askers[0].cancelled():
             self._askers.popleft()
         self._askers.append(future)
@@ -200,7 +199,7 @@ class _StreamPump:
             self._finish(self._end)
 
     def cancel(self) -> None:
-        """Nobody wants more."""
+        """Cancel the stream's task."""
         self._cancelled = True
         if self._task is not None:
             self._task.cancel()
@@ -216,7 +215,7 @@ class _StreamPump:
             raise DeadlinePassed("the stream's deadline has passed") from None
 
     async def _give(self, response: Message) -> None:
-        """To the next who asks, and has not thought better of it."""
+        """Give a response to the next future that is not cancelled."""
         while True:
             while self._askers:
                 if resolve(self._askers.popleft(), response):
@@ -225,7 +224,7 @@ class _StreamPump:
             await self._asked.wait()
 
     def _finish(self, end: Exception | None) -> None:
-        """Nothing comes any more, whoever asks."""
+        """End the stream for all pending and later futures."""
         self._over, self._end = True, end
         while self._askers:
             future = self._askers.popleft()

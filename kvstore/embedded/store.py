@@ -1,11 +1,11 @@
 """A whole store inside a process: all partitions, no network; a folder, and a thread.
 
-It is what a cluster of one node is, and its folder looks the same: `wbkv up --data FOLDER` serves it to
-others while nobody has it open. The node, its disk and the API's methods are those of every server (`engine`,
-`api`); requests and responses are passed as they are, without being written and read again.
+It is a cluster of one node, and its folder looks the same: `wbkv up --data FOLDER` serves it while no process
+has it open. The node, its disk and the API's methods are those of every server (`engine`, `api`); requests
+and responses are passed as they are, without being serialized and parsed.
 
 The loop runs in a daemon thread, which ends when the store is closed, forgotten, or the interpreter exits.
-Who forks leaves the store to the parent: neither the thread nor LMDB lives on in the child.
+After a fork the store belongs to the parent: neither the thread nor LMDB survives in the child.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from kvstore.wire.frames import Envelope
 logger = logging.getLogger(__name__)
 
 PARTITIONS: Final = 3
-"""Of a new store, unless said otherwise."""
+"""The partitions of a new store, by default."""
 
 GRACE_S: Final = 1.0
-"""How long a store that is closed waits for calls that are under way."""
+"""How long a store that is being closed waits for calls in progress."""
 
 UNFINISHED: Final = "n1.new"
-"""A disk that is being made. Nothing was ever promised on it."""
+"""The folder of a disk that is being created. No promise was ever made on it."""
 
 _CODES: Final = {Error.INVALID_REQUEST: 3, Error.OUTCOME_UNKNOWN: 2, Error.UNAVAILABLE: 14}
-"""Of gRPC."""
+"""gRPC status codes."""
 
 _WRITES: Final = (kv.TxnRequest, kv.PutRequest, kv.DeleteRequest, kv.CompactRequest)
 
@@ -68,7 +68,7 @@ M = TypeVar("M", Unary, Streaming)
 
 
 class EmbeddedError(Exception):
-    """A store cannot be opened, or a call has failed: what a client over a network would be told."""
+    """A store cannot be opened, or a call has failed, with the error that a network client would get."""
 
     def __init__(self, error: Error) -> None:
         super().__init__(error.message)
@@ -81,10 +81,10 @@ def open_store(
     partitions: int | None = None,
     durability: str | None = None,
 ) -> Embedded:
-    """Open the store of a folder, and make one if the folder is empty or not there.
+    """Open the store of a folder, and create one if the folder is empty or missing.
 
-    What is None is as the folder has it; a new store has three partitions and waits for the disk ("fsync").
-    Without a path it is a temporary one, which is gone when it is closed, and waits for nothing ("os").
+    Arguments left as None keep the folder's stored value; a new store has three partitions and "fsync".
+    Without a path the store is temporary: it is removed when it is closed, and its durability is "os".
     Raises `EmbeddedError`, and then has changed nothing.
     """
     try:
@@ -97,15 +97,15 @@ def open_store(
             undo.pop_all()
             return store
     except (ValueError, OSError) as error:  # a `ConfigError` is a ValueError
-        raise EmbeddedError(_refusal(Error.INVALID_REQUEST, str(error))) from error
+        raise EmbeddedError(_permanent(Error.INVALID_REQUEST, str(error))) from error
     except (ClusterError, StorageError) as error:
-        raise EmbeddedError(_refusal(Error.UNAVAILABLE, str(error))) from error
+        raise EmbeddedError(_permanent(Error.UNAVAILABLE, str(error))) from error
 
 
 def _claim(
     path: str | os.PathLike[str], partitions: int | None, durability: str | None
 ) -> tuple[Config, int]:
-    """What the folder has, or now has, and the lock on it."""
+    """Return the folder's configuration, created if it is new, and the lock on the folder."""
     if not os.fspath(path):
         raise ConfigError("the path is empty")
     if partitions is not None and type(partitions) is not int:
@@ -130,13 +130,13 @@ def _claim(
             (data / UNFINISHED).rename(config.data(me))
             sync_directory(data)
     except BaseException:
-        _let_go(lock)
+        _unlock(lock)
         raise
     return config, lock
 
 
 def _make(config: Config) -> None:
-    """A new store. If this is interrupted, what is there says how far it went: see `UNFINISHED`."""
+    """Create a store. An interruption leaves a folder that shows how far it went: see `UNFINISHED`."""
     data = config.directory
     shutil.rmtree(data / UNFINISHED, ignore_errors=True)
     folder.check_empty(data)
@@ -146,14 +146,14 @@ def _make(config: Config) -> None:
     sync_directory(data.parent)
 
 
-def _let_go(lock: int) -> None:
-    """Even if a process that was forked from this one still has the file."""
+def _unlock(lock: int) -> None:
+    """Release the lock, even if a process that was forked from this one still has the file open."""
     fcntl.flock(lock, fcntl.LOCK_UN)
     os.close(lock)
 
 
-def _refusal(kind: Error.Kind, why: str) -> Error:
-    """An error that no repetition helps against."""
+def _permanent(kind: Error.Kind, why: str) -> Error:
+    """Return a permanent error: retrying cannot succeed."""
     return Error(kind=kind, message=why, code=_CODES[kind])
 
 
@@ -162,21 +162,21 @@ class Embedded:
 
     def __init__(self, config: Config, lock: int, *, temporary: bool = False) -> None:
         self._inside = _Inside(config, lock, temporary=temporary)
-        self._crossing, self._methods = self._inside.opened()
+        self._bridge, self._methods = self._inside.opened()
         weakref.finalize(self, self._inside.close)
 
     def call(self, method: str, request: Message, timeout_s: float) -> Future[Message]:
-        """Call a method of `wbkv.v1.KV` or `wbkv.v1.Cluster`. A future that fails has a `EmbeddedError`."""
-        return self._crossing.call(self._method(method, Unary, request), request, timeout_s)
+        """Call a method of `wbkv.v1.KV` or `wbkv.v1.Cluster`. A future that fails has an `EmbeddedError`."""
+        return self._bridge.call(self._method(method, Unary, request), request, timeout_s)
 
     def stream(self, method: str, request: Message, timeout_s: float | None) -> BridgedStream:
         """Begin a scan or a watch. The time is for all of it."""
-        return self._crossing.stream(self._method(method, Streaming, request), request, timeout_s)
+        return self._bridge.stream(self._method(method, Streaming, request), request, timeout_s)
 
     def _method(self, name: str, sort: type[M], request: Message) -> M:
         method = self._methods.get(name)
         if not isinstance(method, sort):
-            raise TypeError(f"{name!r} is no {sort.__name__.lower()} method")
+            raise TypeError(f"{name!r} is not a {sort.__name__.lower()} method")
         if not isinstance(request, method.kind):
             raise TypeError(f"{name} takes a {method.kind.__name__}, not a {type(request).__name__}")
         return method
@@ -190,11 +190,11 @@ class Embedded:
 
 
 class _Inside:
-    """The thread of an open store. It does not know the `Embedded`, which may be forgotten."""
+    """The thread of an open store. It has no reference to the `Embedded`, which may be collected."""
 
     def __init__(self, config: Config, lock: int, *, temporary: bool) -> None:
         (self._me,) = config.nodes
-        nodes = {self._me: replace(config.nodes[self._me], api=None)}  # nobody listens
+        nodes = {self._me: replace(config.nodes[self._me], api=None)}  # there is no port
         self._config = replace(config, nodes=nodes)
         self._lock = lock
         self._temporary = temporary
@@ -205,18 +205,18 @@ class _Inside:
         self._thread.start()
 
     def opened(self) -> tuple[LoopBridge, Methods]:
-        """Wait until the store serves. Raises if it cannot."""
+        """Wait until the store serves. Raises if it cannot be opened."""
         try:
             return self._opened.result()
-        except BaseException:  # somebody may just not want to wait
+        except BaseException:  # also if the caller was interrupted
             self.close()
             raise
 
     def close(self) -> None:
         """End, and wait until everything is on the disk. In any thread, as often as you like."""
         with contextlib.suppress(Exception):  # it is closed, or could not be opened, or not by this process
-            crossing, _ = self._opened.result()
-            crossing.post(self._stop)
+            bridge, _ = self._opened.result()
+            bridge.post(self._stop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -225,13 +225,13 @@ class _Inside:
         try:
             with asyncio.Runner(loop_factory=_new_loop) as runner:
                 runner.run(self._main())
-        except BaseException as error:  # whatever it is, somebody waits to be told
+        except BaseException as error:  # whatever it is, a caller waits for it
             if self._opened.done():
                 logger.exception("the store in %s has ended", self._config.directory)
             else:
                 self._opened.set_exception(error)
         finally:
-            _let_go(self._lock)
+            _unlock(self._lock)
             if self._temporary:
                 shutil.rmtree(self._config.directory, ignore_errors=True)
 
@@ -243,29 +243,29 @@ class _Inside:
             if partitions and all(partition.leads and partition.caught_up for partition in partitions):
                 elected.set()
 
-        engine = Engine(self._config, self._me, lambda _: _Nobody(), on_turned=turned)
+        engine = Engine(self._config, self._me, lambda _: _NoNetwork(), on_turned=turned)
         try:
             assert engine.service is not None
             facts = engine.facts(engine.status)
-            backing = ApiContext(engine.service, facts, Options(self._config.id, self._me))
+            api = ApiContext(engine.service, facts, Options(self._config.id, self._me))
             self._stop = engine.stopped.set
             self._topology = facts.topology
-            crossing = LoopBridge(self._fail)
+            bridge = LoopBridge(self._fail)
             engine.turn_soon()
             await _first(elected, engine.stopped)
             if engine.failure is not None:
                 raise engine.failure
-            self._opened.set_result((crossing, {**KV(backing).methods, **Cluster(backing).methods}))
+            self._opened.set_result((bridge, {**KV(api).methods, **Cluster(api).methods}))
             await engine.stopped.wait()
             self._failure = engine.failure
-            crossing.close()
-            for stream in crossing.streams:
+            bridge.close()
+            for stream in bridge.streams:
                 stream.cancel()
-            if crossing.calls and engine.failure is None:
-                await asyncio.wait(crossing.calls, timeout=GRACE_S)
-            for call in crossing.calls:
+            if bridge.calls and engine.failure is None:
+                await asyncio.wait(bridge.calls, timeout=GRACE_S)
+            for call in bridge.calls:
                 call.cancel()
-            rest = crossing.calls | crossing.streams
+            rest = bridge.calls | bridge.streams
             if rest:
                 await asyncio.wait(rest)
             if engine.failure is None:
@@ -275,7 +275,7 @@ class _Inside:
             engine.close()  # the loop has nothing else to do any more
 
     def _fail(self, error: BaseException, kind: type[Message]) -> EmbeddedError:
-        """What a caller is told."""
+        """Return the error that a caller gets."""
         where = self._config.directory
         if isinstance(error, Forked):
             why = f"the store in {where} is open in process {self._process}, which this one was forked from"
@@ -286,11 +286,11 @@ class _Inside:
         else:
             return EmbeddedError(to_error(error, self._topology))
         cut_off = isinstance(error, asyncio.CancelledError) and issubclass(kind, _WRITES)
-        return EmbeddedError(_refusal(Error.OUTCOME_UNKNOWN if cut_off else Error.UNAVAILABLE, why))
+        return EmbeddedError(_permanent(Error.OUTCOME_UNKNOWN if cut_off else Error.UNAVAILABLE, why))
 
 
-class _Nobody:
-    """The network of a node that is all there is."""
+class _NoNetwork:
+    """The network of a node without peers."""
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
         """There is no other node."""

@@ -53,7 +53,7 @@ Adding an operation
    - `request._size_of`: what of it is judged, and how many bytes count;
    - `operations.perform`: what it does, and its result;
    - `merge._merge`: how groups' results become one (operations on ranges only);
-   - `store/reads.perform_reads`, `simulation/checks._results_at`: reads of a replica (`ReadOperation` only);
+   - `store/reads.perform_reads`, `simulation/checks._results_at`: reads without ordering (a `ReadOperation`);
    - `simulation/model.Model._perform`, `_owners` (ranges): the same, naively, to check the machine against;
    - `simulation/checks._read_by`: which keys it reads, for the search for circles;
    - `tests/unit/kvstore/api/messages.operation`: how a client writes it, for the tests of the API.

@@ -30,16 +30,16 @@ _REASON: Final = 200
 
 
 class Unreadable(ValueError):
-    """Bytes that are not what they should be."""
+    """Bytes that cannot be decoded as the expected value."""
 
 
 def encode_request(request: Request) -> bytes:
-    """A request, as a message carries it."""
+    """Encode a request as the content of a message."""
     return _encode(request)
 
 
 def decode_request(payload: bytes) -> Request:
-    """What a message carries. Whatever its bytes are, it has its place in the order, and a result."""
+    """Decode a message's content. Whatever its bytes are, it has a position in the order, and a result."""
     try:
         return _request.decode(payload)
     except (ValueError, RecursionError) as error:
@@ -47,17 +47,17 @@ def decode_request(payload: bytes) -> Request:
 
 
 def digest_of(command: Command) -> int:
-    """What a request's number is bound to."""
+    """Return the digest of a command, which a request's number is bound to."""
     return int.from_bytes(hashlib.blake2b(_encode(command), digest_size=8).digest(), "big") >> 1
 
 
 def encode_result(result: Result) -> bytes:
-    """A result, for whoever has asked."""
+    """Encode a result, for the gateway."""
     return _encode(result)
 
 
 def encode_machine_state(state: MachineState) -> bytes:
-    """All of a machine that is not in its store."""
+    """Encode all of a machine that is not in its store."""
     return _encode(state)
 
 

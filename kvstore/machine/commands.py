@@ -1,6 +1,6 @@
-"""What a message may ask of a group's machine: a transaction, or housekeeping; and whose request it is.
+"""What a message may carry for a group's machine: a transaction, or housekeeping; and the request's id.
 
-Housekeeping is decided at its place in the order, by what was delivered before it and nothing else.
+Housekeeping is decided at its position in the order, by what was delivered before it and nothing else.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Natural: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 
 
 class Compact(Data, frozen=True, tag=2):
-    """Drop what no read at this revision or above needs. Refused if a pin is below it."""
+    """Drop what no read at this revision or above needs. Refused if a pin is below the floor."""
 
     floor: int
 
 
 class Pin(Data, frozen=True, tag=3):
-    """A snapshot or a watch needs everything from this revision on. The same name moves its pin.
+    """Keep everything from this revision on, for a snapshot or a watch. The same name moves its pin.
 
-    It holds no compaction that is delivered above `until`.
+    A pin does not hold back compaction that is delivered above `until`.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Pin(Data, frozen=True, tag=3):
 
 
 class Unpin(Data, frozen=True, tag=4):
-    """These snapshots and watches have ended."""
+    """Remove these pins."""
 
     names: tuple[str, ...]
 
@@ -47,8 +47,8 @@ class Expire(Data, frozen=True, tag=5):
 
 
 class Tick(Data, frozen=True, tag=6):
-    """Nothing: a group moves on by it. Whoever reads these ranges at its revision reads them as it would have
-    at its place in the order; to the reply gate it is a read of them.
+    """Change nothing, but move a group on. A read of these ranges at its revision sees what a read at its
+    position in the order would see; to the reply gate it is such a read.
     """
 
     ranges: tuple[Range, ...] = ()
@@ -64,7 +64,7 @@ class ChangePlacement(Data, frozen=True, tag=7):
 
 
 class Malformed(Data, frozen=True, tag=8):
-    """A message that nobody can read. It has its place in the order, so it has a result."""
+    """A message that cannot be decoded. It has a position in the order, so it has a result."""
 
     reason: str
 
@@ -72,14 +72,14 @@ class Malformed(Data, frozen=True, tag=8):
 Housekeeping: TypeAlias = Compact | Pin | Unpin | Expire | Tick | ChangePlacement
 Command: TypeAlias = Transaction | Housekeeping | Malformed
 OF_ONE_GROUP: Final = (Compact, Pin, Unpin, Expire)
-"""These groups may judge differently."""
+"""Commands that groups may judge differently: each must be sent to one group alone."""
 
 
 class Request(Data, frozen=True):
-    """What a message carries."""
+    """The content of a message."""
 
     client: Natural
-    """Whose request it is."""
+    """The id of the client whose request it is."""
     sequence: Natural
     """The client's number for it."""
     ack_below: Natural
@@ -95,8 +95,8 @@ OWN_BITS: Final = 44
 
 
 def own_client(gateway: int, count: int) -> int:
-    """Whose requests those are that a gateway numbers itself, since they came without an id; from 1, as it
-    may need several. It shares its low bits with the gateway, so that whoever sees a message can tell.
+    """Return the client id of requests that a gateway numbers itself, since they came without an id. A
+    gateway may need several, counted from 1. The low bits are the gateway's, so that `is_own` can tell.
     """
     return (gateway + (count << OWN_BITS)) & INT64_MAX
 
@@ -109,7 +109,7 @@ def is_own(gateway: int, client: int) -> bool:
 
 
 class Delivered(Data, frozen=True):
-    """One message at its place in its group's order."""
+    """One message at its position in its group's order."""
 
     gts: Timestamp
     mid: MessageId

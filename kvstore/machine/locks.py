@@ -1,4 +1,4 @@
-"""Deterministic locking: who may execute, as a function of what was delivered in which order.
+"""Deterministic locking: which transaction may execute, as a function of the delivered order.
 
 A transaction claims all its keys and ranges at once, at delivery; a read when it comes. A claim is granted
 when no earlier one that conflicts with it is held: every wait is for an earlier one, so there is no deadlock.
@@ -24,7 +24,7 @@ class _Claim:
     def __init__(self, owner: int, number: int, footprint: Footprint, waits: int) -> None:
         self.owner = owner
         self.number = number
-        """Its place in the order of claims."""
+        """Its position in the order of claims."""
         self.footprint = footprint
         self.waits = waits
         """How many claims must be released first."""
@@ -63,7 +63,7 @@ class LockTable:
         return len(self._claims)
 
     def blockers(self, footprint: Footprint) -> set[int]:
-        """Who has the last claims that conflict with this one; empty if it would be granted now."""
+        """Return the owners of the last conflicting claims; empty if the claim would be granted now."""
         found: set[int] = set()
         if not self._claims:
             return found
@@ -116,7 +116,7 @@ class LockTable:
         return not blockers
 
     def release(self, owner: int) -> list[int]:
-        """The claim has served. Returns whose claims are granted now, earliest first."""
+        """Release a claim. Returns the owners whose claims are granted now, earliest first."""
         claim = self._claims.pop(owner)
         if claim.waits:
             raise InvariantBroken(f"claim {owner} is released while it waits for {claim.waits} others")

@@ -2,12 +2,12 @@
 
 A transaction locks all that it may touch when it is delivered. When the locks are granted its conditions are
 evaluated; if other groups have conditions too, it waits for their votes, and one "no" decides. Then it is
-executed, and others get its locks. Delivery never waits, so what is executed runs ahead of a transaction that
-waits for a far vote; everything up to the *watermark* is executed.
+executed, and its locks are granted to others. Delivery never waits, so later transactions are executed ahead
+of one that waits for a distant vote; everything up to the *watermark* is executed.
 
 All data is in the maps of a `Store`, the rest in a `MachineState`, as large as what is in flight. Both must
 become durable in one batch, at any moment between two calls. A machine that starts from them goes on with the
-deliveries after that state's. Votes and outcomes are facts that others know: it asks for them.
+deliveries after that state's. Votes and outcomes are facts that other replicas know: the host asks for them.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from multicast.errors import InvariantBroken
 from multicast.types import NO_TIMESTAMP, Destinations, GroupId, Timestamp
 
 EARLY: Final = 100_000
-"""Of how many messages that are not delivered yet facts are kept. Who misses one asks for it."""
+"""Messages not delivered yet whose facts are kept. A replica that misses a fact asks for it again."""
 OUTCOMES: Final = 1_000_000
-"""How many outcomes to keep, of transactions with conditions that other groups had a part in: more than there
-can be among the deliveries that replicas catch up with. Who has missed more gets a snapshot.
+"""Outcomes that are kept, of transactions with conditions and several groups: more than there can be among
+the deliveries that replicas catch up with. A replica that has missed more gets a snapshot.
 """
 _FORGOTTEN: Final = 4096
 
 
 class Machine(Housekeeper):
-    """One group's machine. See the module's contract."""
+    """One group's machine. See the package's contract."""
 
     __slots__ = (
         "_delivered",
@@ -74,20 +74,20 @@ class Machine(Housekeeper):
         self._delivered = state.delivered
         self._executed = set(state.executed)
         self._order = deque(sorted([*state.executed, *(w.delivered.gts for w in state.waiting)]))
-        """What is delivered above the watermark."""
+        """Deliveries above the watermark, in order."""
         self._early: dict[Timestamp, Facts] = {}
-        """What others have said of messages that are not delivered yet."""
+        """Facts of messages that are not delivered yet."""
         self._outcomes = store.outcomes
         self._outcome_count = state.outcomes
         self._locks = LockTable()
         self._open: dict[Timestamp, OpenTransaction] = {}
-        """In the order of delivery."""
+        """Transactions that wait, in the order of delivery."""
         self._reads: dict[int, int] = {}
         """Tokens of reads that have claims; their numbers are negative, unlike those of messages."""
         self._reads_number = 0
         self._granted: list[int] = []
         self._shown: list[int] = []
-        """Reads whose turn has come; and those that the caller was told of."""
+        """Reads that have their locks; and those of them that the host has drained."""
         self._effects = Effects()
         maps = {p.version: p for p in (*state.older, state.placement)}
         for waiting in state.waiting:
@@ -101,11 +101,11 @@ class Machine(Housekeeper):
 
     @property
     def watermark(self) -> Timestamp:
-        """Every delivery up to it is executed. No revision above it may be shown to anyone."""
+        """Every delivery up to it is executed. No revision above it may be read."""
         return self._watermark
 
     def state(self) -> MachineState:
-        """What to make durable, together with the store."""
+        """Return what to make durable, together with the store."""
         older = {o.placement.version: o.placement for o in self._open.values()}
         older.pop(self._placement.version, None)
         return MachineState(
@@ -122,26 +122,26 @@ class Machine(Housekeeper):
         )
 
     def drain(self) -> Effects:
-        """What has happened since the last time.
+        """Return what has happened since the last drain.
 
-        The caller carries out the reads before it calls the machine again. What they were in the way of goes
-        on with the next call: if there are reads, drain again after them.
+        The host performs the reads before it calls the machine again. What waited for their locks goes on
+        with the next call: if there are reads, drain again after them.
         """
-        self._let_go()
+        self._release_reads()
         effects, self._effects = self._effects, Effects()
         if self._granted:
             self._shown, self._granted = self._granted, []
         return effects
 
     def deliver(self, delivered: Delivered) -> Footprint:
-        """The next message of this group's order. What was delivered before a restart is ignored.
+        """Take the next message of this group's order. One that was delivered before a restart is ignored.
 
-        Returns what this group's part of it touches, whether it is executed now, later, or was before.
+        Returns the footprint of this group's share, whether it is executed now, later, or was before.
         """
         gts, request, destinations = delivered.gts, delivered.request, delivered.destinations
         if gts <= self._delivered:
             return NOTHING
-        self._let_go()
+        self._release_reads()
         self._delivered = gts
         self._order.append(gts)
         command = request.command
@@ -174,16 +174,16 @@ class Machine(Housekeeper):
         return part.footprint
 
     def skip(self, gts: Timestamp) -> None:
-        """A delivery of this group's order that is not for the store."""
+        """Skip a delivery of this group's order that is not for the store."""
         if gts > self._delivered:
-            self._let_go()
+            self._release_reads()
             self._delivered = gts
             self._order.append(gts)
             self._close(gts)
 
     def vote(self, vote: Vote) -> None:
-        """What another group says of a message, delivered here or not. Votes may repeat."""
-        self._let_go()
+        """Take another group's vote on a message, delivered here or not. Votes may repeat."""
+        self._release_reads()
         gts = vote.gts
         found = self._open.get(gts)
         if found is None:
@@ -200,8 +200,8 @@ class Machine(Housekeeper):
             self._decide([gts])
 
     def outcome(self, gts: Timestamp, *, succeeded: bool) -> None:
-        """Whether a message's conditions held, as somebody says who executed it. It may be said again."""
-        self._let_go()
+        """Take a message's outcome from a replica that has executed it. Outcomes may repeat."""
+        self._release_reads()
         found = self._open.get(gts)
         if found is None:
             if gts > self._delivered:
@@ -228,7 +228,7 @@ class Machine(Housekeeper):
         )
 
     def open_votes(self) -> list[tuple[Timestamp, frozenset[GroupId]]]:
-        """What waits for votes, the oldest first, and for whose."""
+        """Return what waits for votes, the oldest first, and the groups whose votes are missing."""
         return [
             (gts, found.others.difference(found.facts.votes))
             for gts, found in self._open.items()
@@ -236,9 +236,9 @@ class Machine(Housekeeper):
         ]
 
     def forget_outcomes(self, below: Timestamp, keep: int = OUTCOMES) -> None:
-        """Hardly anybody will ask for the outcomes of these messages: forget some, if there are very many.
+        """Forget some outcomes below a position, if very many are kept: requests for them are rare.
 
-        A replica that waits for one that is forgotten everywhere waits for ever.
+        A replica that waits for an outcome that is forgotten everywhere waits for ever.
         """
         surplus = min(self._outcome_count - keep, _FORGOTTEN)
         if surplus > 0:
@@ -247,8 +247,8 @@ class Machine(Housekeeper):
                 self._outcome_count -= 1
 
     def read(self, token: int, footprint: Footprint) -> None:
-        """Read after everything delivered so far. The token comes with the effects when its turn has come."""
-        self._let_go()
+        """Read after everything delivered so far. The effects name the token when its locks are granted."""
+        self._release_reads()
         self._reads_number -= 1
         number = self._reads_number
         self._reads[number] = token
@@ -256,8 +256,8 @@ class Machine(Housekeeper):
             self._decide([number])
 
     def stored(self, request: Request, destinations: Destinations) -> tuple[Timestamp, Result] | None:
-        """The result of a request that was multicast again after it was delivered, and where it was executed;
-        None if it will be. What was refused leaves no trace, and is refused again: somebody waits to hear it.
+        """Return the result of a request that was multicast again after delivery, and where it was executed;
+        None if it is not executed yet. A refused request leaves no trace, and is refused again.
         """
         if isinstance(request.command, Malformed):
             return NO_TIMESTAMP, Refused(Refusal.MALFORMED, request.command.reason)
@@ -279,7 +279,7 @@ class Machine(Housekeeper):
 
     def work(self) -> bool:
         """Do a slice of what compaction and expiry have left to do. True if there is more."""
-        self._let_go()
+        self._release_reads()
         return self._work()
 
     # Messages, in the order of delivery
@@ -329,15 +329,15 @@ class Machine(Housekeeper):
             early[gts] = Facts()
         return early[gts]
 
-    def _let_go(self) -> None:
-        """The reads of the last drain are done."""
+    def _release_reads(self) -> None:
+        """Release the locks of the reads that were drained: the host has performed them."""
         if self._shown:
             shown, self._shown = self._shown, []
             for number in shown:
                 self._decide(self._locks.release(number))
 
     def _decide(self, granted: list[int]) -> None:
-        """Execute those that have their locks and all votes, and whoever gets their locks."""
+        """Execute transactions that have their locks and all votes, and those that get their locks then."""
         for owner in granted:  # grows
             if owner < 0:
                 self._effects.reads.append(self._reads.pop(owner))
@@ -356,7 +356,7 @@ class Machine(Housekeeper):
                 granted += self._locks.release(gts)
 
     def _evaluate(self, delivered: Delivered, part: GroupShare, floor: int) -> tuple[Unmet, ...]:
-        """Evaluate this group's conditions, and tell the others."""
+        """Evaluate this group's conditions, and vote."""
         if not part.conditions:
             return ()
         unmet = evaluate(part.conditions, self.versions, delivered.gts, floor)
@@ -397,7 +397,7 @@ class Machine(Housekeeper):
         self._advance()
 
     def _advance(self) -> None:
-        """Move the watermark."""
+        """Advance the watermark."""
         order, executed = self._order, self._executed
         while order and order[0] in executed:
             gts = order.popleft()

@@ -1,4 +1,4 @@
-"""What the groups of a transaction have done, as one: for whoever answers its client."""
+"""Merge what the groups of a transaction have done, for the gateway that answers its client."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Merged(NamedTuple):
 
 def merge(transaction: Transaction, placement: Placement, parts: Mapping[GroupId, Outcome]) -> Merged:
     """Merge the outcomes of all groups that have keys of it, by the map that it was routed by."""
-    said = {part.succeeded for part in parts.values()}
-    if len(said) != 1:
+    outcomes = {part.succeeded for part in parts.values()}
+    if len(outcomes) != 1:
         raise InvariantBroken(f"groups {sorted(parts)} do not agree on whether a transaction succeeded")
-    succeeded = said.pop()
+    succeeded = outcomes.pop()
     answers: dict[int, list[OperationResult]] = {}
     for _, part in sorted(parts.items()):
         for i, result in part.results:
@@ -59,7 +59,7 @@ def merge(transaction: Transaction, placement: Placement, parts: Mapping[GroupId
 
 
 def _unmet(parts: Mapping[GroupId, Outcome]) -> tuple[Unmet, ...]:
-    """Each condition once. If one group knows that it does not hold, another's fault does not matter."""
+    """Return each unmet condition once. If one group knows that it does not hold, no fault matters."""
     faults: dict[int, Fault | None] = {}
     for _, part in sorted(parts.items()):
         for unmet in part.unmet:

@@ -1,4 +1,4 @@
-"""Conditions and operations, carried out on a group's keys."""
+"""Evaluate conditions and perform operations on a group's keys."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ENTRY_BYTES: Final = 64
 
 
 class Room:
-    """What the results of one request may still hold, in one group. The first may be of any size."""
+    """The room left for the results of one request in one group. The first may be of any size."""
 
     __slots__ = ("_left",)
 
@@ -69,7 +69,7 @@ class Room:
         self._left = RESULTS_BYTES
 
     def get(self, key: bytes, found: Version | None) -> Got | Failed:
-        """A key that was read."""
+        """Return the result of a get."""
         if found is None or found.value is None:
             return Got(None)
         if not self._take(len(key) + len(found.value) + ENTRY_BYTES):
@@ -77,7 +77,7 @@ class Room:
         return Got(entry_of(key, found.value, found))
 
     def scan(self, asked: Scan, entries: Iterable[KeyValue]) -> Scanned | Failed:
-        """A range that was read, or as much of it as there is room for."""
+        """Return the result of a scan, as far as there is room."""
         found = scan(asked, entries, self._left)
         sizes = [len(entry.key) + len(entry.value) + ENTRY_BYTES for entry in found.entries]
         return found if self._take(sum(sizes)) else Failed(Fault.VALUE_TOO_LARGE)
@@ -92,7 +92,7 @@ class Room:
 def evaluate(
     conditions: Iterable[tuple[int, Condition]], versions: Versions, revision: int, floor: int
 ) -> tuple[Unmet, ...]:
-    """The conditions that do not hold at this place in the order, where the floor is this."""
+    """Return the conditions that do not hold at this position in the order, with this floor."""
     unmet = []
     for i, condition in conditions:
         if isinstance(condition, Compare):
@@ -129,7 +129,7 @@ def _holds(found: Version, subject: Subject, how: Operator, operand: bytes | int
 def perform(
     operation: Operation, versions: Versions, writer: Writer, limits: Limits, room: Room
 ) -> OperationResult:
-    """Carry out an operation. What goes wrong is its result."""
+    """Perform an operation. An error is its result."""
     if isinstance(operation, Put):
         writer.put(operation.key, operation.value)
         return WRITTEN
@@ -184,7 +184,7 @@ def _append(operation: Append, versions: Versions, writer: Writer, limits: Limit
 
 
 def scan(asked: Scan, entries: Iterable[KeyValue], room: int = INT64_MAX) -> Scanned:
-    """What of these entries a scan returns: at least one, if there is one, but else no more than fits."""
+    """Return what a scan returns of these entries: at least one, if there is one, else what fits."""
     if asked.shape is Shape.COUNT:
         return Scanned((), sum(1 for _ in entries), more=False)
     found: list[KeyValue] = []

@@ -1,7 +1,7 @@
 """The ordered map that all of the machine's data lives in, and the one in memory.
 
-Whoever keeps the machine's data on a disk gives it other maps, and commits their changes together with the
-machine's `Picture`, in one batch.
+A host that keeps the machine's data on a disk provides other maps, and commits their changes together with
+the machine's `MachineState`, in one batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OrderedMap(Protocol[K, V]):
         """Give a key a value."""
 
     def insert(self, key: K, value: V) -> None:
-        """Give a value to a key that has none. Who knows that spares the map work."""
+        """Give a value to a key that is known to have none, which spares the map work."""
 
     def delete(self, key: K) -> None:
         """Remove a key, if it is there."""
@@ -70,7 +70,7 @@ def marks_of(keys: Iterable[K], every: int, most: int) -> Marks[K]:
 
 
 class Table(NamedTuple, Generic[K, V]):
-    """How a map's rows are bytes, for whoever keeps them on a disk or sends them."""
+    """How a map's rows are encoded, for disks and snapshots."""
 
     name: str
     """The attribute of `Store`."""
@@ -82,7 +82,7 @@ class Table(NamedTuple, Generic[K, V]):
 
 
 class MemoryMap(Generic[K, V]):
-    """An ordered map in memory. Keys are put in order when somebody asks for it."""
+    """An ordered map in memory. Keys are sorted only when a range is read."""
 
     __slots__ = ("_fresh", "_ordered", "_rows", "get")
 

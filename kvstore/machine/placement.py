@@ -32,7 +32,7 @@ SLOTS: Final = 1 << 14
 _SLOT_BYTES: Final = 2
 _SLOT_MASK: Final = SLOTS - 1
 _ON_RANGES: Final = (*RANGE_OPERATIONS, Unchanged)
-_NOBODY: Final[frozenset[GroupId]] = frozenset()
+_NO_GROUPS: Final[frozenset[GroupId]] = frozenset()
 
 
 class Scheme(enum.Enum):
@@ -71,7 +71,7 @@ class Placement(Data, frozen=True):
 
     def __post_init__(self) -> None:
         if not set(self.owners).issubset(self.groups):
-            raise InvalidRequest(f"tokens of {self.owners}, which are not all among the groups {self.groups}")
+            raise InvalidRequest(f"the owners {self.owners} are not all among the groups {self.groups}")
         if len(self.starts) != len(self.owners) or not self.starts:
             raise InvalidRequest(f"{len(self.starts)} token ranges with {len(self.owners)} groups")
         if self.starts[0] != b"" or list(self.starts) != sorted(set(self.starts)):
@@ -98,7 +98,7 @@ class Placement(Data, frozen=True):
         return self.owners[bisect_right(self.starts, token) - 1]
 
     def token(self, key: bytes) -> bytes:
-        """The key's place in the order of tokens."""
+        """The key's position in the order of tokens."""
         if self.scheme is _ORDERED:
             return key
         tag = tag_of(key) if b"{" in key else key
@@ -133,7 +133,7 @@ def _common_prefix(one: bytes, other: bytes) -> bytes:
 
 
 class GroupShare(Data, frozen=True):
-    """What of a transaction belongs to one group, each with its place in the request."""
+    """A group's share of a transaction, each item with its index in the request."""
 
     conditions: tuple[tuple[int, Condition], ...]
     then: tuple[tuple[int, Operation], ...]
@@ -146,8 +146,8 @@ class GroupShare(Data, frozen=True):
 def share_of(
     transaction: Transaction, placement: Placement, group: GroupId, destinations: Destinations
 ) -> GroupShare | None:
-    """The group's part; None if the transaction touches a group that it was not sent to."""
-    voters = _NOBODY
+    """Return the group's share; None if the transaction touches a group that it was not sent to."""
+    voters = _NO_GROUPS
     conditions: tuple[tuple[int, Condition], ...] = ()
     if transaction.conditions:
         owners = [owners_of(condition, placement) for condition in transaction.conditions]
@@ -175,7 +175,7 @@ def owners_of(item: Condition | Operation, placement: Placement) -> Iterable[Gro
 def _split(
     operations: tuple[Operation, ...], placement: Placement, group: GroupId, destinations: Destinations
 ) -> tuple[tuple[int, Operation], ...] | None:
-    """The operations that are the group's; None if one belongs to a group that is no destination."""
+    """The operations that are the group's; None if one belongs to a group that is not a destination."""
     if not operations:
         return ()
     mine: list[tuple[int, Operation]] = []

@@ -181,7 +181,7 @@ Condition: TypeAlias = Compare | Unchanged
 
 
 class Transaction(Data, frozen=True, tag=1):
-    """Operations that are performed together, at one place in the order."""
+    """Operations that are performed together, at one position in the order."""
 
     conditions: tuple[Condition, ...] = ()
     then: tuple[Operation, ...] = ()

@@ -20,26 +20,26 @@ class KeyValue(Data, frozen=True):
 
 
 class Got(Data, frozen=True, tag=1):
-    """Of a get: the entry, if there is one."""
+    """The result of a get: the entry, if there is one."""
 
     entry: KeyValue | None
 
 
 class Written(Data, frozen=True, tag=2):
-    """Of a put."""
+    """The result of a put."""
 
 
 WRITTEN: Final = Written()
 
 
 class Deleted(Data, frozen=True, tag=3):
-    """Of a delete: how many keys there were."""
+    """The result of a delete: how many keys were removed."""
 
     count: int
 
 
 class Scanned(Data, frozen=True, tag=4):
-    """Of a scan: this group's part, as far as the limits went. Keys only have empty values."""
+    """The result of a scan: this group's part, within the limits. With `KEYS`, values are empty."""
 
     entries: tuple[KeyValue, ...]
     count: int
@@ -47,7 +47,7 @@ class Scanned(Data, frozen=True, tag=4):
 
 
 class Number(Data, frozen=True, tag=5):
-    """Of a calculation, the number that is stored now; of an append, the value's length."""
+    """The result of a calculation, the new number; or of an append, the new length."""
 
     value: int
 
@@ -68,7 +68,7 @@ class Fault(enum.Enum):
 
 
 class Failed(Data, frozen=True, tag=6):
-    """Of an operation that could not be performed; it wrote nothing."""
+    """The result of an operation that could not be performed; it wrote nothing."""
 
     fault: Fault
 
@@ -84,13 +84,13 @@ class Unmet(Data, frozen=True):
 
 
 class Outcome(Data, frozen=True, tag=1):
-    """Of a transaction: what this group has done of it."""
+    """The result of a transaction in this group."""
 
     succeeded: bool
     """Whether all conditions held, in all groups."""
     unmet: tuple[Unmet, ...]
     results: tuple[tuple[int, OperationResult], ...]
-    """By the operation's place in its branch, in that order. Groups' results merge by it."""
+    """By the operation's index in its branch, in that order. Groups' results merge by it."""
 
 
 class Refusal(enum.Enum):
@@ -123,20 +123,20 @@ class Refusal(enum.Enum):
 
 
 class Refused(Data, frozen=True, tag=2):
-    """Of a request that had no effect, in any group; the message names what was wrong."""
+    """The result of a request that had no effect, in any group; the message says why."""
 
     refusal: Refusal
     message: str
 
 
 class WrongPartition(Data, frozen=True, tag=3):
-    """Of a transaction that was sent by another map to other groups. It had no effect in any of them."""
+    """The result of a transaction that was routed by another map. It had no effect in any group."""
 
     placement: Placement
 
 
 class Done(Data, frozen=True, tag=4):
-    """Of housekeeping."""
+    """The result of housekeeping."""
 
 
 DONE: Final = Done()

@@ -1,13 +1,13 @@
-"""Exactly once: what became of each client's requests, by their numbers.
+"""Deduplicate requests: the result of each client's requests, by their numbers.
 
-A session is what one client has asked of one set of destinations. All destinations of a message must judge it
-alike, or it would be executed in one group and refused in another. They do:
+A session is what one client has requested of one set of destinations. All destinations of a message must
+judge it alike, or it would be executed in one group and refused in another. They do:
 
 - All groups of a set of destinations deliver the same messages to exactly that set, in the same order.
 - What is judged by a session (MISMATCH, WINDOW_FULL, FORGOTTEN, or whether it is a repetition) is a function
   of those messages and nothing else: the session changes with them only, and counts as new for a message
   delivered above its last deadline, whether its rows are still there or not.
-- `Expire` is one group's own affair, since it only removes rows that count for nothing: those of sessions
+- `Expire` concerns one group alone, since it only removes rows that have no effect: those of sessions
   whose last deadline is below a revision that is itself below everything delivered later.
 - EXPIRED is read off the message: its deadline and its global timestamp.
 
@@ -39,7 +39,7 @@ Number: TypeAlias = tuple[int, Destinations, int]
 
 
 class Session(Data, frozen=True):
-    """What is known of a client's requests to a set of destinations."""
+    """The state of a client's requests to a set of destinations."""
 
     low: int
     """Below it the client has acknowledged all results."""
@@ -57,14 +57,14 @@ class Stored(Data, frozen=True):
 
 
 class Repeated(Data, frozen=True):
-    """The request was delivered before, there; without a result, it is not yet executed."""
+    """The request was delivered before, at `gts`; without a result, it is not yet executed."""
 
     result: Result | None
     gts: Timestamp
 
 
 class Sessions:
-    """The results of one group's requests that their clients may still ask for."""
+    """The results of one group's requests that may still be repeated."""
 
     __slots__ = ("_kept", "_open", "_results", "_sessions", "_window")
 
@@ -80,17 +80,18 @@ class Sessions:
         """Digests of what is delivered and not executed, and where. Kept with the requests themselves."""
         self._window = window
         self._kept: dict[SessionKey, set[int]] = {}
-        """Whose numbers have results: of some sessions, so that what is new is not looked for."""
+        """Numbers with results, of recent sessions: a cache that spares looking up new numbers."""
 
     def admit(
         self, request: Request, destinations: Destinations, gts: Timestamp
     ) -> Repeated | Refused | None:
-        """A request is delivered. None if it is to be executed."""
+        """Judge a delivered request. Returns None if it is to be executed."""
         client, sequence, deadline = request.client, request.sequence, request.deadline
         ack_below = request.ack_below
         if gts > deadline:
             return Refused(
-                Refusal.EXPIRED, f"request {sequence} of client {client} had to come before {deadline}"
+                Refusal.EXPIRED,
+                f"request {sequence} of client {client} was delivered after its deadline {deadline}",
             )
         key = (client, destinations)
         session = self._sessions.get(key)
@@ -131,7 +132,7 @@ class Sessions:
         return [number for number, _ in rows]
 
     def _acknowledge(self, key: SessionKey, before: int, low: int) -> None:
-        """Forget results. The client's other numbers may have gone to other destinations: look at few."""
+        """Forget acknowledged results, whichever is fewer: the range of numbers, or the numbers kept."""
         numbers = self._numbers(key)
         few = range(before, low)
         for number in few if len(few) <= len(numbers) else sorted(n for n in numbers if n < low):
@@ -143,7 +144,7 @@ class Sessions:
         return request.sequence >= request.ack_below + self._window
 
     def refused(self, request: Request) -> Refused:
-        """Why a request that was delivered has left no trace."""
+        """Return why a request that was delivered has left no trace."""
         client, sequence, ack_below = request.client, request.sequence, request.ack_below
         if self._exceeds(request):
             return Refused(
@@ -157,7 +158,7 @@ class Sessions:
         )
 
     def find(self, request: Request, destinations: Destinations) -> Repeated | Refused | None:
-        """What is known of a request's number; None if nothing."""
+        """Return what is known of a request's number; None if nothing."""
         session = self._sessions.get((request.client, destinations))
         return None if session is None else self._find(session, request, destinations)
 
@@ -183,15 +184,17 @@ class Sessions:
                 return None
             known = Repeated(None, gts)
         if digest != request.digest:
-            return Refused(Refusal.MISMATCH, f"request {sequence} of client {client} was another one before")
+            return Refused(
+                Refusal.MISMATCH, f"number {sequence} of client {client} belongs to another request"
+            )
         return known
 
     def open(self, request: Request, destinations: Destinations, gts: Timestamp) -> None:
-        """An admitted request will be executed some time after others."""
+        """Note an admitted request that is executed later."""
         self._open[request.client, destinations, request.sequence] = (request.digest, gts)
 
     def executed(self, request: Request, destinations: Destinations, gts: Timestamp, result: Result) -> None:
-        """Keep the result until its client acknowledges it, or can ask no more."""
+        """Keep the result until its client acknowledges it, or its deadline has passed."""
         client, sequence = request.client, request.sequence
         number = (client, destinations, sequence)
         if self._open and self._open.get(number, _UNKNOWN)[1] == gts:

@@ -23,7 +23,7 @@ from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Time
 
 
 class Vote(Data, frozen=True):
-    """Whether a group's conditions of a message hold, at its place in the order."""
+    """Whether a group's conditions of a message hold, at its position in the order."""
 
     gts: Annotated[Timestamp, Meta(ge=0, le=INT64_MAX)]
     mid: MessageId
@@ -32,7 +32,7 @@ class Vote(Data, frozen=True):
 
 
 class Executed(Data, frozen=True):
-    """A message, its result in this group, and where it was executed: repetitions were at another place."""
+    """A message, its result in this group, and where it was executed: a repetition, at another position."""
 
     delivered: Delivered
     revision: Timestamp
@@ -41,15 +41,15 @@ class Executed(Data, frozen=True):
 
 @dataclass(slots=True)
 class Effects:
-    """What has happened since the last time."""
+    """What a machine has done since it was last drained."""
 
     results: list[Executed] = field(default_factory=list)
     votes: list[tuple[Vote, Destinations]] = field(default_factory=list)
-    """Votes of this group, and the other groups to tell them."""
+    """Votes of this group, and the other groups that need them."""
     outcomes: list[tuple[Timestamp, MessageId, bool]] = field(default_factory=list)
-    """Whether transactions succeeded that other groups had a say in: for this group's other replicas."""
+    """Outcomes of transactions that other groups voted on: for this group's other replicas."""
     reads: list[int] = field(default_factory=list)
-    """Reads that are to be carried out before the machine is called again."""
+    """Reads that the host performs before it calls the machine again."""
     rows: list[tuple[Timestamp, Row]] = field(default_factory=list)
     """Changes, as they were executed: not in the order of their revisions. No host uses them yet: the hook
     waits for a hub that serves many watches from one feed.
@@ -57,7 +57,7 @@ class Effects:
 
 
 class Waiting(Data, frozen=True):
-    """A message that is delivered and not executed, with the map's version and the floor as of its place."""
+    """A message that is delivered, not executed; with the map's version and the floor as of its position."""
 
     delivered: Delivered
     version: int
@@ -65,7 +65,7 @@ class Waiting(Data, frozen=True):
 
 
 Chore: TypeAlias = Compact | Expire
-"""What has happened at its place in the order, and leaves rows to remove."""
+"""A command that has taken effect at its position in the order, and leaves rows to remove."""
 
 
 class MachineState(Data, frozen=True):
@@ -78,7 +78,7 @@ class MachineState(Data, frozen=True):
     """What is executed above the watermark."""
     waiting: tuple[Waiting, ...] = ()
     older: tuple[Placement, ...] = ()
-    """The maps before the current one that something waiting goes by."""
+    """Earlier maps that waiting messages were routed by."""
     floor: int = 0
     pins: tuple[Pin, ...] = ()
     chores: tuple[tuple[Timestamp, Chore], ...] = ()

@@ -211,7 +211,7 @@ class Writer:
         self._history = versions._history  # noqa: SLF001  # the same
         self._revision = revision
         self._floor = floor
-        """The floor as of this transaction's place in the order."""
+        """The floor as of this transaction's position in the order."""
         self._before: dict[bytes, Version | None] = {}
         self._now: dict[bytes, Version] = {}
 

@@ -67,7 +67,7 @@ EVERYTHING = Range(b"", None)
 
 @dataclass(slots=True)
 class Execution:
-    """One message, at its place, and what became of it in each of its groups."""
+    """One message, at its position, and what became of it in each of its groups."""
 
     delivered: Delivered
     answers: dict[GroupId, Result | Refusal]
@@ -81,7 +81,7 @@ class Replay:
 
     model: Model
     executions: dict[Timestamp, Execution] = field(default_factory=dict)
-    places: dict[MessageId, Timestamp] = field(default_factory=dict)
+    positions: dict[MessageId, Timestamp] = field(default_factory=dict)
     requests: dict[tuple[int, int], list[Execution]] = field(default_factory=lambda: defaultdict(list))
     """Where each request of a client was executed."""
     changes: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -115,7 +115,7 @@ def replay(deliveries: Mapping[Timestamp, Delivery], placement: Placement, limit
         answers = {group: model.groups[group].answers[-1][1] for group in delivery.dest}
         execution = Execution(delivered, answers, len(model.executed) > before)
         found.executions[gts] = execution
-        found.places[delivery.mid] = gts
+        found.positions[delivery.mid] = gts
         request = delivered.request
         if execution.fresh:
             found.requests[request.client, request.sequence].append(execution)
@@ -155,7 +155,7 @@ def check_history(
 
 def _check_answers(found: Replay, answers: Iterable[tuple[GroupId, MessageId, Timestamp, bytes]]) -> None:
     for group, mid, complete, data in answers:
-        gts = found.places.get(mid)
+        gts = found.positions.get(mid)
         result = decode_result(data)
         if gts is None:
             raise Violation("Replay", f"group {group} answers {mid}, which was not delivered")
@@ -178,8 +178,8 @@ def _check_once(found: Replay) -> None:
     for (client, sequence), executions in found.requests.items():
         digests = [(e.delivered.request.digest, e.delivered.destinations) for e in executions]
         if len(set(digests)) < len(digests):
-            places = [e.delivered.gts for e in executions]
-            raise Violation("Once", f"request {sequence} of {client} was executed at {places}")
+            positions = [e.delivered.gts for e in executions]
+            raise Violation("Once", f"request {sequence} of {client} was executed at {positions}")
 
 
 def _check_transaction(found: Replay, call: Call) -> Execution | None:

@@ -51,7 +51,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class OrderCall:
-    """Housekeeping of one group, at a place above a revision."""
+    """Housekeeping of one group, at a position above a revision."""
 
     group: GroupId
     command: Command

@@ -108,11 +108,11 @@ class SimApplication(StoreApplication):
 
     def turn(self, now: float) -> list[Outgoing]:
         """All that is to be said."""
-        said = super().turn(now)
-        for me, receivers, message in said:
+        outgoing = super().turn(now)
+        for me, receivers, message in outgoing:
             if isinstance(message, Multicast) and not isinstance(me, ReplicaId):
                 self.simulation.multicast(me, receivers, message)
-        return said
+        return outgoing
 
 
 class StoreSimulation(NodeSimulation):
@@ -313,7 +313,7 @@ class StoreSimulation(NodeSimulation):
                     return f"{lane.call} does not end"
         for watcher in self.watchers:
             if not watcher.over:
-                return f"a watcher has seen nothing after {watcher.told}, of {self.done_at}"
+                return f"a watcher has seen nothing after {watcher.seen}, of {self.done_at}"
         for gateway in self.clients.values():
             if not gateway.idle:
                 return (
@@ -341,7 +341,7 @@ def held_by(partition: Partition) -> str:
         return f"its watermark at {machine.watermark}, after {machine.delivered}"
     if gate.closed < gate.position or len(gate):
         return f"its gate at {gate.closed}, before {gate.position}"
-    for name in ("_results", "_reads", "_arrived", "_votes", "_outcomes", "_said"):
+    for name in ("_results", "_reads", "_arrived", "_votes", "_outcomes", "_outgoing"):
         if found := getattr(partition, name):
             return f"{len(found)} of {name}"
     return "chores" if machine.state().chores else ""

@@ -34,7 +34,7 @@ class NodeWatch:
         self._loop = loop
         self._push = push
         self._feed = MergedFeed(gateway.groups, after)
-        self._told, self._told_at = after, loop.now
+        self._passed_on, self._passed_on_at = after, loop.now
         self._asked: dict[GroupId, int] = {}
         self.closed = False
         for group in gateway.groups:
@@ -64,10 +64,10 @@ class NodeWatch:
         if isinstance(response, Changes):
             self._feed.take(group, response)
         complete = self._feed.complete
-        if complete > self._told:
+        if complete > self._passed_on:
             found = self._feed.drain()
-            if found or self._loop.now >= self._told_at + PROGRESS_S:
-                self._told, self._told_at = complete, self._loop.now
+            if found or self._loop.now >= self._passed_on_at + PROGRESS_S:
+                self._passed_on, self._passed_on_at = complete, self._loop.now
                 self._push((complete, found))
         self._loop.at(self._loop.now + 0.01, self._ask, group)
 
@@ -76,8 +76,8 @@ class NodeWatch:
         if self.closed:
             return
         wanted = self._feed.wanted
-        if self._loop.now >= self._told_at + PROGRESS_S:
-            wanted = max(wanted, self._told + 1)
+        if self._loop.now >= self._passed_on_at + PROGRESS_S:
+            wanted = max(wanted, self._passed_on + 1)
         for group, upto in self._feed.upto.items():
             if upto < wanted:
                 self._gateway.command(group, Tick(), lambda _: None, at_least=wanted)
@@ -91,7 +91,7 @@ class Watcher:
         self._simulation = simulation
         self._rng = simulation.fork(f"watcher {number}")
         self._loop = simulation.loop
-        self.told = 0
+        self.seen = 0
         self.batches: list[tuple[int, int, Transactions]] = []
         """After which revision, up to which, and what there was."""
         self.connections = 0
@@ -119,7 +119,7 @@ class Watcher:
     def _open(self, connection: int, node: StoreApplication, _: Callable[[Any], None]) -> None:
         if connection == self.connections and not self.over:
             push = partial(self._pushed, connection, node)
-            self._watch = NodeWatch(node.gateway, self._loop, self.told, push)
+            self._watch = NodeWatch(node.gateway, self._loop, self.seen, push)
 
     def _pushed(self, connection: int, node: StoreApplication, what: Any) -> None:
         """Something leaves the node. It comes in order, or not at all."""
@@ -134,17 +134,17 @@ class Watcher:
             return
         if isinstance(what, CompactedReply):
             self.gaps += 1
-            self.told = max(self.told, what.floor)
+            self.seen = max(self.seen, what.floor)
             self._connect()
             return
         upto, found = what
-        self.batches.append((self.told, upto, found))
-        self.told = upto
+        self.batches.append((self.seen, upto, found))
+        self.seen = upto
         if self._rng.random() < 0.02 and not self._simulation.healed:
             self._connect()
 
     def _look(self) -> None:
-        if self._simulation.done_at <= self.told:
+        if self._simulation.done_at <= self.seen:
             self.over = True
             if self._watch is not None:
                 self._watch.close()

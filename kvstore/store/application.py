@@ -1,6 +1,4 @@
-"""The key-value store as a node's application: a partition for each group that the node has a replica of, and
-a gateway.
-"""
+"""The key-value store as a node's application: its partitions, its gateway, and what is committed of them."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ class StoreApplication:
         ticks: Callable[[], int],
         rng: random.Random,
     ) -> None:
-        """The placement is the first one: a group that has a state goes on with its own."""
+        """`placement` is the cluster's first map: a group that has a state uses its own."""
         self._disk = disk
         self._placement = placement
         self._limits = limits
@@ -54,10 +52,10 @@ class StoreApplication:
         self._partitions: dict[GroupId, Partition] = {}
         self._local: dict[GroupId, ReplicaId] = {}
         self._woken: set[GroupId] = set()
-        """Where something has happened since the last turn."""
+        """Groups with input since the last turn."""
         self._installed: dict[GroupId, GroupCheckpoint] = {}
         self._saved: dict[GroupId, Timestamp] = {}
-        """What was executed at the last commit."""
+        """The executed position at the last commit."""
         self.gateway = Gateway(
             me, topology, placement, limits=limits, local=self._local, ticks=ticks, rng=rng
         )
@@ -68,17 +66,17 @@ class StoreApplication:
 
     @property
     def groups(self) -> Collection[GroupId]:
-        """Those that this node has replicas of."""
+        """The groups that this node has replicas of."""
         return self._replicas.keys()
 
     # Start and snapshots
 
     def load(self, group: GroupId) -> Checkpoint:
-        """The ordering side of what is durable."""
+        """Return the ordering's checkpoint of what is durable."""
         return self._disk.load(group)
 
     def host(self, replica: Protocol) -> None:
-        """A partition of this node."""
+        """Add a replica, and open its partition."""
         if not isinstance(replica, ReplicaView):
             raise TypeError(f"{type(replica).__name__} cannot order a store: it is not a ReplicaView")
         self._replicas[replica.me.group] = replica
@@ -86,7 +84,7 @@ class StoreApplication:
         self.partition(replica.me.group)
 
     def partition(self, group: GroupId) -> Partition:
-        """The group's. After a snapshot it is made anew, when the replica has taken it over too."""
+        """Return the group's partition. It is rebuilt after the replica has installed a snapshot."""
         found = self._partitions.get(group)
         if found is None:
             saved, maps = self._disk.open(group)
@@ -110,18 +108,18 @@ class StoreApplication:
         return self._disk.snapshot(group, self._checkpoint(group))
 
     def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
-        """Take the place of all that is there."""
+        """Replace the group's state by a snapshot."""
         saved = self._disk.install(group, pieces, checkpoint.position)
         self._installed[group] = saved
         del self._partitions[group]
 
     def unsaved(self, group: GroupId) -> bool:
-        """More was executed, or rows were dropped, without anything delivered."""
+        """Whether there is more to commit, though nothing was delivered."""
         partition = self.partition(group)
         return partition.worked or partition.executed > self._saved.get(group, NO_TIMESTAMP)
 
     def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
-        """Everything so far."""
+        """Commit the state of these groups."""
         for group in positions:
             partition = self.partition(group)
             retained = partition.replica.oldest_retained()
@@ -132,24 +130,24 @@ class StoreApplication:
         self._disk.commit({group: self._checkpoint(group) for group in positions}, after)
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
-        """Of the last ones, those after a position."""
+        """Return the recent deliveries after a position."""
         return self._disk.deliveries(group, after, count, size)
 
     # What happens
 
     def deliver(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """The group's next messages."""
+        """Deliver the group's next messages."""
         self._woken.add(group)
         self._disk.remember(group, deliveries)
         self.partition(group).deliver(deliveries)
 
     def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:
-        """Answers were missed."""
+        """Answer requests that were multicast again."""
         self._woken.add(group)
         self.partition(group).repeat(asked)
 
     def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
-        """What replicas and gateways say to each other."""
+        """Handle messages of replicas and gateways."""
         now = self._now()
         if isinstance(receiver, ReplicaId):
             self._woken.add(receiver.group)
@@ -158,33 +156,33 @@ class StoreApplication:
         elif receiver == self.gateway.me:
             self.gateway.receive(sender, messages, now)
         else:
-            raise PeerViolation(f"{sender} speaks to {receiver}, who is not here")
+            raise PeerViolation(f"{sender} sent messages to {receiver}, which is not on this node")
 
     def turn(self, now: float) -> list[Outgoing]:
-        """All that is to be said."""
-        said: list[Outgoing] = []
+        """Return all outgoing messages."""
+        outgoing: list[Outgoing] = []
         wake_at = float("inf")
         woken, self._woken = self._woken, set()
         for group in self._replicas:
             partition = self._partitions.get(group) or self.partition(group)
             if group in woken or now >= partition.wake_at or partition.leads_anew:
-                said += partition.turn(now)
+                outgoing += partition.turn(now)
             wake_at = min(wake_at, partition.wake_at)
         if now >= self._expire_at:
             self._expire_at = now + EXPIRE_S
             self._expire()
-        said += self.gateway.turn(now)
+        outgoing += self.gateway.turn(now)
         self.wake_at = min(wake_at, self.gateway.wake_at)
-        return said
+        return outgoing
 
     def _expire(self) -> None:
-        """Leaders let their groups forget clients that cannot come back."""
+        """As a leader, order the removal of sessions whose deadlines have passed."""
         before = timestamp(self._ticks(), GroupId(0))
         for group, partition in self._partitions.items():
             if partition.replica.is_leader and partition.machine.has_expired(before):
-                with contextlib.suppress(Overloaded):  # then it is done the next time
+                with contextlib.suppress(Overloaded):  # the next round retries
                     self.gateway.command(group, Expire(before), lambda _: None, at_least=before)
 
     def status(self, group: GroupId) -> Mapping[str, Any]:
-        """For people."""
+        """Return the status of a group, for people."""
         return {"deliveries": self._disk.count(group), **self.partition(group).status()}

@@ -1,4 +1,4 @@
-"""What can become of a request that is not carried out as asked. Each says whether asking again is safe."""
+"""Errors of requests. Each class says whether a retry is safe."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ __all__ = [
 
 
 class StoreError(Exception):
-    """The request was not carried out, or nobody knows whether it was."""
+    """The request was not executed, or its outcome is unknown."""
 
 
 class Unavailable(StoreError):
-    """Nobody could be asked. Nothing has happened; ask again, there or elsewhere."""
+    """The request reached no replica. Nothing has happened; retry, there or elsewhere."""
 
 
 class Overloaded(StoreError):
-    """Too much is under way here. Nothing has happened; ask again later."""
+    """Too many requests are in flight. Nothing has happened; retry later."""
 
 
 class DeadlinePassed(StoreError):
-    """There was no answer in time, and nothing has changed: what was asked changes nothing."""
+    """A read timed out. Nothing has changed."""
 
 
 class OutcomeUnknown(StoreError):
-    """There was no answer in time. The transaction may have been executed, or may be yet; asking again under
-    the same request id tells, and cannot execute it twice.
+    """A write timed out. The transaction may have been executed, or may be yet; a retry under the same
+    request id returns its outcome, and cannot execute it twice.
     """
 
 
@@ -56,7 +56,7 @@ class Compacted(StoreError):
 
 
 class FutureRevision(StoreError):
-    """The revision has not come yet."""
+    """The revision is in the future."""
 
 
 class RequestMismatch(StoreError):
@@ -64,13 +64,11 @@ class RequestMismatch(StoreError):
 
 
 class RequestExpired(StoreError):
-    """The request came after the time that its id was good for. It was not executed now; it may have been
-    before.
-    """
+    """The request arrived after its id's deadline. It was not executed now; it may have been before."""
 
 
 class RequestForgotten(StoreError):
-    """The client has acknowledged the request's result, which is forgotten. It was not executed again."""
+    """The client has acknowledged the request's result, which is forgotten. It is not executed again."""
 
 
 class WindowFull(StoreError):
@@ -78,11 +76,11 @@ class WindowFull(StoreError):
 
 
 class Pinned(StoreError):
-    """A snapshot or a watch still needs what was to be compacted."""
+    """A snapshot or a watch still needs what the compaction would drop."""
 
 
 class WrongPartition(StoreError):
-    """The map of partitions keeps changing. Nothing has happened."""
+    """The map of partitions keeps changing. Nothing has happened; retry."""
 
     def __init__(self, placement: Placement) -> None:
         super().__init__(f"the request was not routed by the map of version {placement.version}")

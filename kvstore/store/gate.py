@@ -61,6 +61,7 @@ class Gate(Generic[Answer]):
     """One group's gate, at one of its replicas."""
 
     __slots__ = (
+        "_announced",
         "_answers",
         "_changed",
         "_closed",
@@ -77,7 +78,6 @@ class Gate(Generic[Answer]):
         "_shared",
         "_shared_last",
         "_taken_over",
-        "_told",
     )
 
     def __init__(self, group: GroupId) -> None:
@@ -88,7 +88,7 @@ class Gate(Generic[Answer]):
         self._shared: dict[GroupId, list[Timestamp]] = {}  # the same, by other destination
         self._shared_last: dict[GroupId, Timestamp] = {}
         self._heard: dict[GroupId, Announcement] = {}
-        self._told: dict[GroupId, list[Timestamp]] = {}
+        self._announced: dict[GroupId, list[Timestamp]] = {}
         self._owed: set[GroupId] = set()
         self._changed = False
         self._dependencies = Dependencies()
@@ -179,7 +179,7 @@ class Gate(Generic[Answer]):
         """
         self._taken_over = taken_over
         self._inherited = self._open[-1] if self._open else NO_TIMESTAMP
-        self._told.clear()
+        self._announced.clear()
         self._dependencies = Dependencies()
         self._depends.clear()
         self._held.clear()
@@ -199,9 +199,9 @@ class Gate(Generic[Answer]):
             self._close(levels[-1].value)
             for group in listeners:
                 announcement = self._announcement(levels, group)
-                told = [announcement.closed, *(level.value for level in announcement.levels)]
-                if group in self._owed or self._told.get(group) != told:
-                    self._told[group] = told
+                announced = [announcement.closed, *(level.value for level in announcement.levels)]
+                if group in self._owed or self._announced.get(group) != announced:
+                    self._announced[group] = announced
                     announcements.append((group, announcement))
             self._owed.clear()
         answers, self._answers = self._answers, []

@@ -1,10 +1,10 @@
-"""A node's gateway: it multicasts on behalf of clients, asks replicas, and puts their answers together.
+"""A node's gateway: multicasts on behalf of clients, asks replicas questions, and merges their answers.
 
-It is a process of its own, with its own numbers for messages. What clients call their requests travels inside
-the messages and is judged when they are executed, so that no client can disturb the ordering.
+A gateway is a process of its own, with its own numbers for messages. Clients' request ids travel inside the
+messages and are judged when these are executed, so that no client can disturb the ordering.
 
-Like everything below it, it does no I/O: calls and messages go in, what is to be said comes out of `turn`.
-Whoever calls passes a function that gets the outcome: a value, or an exception of `kvstore.store.errors`.
+Like everything below it, it does no I/O: calls and messages go in, `turn` returns the outgoing messages. A
+caller passes a function that gets the outcome: a value, or an exception of `kvstore.store.errors`.
 """
 
 from __future__ import annotations
@@ -57,25 +57,25 @@ from multicast.types import (
 )
 
 RETRY_S: Final = 0.5
-"""How long to wait for an answer before somebody else is asked."""
+"""How long to wait for an answer before another replica is asked."""
 
 IN_FLIGHT: Final = 16_384
 IN_FLIGHT_GROUP: Final = 4096
-"""The same, to one group: others go on when it does not."""
+"""Messages in flight to one group: others go on when it stalls."""
 IN_FLIGHT_BYTES: Final = 256 << 20
-"""Messages that may be under way before no more are taken."""
+"""Bytes of messages in flight before further ones are rejected."""
 
 AHEAD_TICKS: Final = 10_000
-"""A revision further ahead than this is one that nobody can have seen: a second."""
+"""A revision further ahead than this cannot have been seen by any client: a second."""
 
 REROUTED: Final = 5
-"""How often a request is sent by a newer map before its client hears of it."""
+"""How often a request is routed by a newer map before its client gets an error."""
 
 OnDone: TypeAlias = Callable[[Any], None]
 
 
 class Identity(NamedTuple):
-    """What a client calls its request, so that it can be asked again and is executed once."""
+    """A client's id of a request, which may be retried under it and is executed once."""
 
     client: int
     sequence: int
@@ -85,7 +85,7 @@ class Identity(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """A transaction was executed."""
+    """The outcome of a transaction."""
 
     revision: int
     complete: int
@@ -96,14 +96,14 @@ class Committed(NamedTuple):
 
 
 class Ordered(NamedTuple):
-    """Housekeeping was executed, there."""
+    """The outcome of housekeeping, or of a cut: its position in the order."""
 
     revision: int
 
 
 @dataclass(slots=True)
 class _Call:
-    """A message under way."""
+    """A message in flight."""
 
     command: Command
     dest: Destinations
@@ -121,7 +121,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Question:
-    """A question under way."""
+    """A question in flight."""
 
     group: GroupId
     question: Question
@@ -132,7 +132,7 @@ class _Question:
 
 
 class Gateway:
-    """See the module."""
+    """One node's gateway. See the module."""
 
     def __init__(
         self,
@@ -162,17 +162,17 @@ class Gateway:
         self._under_way: Counter[GroupId] = Counter()
         self._numbers = itertools.count(1)
         self._questions: dict[int, _Question] = {}
-        self._said: list[Outgoing] = []
+        self._outgoing: list[Outgoing] = []
         self._clocks: dict[GroupId, Timestamp] = {}
-        """The highest places that groups have told us."""
+        """The highest position that each group has reported."""
         self._newest = NO_TIMESTAMP
         """The highest of these."""
         self._above: dict[MessageId, int] = {}
-        """Above which time messages want to be: whoever is asked to order them is told first."""
+        """The time that messages must be above: replicas are sent a `RaiseClock` before them."""
 
     @property
     def in_flight(self) -> int:
-        """Messages and questions under way."""
+        """The number of messages and questions in flight."""
         return len(self._calls) + len(self._questions)
 
     @property
@@ -181,7 +181,7 @@ class Gateway:
         return self.placement.groups
 
     def leader(self, group: GroupId) -> ReplicaId:
-        """Who leads, as far as known here."""
+        """Return the presumed leader of a group."""
         return self._sender.leader(group)
 
     def newest(self) -> int:
@@ -189,7 +189,7 @@ class Gateway:
         return max(self._ticks(), time_of(self._newest))
 
     def check_revision(self, revision: int) -> None:
-        """Nobody can have seen a revision that is far ahead."""
+        """Raise `FutureRevision` for a revision that no client can have seen yet."""
         if revision and time_of(Timestamp(revision)) > self.newest() + AHEAD_TICKS:
             raise errors.FutureRevision(f"revision {revision} is in the future")
 
@@ -214,7 +214,7 @@ class Gateway:
         self._multicast(transaction, groups_of(transaction, self.placement), done, identity, min_revision, 0)
 
     def command(self, group: GroupId, command: Command, done: OnDone, *, at_least: int = 0) -> None:
-        """Housekeeping of one group, at a place above a revision."""
+        """Order housekeeping of one group, at a position above a revision."""
         self._multicast(command, (group,), done, None, at_least, 0)
 
     def _multicast(
@@ -222,10 +222,14 @@ class Gateway:
         routed: int,
     ) -> None:  # fmt: skip
         if len(self._calls) >= IN_FLIGHT or self._bytes >= IN_FLIGHT_BYTES:
-            raise errors.Overloaded(f"{len(self._calls)} messages of {self._bytes} bytes are under way here")
+            raise errors.Overloaded(
+                f"{len(self._calls)} messages of {self._bytes} bytes are in flight at this node; retry later"
+            )
         for group in dest:
             if self._under_way[group] >= IN_FLIGHT_GROUP:
-                raise errors.Overloaded(f"{IN_FLIGHT_GROUP} messages to group {group} are under way here")
+                raise errors.Overloaded(
+                    f"{IN_FLIGHT_GROUP} messages to partition {group} are in flight at this node; retry later"
+                )
         numbering, own = self._numbering, 0
         if identity is None:
             if numbering.is_full(WINDOW):
@@ -253,7 +257,7 @@ class Gateway:
     def _deadline(self) -> int:
         return timestamp(self.newest() + REQUEST_TICKS, GroupId(0))
 
-    def _finish(self, mid: MessageId, places: Mapping[GroupId, int]) -> None:
+    def _finish(self, mid: MessageId, positions: Mapping[GroupId, int]) -> None:
         call = self._calls.pop(mid)
         self._above.pop(mid, None)
         self._bytes -= call.size
@@ -261,13 +265,13 @@ class Gateway:
         if call.own:
             call.numbering.done(call.own)
         results = {group: decode_result(data) for group, data in call.results.items()}
-        revision = max(places.values())
+        revision = max(positions.values())
         outcome = self._outcome(call, results, revision)
         if outcome is not None:
             call.done(outcome)
 
     def _outcome(self, call: _Call, results: Mapping[GroupId, Result], revision: int) -> object | None:
-        """What the groups' results come to; None if the request was sent again."""
+        """Return the merged outcome; None if the request was sent again."""
         outcomes: dict[GroupId, Outcome] = {}
         for group, result in results.items():
             if isinstance(result, Refused):
@@ -281,7 +285,7 @@ class Gateway:
         if not isinstance(call.command, Transaction):
             return Ordered(revision)
         succeeded, unmet, merged = merge(call.command, self.placement, outcomes)
-        # What it has read is as of its own place, however much was executed before the answer left.
+        # What it has read is as of its own position, however much was executed before the answer left.
         return Committed(revision, min(call.complete, revision), succeeded, unmet, merged)
 
     def _reroute(self, call: _Call, placement: Placement) -> object | None:
@@ -299,14 +303,14 @@ class Gateway:
     # Questions
 
     def ask(self, group: GroupId, question: Question, done: OnDone, *, of_leader: bool) -> int:
-        """Ask a replica: the leader, or any. `forget` the number if nobody wants to know any more."""
+        """Ask a replica: the leader, or any. A caller that gives up must `forget` the number."""
         number = next(self._numbers)
         self._questions[number] = _Question(group, question, done, of_leader, 0.0)
         self._send_question(number)
         return number
 
     def forget(self, number: int) -> None:
-        """Nobody waits for the answer."""
+        """Drop a question: its caller has given up."""
         self._questions.pop(number, None)
 
     def _send_question(self, number: int) -> None:
@@ -323,7 +327,7 @@ class Gateway:
             members = self._sender.topology.members(asked.group)
             target = members[self._rng.randrange(len(members))]
         asked.tries += 1
-        self._said.append((self.me, (target,), Query(number, asked.question)))
+        self._outgoing.append((self.me, (target,), Query(number, asked.question)))
 
     def _answered(self, number: int, response: Response) -> None:
         asked = self._questions.get(number)
@@ -337,22 +341,26 @@ class Gateway:
                     asked.tries = min(asked.tries, 1)
             return
         del self._questions[number]
-        asked.done(errors.Overloaded("too many reads wait there") if isinstance(response, Busy) else response)
+        asked.done(
+            errors.Overloaded("too many strict reads wait; retry later")
+            if isinstance(response, Busy)
+            else response
+        )
 
     # A revision to read at
 
     def cut(self, ranges: tuple[Range, ...], done: OnDone) -> None:
-        """A revision at which these ranges can be read as if that were done now, in all groups at once."""
+        """Order a cut: a revision at which reads of these ranges see all that has completed so far."""
         groups = {group for asked in ranges for group in self.placement.groups_of_range(asked)}
         self._multicast(Tick(ranges), tuple(sorted(groups)), done, None, 0, 0)
 
-    # What comes in, and out
+    # Input and output
 
     def receive(self, sender: Process, messages: Iterable[Any], now: float) -> None:
-        """What replicas say to us."""
+        """Handle messages of replicas."""
         self._now = now
         if not isinstance(sender, ReplicaId):
-            raise PeerViolation(f"{sender} is no replica")
+            raise PeerViolation(f"{sender} sent a gateway messages, but is not a replica")
         for message in messages:
             if isinstance(message, Results):
                 self._take_results(sender, message)
@@ -371,10 +379,10 @@ class Gateway:
     def _take_results(self, sender: ReplicaId, message: Results) -> None:
         group = message.group
         if sender.group != group:
-            raise PeerViolation(f"{sender} has results of group {group}")
+            raise PeerViolation(f"{sender} sent results of group {group}")
         if not len(message.mids) == len(message.places) == len(message.results) > 0:
             raise PeerViolation(
-                f"{sender} has {len(message.results)} results of {len(message.mids)} messages"
+                f"{sender} sent {len(message.results)} results of {len(message.mids)} messages"
             )
         for mid, result in zip(message.mids, message.results, strict=True):
             call = self._calls.get(mid)
@@ -387,11 +395,11 @@ class Gateway:
         self._newest = max(self._newest, highest)
         self._sender.step(Reply(message.mids, group, message.places), self._now)
         finished, self._sender.finished = self._sender.finished, {}
-        for mid, places in finished.items():
-            self._finish(mid, places)
+        for mid, positions in finished.items():
+            self._finish(mid, positions)
 
     def turn(self, now: float) -> list[Outgoing]:
-        """All that is to be said now."""
+        """Return all outgoing messages."""
         self._now = now
         if now >= self.wake_at:
             self.wake_at = float("inf")
@@ -399,14 +407,14 @@ class Gateway:
             for number, asked in list(self._questions.items()):
                 if asked.retry_at <= now:
                     self._send_question(number)
-        said, self._said = self._said, []
+        outgoing, self._outgoing = self._outgoing, []
         for receivers, message in self._sender.drain():
             if self._above and isinstance(message, Multicast) and message.mid in self._above:
-                said.append((self.me, receivers, RaiseClock(self._above[message.mid])))
-            said.append((self.me, receivers, message))
+                outgoing.append((self.me, receivers, RaiseClock(self._above[message.mid])))
+            outgoing.append((self.me, receivers, message))
         busy = self._calls or self._questions
         self.wake_at = min(self.wake_at, now + RETRY_S / 8) if busy else float("inf")
-        return said
+        return outgoing
 
 
 _ERRORS: Final[Mapping[Refusal, type[errors.StoreError]]] = {

@@ -13,7 +13,7 @@ from kvstore.store.questions import Question, Response
 from multicast.types import Ballot, GroupId, MessageId, Timestamp
 
 Position: TypeAlias = Annotated[Timestamp, msgspec.Meta(ge=0, le=INT64_MAX)]
-"""In the order of messages. What no disk has a row for is no place."""
+"""A position in the order of messages, within what a disk can have as a key."""
 
 
 class Results(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -35,7 +35,7 @@ class Votes(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class VotesWanted(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Somebody waits for what is known of the transactions at these places."""
+    """A request for what is known of the transactions at these positions."""
 
     places: tuple[Position, ...]
 
@@ -47,7 +47,7 @@ class Levels(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class BallotCheck(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """A leader asks whether its ballot is still the one; and a member says that it is."""
+    """A leader asks whether its ballot is still current; a member confirms it."""
 
     ballot: Ballot
     number: int
@@ -55,20 +55,20 @@ class BallotCheck(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class RaiseClock(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """What is multicast next should have a place above this time."""
+    """A request to raise the clock: the next multicast is to have a position above this time."""
 
     time: int
 
 
 class Query(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """A process asks a replica something that is not to be ordered."""
+    """A question of a gateway to a replica, which is not ordered."""
 
     number: int
     question: Question
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """And is answered."""
+    """The answer to a `Query`."""
 
     number: int
     response: Response

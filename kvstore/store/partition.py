@@ -1,10 +1,9 @@
-"""One replica of the store's: a machine, its gate, and what replicas tell each other beyond the order.
+"""One replica of a partition: a machine, its gate, and what replicas send each other beside the order.
 
-Every replica executes. Its leader also answers: transactions when the gate lets them, strict reads when a
-quorum has said that its ballot is still the one. Votes and outcomes of transactions with conditions in
-several groups are pushed by leaders, to the other groups' leaders and to their own followers, and pulled by
-whoever waits too long. Reads at a revision, and the change feed, any replica serves from what it has
-executed.
+Every replica executes. The leader also answers: transactions when the gate lets them pass, strict reads when
+a quorum has confirmed its ballot. Leaders push votes and outcomes of transactions with conditions in several
+groups to the other groups' leaders and to their own followers; a replica that waits too long pulls them. Any
+replica serves reads at a revision, and the change feed, from what it has executed.
 """
 
 from __future__ import annotations
@@ -65,27 +64,27 @@ PULL_S: Final = 0.1
 """How often to ask for votes, announcements and confirmations that have not come."""
 
 IDLE_S: Final = 1.0
-"""The same, when nobody waits for anything."""
+"""The same, when nothing is outstanding."""
 
 PULLED: Final = 256
-"""Votes that are asked for at once."""
+"""The most votes that are requested at once."""
 
 RAISE_TICKS: Final = 10_000
-"""How far ahead of the clock, and of the wall, anybody may raise a clock: a second."""
+"""How far ahead of the clock and of the time of day a peer may raise the clock: a second."""
 
 READS: Final = 10_000
-"""Strict reads that may wait. Those that nobody waits for any more are among them: they end with the rest."""
+"""Strict reads that may wait. Abandoned ones are among them: they end with the rest."""
 
 SAMPLED: Final = 1 << 16
-"""Keys that are looked at for one answer to who wants to know where they are."""
+"""Keys that are examined for one answer to a `Sample`."""
 
 _Waiting: TypeAlias = MessageId | int
-"""What an answer at the gate is for: a message, or a read."""
+"""What an answer at the gate belongs to: a message, or a read."""
 
 
 @dataclass(slots=True)
 class _Read:
-    """A question that only a leader can answer."""
+    """A strict read in progress: only a leader can answer it."""
 
     client: ClientId
     number: int
@@ -94,7 +93,7 @@ class _Read:
 
 @dataclass(slots=True)
 class _Round:
-    """Whether the ballot is still the one: a question to the members, asked after these reads came."""
+    """A check that the ballot is still current, begun after these reads arrived."""
 
     number: int
     ballot: Ballot
@@ -104,10 +103,10 @@ class _Round:
 
 
 class Partition:
-    """See the module. Everything goes in by calls; what is to be said comes out of `turn`."""
+    """One replica of a partition. Input comes by calls; `turn` returns the outgoing messages."""
 
     def __init__(self, replica: ReplicaView, machine: Machine, closed: Timestamp = NO_TIMESTAMP) -> None:
-        """The gate has closed everything up to `closed`, as was known when the machine's state was kept."""
+        """`closed` is what the gate had closed when the machine's state was committed."""
         self.me = replica.me
         self.group = replica.me.group
         self.replica = replica
@@ -120,41 +119,41 @@ class Partition:
             self.gate.delivered(machine.delivered, (self.group,))
         self.gate.heard(Announcement(self.group, closed, ()))
         self._ballot: Ballot | None = None
-        """In which this replica leads."""
+        """The ballot that this replica leads, or None."""
         self._results: dict[_Waiting, Any] = {}
-        """Executed, and at the gate."""
+        """Results that wait at the gate."""
         self._votes: dict[GroupId, list[Vote]] = {}
         self._outcomes: list[tuple[Timestamp, bool]] = []
         self._tokens = itertools.count()
         self._reads: dict[int, _Read] = {}
-        """They have passed the check of the ballot, and wait for locks, or at the gate."""
+        """Reads that have passed the check of the ballot, and wait for locks or at the gate."""
         self._arrived: list[_Read] = []
         self._asked: set[tuple[ClientId, int]] = set()
-        """Whose strict reads these are, and those of the round."""
+        """The clients and numbers of all strict reads in progress."""
         self._round: _Round | None = None
         self._rounds = itertools.count()
         self._feed = FeedQueue(machine.versions)
         self._waited: set[Timestamp] = set()
-        """What waited for votes already when they were last asked for."""
+        """Transactions that waited for votes at the last pull."""
         self._pulled = NO_TIMESTAMP
-        """The last that they were asked for."""
+        """The last transaction whose votes were pulled."""
         self._closed = NO_TIMESTAMP
-        """What was closed then. If no more is, others may have another leader than we think."""
-        self._told_closed = NO_TIMESTAMP
-        """What our followers were last told to be closed."""
+        """What was closed at the last pull. If no more is, another group may have a leader unknown here."""
+        self._announced_closed = NO_TIMESTAMP
+        """What was last announced to our followers as closed."""
         self._askers: dict[GroupId, ReplicaId] = {}
-        """Who wants to hear what we have closed: their groups' leaders, though we may not know that yet."""
-        self._said: list[Outgoing] = []
+        """Replicas that asked what we have closed: leaders of their groups, perhaps not yet known here."""
+        self._outgoing: list[Outgoing] = []
         self._pull_at = 0.0
         self._idle = False
         self._more_work = False
         self.worked = False
-        """Whether rows were dropped since somebody looked."""
+        """Whether rows were dropped since the last commit."""
 
     # What is ordered
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """The group's next messages."""
+        """Deliver the group's next messages."""
         self._see_ballot()
         machine, gate, leading = self.machine, self.gate, self._ballot is not None
         for mid, dest, payload, _, _, gts, _, _ in deliveries:
@@ -168,12 +167,12 @@ class Partition:
             else:
                 gate.delivered(gts, dest)
             if self._reads:
-                self._settle()
+                self._take_effects()
 
     def repeat(self, asked: Iterable[tuple[ClientId, Multicast]]) -> None:
-        """Somebody has missed our answers. What is not executed yet is answered when it is."""
+        """Answer requests that were multicast again. Those not yet executed are answered when they are."""
         self._see_ballot()
-        self._settle()  # what was delivered just now is answered anyway
+        self._take_effects()  # new deliveries are answered anyway
         for _, message in asked:
             if self._ballot is None or message.mid in self._results:
                 continue
@@ -184,10 +183,10 @@ class Partition:
 
     @property
     def executed(self) -> Timestamp:
-        """What ordering may forget, once it is durable: executed, and of no more interest to the gate."""
+        """What the ordering may forget, once it is durable: executed, and closed at the gate."""
         return min(self.machine.watermark, self.gate.closed)
 
-    # What others say
+    # Messages of other processes
 
     def receive(self, sender: Process, message: StoreMessage, now: float) -> None:
         """Handle a message."""
@@ -200,7 +199,7 @@ class Partition:
         elif isinstance(message, Votes):
             self._hear_votes(message)
         elif isinstance(message, VotesWanted):
-            self._tell_votes(sender, message.places)
+            self._send_known_votes(sender, message.places)
         elif isinstance(message, Levels):
             self._hear_levels(sender, message.announcement)
         elif isinstance(message, BallotCheck):
@@ -216,40 +215,40 @@ class Partition:
         for vote in message.votes:
             self.machine.vote(vote)
             if self._reads:
-                self._settle()
+                self._take_effects()
         for gts, succeeded in message.outcomes:
             self.machine.outcome(gts, succeeded=succeeded)
             if self._reads:
-                self._settle()
+                self._take_effects()
 
-    def _tell_votes(self, asker: ReplicaId, places: Sequence[Timestamp]) -> None:
-        """What we know of them. An outcome is as good as all votes."""
+    def _send_known_votes(self, asker: ReplicaId, positions: Sequence[Timestamp]) -> None:
+        """Send what is known of these transactions. An outcome replaces all votes."""
         votes, outcomes = [], []
-        for gts in places[:PULLED]:
+        for gts in positions[:PULLED]:
             known = self.machine.known_of(gts)
             if isinstance(known, Vote):
                 votes.append(known)
             elif known is not None:
                 outcomes.append((gts, known))
         if votes or outcomes:
-            self._said.append((self.me, (asker,), Votes(tuple(votes), tuple(outcomes))))
+            self._outgoing.append((self.me, (asker,), Votes(tuple(votes), tuple(outcomes))))
 
     def _hear_levels(self, sender: ReplicaId, announcement: Announcement) -> None:
         if sender.group != announcement.group:
-            raise PeerViolation(f"{sender} announces what group {announcement.group} has closed")
+            raise PeerViolation(f"{sender} sent an announcement of group {announcement.group}")
         self.gate.heard(announcement)
         if announcement.wanted:
             self._askers[sender.group] = sender
         if announcement.wanted and self._ballot is None:
-            self._said.append((self.me, (sender,), Hint(self.group, self.replica.ballot)))
+            self._outgoing.append((self.me, (sender,), Hint(self.group, self.replica.ballot)))
 
     def _stand(self, sender: ReplicaId, message: BallotCheck) -> None:
         if sender.group != self.group:
-            raise PeerViolation(f"{sender} is not of group {self.group}, whose ballot it speaks of")
+            raise PeerViolation(f"{sender} sent a BallotCheck to group {self.group}, but is not a member")
         ballot, number = message.ballot, message.number
         if message.asked:
             if self.replica.is_in_ballot(ballot):
-                self._said.append((self.me, (sender,), BallotCheck(ballot, number, asked=False)))
+                self._outgoing.append((self.me, (sender,), BallotCheck(ballot, number, asked=False)))
         elif self._round is not None and (ballot, number) == (self._round.ballot, self._round.number):
             self._round.standing.add(sender)
             self._pass_round()
@@ -258,14 +257,14 @@ class Partition:
 
     def _ask(self, asker: Process, query: Query, now: float) -> None:
         if isinstance(asker, ReplicaId):
-            raise PeerViolation(f"{asker} asks what only clients do")
+            raise PeerViolation(f"replica {asker} sent a Query, which only gateways send")
         question = query.question
         if isinstance(question, StrictRead):
             self._see_ballot()
             if self._ballot is None:
                 self._answer(asker, query.number, NotLeading(self.replica.ballot))
             elif (asker, query.number) in self._asked:
-                pass  # it is asked again, and still waits
+                pass  # a retry of a read that still waits
             elif len(self._asked) >= READS:
                 self._answer(asker, query.number, Busy())
             else:
@@ -283,13 +282,13 @@ class Partition:
             assert_never(question)
 
     def _answer(self, client: ClientId, number: int, response: Response) -> None:
-        self._said.append((self.me, (client,), Answer(number, response)))
+        self._outgoing.append((self.me, (client,), Answer(number, response)))
 
     def _read_at(self, question: ReadAt | Page) -> Response:
         versions = self.machine.versions
         revision = question.revision or versions.watermark
         if not (revision or self.serving):
-            return NotYetHere(NO_TIMESTAMP)  # on a new disk: there is more to be read than nothing
+            return NotYetHere(NO_TIMESTAMP)  # a new disk, which has not caught up: not an empty store
         try:
             if isinstance(question, Page):
                 return page_at(versions, question.scan, revision)
@@ -299,7 +298,7 @@ class Partition:
         except Compacted as error:
             return CompactedReply(error.floor)
 
-    # Strict reads: a quorum must say, after they came, that nobody else can have led since
+    # Strict reads: a quorum confirms the ballot after a read arrived, so no other leader can have answered
 
     def _check_reads(self, now: float) -> None:
         current = self._round
@@ -319,7 +318,7 @@ class Partition:
         members, _ = self.replica.readers
         others = tuple(member for member in members if member not in current.standing)
         if others:
-            self._said.append((self.me, others, BallotCheck(current.ballot, current.number, asked=True)))
+            self._outgoing.append((self.me, others, BallotCheck(current.ballot, current.number, asked=True)))
 
     def _pass_round(self) -> None:
         current = self._round
@@ -335,7 +334,7 @@ class Partition:
             self._reads[token] = read
             self.gate.read(token, footprint)
             self.machine.read(token, footprint)
-            self._settle()
+            self._take_effects()
 
     def _read_now(self, token: int) -> None:
         """The locks are granted: nothing that is delivered and not executed touches what is read."""
@@ -348,18 +347,18 @@ class Partition:
     # Turns
 
     def turn(self, now: float) -> list[Outgoing]:
-        """All that is to be said now."""
+        """Return all outgoing messages."""
         self._see_ballot()
         if self._ballot is not None:
             self._check_reads(now)  # first, since in a group of one they are answered at once
-        self._settle()
+        self._take_effects()
         leading = self._ballot is not None
         answers, announcements = self.gate.turn(leading=leading)
         if leading:
             for group, announcement in announcements:
                 leader = self.replica.leader_of(group)
                 listeners = tuple(sorted({leader, self._askers.get(group, leader)}))
-                self._said.append((self.me, listeners, Levels(announcement)))
+                self._outgoing.append((self.me, listeners, Levels(announcement)))
             self._askers.clear()
             self._send_answers(answers)
             self._send_votes()
@@ -372,13 +371,16 @@ class Partition:
         more_work = self.machine.work()
         self.worked = self.worked or more_work or self._more_work
         self._more_work = more_work
-        said, self._said = self._said, []
-        return said
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
 
     def _busy(self) -> bool:
-        """Whether anybody waits for something that may have been lost."""
+        """Whether this replica waits for something that may have been lost."""
         return bool(
-            len(self.gate) or self.machine.waiting or self._round or self.gate.closed != self._told_closed
+            len(self.gate)
+            or self.machine.waiting
+            or self._round
+            or self.gate.closed != self._announced_closed
         )
 
     @property
@@ -392,11 +394,11 @@ class Partition:
         return (self.replica.cballot if self.replica.is_leader else None) != self._ballot
 
     def _see_ballot(self) -> None:
-        """Whether we lead, and since when: what was known in another ballot does not count."""
+        """Notice a change of ballot: what was known in another ballot does not count."""
         ballot = self.replica.cballot if self.replica.is_leader else None
         if ballot == self._ballot:
             return
-        self._settle()
+        self._take_effects()
         self._ballot = ballot
         self.gate.new_ballot(timestamp(self.replica.clock + 1, GroupId(0)))
         waiting = [*self._arrived, *(self._round.reads if self._round else ()), *self._reads.values()]
@@ -410,14 +412,14 @@ class Partition:
         self._outcomes.clear()
         self._pull_at = 0.0
 
-    def _settle(self) -> None:
-        """What the machine has done since."""
+    def _take_effects(self) -> None:
+        """Take what the machine has done since the last call."""
         effects = self.machine.drain()
         for token in effects.reads:
             if token in self._reads:
                 self._read_now(token)
         if effects.reads:
-            self._settle()
+            self._take_effects()
         if self._ballot is None:
             return
         for executed in effects.results:
@@ -440,46 +442,46 @@ class Partition:
                 runs.setdefault(answer.client, []).append(answer)
         for client, mids in runs.items():
             found = [self._results.pop(mid) for mid in mids]
-            places = tuple(place for place, _ in found)
+            positions = tuple(position for position, _ in found)
             results = tuple(encode_result(result) for _, result in found)
-            message = Results(self.group, self.machine.watermark, tuple(mids), places, results)
-            self._said.append((self.me, (client,), message))
+            message = Results(self.group, self.machine.watermark, tuple(mids), positions, results)
+            self._outgoing.append((self.me, (client,), message))
 
     def _send_votes(self) -> None:
         for group, votes in self._votes.items():
-            self._said.append((self.me, (self.replica.leader_of(group),), Votes(tuple(votes))))
+            self._outgoing.append((self.me, (self.replica.leader_of(group),), Votes(tuple(votes))))
         self._votes.clear()
         if self._outcomes and self.replica.others:
-            self._said.append((self.me, self.replica.others, Votes((), tuple(self._outcomes))))
+            self._outgoing.append((self.me, self.replica.others, Votes((), tuple(self._outcomes))))
         self._outcomes.clear()
 
     def _pull(self) -> None:
-        """Ask for what should have come, and say again what may have been lost."""
+        """Request what should have arrived, and repeat what may have been lost."""
         leading = self._ballot is not None
         wanted: dict[GroupId, list[Timestamp]] = {}
         for gts, voters in self._late():
             # Voters forget the outcome when a quorum of ours has executed it: then our own group knows.
             for group in (self.group, *sorted(voters)) if leading else (self.group,):
                 wanted.setdefault(group, []).append(gts)
-        for group, places in wanted.items():
+        for group, positions in wanted.items():
             members = tuple(m for m in self.replica.topology.members(group) if m != self.me)
-            self._said.append((self.me, members, VotesWanted(tuple(places))))
-        self._told_closed = self.gate.closed
+            self._outgoing.append((self.me, members, VotesWanted(tuple(positions))))
+        self._announced_closed = self.gate.closed
         if not leading:
             return
         for group, announcement in self.gate.repeat():
             leader, everyone = (self.replica.leader_of(group),), self.replica.topology.members(group)
             stuck = self.gate.closed == self._closed
-            self._said.append((self.me, everyone if stuck else leader, Levels(announcement)))
+            self._outgoing.append((self.me, everyone if stuck else leader, Levels(announcement)))
         self._closed = self.gate.closed
         if self.replica.others:
             closed = Announcement(self.group, self.gate.closed, ())
-            self._said.append((self.me, self.replica.others, Levels(closed)))
+            self._outgoing.append((self.me, self.replica.others, Levels(closed)))
 
     def _late(self) -> list[tuple[Timestamp, frozenset[GroupId]]]:
-        """What has waited for votes since the last time, some of it: the next time, what follows.
+        """Return some of what has waited for votes since the last pull; the next pull takes what follows.
 
-        Those of a group that is gone would else keep the others from ever being asked for.
+        Else the transactions of a group that is down would keep the others from ever being pulled.
         """
         waiting = self.machine.open_votes()
         late = [(gts, voters) for gts, voters in waiting if gts in self._waited]
@@ -490,7 +492,7 @@ class Partition:
         return found
 
     def status(self) -> dict[str, Any]:
-        """For people."""
+        """Return the status, for people."""
         return {
             "executed": self.machine.watermark,
             "closed": self.gate.closed,

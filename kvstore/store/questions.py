@@ -12,7 +12,7 @@ from multicast.types import Ballot
 
 
 class StrictRead(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Read as of now. Only a leader knows that."""
+    """Read as of now. Only a leader can answer."""
 
     operations: tuple[ReadOperation, ...]
 
@@ -32,7 +32,7 @@ class Page(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Feed(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """What has changed in these ranges after a revision? If nothing has, wait a while."""
+    """Ask for the changes in these ranges after a revision. If there are none, the replica waits a while."""
 
     after: int
     ranges: tuple[Range, ...]
@@ -41,7 +41,7 @@ class Feed(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Where are the keys of a range? Look at so many, and name every so-many-th."""
+    """Ask where the keys of a range are: examine at most `most`, and return every `every`-th."""
 
     range: Range
     every: int
@@ -88,17 +88,17 @@ class Changes(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Sampled(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Roughly: removed keys may count, and the newest may not."""
+    """Where keys are, roughly: removed keys may count, and the newest may not."""
 
     keys: tuple[bytes, ...]
     rest: int
-    """How many there were after the last of these."""
+    """How many keys there were after the last of these."""
     last: bytes | None
-    """The last that was looked at, if there may be more after it."""
+    """The last key that was examined, if there may be more after it."""
 
 
 class NotLeading(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Somebody else must be asked: the leader of this ballot, if there is one."""
+    """This replica does not lead: ask the leader of this ballot, if there is one."""
 
     ballot: Ballot
 

@@ -1,4 +1,4 @@
-"""The store as a node's callers see it: coroutines over the gateway, deadlines, long scans, and watches."""
+"""The store as the API calls it: coroutines over the gateway, deadlines, long scans, and watches."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ __all__ = [
 ]
 
 PAGE_BYTES: Final = 128 << 10
-"""How much of a scan or of a watch one replica is asked for at a time: a few milliseconds of its loop."""
+"""Bytes of a scan or a watch that a replica is asked for at a time: a few milliseconds of its loop."""
 
 AGAIN_S: Final = 0.02
-"""How soon to ask a replica again that has not come as far as it will."""
+"""How soon to ask a replica again that is behind the revision."""
 
 IDLE_S: Final = 0.2
-"""How often a watch looks whether it has something to say."""
+"""How often a watch looks for changes to pass on."""
 
 FEED_WAIT_S: Final = 5.0
 """How long a replica waits for changes before it answers that there are none."""
@@ -76,7 +76,7 @@ T = TypeVar("T")
 
 
 class Consistency(enum.Enum):
-    """What a read promises: see docs/consistency.md."""
+    """What a read promises: see docs/consistency.md. `kvstore.api.convert` maps the API's levels to these."""
 
     STRICT = "strict"
     SERIALIZABLE = "serializable"
@@ -90,7 +90,7 @@ class SnapshotPart(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A revision that is kept until its time is over, or its name released."""
+    """A revision that is kept until it expires or its name is released."""
 
     name: str
     revision: int
@@ -106,7 +106,7 @@ class Batch(NamedTuple):
 
 @dataclass(slots=True)
 class _Asked:
-    """Whom to ask next: the leader, or who is near; and whether the group was moved since who is near was."""
+    """Which replica to ask next: the leader or a near one; and whether the group was moved since."""
 
     leader: bool = False
     moved: bool = False
@@ -119,11 +119,11 @@ class Service:
         self._gateway = gateway
         self._turn_soon = turn_soon
         self._moving: dict[GroupId, asyncio.Future[Any]] = {}
-        """Groups that were asked to move, for all who wait for it."""
+        """Groups that are being moved on, for all callers that wait for it."""
 
     @property
     def limits(self) -> Limits:
-        """How large things may be."""
+        """The limits of requests."""
         return self._gateway.limits
 
     @property
@@ -133,7 +133,7 @@ class Service:
 
     @property
     def in_flight(self) -> int:
-        """What is under way at the gateway."""
+        """Messages and questions in flight at the gateway."""
         return self._gateway.in_flight
 
     # Transactions and reads
@@ -178,7 +178,7 @@ class Service:
     def _read_now(
         self, group: GroupId, operations: tuple[ReadOperation, ...], timeout_s: float
     ) -> asyncio.Future[Committed]:
-        """Of one group, as its leader has it. Like transactions, these reads need no task."""
+        """Read strictly of one group's leader. Like transactions, these reads need no task."""
         future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
         done = partial(_resolve_values, future)
         number = self._gateway.ask(group, StrictRead(operations), done, of_leader=True)
@@ -205,7 +205,7 @@ class Service:
             return await self._read_at(transaction, groups, revision)
 
     async def _read_at(self, transaction: Transaction, groups: Sequence[GroupId], revision: int) -> Committed:
-        """Of several groups, at a revision: each reads its own part, and they are put together."""
+        """Read of several groups at a revision: each reads its share, and the results are merged."""
         outcomes = {}
         for group in groups:
             part = share_of(transaction, self.placement, group, tuple(groups))
@@ -228,8 +228,8 @@ class Service:
             await self._not_yet(group, min_revision, asked)
 
     async def _complete(self, groups: Sequence[GroupId], at_least: int) -> int:
-        """A revision that all these groups have executed. A group that nothing was ever sent to has executed
-        0, which is no revision to read at.
+        """Return a revision that all these groups have executed. An unused group has executed 0, which is not
+        a revision to read at.
         """
         found = [await self._values(group, (), 0, max(at_least, 1)) for group in groups]
         return min(values.revision for values in found)
@@ -243,7 +243,7 @@ class Service:
         *,
         asked: _Asked | None = None,
     ) -> T:
-        """Ask until somebody knows: who is near, or the leader if that is behind. Raises if nobody can."""
+        """Ask a near replica, or the leader if that one is behind, until there is an answer."""
         asked = asked or _Asked()
         while True:
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -262,9 +262,9 @@ class Service:
                 await self._not_yet(group, revision, asked)
 
     async def _not_yet(self, group: GroupId, revision: int, asked: _Asked) -> None:
-        """Whoever was asked is not there yet: say who is next, once it makes sense to ask.
+        """Choose the replica to ask next, after one was behind, and wait until asking makes sense.
 
-        A group that is idle is there as soon as it was moved. If it is not, it has something to wait for.
+        An idle group passes the revision as soon as it is moved. If it does not, it waits for something.
         """
         if not asked.leader:
             asked.leader = True
@@ -276,7 +276,7 @@ class Service:
             asked.leader = asked.moved = False
 
     async def _move(self, group: GroupId, revision: int) -> None:
-        """Make a group pass a revision, which an idle one does not by itself."""
+        """Make a group pass a revision: an idle one does not by itself."""
         known = self._moving.get(group)
         if known is None or known.done():
             known = asyncio.get_running_loop().create_future()
@@ -310,10 +310,8 @@ class Service:
         page_bytes: int = PAGE_BYTES,
         timeout_s: float,
     ) -> AsyncIterator[SnapshotPart]:
-        """All of a range at one revision, in the order of the keys, in parts that come as they are wanted;
-        or only of some partitions.
-
-        The time-out is for each part.
+        """Scan a range at one revision, in the order of keys, of all or some partitions. Parts are fetched as
+        the caller takes them. The time-out is for each part.
         """
         shape = Shape.KEYS if keys_only else Shape.ENTRIES
         whole = Scan(asked, limit, page_bytes, reverse, shape)
@@ -340,12 +338,12 @@ class Service:
                 stream.close()
 
     def _groups(self, ranges: tuple[Range, ...], partitions: Sequence[int]) -> list[GroupId]:
-        """Those that have keys of the ranges, of these partitions if there are any."""
+        """Return the groups that have keys of the ranges, among these partitions if any are given."""
         found = {group for asked in ranges for group in self.placement.groups_of_range(asked)}
         if partitions:
             for partition in partitions:
                 if partition not in self._gateway.groups:
-                    raise errors.InvalidRequest(f"there is no partition {partition}")
+                    raise errors.InvalidRequest(f"there is no partition {partition}; see Topology")
             found.intersection_update(map(GroupId, partitions))
         return sorted(found)
 
@@ -363,7 +361,7 @@ class Service:
         return divide(spreads, pieces)
 
     async def _page(self, group: GroupId, revision: int, timeout_s: float, scan: Scan) -> Entries:
-        """One group's part of a scan, as far as its limits go."""
+        """Return one group's next page of a scan."""
         async with self._deadline(timeout_s):
             return await self._ask(group, Page(scan, revision), Entries, revision)
 
@@ -376,9 +374,7 @@ class Service:
         return (await future).revision
 
     async def snapshot(self, *, name: str, ttl_s: float, revision: int = 0, timeout_s: float) -> Snapshot:
-        """A revision that has everything completed so far, or a given one, kept for so long. The same name
-        moves it.
-        """
+        """Pin a given revision, or one that includes everything completed so far. The same name moves the pin."""
         self._gateway.check_revision(revision)
         async with self._deadline(timeout_s):
             while True:
@@ -389,18 +385,18 @@ class Service:
                 except errors.Compacted:
                     if revision:
                         raise
-                    continue  # somebody was faster
+                    continue  # a compaction was faster
                 return Snapshot(name, kept, ttl_s)
 
     async def release(self, name: str, *, timeout_s: float) -> None:
-        """A snapshot is not needed any more."""
+        """Release a snapshot."""
         async with self._deadline(timeout_s):
             await self._everywhere(Unpin((name,)), 0)
 
     async def compact(self, revision: int, *, timeout_s: float) -> None:
-        """Forget what no read at this revision or above needs."""
+        """Compact: forget what no read at this revision or above needs."""
         if revision < 1:
-            raise errors.InvalidRequest(f"revision {revision} cannot be compacted to")
+            raise errors.InvalidRequest(f"cannot compact to revision {revision}; it must be positive")
         self._gateway.check_revision(revision)
         async with self._deadline(timeout_s):
             await self._everywhere(Compact(revision), revision)
@@ -435,18 +431,18 @@ class Service:
         self._gateway.check_revision(max(after, until))
         groups = self._groups(ranges, partitions)
         if not groups:
-            groups = list(map(GroupId, partitions))  # they have none of it, and say how far they are
+            groups = list(map(GroupId, partitions))  # no keys of the ranges: only marks of progress
         merged = MergedFeed(groups, after)
         ask = partial(self._changes, ranges)
         feeds = [FeedReader(group, merged, ask, self._move) for group in groups]
         loop = asyncio.get_running_loop()
-        told, told_at = after, loop.time()
+        passed_on, passed_on_at = after, loop.time()
         try:
             while True:
                 for feed in feeds:
                     feed.start()
                 slow = [feed.task for feed in feeds if feed.task is not None]
-                wait = told_at + progress_s - loop.time()
+                wait = passed_on_at + progress_s - loop.time()
                 if slow:
                     wait = min(IDLE_S, wait) if wait > 0 else IDLE_S
                     await asyncio.wait(slow, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
@@ -456,15 +452,15 @@ class Service:
                 if 0 < until <= upto:
                     yield Batch(until, tuple(each for each in merged.drain() if each[0] <= until))
                     return
-                if upto > told:
+                if upto > passed_on:
                     found = merged.drain()
-                    if found or loop.time() >= told_at + progress_s:
-                        told, told_at = upto, loop.time()
+                    if found or loop.time() >= passed_on_at + progress_s:
+                        passed_on, passed_on_at = upto, loop.time()
                         yield Batch(upto, found)
                 # Groups are moved past what waits to be passed on; now and then to the present, for a mark of
                 # progress. If each were moved past all others all the time, none would ever be idle.
                 wanted = max(merged.wanted, until)
-                if loop.time() >= told_at + progress_s:
+                if loop.time() >= passed_on_at + progress_s:
                     wanted = max(wanted, timestamp(self._gateway.newest(), GroupId(0)))
                 for feed in feeds:
                     if feed.upto < wanted:

@@ -1,6 +1,6 @@
-"""Dividing ranges: pieces of about equally many keys, for those who scan in parallel.
+"""Divide ranges into pieces of about equally many keys, for parallel scans.
 
-It is known where every so-many-th key is. Where that becomes too many to keep, every other one is forgotten.
+Every so-many-th key is sampled. When there are too many samples to keep, every other one is dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOOKED_AT: Final = 32768
 
 
 class Split(NamedTuple):
-    """A piece."""
+    """A piece of a range."""
 
     group: GroupId
     keys: Range
@@ -31,7 +31,7 @@ class Spread:
 
     def __init__(self, asked: Range) -> None:
         self.left: Range | None = asked
-        """What was not looked at yet."""
+        """The rest of the range, which is not sampled yet."""
         self.every = EVERY
         self._asked = asked
         self._keys: list[bytes] = []
@@ -39,11 +39,11 @@ class Spread:
 
     @property
     def count(self) -> int:
-        """About how many there are."""
+        """About how many keys there are."""
         return len(self._keys) * self.every + self._rest
 
     def add(self, keys: Sequence[bytes], rest: int, last: bytes | None) -> None:
-        """What came of looking at the next ones."""
+        """Add the next samples."""
         start, end = self._asked
         above = self._keys[-1] if self._keys else start
         for key in keys:
@@ -59,7 +59,7 @@ class Spread:
             self.every *= 2
 
     def cut(self, pieces: int) -> Iterator[tuple[Range, int]]:
-        """So many pieces, or fewer if there are few keys."""
+        """Yield that many pieces, or fewer if there are few keys."""
         marks = len(self._keys)
         pieces = max(min(pieces, marks), 1)
         start, end = self._asked

@@ -155,9 +155,9 @@ def test_errors_are_those_of_a_server(store: Embedded) -> None:
 
 def test_what_is_no_method_is_refused_at_once(store: Embedded) -> None:
     for name in ("Open", "Scan", "put"):
-        with pytest.raises(TypeError, match=f"'{name}' is no unary method"):
+        with pytest.raises(TypeError, match=f"'{name}' is not a unary method"):
             store.call(name, kv.PutRequest(key=b"k"), WAIT_S)
-    with pytest.raises(TypeError, match="'Get' is no streaming method"):
+    with pytest.raises(TypeError, match="'Get' is not a streaming method"):
         store.stream("Get", kv.GetRequest(key=b"k"), WAIT_S)
     with pytest.raises(TypeError, match="Get takes a GetRequest, not a PutRequest"):
         store.call("Get", kv.PutRequest(key=b"k"), WAIT_S)
@@ -209,7 +209,7 @@ def test_cancelled_calls_leave_nothing_behind(store: Embedded) -> None:
     put(store, b"last", b"")
     status = json.loads(call(store, "Status", cluster.StatusRequest()).json)
     assert status["in_flight"] == 0
-    assert len(store._crossing.calls) <= 1
+    assert len(store._bridge.calls) <= 1
 
 
 # The folder

@@ -45,7 +45,7 @@ class Loop:
         started: Future[LoopBridge] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main(started)))
         self._thread.start()
-        self.crossing = started.result(WAIT_S)
+        self.bridge = started.result(WAIT_S)
 
     async def _main(self, started: Future[LoopBridge]) -> None:
         self._stop = asyncio.Event()
@@ -73,11 +73,11 @@ class Loop:
             self.ended.append(request)
 
     def call(self, timeout_s: float = WAIT_S) -> Future[Message]:
-        return self.crossing.call(Unary(PutRequest, self._call), PutRequest(), timeout_s)
+        return self.bridge.call(Unary(PutRequest, self._call), PutRequest(), timeout_s)
 
     def stream(self, limit: int, timeout_s: float | None = None, *, endless: bool = False) -> BridgedStream:
         request = ScanRequest(limit=limit, reverse=endless)
-        return self.crossing.stream(Streaming(ScanRequest, self._stream), request, timeout_s)
+        return self.bridge.stream(Streaming(ScanRequest, self._stream), request, timeout_s)
 
     def do(self, call: Callable[[], object]) -> None:
         """In the loop, after all that was posted so far, and all that followed from it at once."""
@@ -88,7 +88,7 @@ class Loop:
         self.do(lambda: None)
 
     def close(self) -> None:
-        self.do(self.crossing.close)
+        self.do(self.bridge.close)
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
@@ -127,7 +127,7 @@ def test_an_error_of_the_call_is_told(loop: Loop) -> None:
         raise KeyError("no")
 
     with told(KeyError):
-        loop.crossing.call(Unary(GetRequest, fail), GetRequest(), WAIT_S).result(WAIT_S)
+        loop.bridge.call(Unary(GetRequest, fail), GetRequest(), WAIT_S).result(WAIT_S)
 
 
 def test_one_wake_is_enough_for_all_that_was_posted_before(
@@ -140,14 +140,14 @@ def test_one_wake_is_enough_for_all_that_was_posted_before(
         held.set()
         release.wait(WAIT_S)
 
-    loop.crossing.post(hold)  # one post: with two, the second may have woken the loop already
+    loop.bridge.post(hold)  # one post: with two, the second may have woken the loop already
     held.wait(WAIT_S)
     monkeypatch.setattr(
-        loop.crossing, "_loop", type("Counting", (), {"call_soon_threadsafe": lambda _, c: woken.append(c)})()
+        loop.bridge, "_loop", type("Counting", (), {"call_soon_threadsafe": lambda _, c: woken.append(c)})()
     )
     done: list[int] = []
     for number in range(100):
-        loop.crossing.post(partial(done.append, number))
+        loop.bridge.post(partial(done.append, number))
     monkeypatch.undo()
     release.set()
     loop.settled()
@@ -160,7 +160,7 @@ def test_posts_from_many_threads_are_all_done(loop: Loop) -> None:
 
     def post(thread: int) -> None:
         for number in range(500):
-            loop.crossing.post(partial(done.append, (thread, number)))
+            loop.bridge.post(partial(done.append, (thread, number)))
 
     threads = [threading.Thread(target=post, args=(i,)) for i in range(8)]
     for thread in threads:
@@ -183,7 +183,7 @@ def test_without_time_nothing_begins(loop: Loop, timeout_s: float) -> None:
 
 def test_a_deadline_counts_from_the_call(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
-    loop.crossing.post(partial(release.wait, WAIT_S))
+    loop.bridge.post(partial(release.wait, WAIT_S))
     future = loop.call(timeout_s=5.0)
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 6.0)
@@ -200,18 +200,18 @@ def test_a_cancelled_future_ends_its_call(loop: Loop) -> None:
     assert future.cancel()
     loop.settled()
     assert loop.ended == loop.begun
-    assert not loop.crossing.calls
+    assert not loop.bridge.calls
 
 
 def test_a_future_that_is_cancelled_before_its_call_began_ends_it_too(loop: Loop) -> None:
     release = threading.Event()
-    loop.crossing.post(partial(release.wait, WAIT_S))
+    loop.bridge.post(partial(release.wait, WAIT_S))
     future = loop.call()
     assert future.cancel()
     release.set()
     loop.settled()
     assert loop.ended == loop.begun
-    assert not loop.crossing.calls
+    assert not loop.bridge.calls
 
 
 def test_a_stream_gives_its_responses_and_then_none_for_ever(loop: Loop) -> None:
@@ -233,7 +233,7 @@ def test_a_stream_runs_one_response_ahead_of_its_reader(loop: Loop) -> None:
 
 def test_a_response_that_nobody_waits_for_any_more_is_for_the_next(loop: Loop) -> None:
     release = threading.Event()
-    loop.crossing.post(partial(release.wait, WAIT_S))
+    loop.bridge.post(partial(release.wait, WAIT_S))
     stream = loop.stream(1)
     first = stream.next()
     assert first.cancel()
@@ -258,32 +258,32 @@ def test_a_cancelled_stream_ends_for_all_who_wait(loop: Loop) -> None:
         with pytest.raises(CancelledError):
             future.result(WAIT_S)
     assert loop.ended == loop.begun
-    assert not loop.crossing.streams
+    assert not loop.bridge.streams
 
 
 def test_a_stream_that_is_cancelled_before_it_began_ends_too(loop: Loop) -> None:
     release = threading.Event()
-    loop.crossing.post(partial(release.wait, WAIT_S))
+    loop.bridge.post(partial(release.wait, WAIT_S))
     stream = loop.stream(1)
     waiting = stream.next()
     stream.cancel()
     release.set()
     with pytest.raises(CancelledError):
         waiting.result(WAIT_S)
-    assert not loop.crossing.streams
+    assert not loop.bridge.streams
     assert not loop.begun
 
 
 def test_what_is_cut_off_before_it_began_is_told(loop: Loop) -> None:
     def cut_off() -> None:
-        for task in loop.crossing.calls | loop.crossing.streams:
+        for task in loop.bridge.calls | loop.bridge.streams:
             task.cancel()
 
     release = threading.Event()
-    loop.crossing.post(partial(release.wait, WAIT_S))
+    loop.bridge.post(partial(release.wait, WAIT_S))
     future, stream = loop.call(), loop.stream(1)
     waiting: tuple[Future[Any], ...] = future, stream.next()
-    loop.crossing.post(cut_off)
+    loop.bridge.post(cut_off)
     release.set()
     for each in waiting:
         with told(asyncio.CancelledError):
@@ -293,11 +293,11 @@ def test_what_is_cut_off_before_it_began_is_told(loop: Loop) -> None:
 def test_a_forgotten_stream_is_cancelled(loop: Loop) -> None:
     stream = loop.stream(100)
     loop.settled()
-    assert loop.crossing.streams
+    assert loop.bridge.streams
     del stream
     gc.collect()
     loop.settled()
-    assert not loop.crossing.streams
+    assert not loop.bridge.streams
     assert loop.ended == loop.begun
 
 
@@ -324,10 +324,10 @@ def test_after_the_end_everything_is_refused(loop: Loop) -> None:
 
 def test_what_was_posted_before_the_end_is_still_begun(loop: Loop) -> None:
     release = threading.Event()
-    loop.crossing.post(partial(release.wait, WAIT_S))
-    loop.crossing.post(loop.crossing.close)
+    loop.bridge.post(partial(release.wait, WAIT_S))
+    loop.bridge.post(loop.bridge.close)
     future = loop.call()
-    loop.crossing.post(loop.go.set)
+    loop.bridge.post(loop.go.set)
     release.set()
     assert future.result(WAIT_S) == GetResponse()
 

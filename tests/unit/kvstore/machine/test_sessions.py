@@ -152,7 +152,7 @@ def test_what_comes_after_its_deadline_is_expired_and_changes_nothing() -> None:
     table = Table()
     late = request(ONE, 9, ack_below=6, deadline=10)
     assert table.admit(late, gts=11) == Refused(
-        Refusal.EXPIRED, "request 9 of client 1 had to come before 10"
+        Refusal.EXPIRED, "request 9 of client 1 was delivered after its deadline 10"
     )
     assert not list(table.rows.items((0, ()), None))
     assert table.admit(request(ONE, 9, deadline=10), gts=10) == Refused(
