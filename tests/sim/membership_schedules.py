@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from multicast import messages as msg
 from multicast.durable import Durable
-from multicast.messages import (
-    Accept,
-    CatchUp,
-    Deliver,
-    Deliveries,
-    Heartbeat,
-    Members,
-    NewLeader,
-    NewState,
-    Phase2a,
-    PreVote,
-)
 from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Violation
 from multicast.sim.host import Commit
@@ -25,8 +14,8 @@ from multicast.sim.invariants.whitebox import Monotone
 from multicast.types import Process, ReplicaId
 from tests.sim.schedules import G0, Never, Story
 
-PROPOSALS = (Accept, Phase2a)
-DELIVERIES = (Deliver, Deliveries)
+PROPOSALS = (msg.Accept, msg.Phase2a)
+DELIVERIES = (msg.Deliver, msg.Deliveries)
 
 
 def story_of(protocol: type[Protocol], replicas: int = 3) -> tuple[Story, list[ReplicaId]]:
@@ -140,7 +129,7 @@ def known_by_the_lost(protocol: type[Protocol]) -> None:
     successor, but not of m; the leader crashes.
     """
     story, (leader, ignorant, lost) = story_of(protocol)
-    kept_back = (*PROPOSALS, *DELIVERIES, Heartbeat)
+    kept_back = (*PROPOSALS, *DELIVERIES, msg.Heartbeat)
 
     def ignorance(source: Process, target: Process, message: Any) -> bool:
         return target == ignorant and isinstance(message, kept_back)
@@ -155,7 +144,7 @@ def known_by_the_lost(protocol: type[Protocol]) -> None:
     story.lose(lambda s, t, m: t == ignorant and isinstance(m, DELIVERIES))
     story.run_until(lambda: story.topology.membership(G0).version > 1, story.loop.now + 3.0)
     assert story.topology.membership(G0).version == 2
-    story.lose(lambda s, t, m: isinstance(m, (NewLeader, NewState, CatchUp, Deliver)))
+    story.lose(lambda s, t, m: isinstance(m, (msg.NewLeader, msg.NewState, msg.CatchUp, msg.Deliver)))
     story.run_until(lambda: all(version(story, who) > 1 for who in (ignorant, new)), story.loop.now + 3.0)
     story.down(leader)
     story.lose(None)
@@ -186,7 +175,9 @@ def old_members_meet(protocol: type[Protocol]) -> None:
     story.wait(0.5)
     assert story.leader(G0) == leader
     story.lose(
-        lambda s, t, m: deaf(s, t, m) or (t == third and isinstance(m, (*PROPOSALS, *DELIVERIES, Heartbeat)))
+        lambda s, t, m: (
+            deaf(s, t, m) or (t == third and isinstance(m, (*PROPOSALS, *DELIVERIES, msg.Heartbeat)))
+        )
     )
     story.multicast(G0, wait_s=0.05)
     story.down(leader)
@@ -194,7 +185,7 @@ def old_members_meet(protocol: type[Protocol]) -> None:
     # Those two alone, with a ballot above all others.
     replica: Any = story.hosts[evicted_one].replica
     replica.highest_number = 50
-    story.lose(lambda s, t, m: new in (s, t) or isinstance(m, Members))
+    story.lose(lambda s, t, m: new in (s, t) or isinstance(m, msg.Members))
     story.nominate(evicted_one, wait_s=0.02)
     story.hand(story.multicast(G0), evicted_one, wait_s=0.5)
     story.finish()
@@ -205,7 +196,7 @@ def nothing_but_the_collected(protocol: type[Protocol]) -> None:
     change is complete.
     """
     story, (leader, away, lost) = story_of(protocol)
-    story.lose(lambda s, t, m: t == away and not isinstance(m, PreVote))
+    story.lose(lambda s, t, m: t == away and not isinstance(m, msg.PreVote))
     story.multicast(G0, wait_s=0.6)
     replica: Any = story.hosts[leader].replica
     assert not replica.entries, "it is collected"
@@ -215,7 +206,7 @@ def nothing_but_the_collected(protocol: type[Protocol]) -> None:
     story.restart(new)
     story.run_until(lambda: version(story, leader) == 3, story.loop.now + 3.0)
     for who in (away, new):
-        story.network.send(leader, who, Members(replica.membership))
+        story.network.send(leader, who, msg.Members(replica.membership))
     story.wait(0.01)
     story.down(leader)
     story.isolate(lost)
@@ -228,7 +219,7 @@ def nothing_but_the_collected(protocol: type[Protocol]) -> None:
 def two_changes(protocol: type[Protocol]) -> None:
     """M is accepted by the leader and a member that is then replaced, and so is the third."""
     story, (leader, third, accepting) = story_of(protocol)
-    ignorance = (*PROPOSALS, *DELIVERIES, Heartbeat, NewState, NewLeader)
+    ignorance = (*PROPOSALS, *DELIVERIES, msg.Heartbeat, msg.NewState, msg.NewLeader)
 
     def rule(source: Process, target: Process, message: Any) -> bool:
         return target not in (leader, accepting) and isinstance(message, ignorance)

@@ -11,18 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from multicast.messages import (
-    Accept,
-    AcceptAck,
-    CatchUp,
-    Deliver,
-    Deliveries,
-    HeartbeatAck,
-    Multicast,
-    NewLeader,
-    NewLeaderAck,
-    Phase2a,
-)
+from multicast import messages as msg
 from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Checker, Violation
 from multicast.sim.clients import Workload
@@ -153,7 +142,7 @@ def three_ballots(protocol: type[Protocol]) -> None:
     """b1 accepts m at its leader only; b2 delivers others; b3 hears of m from the old leader."""
     story = Story(protocol, 1, 3, Timing())
     old, others = story.member(G0, 0), [story.member(G0, 1), story.member(G0, 2)]
-    story.lose(lambda s, t, m: isinstance(m, (Accept, Phase2a)))
+    story.lose(lambda s, t, m: isinstance(m, (msg.Accept, msg.Phase2a)))
     story.submit_and_die(b"resurrect me", G0, wait_s=0.05)
     story.lose(None)
     story.isolate(old)
@@ -171,7 +160,7 @@ def forgotten_promise(protocol: type[Protocol]) -> None:
     """A follower promises b2, restarts, and would help b1 commit what b2's quorum does not know."""
     story = Story(protocol, 1, 5, Timing(retry_s=5.0))
     old, candidate, forgetful, late, loyal = (story.member(G0, n) for n in (0, 4, 3, 2, 1))
-    story.lose(lambda s, t, m: isinstance(m, NewLeader) and t in (old, loyal, late))
+    story.lose(lambda s, t, m: isinstance(m, msg.NewLeader) and t in (old, loyal, late))
     story.nominate(candidate, wait_s=0.01)
     story.crash(forgetful, 0.001)
     story.wait(0.02)
@@ -179,7 +168,7 @@ def forgotten_promise(protocol: type[Protocol]) -> None:
     story.multicast(G0, wait_s=0.02)
     story.lose(None)
     replica: Any = story.hosts[candidate].replica
-    story.send(candidate, late, NewLeader(replica.ballot), wait_s=0.05)
+    story.send(candidate, late, msg.NewLeader(replica.ballot), wait_s=0.05)
     for _ in range(3):
         story.multicast(G0)
     story.finish(after_s=1.0)
@@ -189,9 +178,9 @@ def new_state_again(protocol: type[Protocol]) -> None:
     """A follower accepts m before its leader does, and is sent the ballot's state once more."""
     story = Story(protocol, 2, 3, Timing(retry_s=5.0))
     leader, follower, _ = story.leader_first(G0)
-    story.lose(lambda s, t, m: isinstance(m, Accept) and m.group == G1 and t == leader)
+    story.lose(lambda s, t, m: isinstance(m, msg.Accept) and m.group == G1 and t == leader)
     story.multicast(G0, G1, wait_s=0.02)
-    story.send(follower, leader, HeartbeatAck(NO_BALLOT, NO_BALLOT, NO_TIMESTAMP), wait_s=0.02)
+    story.send(follower, leader, msg.HeartbeatAck(NO_BALLOT, NO_BALLOT, NO_TIMESTAMP), wait_s=0.02)
     story.crash(follower, 0.01)
     story.finish(after_s=0.05)
 
@@ -203,9 +192,9 @@ def snapshot_of_the_unfinished(protocol: type[Protocol]) -> None:
     story.down(away)
 
     def rule(source: Process, target: Process, message: Any) -> bool:
-        if isinstance(message, AcceptAck):
+        if isinstance(message, msg.AcceptAck):
             return target == remote and message.group == G0
-        return isinstance(message, Deliver) and target == witness
+        return isinstance(message, msg.Deliver) and target == witness
 
     story.lose(rule)
     story.multicast(G0, G1, wait_s=0.01)
@@ -223,7 +212,7 @@ def snapshot_of_the_unfinished(protocol: type[Protocol]) -> None:
 
 
 def lower_proposal(
-    protocol: type[Protocol], lost: type = Accept, also: Rule | None = None, later: Rule | None = None
+    protocol: type[Protocol], lost: type = msg.Accept, also: Rule | None = None, later: Rule | None = None
 ) -> None:
     """A leader proposes a high local timestamp and dies; its successor proposes a lower one.
 
@@ -249,10 +238,10 @@ def executed_behind_the_leader(protocol: type[Protocol]) -> None:
     old, middle, new = story.leader_first(G0)
 
     def delivered_in_secret(s: Process, t: Process, m: Any) -> bool:
-        if isinstance(m, Deliveries) and t == middle:
+        if isinstance(m, msg.Deliveries) and t == middle:
             return story.hold(s, t, m)
-        hidden = isinstance(m, (Deliver, Deliveries, CatchUp)) and new in (s, t)
-        return hidden or (isinstance(m, Deliver) and t == middle)
+        hidden = isinstance(m, (msg.Deliver, msg.Deliveries, msg.CatchUp)) and new in (s, t)
+        return hidden or (isinstance(m, msg.Deliver) and t == middle)
 
     story.lose(delivered_in_secret)
     story.multicast(G0, G1, wait_s=0.15)
@@ -282,18 +271,20 @@ def pieces_of_two_lives(protocol: type[Protocol]) -> None:
     x = story.submit_and_die(b"first heard of, last accepted", G0, G1, wait_s=0.02)
 
     def only_the_witness(source: Process, target: Process, message: Any) -> bool:
-        if isinstance(message, Accept):
+        if isinstance(message, msg.Accept):
             return target == successor
-        if isinstance(message, AcceptAck):
+        if isinstance(message, msg.AcceptAck):
             return x in message.mids
-        return isinstance(message, (Deliver, CatchUp, Multicast)) and isinstance(source, ReplicaId)
+        return isinstance(message, (msg.Deliver, msg.CatchUp, msg.Multicast)) and isinstance(
+            source, ReplicaId
+        )
 
     story.lose(only_the_witness)
     story.multicast(G0, wait_s=0.01)
     assert len(story.hosts[old].log) == 1
     story.send(story.mortal.sender.client, old, story.multicasts.known[x], wait_s=0.01)
     story.down(old)
-    story.lose(lambda s, t, m: isinstance(m, NewLeaderAck) and t == successor and m.part.index == 1)
+    story.lose(lambda s, t, m: isinstance(m, msg.NewLeaderAck) and t == successor and m.part.index == 1)
     story.nominate(successor, wait_s=0.01)
     story.crash(witness, 0.001)
     story.lose(None, wait_s=1.0)
@@ -308,8 +299,8 @@ def decided_above_its_ballot(protocol: type[Protocol]) -> None:
     assert story.leader(G0) == third
 
     def first(s: Process, t: Process, m: Any) -> bool:
-        late = isinstance(m, CatchUp) and s == follower
-        return story.hold(s, t, m) if late else isinstance(m, Deliver) and t == follower
+        late = isinstance(m, msg.CatchUp) and s == follower
+        return story.hold(s, t, m) if late else isinstance(m, msg.Deliver) and t == follower
 
     story.lose(first)
     story.multicast(G0, wait_s=0.15)
@@ -319,9 +310,9 @@ def decided_above_its_ballot(protocol: type[Protocol]) -> None:
     assert story.leader(G0) == second
 
     def propose_to_nobody(s: Process, t: Process, m: Any) -> bool:
-        if isinstance(m, Accept) and t == follower and not story.held:
+        if isinstance(m, msg.Accept) and t == follower and not story.held:
             return story.hold(s, t, m)
-        return third in (s, t) or isinstance(m, Accept) or (isinstance(m, Multicast) and t == remote)
+        return third in (s, t) or isinstance(m, msg.Accept) or (isinstance(m, msg.Multicast) and t == remote)
 
     story.lose(propose_to_nobody)
     message = story.mortal.submit([G0, G1], b"decided twice?")
@@ -329,9 +320,9 @@ def decided_above_its_ballot(protocol: type[Protocol]) -> None:
     proposed = story.held.pop()
 
     def follower_away(s: Process, t: Process, m: Any) -> bool:
-        if isinstance(m, Accept) and m.group == G1:
+        if isinstance(m, msg.Accept) and m.group == G1:
             return False
-        return follower in (s, t) or (isinstance(m, AcceptAck) and t == remote and m.group == G0)
+        return follower in (s, t) or (isinstance(m, msg.AcceptAck) and t == remote and m.group == G0)
 
     story.lose(follower_away)
     story.nominate(third, wait_s=0.03, times=2)  # the first ballot is too low; a hint says so
@@ -339,7 +330,7 @@ def decided_above_its_ballot(protocol: type[Protocol]) -> None:
     story.hand(message, third)
     story.hand(message, remote, wait_s=0.03)
     assert len(story.hosts[third].log) == 2
-    story.lose(lambda s, t, m: not isinstance(m, (CatchUp, Deliveries)) and follower_away(s, t, m))
+    story.lose(lambda s, t, m: not isinstance(m, (msg.CatchUp, msg.Deliveries)) and follower_away(s, t, m))
     story.send(*asked, wait_s=0.01)
     assert len(story.hosts[follower].log) == 2
     story.lose(None)

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from multicast.messages import (
-    CatchUp,
-    Deliver,
-    Deliveries,
-    Heartbeat,
-    NewLeader,
-    Phase2a,
-    Phase2b,
-    Propose,
-)
+from multicast import messages as msg
 from multicast.protocol import Protocol, Timing
 from multicast.types import Process, ReplicaId
 from tests.sim.schedules import G0, G1, Story, lower_proposal
@@ -26,11 +17,11 @@ def executed_by_one(protocol: type[Protocol]) -> None:
     """M's leader has executed it, and leads again with a member that never heard of it; then it falls."""
     story = Story(protocol, 1, 3, Timing())
     old, voter, third = story.leader_first(G0)
-    hide = (Deliver, Deliveries, CatchUp)
-    story.lose(lambda s, t, m: isinstance(m, hide) or (isinstance(m, Phase2a) and t == third))
+    hide = (msg.Deliver, msg.Deliveries, msg.CatchUp)
+    story.lose(lambda s, t, m: isinstance(m, hide) or (isinstance(m, msg.Phase2a) and t == third))
     story.multicast(G0, wait_s=0.2)
     assert len(story.hosts[old].log) == 1
-    story.lose(lambda s, t, m: isinstance(m, hide) or (isinstance(m, NewLeader) and t == voter))
+    story.lose(lambda s, t, m: isinstance(m, hide) or (isinstance(m, msg.NewLeader) and t == voter))
     story.nominate(old, wait_s=0.2)
     assert story.leader(G0) == old
     story.down(old)
@@ -46,14 +37,14 @@ def clock_of_the_fallen(protocol: type[Protocol], *, restarts: bool = True) -> N
     for _ in range(9):
         story.multicast(G1)
     story.wait(0.05)
-    story.lose(lambda s, t, m: t == new or (isinstance(m, Deliver) and s == old))
+    story.lose(lambda s, t, m: t == new or (isinstance(m, msg.Deliver) and s == old))
     story.multicast(G0, G1, wait_s=0.02)
     assert len(story.hosts[old].log) == 1
     story.isolate(old)
     if restarts:
         story.crash(voter, 0.001)
         story.wait(0.01)
-    story.lose(lambda s, t, m: isinstance(m, Propose))
+    story.lose(lambda s, t, m: isinstance(m, msg.Propose))
     story.nominate(new, wait_s=0.15)
     story.hand(story.multicast(G0), new, wait_s=0.05)
     story.lose(None, wait_s=1.0)
@@ -73,11 +64,11 @@ def delivers_alone(protocol: type[Protocol]) -> None:
     """
     story = Story(protocol, 1, 3, Timing())
     old, second, _ = story.leader_first(G0)
-    story.lose(lambda s, t, m: isinstance(m, Phase2a))
+    story.lose(lambda s, t, m: isinstance(m, msg.Phase2a))
     story.submit_and_die(b"v", G0, wait_s=0.005)
     story.lose(None)
     story.multicast(G0, wait_s=0.005)
-    unheard = (Heartbeat, Deliver)
+    unheard = (msg.Heartbeat, msg.Deliver)
     story.lose(lambda s, t, m: old in (s, t) or (s == second and isinstance(m, unheard)))
     story.nominate(second, wait_s=0.01)
     assert len(story.hosts[second].log) == 1
@@ -91,12 +82,14 @@ def two_half_open_ballots(protocol: type[Protocol]) -> None:
     """X and y got one timestamp, in two ballots of which neither got far; a third must not keep both."""
     story = Story(protocol, 1, 3, Timing(retry_s=5.0))
     p, q, r = story.leader_first(G0)
-    story.lose(lambda s, t, m: isinstance(m, Phase2a))
+    story.lose(lambda s, t, m: isinstance(m, msg.Phase2a))
     story.submit_and_die(b"x", G0, wait_s=0.005)
-    story.lose(lambda s, t, m: p in (s, t) or ((s, t) == (q, r) and isinstance(m, (Heartbeat, Phase2a))))
+    story.lose(
+        lambda s, t, m: p in (s, t) or ((s, t) == (q, r) and isinstance(m, (msg.Heartbeat, msg.Phase2a)))
+    )
     story.nominate(q, wait_s=0.01)
     story.hand(story.multicast(G0), q, wait_s=0.005)
-    story.lose(lambda s, t, m: p in (s, t) or (s == r and isinstance(m, Phase2b)))
+    story.lose(lambda s, t, m: p in (s, t) or (s == r and isinstance(m, msg.Phase2b)))
     story.nominate(q, wait_s=0.01)
     story.down(q)
     story.lose(None)
@@ -112,20 +105,20 @@ def late_proposal(protocol: type[Protocol]) -> None:
     assert story.leader(G0) == a
 
     def first(s: Process, t: Process, m: Any) -> bool:
-        late = isinstance(m, CatchUp) and s == e
-        return story.hold(s, t, m) if late else isinstance(m, Deliver) and t == e
+        late = isinstance(m, msg.CatchUp) and s == e
+        return story.hold(s, t, m) if late else isinstance(m, msg.Deliver) and t == e
 
     story.lose(first)
     story.multicast(G0, wait_s=0.15)
     asked = story.held.pop()
-    hide = (Deliver, Deliveries, CatchUp)
+    hide = (msg.Deliver, msg.Deliveries, msg.CatchUp)
     story.lose(lambda s, t, m: a in (s, t) or d in (s, t) or isinstance(m, hide))
     story.nominate(b, wait_s=0.02)
     assert story.leader(G0) in (a, b)
     story.held.clear()
 
     def slow(s: Process, t: Process, m: Any) -> bool:
-        if isinstance(m, Phase2a) and s == b:
+        if isinstance(m, msg.Phase2a) and s == b:
             return story.hold(s, t, m) if t == e else True
         return a in (s, t) or d in (s, t)
 
@@ -145,7 +138,7 @@ def late_proposal(protocol: type[Protocol]) -> None:
     story.hand(message, a)
     story.ask_again(message, a, remote, wait_s=0.02)
     assert len(story.hosts[a].log) == 3
-    story.lose(lambda s, t, m: not isinstance(m, (CatchUp, Deliveries)) and apart(s, t, m))
+    story.lose(lambda s, t, m: not isinstance(m, (msg.CatchUp, msg.Deliveries)) and apart(s, t, m))
     story.send(*asked, wait_s=0.01)
     assert len(story.hosts[e].log) == 3
     story.lose(None)
@@ -161,7 +154,7 @@ def votes_for_the_deposed(protocol: type[Protocol]) -> None:
     """A deposed leader still reaches a member that follows another; that member must not help it."""
     story = Story(protocol, 1, 3, Timing(retry_s=5.0))
     old, new, torn = story.leader_first(G0)
-    alive = (Phase2a, Phase2b)
+    alive = (msg.Phase2a, msg.Phase2b)
     story.lose(lambda s, t, m: old in (s, t))
     story.nominate(new, wait_s=0.02)
     story.lose(lambda s, t, m: old in (s, t) and not (torn in (s, t) and isinstance(m, alive)))
@@ -177,8 +170,8 @@ def votes_of_another_ballot(protocol: type[Protocol]) -> None:
     a, b, c, d, _ = story.topology.members(G0)
 
     def late_votes(s: Process, t: Process, m: Any) -> bool:
-        late = isinstance(m, Phase2b) and s == c
-        return story.hold(s, t, m) if late else isinstance(m, Phase2a) and t != c
+        late = isinstance(m, msg.Phase2b) and s == c
+        return story.hold(s, t, m) if late else isinstance(m, msg.Phase2a) and t != c
 
     story.lose(late_votes)
     message = story.submit_and_die(b"m", G0, G1, wait_s=0.01)
@@ -190,7 +183,7 @@ def votes_of_another_ballot(protocol: type[Protocol]) -> None:
     story.lose(lambda s, t, m: b in (s, t) or c in (s, t))
     story.nominate(a, wait_s=0.02, times=3)
     assert story.leader(G0) == a
-    story.lose(lambda s, t, m: b in (s, t) or c in (s, t) or (isinstance(m, Phase2a) and t != d))
+    story.lose(lambda s, t, m: b in (s, t) or c in (s, t) or (isinstance(m, msg.Phase2a) and t != d))
     story.hand(message, a, wait_s=0.01)
     story.lose(None)
     story.network.send(*late)
@@ -199,14 +192,14 @@ def votes_of_another_ballot(protocol: type[Protocol]) -> None:
 
 def speculation_fails(protocol: type[Protocol]) -> None:
     """A leader sends the other group a high timestamp, and dies; its group decides a lower one."""
-    lower_proposal(protocol, Phase2a)
+    lower_proposal(protocol, msg.Phase2a)
 
 
 def speculation_fails_unanswered(protocol: type[Protocol]) -> None:
     """As `speculation_fails`; and no member votes on the clock that was speculated with."""
     lower_proposal(
         protocol,
-        Phase2a,
-        also=lambda s, t, m: isinstance(m, Phase2a) and bool(m.clocks.mids),
-        later=lambda s, t, m: isinstance(m, Phase2a) and max(m.clocks.global_ts, default=0) >= 11 << 10,
+        msg.Phase2a,
+        also=lambda s, t, m: isinstance(m, msg.Phase2a) and bool(m.clocks.mids),
+        later=lambda s, t, m: isinstance(m, msg.Phase2a) and max(m.clocks.global_ts, default=0) >= 11 << 10,
     )

@@ -6,17 +6,7 @@ import random
 
 import pytest
 
-from multicast.messages import (
-    Accept,
-    AcceptAck,
-    Deliver,
-    Deliveries,
-    Delivery,
-    Heartbeat,
-    Multicast,
-    NewState,
-    StatePart,
-)
+from multicast import messages as msg
 from multicast.numbering import Numbering
 from multicast.protocol import Start
 from multicast.topology import Topology
@@ -50,31 +40,31 @@ class Follower:
 
     def __init__(self) -> None:
         self.replica = DeliverEverywhere(Start(HERE[1], TOPOLOGY, random.Random(0), 0.0))
-        self.replica.step(HERE[0], NewState(OWN, 0, StatePart(1, 0, 1), ()), 0.0)
+        self.replica.step(HERE[0], msg.NewState(OWN, 0, msg.StatePart(1, 0, 1), ()), 0.0)
         self.numbers = Numbering(ClientId(7))
         self.issued = NO_TIMESTAMP
 
     def heartbeat(self, delivered: Timestamp, lowest: Timestamp) -> None:
-        self.replica.step(HERE[0], Heartbeat(OWN, delivered, (), lowest, self.issued), 0.0)
+        self.replica.step(HERE[0], msg.Heartbeat(OWN, delivered, (), lowest, self.issued), 0.0)
 
-    def proposed(self, time: int, dest: tuple[GroupId, ...] = BOTH, *, lost: bool = False) -> Multicast:
+    def proposed(self, time: int, dest: tuple[GroupId, ...] = BOTH, *, lost: bool = False) -> msg.Multicast:
         """The leader proposes a message."""
         m = self.numbers.next(dest, b"m")
-        accept = Accept((dest,), G0, OWN, (m.mid,), (ts(time),), (m.payload,), (1,), self.issued)
+        accept = msg.Accept((dest,), G0, OWN, (m.mid,), (ts(time),), (m.payload,), (1,), self.issued)
         self.issued = ts(time)
         if not lost:
             self.replica.step(HERE[0], accept, 0.0)
         return m
 
-    def far(self, m: Multicast, time: int) -> None:
+    def far(self, m: msg.Multicast, time: int) -> None:
         """So does the other group's leader."""
-        self.replica.step(THERE[1], Accept((BOTH,), G1, FAR, (m.mid,), (ts(time, G1),), (), ()), 0.0)
+        self.replica.step(THERE[1], msg.Accept((BOTH,), G1, FAR, (m.mid,), (ts(time, G1),), (), ()), 0.0)
 
-    def acknowledged(self, m: Multicast, *senders: ReplicaId) -> None:
+    def acknowledged(self, m: msg.Multicast, *senders: ReplicaId) -> None:
         for sender in senders:
             issued = self.issued if sender == OWN.leader else NO_TIMESTAMP
             ballots = tuple(ballot for ballot in BALLOTS if ballot.leader.group in m.dest)
-            self.replica.step(sender, AcceptAck((m.mid,), sender.group, ballots, issued), 0.0)
+            self.replica.step(sender, msg.AcceptAck((m.mid,), sender.group, ballots, issued), 0.0)
 
     def delivered(self) -> list[MessageId]:
         """What it delivers now; what it says to itself it has heard."""
@@ -106,7 +96,7 @@ def test_what_a_follower_delivers_tells_nothing_about_how_long_leaders_wait(foll
     before = timeout.seconds
     m = follower.proposed(1, (G0,))
     for sender in (HERE[0], HERE[2]):
-        follower.replica.step(sender, AcceptAck((m.mid,), G0, (OWN,), follower.issued), 100.0)
+        follower.replica.step(sender, msg.AcceptAck((m.mid,), G0, (OWN,), follower.issued), 100.0)
     assert follower.delivered() == [m.mid]
     assert timeout.seconds == before
 
@@ -117,7 +107,7 @@ def test_its_acknowledgement_goes_to_every_process_of_all_destinations(follower:
     told = [
         receiver
         for receivers, message in follower.replica.ready().promise
-        if isinstance(message, AcceptAck)
+        if isinstance(message, msg.AcceptAck)
         for receiver in receivers
     ]
     assert sorted(told) == sorted([*HERE, *THERE])
@@ -156,7 +146,7 @@ def test_a_follower_that_has_missed_a_proposal_is_blind(follower: Follower, hear
     follower.heartbeat(ts(1), ts(2))
     assert follower.delivered() == [], "what it lacks is not delivered at the leader either"
     found = [
-        Delivery(
+        msg.Delivery(
             m.mid,
             m.dest,
             m.payload,
@@ -169,7 +159,7 @@ def test_a_follower_that_has_missed_a_proposal_is_blind(follower: Follower, hear
         for time, m in ((1, known), (2, lost))
     ]
     follower.heartbeat(ts(2), ts(3))
-    follower.replica.step(HERE[0], Deliveries(tuple(found), ts(2)), 0.0)
+    follower.replica.step(HERE[0], msg.Deliveries(tuple(found), ts(2)), 0.0)
     assert follower.delivered() == [known.mid, lost.mid]
     m = follower.proposed(4, (G0,))
     follower.acknowledged(m, HERE[0], HERE[2])
@@ -180,7 +170,7 @@ def test_what_a_follower_forgets_it_has_missed(follower: Follower) -> None:
     m = follower.proposed(1)
     follower.replica.tick(100.0)  # no other group has proposed it for long
     assert m.mid not in follower.replica.entries
-    follower.replica.step(HERE[0], Deliveries((), NO_TIMESTAMP), 0.0)  # its queue is made anew
+    follower.replica.step(HERE[0], msg.Deliveries((), NO_TIMESTAMP), 0.0)  # its queue is made anew
     later = follower.proposed(2, (G0,))
     follower.acknowledged(later, HERE[0], HERE[2])
     assert follower.delivered() == []
@@ -212,4 +202,4 @@ def test_a_leader_sends_no_deliver(follower: Follower) -> None:
     settle()
     replica.step(ClientId(7), numbers.next((G0,), b"m"), 0.0)
     assert settle() == 2
-    assert not [message for message in said if isinstance(message, Deliver)]
+    assert not [message for message in said if isinstance(message, msg.Deliver)]
