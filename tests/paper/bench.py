@@ -164,6 +164,17 @@ class Bench:
             if isinstance(sent.message, kind) and (m is None or m.mid in _spoken_of(sent.message))
         ]
 
+    def ends(self, kind: type[M], m: Multicast | None = None) -> list[tuple[Process, Process]]:
+        """Senders and receivers of all messages of one kind, in the order in which they were sent."""
+        return [(source, target) for source, target, _ in self.sent(kind, m)]
+
+    def check_delivered(self, members: Iterable[ReplicaId], *messages: Multicast) -> None:
+        """Each of these processes has delivered exactly these messages, in this order; and `check_order`."""
+        expected = [m.mid for m in messages]
+        for member in members:
+            assert self.log(member) == expected, f"{member} delivered {self.log(member)}, not {expected}"
+        self.check_order()
+
     def check_order(self) -> None:
         """Integrity and Ordering, and Invariants 3b and 4, on what applications got."""
         by_mid: dict[MessageId, Timestamp] = {}
@@ -180,23 +191,31 @@ class Bench:
                 assert by_mid.setdefault(delivery.mid, delivery.global_ts) == delivery.global_ts
                 assert by_ts.setdefault(delivery.global_ts, delivery.mid) == delivery.mid
 
-    # Sending
+    # Sending. With `pump`, messages are carried at once: what can move, moves.
 
     def message(self, *dest: GroupId, client: ClientId = ANN) -> Multicast:
         """Return a new message of the client, not sent yet."""
         numbers = self._numbers.setdefault(client, Numbering(client))
         return numbers.next(tuple(sorted(dest)), b"payload")
 
-    def send(self, m: Multicast, *targets: ReplicaId, at: float | None = None) -> None:
+    def send(self, m: Multicast, *targets: ReplicaId, at: float | None = None, pump: bool = False) -> None:
         """MULTICAST(m) leaves its client, now or later: to these, or to the leaders of its destinations."""
         for target in targets or [self.leader(group) for group in m.dest]:
             self._post(m.mid.client, target, m, self.now if at is None else at)
+        if pump:
+            self.pump()
 
-    def multicast(self, *dest: GroupId, client: ClientId = ANN) -> Multicast:
+    def multicast(self, *dest: GroupId, client: ClientId = ANN, pump: bool = False) -> Multicast:
         """A new message of the client, sent to the leaders of its destinations."""
         m = self.message(*dest, client=client)
-        self.send(m)
+        self.send(m, pump=pump)
         return m
+
+    def raise_clock(self, group: GroupId, by: int) -> None:
+        """The group delivers messages of its own until its clock is so much higher."""
+        for _ in range(by):
+            self.multicast(group, client=BOB)
+        self.pump()
 
     def inject(self, source: Process, target: ReplicaId, message: Message) -> None:
         """Let a message that is late or repeated arrive now, past what is on the link."""
@@ -219,9 +238,11 @@ class Bench:
         self.hold(sources=members)
         self.hold(targets=members)
 
-    def release(self, *holds: Hold) -> None:
+    def release(self, *holds: Hold, pump: bool = False) -> None:
         """What these rules held, or all rules, may pass."""
         self._holds = [hold for hold in self._holds if holds and hold not in holds]
+        if pump:
+            self.pump()
 
     def lose(self, sources: Who | None = None, targets: Who | None = None) -> None:
         """These connections break: what is on them is lost."""
@@ -286,12 +307,14 @@ class Bench:
             self._flush(member)
             self._drain(member)
 
-    def crash(self, *members: ReplicaId) -> None:
-        """The processes die, with all that was not durable. What they have sent is still on its way."""
+    def crash(self, *members: ReplicaId, lose: bool = False) -> None:
+        """The processes die, with all that was not durable. What they have sent is on its way, or lost."""
         for member in members:
             machine = self.machines[member]
             self.machines[member] = Machine(durable=machine.durable)
             self.lose(targets=[member])
+        if lose:
+            self.lose(sources=members)
 
     def restart(self, *members: ReplicaId) -> None:
         """The processes are back, from what was durable; their applications start again with nothing."""

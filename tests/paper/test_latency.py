@@ -26,9 +26,7 @@ def constant(source: Process, target: Process, message: Message) -> float:
 def ahead_at_b() -> Bench:
     """B's clock is ahead, so that B decides the global timestamp of a message to {A, B}."""
     bench = Bench(groups=2)
-    for _ in range(9):
-        bench.multicast(B)
-    bench.pump()
+    bench.raise_clock(B, by=9)
     bench.delay = constant
     return bench
 
@@ -38,8 +36,7 @@ def test_collision_free_latency(dest: tuple[GroupId, ...]) -> None:
     """Figure *flow*; Theorem *cfl*: MULTICAST, ACCEPT, ACCEPT_ACK take leaders 3δ; DELIVER, followers 4δ."""
     bench = Bench(groups=3)
     bench.delay = constant
-    m = bench.multicast(*dest)
-    bench.pump()
+    m = bench.multicast(*dest, pump=True)
     for member in bench.members(*dest):
         expected = 3.0 if bench[member].is_leader else 4.0
         assert bench.machines[member].delivered_at == {m.mid: expected}
@@ -71,8 +68,7 @@ def convoy(arrival: float) -> tuple[float, float]:
 
     bench.delay = delay
     m = bench.multicast(A, B, client=ANN)
-    bench.send(bench.message(A, B, client=BOB), at=arrival)
-    bench.pump()
+    bench.send(bench.message(A, B, client=BOB), at=arrival, pump=True)
     assert len(bench.log(a0)) == 2
     bench.check_order()
     return bench.machines[a0].delivered_at[m.mid], bench.machines[a1].delivered_at[m.mid]
@@ -98,8 +94,7 @@ def test_convoy_with_constant_delays() -> None:
     for sent_at in (1.0 - EPSILON, 1.0 + EPSILON):
         bench = ahead_at_b()
         m = bench.multicast(A, B, client=ANN)
-        bench.send(bench.message(A, B, client=BOB), at=sent_at)
-        bench.pump()
+        bench.send(bench.message(A, B, client=BOB), at=sent_at, pump=True)
         latencies.append(bench.machines[bench.leader(A)].delivered_at[m.mid])
     assert latencies == pytest.approx([4.0 - EPSILON, 3.0])
 
@@ -118,9 +113,7 @@ def test_failure_free_latency_is_bounded() -> None:
             return rng.choice((0.0, 1.0)) if isinstance(message, Multicast) else rng.choice((0.9, 1.0))
 
         bench = Bench(groups=3)
-        for _ in range(20):
-            bench.multicast(C)
-        bench.pump()
+        bench.raise_clock(C, by=20)
         bench.delay = delay
         sent_at = {}
         for number, client in itertools.product(range(12), (ANN, BOB)):

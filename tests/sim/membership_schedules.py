@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from multicast import messages as msg
 from multicast.durable import Durable
-from multicast.messages import (
-    Accept,
-    CatchUp,
-    Deliver,
-    Deliveries,
-    Heartbeat,
-    Members,
-    NewLeader,
-    NewState,
-    Phase2a,
-    PreVote,
-)
 from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Violation
 from multicast.sim.host import Commit
@@ -25,8 +14,8 @@ from multicast.sim.invariants.whitebox import Monotone
 from multicast.types import Process, ReplicaId
 from tests.sim.schedules import G0, Never, Story
 
-PROPOSALS = (Accept, Phase2a)
-DELIVERIES = (Deliver, Deliveries)
+PROPOSALS = (msg.Accept, msg.Phase2a)
+DELIVERIES = (msg.Deliver, msg.Deliveries)
 
 
 def story_of(protocol: type[Protocol], replicas: int = 3) -> tuple[Story, list[ReplicaId]]:
@@ -35,11 +24,6 @@ def story_of(protocol: type[Protocol], replicas: int = 3) -> tuple[Story, list[R
     members = list(story.topology.members(G0))
     assert story.leader(G0) == members[0]
     return story, members
-
-
-def speaks(message: object, kinds: tuple[type, ...]) -> bool:
-    """Whether it is one of these, and not about members."""
-    return isinstance(message, kinds)
 
 
 def replaced(protocol: type[Protocol]) -> None:
@@ -51,8 +35,7 @@ def replaced(protocol: type[Protocol]) -> None:
             story.multicast(G0)
         story.wait(0.3)
         story.wipe(lost, 0.2)
-        story.multicast(G0)
-        story.wait(4.0)
+        story.multicast(G0, wait_s=4.0)
         assert story.topology.membership(G0).is_complete
         assert lost not in story.topology.members(G0)
     assert story.topology.membership(G0).current.number == 3
@@ -82,8 +65,7 @@ def two_disks(protocol: type[Protocol]) -> None:
     slow = [story.hosts[member] for member in story.topology.members(G0)[:2]]
     for host in slow:
         host.late = Never()
-    story.multicast(G0)
-    story.wait(2.0)
+    story.multicast(G0, wait_s=2.0)
     for replica in lost:
         story.down(replica)
         story.replace(replica, 0.0)
@@ -112,11 +94,8 @@ def not_needed(protocol: type[Protocol]) -> None:
 def wiped(protocol: type[Protocol], *, under_its_old_identity: bool) -> None:
     """M is accepted by three of five; one of them returns empty, and votes with those that do not know m."""
     story, (leader, one, forgetful, *others) = story_of(protocol, 5)
-    story.lose(
-        lambda source, target, message: target in others and speaks(message, (*PROPOSALS, *DELIVERIES))
-    )
-    story.multicast(G0)
-    story.wait(0.02)
+    story.lose(lambda s, t, m: t in others and isinstance(m, (*PROPOSALS, *DELIVERIES)))
+    story.multicast(G0, wait_s=0.02)
     assert len(story.hosts[leader].log) == 1
     story.lose(None)
     story.down(leader)
@@ -130,11 +109,8 @@ def wiped(protocol: type[Protocol], *, under_its_old_identity: bool) -> None:
         story.restart(forgetful)
     else:
         story.replace(forgetful, 0.0)
-    for _ in range(3):
-        story.hosts[others[0]].nominate()
-        story.wait(0.3)
-    story.multicast(G0)
-    story.wait(1.0)
+    story.nominate(others[0], wait_s=0.3, times=3)
+    story.multicast(G0, wait_s=1.0)
     story.finish()
 
 
@@ -153,30 +129,27 @@ def known_by_the_lost(protocol: type[Protocol]) -> None:
     successor, but not of m; the leader crashes.
     """
     story, (leader, ignorant, lost) = story_of(protocol)
-    kept_back = (*PROPOSALS, *DELIVERIES, Heartbeat)
+    kept_back = (*PROPOSALS, *DELIVERIES, msg.Heartbeat)
 
     def ignorance(source: Process, target: Process, message: Any) -> bool:
-        return target == ignorant and speaks(message, kept_back)
+        return target == ignorant and isinstance(message, kept_back)
 
     story.lose(ignorance)
-    story.multicast(G0)
-    story.wait(0.05)
+    story.multicast(G0, wait_s=0.05)
     assert len(story.hosts[leader].log) == 1
     story.down(lost)
     story.replace(lost, 0.0)
     new = story.now_at(lost)
     # The change needs a quorum of the old members: for a moment, the third hears of it, and accepts it.
-    story.lose(lambda source, target, message: target == ignorant and speaks(message, DELIVERIES))
+    story.lose(lambda s, t, m: t == ignorant and isinstance(m, DELIVERIES))
     story.run_until(lambda: story.topology.membership(G0).version > 1, story.loop.now + 3.0)
     assert story.topology.membership(G0).version == 2
-    story.lose(lambda source, target, message: speaks(message, (NewLeader, NewState, CatchUp, Deliver)))
+    story.lose(lambda s, t, m: isinstance(m, (msg.NewLeader, msg.NewState, msg.CatchUp, msg.Deliver)))
     story.run_until(lambda: all(version(story, who) > 1 for who in (ignorant, new)), story.loop.now + 3.0)
     story.down(leader)
     story.lose(None)
-    story.hosts[ignorant].nominate()
-    story.wait(1.0)
-    story.hosts[ignorant].nominate()
-    story.wait(3.0)
+    story.nominate(ignorant, wait_s=1.0)
+    story.nominate(ignorant, wait_s=3.0)
     story.finish()
 
 
@@ -202,23 +175,19 @@ def old_members_meet(protocol: type[Protocol]) -> None:
     story.wait(0.5)
     assert story.leader(G0) == leader
     story.lose(
-        lambda source, target, message: (
-            deaf(source, target, message)
-            or (target == third and speaks(message, (*PROPOSALS, *DELIVERIES, Heartbeat)))
+        lambda s, t, m: (
+            deaf(s, t, m) or (t == third and isinstance(m, (*PROPOSALS, *DELIVERIES, msg.Heartbeat)))
         )
     )
-    story.multicast(G0)
-    story.wait(0.05)
+    story.multicast(G0, wait_s=0.05)
     story.down(leader)
     assert len(story.hosts[leader].log) > 2
     # Those two alone, with a ballot above all others.
     replica: Any = story.hosts[evicted_one].replica
     replica.highest_number = 50
-    story.lose(lambda source, target, message: new in (source, target) or speaks(message, (Members,)))
-    story.hosts[evicted_one].nominate()
-    story.wait(0.02)
-    story.hand(story.multicast(G0), evicted_one)
-    story.wait(0.5)
+    story.lose(lambda s, t, m: new in (s, t) or isinstance(m, msg.Members))
+    story.nominate(evicted_one, wait_s=0.02)
+    story.hand(story.multicast(G0), evicted_one, wait_s=0.5)
     story.finish()
 
 
@@ -227,40 +196,36 @@ def nothing_but_the_collected(protocol: type[Protocol]) -> None:
     change is complete.
     """
     story, (leader, away, lost) = story_of(protocol)
-    story.lose(lambda source, target, message: target == away and not speaks(message, (PreVote,)))
-    story.multicast(G0)
-    story.wait(0.6)
+    story.lose(lambda s, t, m: t == away and not isinstance(m, msg.PreVote))
+    story.multicast(G0, wait_s=0.6)
     replica: Any = story.hosts[leader].replica
     assert not replica.entries, "it is collected"
     new = story.successor(lost, evict=True)
     # The one that was away comes back, but neither it nor the new member learns of any delivery.
-    story.lose(lambda source, target, message: target in (away, new) and speaks(message, DELIVERIES))
+    story.lose(lambda s, t, m: t in (away, new) and isinstance(m, DELIVERIES))
     story.restart(new)
     story.run_until(lambda: version(story, leader) == 3, story.loop.now + 3.0)
     for who in (away, new):
-        story.network.send(leader, who, Members(replica.membership))
+        story.network.send(leader, who, msg.Members(replica.membership))
     story.wait(0.01)
     story.down(leader)
     story.isolate(lost)
-    story.hosts[away].nominate()
-    story.wait(1.0)
+    story.nominate(away, wait_s=1.0)
     story.lose(None)
-    story.multicast(G0)
-    story.wait(1.0)
+    story.multicast(G0, wait_s=1.0)
     story.finish()
 
 
 def two_changes(protocol: type[Protocol]) -> None:
     """M is accepted by the leader and a member that is then replaced, and so is the third."""
     story, (leader, third, accepting) = story_of(protocol)
-    ignorance = (*PROPOSALS, *DELIVERIES, Heartbeat, NewState, NewLeader)
+    ignorance = (*PROPOSALS, *DELIVERIES, msg.Heartbeat, msg.NewState, msg.NewLeader)
 
     def rule(source: Process, target: Process, message: Any) -> bool:
-        return target not in (leader, accepting) and speaks(message, ignorance)
+        return target not in (leader, accepting) and isinstance(message, ignorance)
 
     story.lose(rule)
-    story.multicast(G0)
-    story.wait(0.05)
+    story.multicast(G0, wait_s=0.05)
     assert len(story.hosts[leader].log) == 1
     first = story.successor(accepting, evict=True)
     second = story.successor(third, evict=True)
@@ -272,8 +237,6 @@ def two_changes(protocol: type[Protocol]) -> None:
     story.down(accepting)
     story.lose(None)
     for who in (first, second, first):
-        story.hosts[who].nominate()
-        story.wait(0.4)
-    story.multicast(G0)
-    story.wait(1.0)
+        story.nominate(who, wait_s=0.4)
+    story.multicast(G0, wait_s=1.0)
     story.finish()

@@ -10,19 +10,10 @@ import heapq
 from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
+from multicast import messages as msg
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint, Dropped
 from multicast.membership import Membership
-from multicast.messages import (
-    Accept,
-    AcceptAck,
-    Deliver,
-    EntryState,
-    Multicast,
-    NewLeaderAck,
-    NewState,
-    StatePart,
-)
 from multicast.process import Replica
 from multicast.process.recovery import Promise
 from multicast.protocol import Protocol, Ready, Start
@@ -63,7 +54,7 @@ class NoClockUpdateOnAccept(WhiteBox):
 class AcceptInStaleBallot(WhiteBox):
     """Line 11 is skipped: an ACCEPT of an older ballot is taken too."""
 
-    def on_accept(self, sender: ReplicaId, message: Accept) -> None:
+    def on_accept(self, sender: ReplicaId, message: msg.Accept) -> None:
         cballot = self.cballot
         if message.group == self.group and message.ballot < cballot:
             self.cballot = message.ballot
@@ -74,11 +65,11 @@ class AcceptInStaleBallot(WhiteBox):
 class MismatchingVectors(WhiteBox):
     """Line 18: acknowledgements of other ballots are counted for the current ones."""
 
-    def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
+    def on_accept_ack(self, sender: ReplicaId, message: msg.AcceptAck) -> None:
         for mid in message.mids:
             entry = self.entries.get(mid)
             known = message.ballots if entry is None or entry.bal is None else entry.bal.vector
-            super().on_accept_ack(sender, AcceptAck((mid,), message.group, known))
+            super().on_accept_ack(sender, msg.AcceptAck((mid,), message.group, known))
 
 
 class AcknowledgesInTheNewestBallots(WhiteBox):
@@ -105,7 +96,7 @@ class OwnAcknowledgementNotRequired(WhiteBox):
 class AcceptedFromAnyBallot(Shared):
     """Line 52: ACCEPTED is taken from every promise, not only from those of the highest cballot."""
 
-    def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, EntryState]:
+    def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, msg.EntryState]:
         highest = max(promise.cballot for promise in promises)
         return super()._merge([dataclasses.replace(promise, cballot=highest) for promise in promises])
 
@@ -148,9 +139,9 @@ class AcknowledgesBeforeDurable(Shared):
 class NoDeliveryChain(Shared):
     """Departure 3: DELIVER is applied whatever was delivered before it."""
 
-    def on_deliver(self, sender: ReplicaId, message: Deliver) -> None:
+    def on_deliver(self, sender: ReplicaId, message: msg.Deliver) -> None:
         for decision in message.run:
-            super().on_deliver(sender, Deliver(message.ballot, self.last_delivered, (decision,)))
+            super().on_deliver(sender, msg.Deliver(message.ballot, self.last_delivered, (decision,)))
 
 
 class CollectsOnOwnGroupsQuorum(Shared):
@@ -170,20 +161,20 @@ class CollectsOnOwnDurability(Shared):
 class CandidateDoesNotCatchUp(Shared):
     """Departure 5: NEW_STATE is sent without executing what others in the quorum have executed."""
 
-    def on_new_leader_ack(self, sender: Process, message: NewLeaderAck) -> None:
+    def on_new_leader_ack(self, sender: Process, message: msg.NewLeaderAck) -> None:
         super().on_new_leader_ack(sender, dataclasses.replace(message, executed=NO_TIMESTAMP))
 
 
 class KeepsDeliveredEntries(Shared):
     """Departure 5: recovered entries are kept although their ids have been delivered."""
 
-    def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, EntryState]:
+    def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, msg.EntryState]:
         known, self.delivered_ids = self.delivered_ids, DeliveredIds()
         merged = super()._merge(promises)
         self.delivered_ids = known
         return merged
 
-    def _adopt(self, ballot: Ballot, clock: int, states: dict[MessageId, EntryState]) -> None:
+    def _adopt(self, ballot: Ballot, clock: int, states: dict[MessageId, msg.EntryState]) -> None:
         known, self.delivered_ids = self.delivered_ids, DeliveredIds()
         super()._adopt(ballot, clock, states)
         self.delivered_ids = known
@@ -192,12 +183,12 @@ class KeepsDeliveredEntries(Shared):
 class OrdersCollectedAgain(WhiteBox):
     """Departure 6: a repeated message is ordered again once its entry has been collected."""
 
-    def on_multicast(self, sender: Process, message: Multicast) -> None:
+    def on_multicast(self, sender: Process, message: msg.Multicast) -> None:
         known, self.delivered_ids = self.delivered_ids, DeliveredIds()
         super().on_multicast(sender, message)
         self.delivered_ids = known
 
-    def on_accept(self, sender: ReplicaId, message: Accept) -> None:
+    def on_accept(self, sender: ReplicaId, message: msg.Accept) -> None:
         known, self.delivered_ids = self.delivered_ids, DeliveredIds()
         super().on_accept(sender, message)
         self.delivered_ids = known
@@ -216,7 +207,7 @@ class ForgetsPromise(Shared):
 class AppliesNewStateTwice(Shared):
     """Departure 1: a repeated NEW_STATE is applied again."""
 
-    def on_new_state(self, sender: Process, message: NewState) -> None:
+    def on_new_state(self, sender: Process, message: msg.NewState) -> None:
         if message.ballot == self.cballot and self.status is Status.FOLLOWER:
             self.cballot = NO_BALLOT
         super().on_new_state(sender, message)
@@ -225,8 +216,8 @@ class AppliesNewStateTwice(Shared):
 class JoinsWithPartOfNewState(Shared):
     """Departure 1: the first piece of a NEW_STATE is taken for all of it."""
 
-    def on_new_state(self, sender: Process, message: NewState) -> None:
-        part = StatePart(message.part.transfer, 0, 1)
+    def on_new_state(self, sender: Process, message: msg.NewState) -> None:
+        part = msg.StatePart(message.part.transfer, 0, 1)
         super().on_new_state(sender, dataclasses.replace(message, part=part))
 
 
@@ -263,7 +254,7 @@ class MergesAMinority(Shared):
 class KeepsOldMaximum(WhiteBox):
     """Departure 10: a re-proposed, lower local timestamp does not replace the old one."""
 
-    def on_accept(self, sender: ReplicaId, message: Accept) -> None:
+    def on_accept(self, sender: ReplicaId, message: msg.Accept) -> None:
         if message.group != self.group:
             entries = [self.entries.get(mid) for mid in message.mids]
             known = [
@@ -315,11 +306,11 @@ class ReplacesWhatWasDecided(WhiteBox):
 class ForgetsWhatItDelivered(Shared):
     """A ballot begins without what its leader has delivered, durable or not."""
 
-    def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, EntryState]:
+    def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, msg.EntryState]:
         merged = super()._merge(promises)
         return {mid: state for mid, state in merged.items() if mid not in self.delivered_ids}
 
-    def held(self) -> list[EntryState]:
+    def held(self) -> list[msg.EntryState]:
         delivered = self.campaign is not None and self.campaign.merged
         return [state for state in super().held() if not delivered or state.mid not in self.delivered_ids]
 
@@ -327,7 +318,7 @@ class ForgetsWhatItDelivered(Shared):
 class ReportsNothingExecuted(Shared):
     """A promise leaves out what its member has executed, although no quorum may have."""
 
-    def held(self) -> list[EntryState]:
+    def held(self) -> list[msg.EntryState]:
         return [
             state
             for state in super().held()
@@ -434,7 +425,7 @@ class SnapshotOverwritesWhatWasAccepted(Shared):
 class CountsByTheFirstConfiguration(WhiteBox):
     """Departure 8: acknowledgements are counted by the configuration that a group began with."""
 
-    def on_accept_ack(self, sender: ReplicaId, message: AcceptAck) -> None:
+    def on_accept_ack(self, sender: ReplicaId, message: msg.AcceptAck) -> None:
         if sender in self.topology.configuration(sender.group, 0).bit:
             super().on_accept_ack(sender, message)
 

@@ -71,8 +71,7 @@ def test_the_only_member_of_a_group_can_be_replaced(protocol: type[Protocol]) ->
     """Its leader has no other member to hand over to."""
     story = Story(protocol, 1, 1, Timing())
     (only,) = story.topology.members(G0)
-    story.multicast(G0)
-    story.wait(0.3)
+    story.multicast(G0, wait_s=0.3)
     new = story.successor(only, evict=True)
     change = story.topology.membership(G0).replace(only, new, "")
     for step in (
@@ -124,8 +123,8 @@ def test_a_replica_that_accepted_completion_does_not_need_lost_members(protocol:
     leader, _, lost = story.topology.members(G0)
     story.wipe(lost, 0.0)
     until_version(story, 2)
-    story.lose(lambda source, target, message: isinstance(message, Deliver | Deliveries | Heartbeat | Members)
-               and version(story, source) > 2 if isinstance(source, ReplicaId) else False)  # fmt: skip
+    story.lose(lambda s, t, m: isinstance(m, Deliver | Deliveries | Heartbeat | Members)
+               and version(story, s) > 2 if isinstance(s, ReplicaId) else False)  # fmt: skip
     until_version(story, 3)
     leader = next(who for who in story.topology.members(G0) if version(story, who) == 3)
     assert story.survives_without(leader)
@@ -202,17 +201,15 @@ def test_a_step_that_was_only_accepted_is_no_fact(protocol: type[Protocol]) -> N
     assert story.run_until(lambda: completed.mid in second.entries, story.loop.now + 3.0)
     story.down(leader)
     story.hosts[leader].stalled_until = 0.0
-    story.lose(lambda source, target, message: other in (source, target) and not isinstance(message, Members))
+    story.lose(lambda s, t, m: other in (s, t) and not isinstance(m, Members))
     story.hosts[other].nominate()
     for who in (leader, new):
         story.restart(who)
         story.network.send(other, who, Members(second.membership))
     story.wait(0.1)
     story.down(other)
-    story.lose(None)
-    story.wait(3.0)
-    story.multicast(G0)
-    story.wait(1.0)
+    story.lose(None, wait_s=3.0)
+    story.multicast(G0, wait_s=1.0)
     membership = story.topology.membership(G0)
     assert not membership.is_complete or completed.mid in story.order.sequences[G0]
     finish(story)

@@ -10,19 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from multicast import PROTOCOLS, FastCast, Protocol, WhiteBox
+from multicast import messages as msg
 from multicast.client import Reply
 from multicast.errors import InvalidArgument
-from multicast.messages import (
-    ClockUpdates,
-    Heartbeat,
-    LocalTimestamps,
-    Message,
-    Multicast,
-    NewLeader,
-    Phase2a,
-    Phase2b,
-    Propose,
-)
 from multicast.sim import Scenario, Simulation, Workload
 from multicast.sim.checkers import Checker
 from multicast.sim.diagram import Unit, render_svg
@@ -76,7 +66,7 @@ class Counter(Checker):
     def __init__(self) -> None:
         self.arrived = 0
 
-    def stepping(self, host: Host, sender: Process, message: Message) -> None:
+    def stepping(self, host: Host, sender: Process, message: msg.Message) -> None:
         self.arrived += 1
 
     def received(self, receiver: Process, sender: Process, message: object) -> None:
@@ -189,7 +179,7 @@ def test_every_arrival_is_recorded_once() -> None:
 
 
 def test_both_ends_of_what_clients_say_and_hear_are_seen(flow: Flow) -> None:
-    asked = [arrow for arrow in arrows(flow) if isinstance(arrow.message, Multicast)]
+    asked = [arrow for arrow in arrows(flow) if isinstance(arrow.message, msg.Multicast)]
     answered = [arrow for arrow in arrows(flow) if isinstance(arrow.message, Reply)]
     assert {arrow.source for arrow in asked} == {arrow.target for arrow in answered} == {CLIENT}
     assert all(0.001 <= (a.arrived_at or 0) - (a.sent_at or 9) < 0.2 for a in [*asked, *answered])
@@ -213,7 +203,7 @@ def test_the_copy_that_arrived_is_matched_not_the_one_that_was_lost() -> None:
         first, second, *_ = [
             a
             for a in arrows(flow)
-            if isinstance(a.message, Multicast) and (a.source, a.target) == (CLIENT, leader)
+            if isinstance(a.message, msg.Multicast) and (a.source, a.target) == (CLIENT, leader)
         ]
         assert first.message is second.message
         assert flow.is_lost(first)
@@ -267,8 +257,8 @@ def test_nothing_is_called_lost_without_faults() -> None:
 
 
 def test_what_was_sent_just_before_the_end_may_be_on_its_way() -> None:
-    late = Arrow(0.98, None, REPLICAS[0], REPLICAS[1], NewLeader(BALLOT))
-    early = Arrow(0.5, None, REPLICAS[0], REPLICAS[1], NewLeader(BALLOT))
+    late = Arrow(0.98, None, REPLICAS[0], REPLICAS[1], msg.NewLeader(BALLOT))
+    early = Arrow(0.5, None, REPLICAS[0], REPLICAS[1], msg.NewLeader(BALLOT))
     flow = Flow([early, late], ended_at=1.0, slowest_s=0.1)
     assert [flow.is_lost(arrow) for arrow in (early, late)] == [True, False]
     lines = render_text(flow).splitlines()
@@ -400,7 +390,7 @@ def test_text_of_a_crash(crash_flow: Flow) -> None:
 
 def test_text_keeps_to_one_line_per_event() -> None:
     mid = MessageId(CLIENT, 1, 0)
-    wide = Multicast(mid, tuple(GroupId(g) for g in range(200)), b"", 1)
+    wide = msg.Multicast(mid, tuple(GroupId(g) for g in range(200)), b"", 1)
     flow = Flow([Mark(0.1, CLIENT, DELIVER, "a\nb\x1b[2J"), Arrow(None, 0.2, CLIENT, REPLICAS[0], wide)])
     lines = render_text(flow).splitlines()
     assert len(lines) == 3
@@ -410,33 +400,33 @@ def test_text_keeps_to_one_line_per_event() -> None:
 
 
 def test_names_follow_the_paper() -> None:
-    assert name_of(NewLeader(BALLOT)) == "NEWLEADER"
-    assert name_of(Heartbeat(NO_BALLOT, NO_TIMESTAMP, ())) == "HEARTBEAT"
+    assert name_of(msg.NewLeader(BALLOT)) == "NEWLEADER"
+    assert name_of(msg.Heartbeat(NO_BALLOT, NO_TIMESTAMP, ())) == "HEARTBEAT"
 
 
 def test_consensus_is_described() -> None:
     dest, lts, gts = (G0, G1), timestamp(3, G0), timestamp(4, G1)
     proposed = "1:1 g0 b7@g0r0 lts 3.0"
-    local = LocalTimestamps((MID,), (dest,), (b"x",), (1,), (lts,))
-    clock = ClockUpdates((OTHER_MID,), (gts,))
-    nothing, none = LocalTimestamps(), ClockUpdates()
+    local = msg.LocalTimestamps((MID,), (dest,), (b"x",), (1,), (lts,))
+    clock = msg.ClockUpdates((OTHER_MID,), (gts,))
+    nothing, none = msg.LocalTimestamps(), msg.ClockUpdates()
     described: Sequence[tuple[object, str, str]] = [
-        (Propose(G0, BALLOT, (MID,), (dest,), (lts,), (True,)), "PROPOSE", f"{proposed}, decided"),
-        (Propose(G0, BALLOT, (MID,), (dest,), (lts,), (False,)), "PROPOSE", f"{proposed}, speculative"),
+        (msg.Propose(G0, BALLOT, (MID,), (dest,), (lts,), (True,)), "PROPOSE", f"{proposed}, decided"),
+        (msg.Propose(G0, BALLOT, (MID,), (dest,), (lts,), (False,)), "PROPOSE", f"{proposed}, speculative"),
         (
-            Propose(G0, BALLOT, (MID, OTHER_MID), (dest, dest), (lts, lts), (False, True)),
+            msg.Propose(G0, BALLOT, (MID, OTHER_MID), (dest, dest), (lts, lts), (False, True)),
             "PROPOSE", "1:1 1:2 g0 b7@g0r0 lts 3.0 3.0, speculative decided",
         ),
-        (Phase2a(BALLOT, local, none), "2A lts", "1:1 lts 3.0 b7@g0r0"),
-        (Phase2a(BALLOT, nothing, clock), "2A clock", "1:2 past gts 4.1 b7@g0r0"),
+        (msg.Phase2a(BALLOT, local, none), "2A lts", "1:1 lts 3.0 b7@g0r0"),
+        (msg.Phase2a(BALLOT, nothing, clock), "2A clock", "1:2 past gts 4.1 b7@g0r0"),
         (
-            Phase2a(BALLOT, local, clock),
+            msg.Phase2a(BALLOT, local, clock),
             "2A lts+clock", "1:1 lts 3.0, 1:2 past gts 4.1 b7@g0r0",
         ),
-        (Phase2b(BALLOT, (MID,), none), "2B lts", "1:1 lts b7@g0r0"),
-        (Phase2b(BALLOT, (), clock), "2B clock", "1:2 past gts 4.1 b7@g0r0"),
+        (msg.Phase2b(BALLOT, (MID,), none), "2B lts", "1:1 lts b7@g0r0"),
+        (msg.Phase2b(BALLOT, (), clock), "2B clock", "1:2 past gts 4.1 b7@g0r0"),
         (
-            Phase2b(BALLOT, (MID,), clock),
+            msg.Phase2b(BALLOT, (MID,), clock),
             "2B lts+clock", "1:1 lts, 1:2 past gts 4.1 b7@g0r0",
         ),
     ]  # fmt: skip
@@ -528,14 +518,14 @@ def test_deliveries_at_one_instant_share_a_label() -> None:
 
 def test_arrows_that_leave_or_arrive_together_are_labelled_once() -> None:
     r0, r1, r2 = REPLICAS[:3]
-    leaving = [Arrow(0.1, at, r0, target, NewLeader(BALLOT)) for at, target in ((0.12, r1), (0.13, r2))]
+    leaving = [Arrow(0.1, at, r0, target, msg.NewLeader(BALLOT)) for at, target in ((0.12, r1), (0.13, r2))]
     arriving = [
-        Arrow(at, 0.3, source, r0, Heartbeat(BALLOT, NO_TIMESTAMP, ()))
+        Arrow(at, 0.3, source, r0, msg.Heartbeat(BALLOT, NO_TIMESTAMP, ()))
         for at, source in ((0.2, r1), (0.21, r2))
     ]
     found = Tally(texts(parse(render_svg(Flow([*leaving, *arriving]), everything=True))))
     assert found["NEWLEADER"] == found["HEARTBEAT"] == 1 + 1  # and the legend
-    apart = [Arrow(0.1, 0.12, r0, r1, NewLeader(BALLOT)), Arrow(0.2, 0.23, r0, r2, NewLeader(BALLOT))]
+    apart = [Arrow(0.1, 0.12, r0, r1, msg.NewLeader(BALLOT)), Arrow(0.2, 0.23, r0, r2, msg.NewLeader(BALLOT))]
     assert texts(parse(render_svg(Flow([*apart])))).count("NEWLEADER") == 2 + 1
 
 
@@ -543,7 +533,7 @@ def test_only_few_arrows_are_labelled() -> None:
     def label_count(count: int) -> int:
         pairs = [(REPLICAS[n % 3], REPLICAS[3 + n % 3]) for n in range(count)]
         events: list[Arrow | Mark] = [
-            Arrow(n * 0.1, n * 0.1 + 0.01, source, target, NewLeader(BALLOT))
+            Arrow(n * 0.1, n * 0.1 + 0.01, source, target, msg.NewLeader(BALLOT))
             for n, (source, target) in enumerate(pairs)
         ]
         return texts(parse(render_svg(Flow(events), width=9000))).count("NEWLEADER")

@@ -18,39 +18,10 @@ from typing import Any, get_args, get_origin
 import pytest
 from sortedcontainers import SortedList
 
+from multicast import messages as msg
 from multicast.durable import Checkpoint
 from multicast.errors import InvalidArgument, MulticastError, PeerViolation
 from multicast.membership import Configuration, Membership
-from multicast.messages import (
-    Accept,
-    AcceptAck,
-    CatchUp,
-    ClockUpdates,
-    Deliver,
-    Deliveries,
-    Delivery,
-    Executed,
-    HandOver,
-    Heartbeat,
-    HeartbeatAck,
-    Hint,
-    Join,
-    LocalTimestamps,
-    Members,
-    MembersWanted,
-    Message,
-    Multicast,
-    NewLeader,
-    NewLeaderAck,
-    NewState,
-    NewStateAck,
-    Phase2a,
-    Phase2b,
-    PreVote,
-    PreVoteAck,
-    Propose,
-    StatePart,
-)
 from multicast.protocol import Start
 from multicast.topology import Topology
 from multicast.types import (
@@ -77,7 +48,7 @@ OTHER, OTHER_LEADER = ReplicaId(G1, 0, 0), ReplicaId(G1, 1, 0)
 STRANGER = ReplicaId(G0, 7, 0)
 REBORN = ReplicaId(G0, 1, 0xBAD)
 CLIENT = ClientId(7)
-WHOLE = StatePart(1, 0, 1)
+WHOLE = msg.StatePart(1, 0, 1)
 NOW = 1.0
 
 CONFIGURATION = Configuration(G0, 0, [R0, R1, R2])
@@ -134,7 +105,7 @@ def test_the_snapshot_sees_everything_that_matters() -> None:
         "orphans": lambda r: r.orphans.clear(),
         "delivered_ids": lambda r: r.delivered_ids.add(MessageId(CLIENT, 50, 0), 1),
         "history": lambda r: r.history._kept.clear(),
-        "_ready": lambda r: r._ready.send.append(((R1,), CatchUp(NO_TIMESTAMP))),
+        "_ready": lambda r: r._ready.send.append(((R1,), msg.CatchUp(NO_TIMESTAMP))),
         "leaders": lambda r: r.leaders.clear(),
         "numbers": lambda r: r.numbers.clear(),
         "selection": lambda r: r.selection.heard_member(R2, 77.0),
@@ -151,8 +122,8 @@ def test_the_snapshot_sees_everything_that_matters() -> None:
 # Replicas in the middle of something
 
 
-def multicast(sequence: int, dest: Destinations, payload: bytes = b"x", ack_below: int = 1) -> Multicast:
-    return Multicast(MessageId(CLIENT, sequence, digest_of(dest, payload)), dest, payload, ack_below)
+def multicast(sequence: int, dest: Destinations, payload: bytes = b"x", ack_below: int = 1) -> msg.Multicast:
+    return msg.Multicast(MessageId(CLIENT, sequence, digest_of(dest, payload)), dest, payload, ack_below)
 
 
 DELIVERED = multicast(1, (G0,), b"delivered")
@@ -165,9 +136,9 @@ def start(me: ReplicaId) -> WhiteBox:
     return WhiteBox(Start(me, Topology.uniform(2, 3), random.Random(1), 0.0))
 
 
-def drain(replica: WhiteBox) -> list[Message]:
+def drain(replica: WhiteBox) -> list[msg.Message]:
     """Do what the host would; what the replica says to itself is handed back."""
-    said: list[Message] = []
+    said: list[msg.Message] = []
     while ready := replica.ready():
         for receivers, message in [*ready.send, *ready.promise]:
             said.append(message)
@@ -179,14 +150,14 @@ def drain(replica: WhiteBox) -> list[Message]:
 def leader() -> WhiteBox:
     replica = start(R0)
     replica.tick(0.0)
-    replica.step(R1, PreVoteAck(BALLOT), NOW)
+    replica.step(R1, msg.PreVoteAck(BALLOT), NOW)
     drain(replica)
-    replica.step(R1, NewLeaderAck(BALLOT, NO_BALLOT, 0, NO_TIMESTAMP, WHOLE, ()), NOW)
+    replica.step(R1, msg.NewLeaderAck(BALLOT, NO_BALLOT, 0, NO_TIMESTAMP, WHOLE, ()), NOW)
     drain(replica)
-    replica.step(R1, NewStateAck(BALLOT), NOW)
+    replica.step(R1, msg.NewStateAck(BALLOT), NOW)
     replica.step(CLIENT, DELIVERED, NOW)
     drain(replica)
-    replica.step(R1, AcceptAck((DELIVERED.mid,), G0, (BALLOT,)), NOW)
+    replica.step(R1, msg.AcceptAck((DELIVERED.mid,), G0, (BALLOT,)), NOW)
     replica.step(CLIENT, IN_FLIGHT, NOW)
     replica.step(OTHER_LEADER, foreign_accept(ORPHAN), NOW)
     drain(replica)
@@ -200,10 +171,10 @@ def leader() -> WhiteBox:
 
 def follower() -> WhiteBox:
     replica = start(R1)
-    replica.step(R0, NewState(BALLOT, 0, WHOLE, ()), NOW)
+    replica.step(R0, msg.NewState(BALLOT, 0, WHOLE, ()), NOW)
     replica.step(R0, own_accept(DELIVERED, 1), NOW)
     replica.step(
-        R0, Deliver(BALLOT, NO_TIMESTAMP, ((DELIVERED.mid, timestamp(1, G0), timestamp(1, G0)),)), NOW
+        R0, msg.Deliver(BALLOT, NO_TIMESTAMP, ((DELIVERED.mid, timestamp(1, G0), timestamp(1, G0)),)), NOW
     )
     replica.step(R0, own_accept(IN_FLIGHT, 2), NOW)
     replica.step(OTHER_LEADER, foreign_accept(ORPHAN), NOW)
@@ -218,20 +189,20 @@ def recovering() -> WhiteBox:
     replica = start(R2)
     replica.step(CLIENT, IN_FLIGHT, NOW)
     replica.step(OTHER_LEADER, foreign_accept(ORPHAN), NOW)
-    replica.step(R0, NewLeader(BALLOT), NOW)
+    replica.step(R0, msg.NewLeader(BALLOT), NOW)
     drain(replica)
     assert replica.status is Status.RECOVERING
     assert len(replica.waiting) == 1
     return replica
 
 
-def own_accept(message: Multicast, time: int) -> Accept:
+def own_accept(message: msg.Multicast, time: int) -> msg.Accept:
     at = timestamp(time, G0)
-    return Accept((message.dest,), G0, BALLOT, (message.mid,), (at,), (message.payload,), (1,))
+    return msg.Accept((message.dest,), G0, BALLOT, (message.mid,), (at,), (message.payload,), (1,))
 
 
-def foreign_accept(message: Multicast) -> Accept:
-    return Accept((message.dest,), G1, OTHER_BALLOT, (message.mid,), (timestamp(40, G1),), (), ())
+def foreign_accept(message: msg.Multicast) -> msg.Accept:
+    return msg.Accept((message.dest,), G1, OTHER_BALLOT, (message.mid,), (timestamp(40, G1),), (), ())
 
 
 ROLES = {"leader": leader, "follower": follower, "recovering": recovering}
@@ -239,7 +210,7 @@ ALL = tuple(ROLES)
 
 
 def refused(
-    role: str, sender: Process, message: Message, error: type[MulticastError], named: Iterable[str]
+    role: str, sender: Process, message: msg.Message, error: type[MulticastError], named: Iterable[str]
 ) -> None:
     """The replica refuses the message, says why, and is what it was."""
     replica = ROLES[role]()
@@ -252,7 +223,9 @@ def refused(
         assert part in str(caught.value)
 
 
-def case(name: str, sender: Process, message: Message, *named: str, roles: Iterable[str] = ALL) -> list[Any]:
+def case(
+    name: str, sender: Process, message: msg.Message, *named: str, roles: Iterable[str] = ALL
+) -> list[Any]:
     return [pytest.param(role, sender, message, named, id=f"{name}, at a {role}") for role in roles]
 
 
@@ -291,7 +264,7 @@ UNKNOWN: Destinations = (G0, G9)
     ),
 )  # fmt: skip
 def test_a_bad_multicast_is_refused(
-    role: str, sender: Process, message: Multicast, named: tuple[str]
+    role: str, sender: Process, message: msg.Multicast, named: tuple[str]
 ) -> None:
     refused(role, sender, message, InvalidArgument, named)
 
@@ -314,60 +287,64 @@ def test_a_mismatch_that_another_group_orders_is_ordered() -> None:
 
 # Messages that a sender may not send
 
-SAMPLES: list[Message] = [
+SAMPLES: list[msg.Message] = [
     foreign_accept(FRESH),
-    AcceptAck((IN_FLIGHT.mid,), G0, (BALLOT, OTHER_BALLOT)),
-    Deliver(BALLOT, timestamp(1, G0), ((IN_FLIGHT.mid, timestamp(2, G0), timestamp(2, G0)),)),
-    NewLeader(Ballot(5, R1, 0)),
-    NewLeaderAck(BALLOT, NO_BALLOT, 0, NO_TIMESTAMP, WHOLE, ()),
-    NewState(Ballot(5, R1, 0), 0, WHOLE, ()),
-    NewStateAck(BALLOT),
-    Phase2a(Ballot(5, R1, 0), LocalTimestamps(), ClockUpdates((IN_FLIGHT.mid,), (timestamp(9, G1),))),
-    Phase2b(BALLOT, (IN_FLIGHT.mid,), ClockUpdates()),
-    Propose(G1, OTHER_BALLOT, (FRESH.mid,), (FRESH.dest,), (timestamp(9, G1),), (True,)),
-    Hint(G0, Ballot(5, R1, 0)),
-    Heartbeat(Ballot(5, R1, 0), NO_TIMESTAMP, ()),
-    HeartbeatAck(BALLOT, BALLOT, NO_TIMESTAMP),
-    PreVote(Ballot(5, R1, 0)),
-    PreVoteAck(BALLOT),
-    HandOver(Ballot(5, R1, 0)),
-    Join("somewhere", None),
-    Members(Membership(Configuration(G0, 1, [R0, R1, REBORN._replace(number=2)]), CONFIGURATION)),
-    CatchUp(NO_TIMESTAMP),
-    Deliveries((), timestamp(9, G0)),
-    Executed(G1, timestamp(9, G1), reply_wanted=True),
+    msg.AcceptAck((IN_FLIGHT.mid,), G0, (BALLOT, OTHER_BALLOT)),
+    msg.Deliver(BALLOT, timestamp(1, G0), ((IN_FLIGHT.mid, timestamp(2, G0), timestamp(2, G0)),)),
+    msg.NewLeader(Ballot(5, R1, 0)),
+    msg.NewLeaderAck(BALLOT, NO_BALLOT, 0, NO_TIMESTAMP, WHOLE, ()),
+    msg.NewState(Ballot(5, R1, 0), 0, WHOLE, ()),
+    msg.NewStateAck(BALLOT),
+    msg.Phase2a(
+        Ballot(5, R1, 0), msg.LocalTimestamps(), msg.ClockUpdates((IN_FLIGHT.mid,), (timestamp(9, G1),))
+    ),
+    msg.Phase2b(BALLOT, (IN_FLIGHT.mid,), msg.ClockUpdates()),
+    msg.Propose(G1, OTHER_BALLOT, (FRESH.mid,), (FRESH.dest,), (timestamp(9, G1),), (True,)),
+    msg.Hint(G0, Ballot(5, R1, 0)),
+    msg.Heartbeat(Ballot(5, R1, 0), NO_TIMESTAMP, ()),
+    msg.HeartbeatAck(BALLOT, BALLOT, NO_TIMESTAMP),
+    msg.PreVote(Ballot(5, R1, 0)),
+    msg.PreVoteAck(BALLOT),
+    msg.HandOver(Ballot(5, R1, 0)),
+    msg.Join("somewhere", None),
+    msg.Members(Membership(Configuration(G0, 1, [R0, R1, REBORN._replace(number=2)]), CONFIGURATION)),
+    msg.CatchUp(NO_TIMESTAMP),
+    msg.Deliveries((), timestamp(9, G0)),
+    msg.Executed(G1, timestamp(9, G1), reply_wanted=True),
 ]
 
 
-def name_of(message: Message) -> str:
+def name_of(message: msg.Message) -> str:
     return type(message).__name__
 
 
 def test_every_message_has_a_sample() -> None:
-    assert {type(m) for m in SAMPLES} | {Multicast, MembersWanted} == {
-        get_origin(kind) or kind for kind in get_args(Message)
+    assert {type(m) for m in SAMPLES} | {msg.Multicast, msg.MembersWanted} == {
+        get_origin(kind) or kind for kind in get_args(msg.Message)
     }
 
 
 @pytest.mark.parametrize("role", ALL)
 @pytest.mark.parametrize("message", SAMPLES, ids=name_of)
-def test_a_client_may_only_multicast(role: str, message: Message) -> None:
+def test_a_client_may_only_multicast(role: str, message: msg.Message) -> None:
     refused(role, CLIENT, message, PeerViolation, ["client 7", name_of(message)])
 
 
 @pytest.mark.parametrize("role", ALL)
 @pytest.mark.parametrize("sender", [STRANGER, REBORN, ReplicaId(G9, 0, 0)], ids=str)
-@pytest.mark.parametrize("message", [m for m in [*SAMPLES, FRESH] if not isinstance(m, Members)], ids=name_of)
+@pytest.mark.parametrize(
+    "message", [m for m in [*SAMPLES, FRESH] if not isinstance(m, msg.Members)], ids=name_of
+)
 def test_whoever_is_not_in_the_topology_is_not_listened_to(
-    role: str, sender: ReplicaId, message: Message
+    role: str, sender: ReplicaId, message: msg.Message
 ) -> None:
-    if sender.group == G9 or (isinstance(message, Join) and sender == STRANGER):
+    if sender.group == G9 or (isinstance(message, msg.Join) and sender == STRANGER):
         refused(role, sender, message, PeerViolation, [str(sender)])
     else:
         ignored(role, sender, message)
 
 
-def ignored(role: str, sender: ReplicaId, message: Message) -> None:
+def ignored(role: str, sender: ReplicaId, message: msg.Message) -> None:
     """Nothing changes; the sender is only asked for its membership, or sent ours."""
     replica = ROLES[role]()
     drain(replica)
@@ -375,7 +352,7 @@ def ignored(role: str, sender: ReplicaId, message: Message) -> None:
     replica.step(sender, message, NOW)
     ready = replica.ready()
     assert {receivers for receivers, _ in ready.send} == {(sender,)}
-    assert {type(answer) for _, answer in ready.send} <= {Members, MembersWanted}
+    assert {type(answer) for _, answer in ready.send} <= {msg.Members, msg.MembersWanted}
     assert not [*ready.persist, *ready.promise, *ready.deliver, *ready.transfers, *ready.learned]
     after = snapshot(replica)
     for name in ("asked_members", "_ready"):
@@ -387,16 +364,16 @@ def ignored(role: str, sender: ReplicaId, message: Message) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        NewLeader(Ballot(5, R1, 8)),
-        NewState(Ballot(5, R1, 8), 0, WHOLE, ()),
-        Heartbeat(Ballot(5, R1, 8), NO_TIMESTAMP, ()),
-        PreVote(Ballot(5, R1, 8)),
-        HandOver(Ballot(5, R1, 8)),
-        Hint(G0, Ballot(5, R1, 8)),
+        msg.NewLeader(Ballot(5, R1, 8)),
+        msg.NewState(Ballot(5, R1, 8), 0, WHOLE, ()),
+        msg.Heartbeat(Ballot(5, R1, 8), NO_TIMESTAMP, ()),
+        msg.PreVote(Ballot(5, R1, 8)),
+        msg.HandOver(Ballot(5, R1, 8)),
+        msg.Hint(G0, Ballot(5, R1, 8)),
     ],
     ids=name_of,
 )
-def test_who_speaks_of_an_unheard_configuration_is_asked_about_it(role: str, message: Message) -> None:
+def test_who_speaks_of_an_unheard_configuration_is_asked_about_it(role: str, message: msg.Message) -> None:
     ignored(role, R1, message)
 
 
@@ -409,14 +386,14 @@ HIGHER = Ballot(5, R1, 0)
 VECTOR = (BALLOT, OTHER_BALLOT)
 FOREIGN = foreign_accept(ORPHAN)
 ACCEPT = foreign_accept(FRESH)
-DELIVER = Deliver(BALLOT, timestamp(1, G0), ((IN_FLIGHT.mid, timestamp(2, G0), timestamp(2, G0)),))
-EXECUTED = Executed(G1, timestamp(9, G1), reply_wanted=True)
-INTERNAL = [m for m in SAMPLES if not isinstance(m, (Accept, AcceptAck, Executed, Members))]
+DELIVER = msg.Deliver(BALLOT, timestamp(1, G0), ((IN_FLIGHT.mid, timestamp(2, G0), timestamp(2, G0)),))
+EXECUTED = msg.Executed(G1, timestamp(9, G1), reply_wanted=True)
+INTERNAL = [m for m in SAMPLES if not isinstance(m, (msg.Accept, msg.AcceptAck, msg.Executed, msg.Members))]
 
 
 @pytest.mark.parametrize("role", ALL)
 @pytest.mark.parametrize("message", INTERNAL, ids=name_of)
-def test_another_group_has_no_say_inside_this_one(role: str, message: Message) -> None:
+def test_another_group_has_no_say_inside_this_one(role: str, message: msg.Message) -> None:
     refused(role, OTHER_LEADER, message, PeerViolation, ["g1r1"])
 
 
@@ -435,19 +412,19 @@ def test_another_group_has_no_say_inside_this_one(role: str, message: Message) -
         case("ACCEPT, a foreign payload", OTHER_LEADER, replace(FOREIGN, payloads=(b"x",)), "wrong", "g1r1"),
         case("ACCEPT, no payload", R0, replace(own_accept(FRESH, 9), payloads=()), "lengths", "7:4"),
         case("ACCEPT, a payload too many", R0, replace(own_accept(FRESH, 9), payloads=(b"", b"")), "lengths"),
-        case("ACCEPT_ACK for another group", R1, AcceptAck((IN_FLIGHT.mid,), G1, VECTOR), "7:2", "g0r1"),
-        case("ACCEPT_ACK by another group", OTHER, AcceptAck((IN_FLIGHT.mid,), G0, VECTOR), "7:2", "g1r0"),
+        case("ACCEPT_ACK for another group", R1, msg.AcceptAck((IN_FLIGHT.mid,), G1, VECTOR), "7:2", "g0r1"),
+        case("ACCEPT_ACK by another group", OTHER, msg.AcceptAck((IN_FLIGHT.mid,), G0, VECTOR), "7:2", "g1r0"),
         case("DELIVER by another member", R2, DELIVER, "g0r2"),
-        case("NEWLEADER by another member", R2, NewLeader(HIGHER), "g0r2", "b5@g0r1"),
-        case("NEW_STATE by another member", R2, NewState(HIGHER, 0, WHOLE, ()), "g0r2", "b5@g0r1"),
-        case("HEARTBEAT by another member", R2, Heartbeat(HIGHER, NO_TIMESTAMP, ()), "g0r2", "b5@g0r1"),
-        case("hint to a stranger", R1, Hint(G0, Ballot(5, STRANGER, 0)), "b5@g0r7"),
-        case("hint to another group's leader", R1, Hint(G0, Ballot(5, OTHER_LEADER, 0)), "b5@g1r1"),
+        case("NEWLEADER by another member", R2, msg.NewLeader(HIGHER), "g0r2", "b5@g0r1"),
+        case("NEW_STATE by another member", R2, msg.NewState(HIGHER, 0, WHOLE, ()), "g0r2", "b5@g0r1"),
+        case("HEARTBEAT by another member", R2, msg.Heartbeat(HIGHER, NO_TIMESTAMP, ()), "g0r2", "b5@g0r1"),
+        case("hint to a stranger", R1, msg.Hint(G0, Ballot(5, STRANGER, 0)), "b5@g0r7"),
+        case("hint to another group's leader", R1, msg.Hint(G0, Ballot(5, OTHER_LEADER, 0)), "b5@g1r1"),
         case("EXECUTED for another group", R1, EXECUTED, "g0r1", "group 1"),
     ),
 )  # fmt: skip
 def test_a_replica_speaks_for_itself_only(
-    role: str, sender: Process, message: Message, named: tuple[str]
+    role: str, sender: Process, message: msg.Message, named: tuple[str]
 ) -> None:
     refused(role, sender, message, MulticastError, named)
 
@@ -461,14 +438,14 @@ def test_an_accept_by_a_group_that_is_no_destination_of_a_known_message_is_refus
     replica.topology = topology
     before = snapshot(replica)
     at = timestamp(40, G9)
-    lie = Accept(((G0, G9),), G9, Ballot(3, stray, 0), (FRESH.mid, IN_FLIGHT.mid), (at, at), (), ())
+    lie = msg.Accept(((G0, G9),), G9, Ballot(3, stray, 0), (FRESH.mid, IN_FLIGHT.mid), (at, at), (), ())
     with pytest.raises(PeerViolation, match="7:2"):
         replica.step(stray, lie, NOW)
     assert snapshot(replica) == before
 
 
 def test_an_acknowledgement_in_a_ballot_of_an_unknown_group_is_refused() -> None:
-    ack = AcceptAck((IN_FLIGHT.mid,), G0, (BALLOT, Ballot(3, ReplicaId(G9, 0, 0), 0)))
+    ack = msg.AcceptAck((IN_FLIGHT.mid,), G0, (BALLOT, Ballot(3, ReplicaId(G9, 0, 0), 0)))
     refused("leader", R1, ack, MulticastError, ["unknown group 9"])
 
 
@@ -478,30 +455,30 @@ def test_a_mismatch_that_waited_for_a_leader_does_not_hurt_whoever_elects_it() -
     replica.tick(0.0)
     for waiting in (FRESH, multicast(4, (G0,), b"other"), multicast(5, (G0,), b"behind it")):
         replica.step(CLIENT, waiting, NOW)
-    replica.step(R1, PreVoteAck(BALLOT), NOW)
+    replica.step(R1, msg.PreVoteAck(BALLOT), NOW)
     drain(replica)
-    replica.step(R1, NewLeaderAck(BALLOT, NO_BALLOT, 0, NO_TIMESTAMP, WHOLE, ()), NOW)
+    replica.step(R1, msg.NewLeaderAck(BALLOT, NO_BALLOT, 0, NO_TIMESTAMP, WHOLE, ()), NOW)
     drain(replica)
-    replica.step(R1, NewStateAck(BALLOT), NOW)
+    replica.step(R1, msg.NewStateAck(BALLOT), NOW)
     assert replica.status is Status.LEADER
     assert replica.entries[FRESH.mid].phase is not Phase.START
     assert multicast(5, (G0,), b"behind it").mid in replica.entries, "what waited behind it is lost"
-    assert any(isinstance(message, Heartbeat) for message in drain(replica))
+    assert any(isinstance(message, msg.Heartbeat) for message in drain(replica))
 
 
 def test_a_mismatch_that_waited_for_a_leader_does_not_hurt_a_follower() -> None:
     replica = follower()
-    replica.step(R2, NewLeader(Ballot(2, R2, 0)), NOW)
+    replica.step(R2, msg.NewLeader(Ballot(2, R2, 0)), NOW)
     replica.step(CLIENT, multicast(6, (G0,), b"one"), NOW)
     drain(replica)
     # Meanwhile the number is delivered with another payload, and this replica hears of that first.
     delivered, at = multicast(6, (G0,), b"another"), timestamp(8, G0)
-    one = Delivery(delivered.mid, (G0,), b"another", 1, at, at, replica.last_delivered, mismatch=False)
-    replica.step(R2, Deliveries((one,), at), NOW)
+    one = msg.Delivery(delivered.mid, (G0,), b"another", 1, at, at, replica.last_delivered, mismatch=False)
+    replica.step(R2, msg.Deliveries((one,), at), NOW)
     assert replica.last_delivered == at
-    replica.step(R2, NewState(Ballot(2, R2, 0), 8, WHOLE, ()), NOW)
+    replica.step(R2, msg.NewState(Ballot(2, R2, 0), 8, WHOLE, ()), NOW)
     assert replica.status is Status.FOLLOWER
-    assert any(isinstance(message, NewStateAck) for message in drain(replica))
+    assert any(isinstance(message, msg.NewStateAck) for message in drain(replica))
 
 
 # The host's own calls
@@ -554,12 +531,17 @@ def test_a_replica_on_a_new_disk_acts_in_no_ballot() -> None:
     for now in (0.0, 1.0, 5.0):
         replica.tick(now)
         replica.nominate(now)
-    for message in (NewLeader(HIGHER), NewState(HIGHER, 0, WHOLE, ()), PreVote(HIGHER), own_accept(FRESH, 9)):
+    for message in (
+        msg.NewLeader(HIGHER),
+        msg.NewState(HIGHER, 0, WHOLE, ()),
+        msg.PreVote(HIGHER),
+        own_accept(FRESH, 9),
+    ):
         for sender in (R0, R1):
             with contextlib.suppress(PeerViolation):
                 replica.step(sender, message, NOW)
     ready = replica.ready()
-    assert {type(said) for _, said in ready.send} == {Join, Members}
+    assert {type(said) for _, said in ready.send} == {msg.Join, msg.Members}
     assert not ready.persist
     assert not ready.promise
 

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from multicast.durable import Checkpoint
 from multicast.errors import InvalidArgument, PeerViolation
-from multicast.messages import Accept, Deliver, Deliveries, Delivery, Multicast, NewState, PreVote, StatePart
-from multicast.protocol import Start, Timing
-from multicast.topology import Topology
-from multicast.types import NO_TIMESTAMP, Ballot, ClientId, GroupId, MessageId, Phase, digest_of, timestamp
+from multicast.messages import Deliver, Deliveries, Delivery, Multicast, PreVote
+from multicast.protocol import Timing
+from multicast.types import NO_TIMESTAMP, Ballot, Phase, timestamp
 from multicast.whitebox import WhiteBox
+from tests.unit.multicast.replicas import G0, HERE, follow, multicast, proposal, start
 
-G0 = GroupId(0)
-TOPOLOGY = Topology.uniform(1, 3)
-LEADER, ME, OTHER = TOPOLOGY.members(G0)
+LEADER, ME, OTHER = HERE
 BALLOT = Ballot(3, LEADER, 0)
 FIRST, SECOND = timestamp(1, G0), timestamp(2, G0)
 
 
-def message(sequence: int, ack_below: int = 1) -> Multicast:
-    payload = b"payload %d" % sequence
-    mid = MessageId(ClientId(7), sequence, digest_of((G0,), payload))
-    return Multicast(mid, (G0,), payload, ack_below)
-
-
-def accept(m: Multicast, time: int) -> Accept:
-    return Accept((m.dest,), G0, BALLOT, (m.mid,), (timestamp(time, G0),), (m.payload,), (m.ack_below,))
+M = multicast(4)
+BELOW_3 = multicast(4, ack_below=3)
 
 
 def follower() -> WhiteBox:
     """A follower of the ballot, with nothing left to drain."""
-    replica = WhiteBox(Start(ME, TOPOLOGY, random.Random(1), 0.0))
-    replica.step(LEADER, NewState(BALLOT, 0, StatePart(1, 0, 1), ()), 0.0)
-    replica.ready()
+    replica = start(WhiteBox, ME)
+    follow(replica, BALLOT)
     return replica
 
 
@@ -47,36 +36,34 @@ def delivery(m: Multicast, time: int) -> Delivery:
 def test_a_delivery_brings_its_own_ack_below() -> None:
     """Delivered ids are a function of deliveries, whatever a retry carried when it was accepted here."""
     accepted_older, caught_up = follower(), follower()
-    accepted_older.step(LEADER, accept(message(4, ack_below=1), 1), 0.1)
+    accepted_older.step(LEADER, proposal(BALLOT, [M], 1), 0.1)
     for replica in (accepted_older, caught_up):
-        replica.step(OTHER, Deliveries((delivery(message(4, ack_below=3), 1),), FIRST), 0.2)
+        replica.step(OTHER, Deliveries((delivery(BELOW_3, 1),), FIRST), 0.2)
     assert accepted_older.delivered_ids == caught_up.delivered_ids
 
 
 def test_a_late_proposal_does_not_touch_what_was_decided() -> None:
     replica = follower()
-    decided = message(4, ack_below=3)
-    replica.step(OTHER, Deliveries((delivery(decided, 2),), SECOND), 0.1)
+    replica.step(OTHER, Deliveries((delivery(BELOW_3, 2),), SECOND), 0.1)
     replica.ready()
-    replica.step(LEADER, accept(message(4, ack_below=1), 1), 0.2)
-    entry = replica.entries[decided.mid]
+    replica.step(LEADER, proposal(BALLOT, [M], 1), 0.2)
+    entry = replica.entries[M.mid]
     assert (entry.phase, entry.local_ts, entry.ack_below) == (Phase.COMMITTED, SECOND, 3)
     assert not replica.ready().promise, "it does not acknowledge what was not decided either"
 
 
 def test_a_proposal_that_was_decided_is_acknowledged_again() -> None:
     replica = follower()
-    replica.step(OTHER, Deliveries((delivery(message(4), 1),), FIRST), 0.1)
+    replica.step(OTHER, Deliveries((delivery(M, 1),), FIRST), 0.1)
     replica.ready()
-    replica.step(LEADER, accept(message(4), 1), 0.2)
+    replica.step(LEADER, proposal(BALLOT, [M], 1), 0.2)
     assert [receivers for receivers, _ in replica.ready().promise] == [(LEADER,)]
 
 
 def test_a_snapshot_contains_what_was_not_drained_yet() -> None:
     replica = follower()
-    m = message(4)
-    replica.step(LEADER, accept(m, 1), 0.1)
-    replica.step(LEADER, Deliver(BALLOT, NO_TIMESTAMP, ((m.mid, FIRST, FIRST),)), 0.1)
+    replica.step(LEADER, proposal(BALLOT, [M], 1), 0.1)
+    replica.step(LEADER, Deliver(BALLOT, NO_TIMESTAMP, ((M.mid, FIRST, FIRST),)), 0.1)
     assert replica.install(Checkpoint(position=SECOND), 0.2)
     assert replica.ready().deliver == []
     assert replica.last_delivered == SECOND

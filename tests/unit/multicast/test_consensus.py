@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from multicast import messages as msg
 from multicast.consensus import Consensus
 from multicast.durable import Durable, Joined, Promised, Voted
-from multicast.messages import (
-    ClockUpdates,
-    Delivery,
-    Instance,
-    LocalTimestamp,
-    LocalTimestamps,
-    Phase2a,
-    Phase2b,
-)
 from multicast.protocol import Ready, Timing
 from multicast.topology import Topology
 from multicast.types import (
@@ -40,20 +32,20 @@ def mid(sequence: int) -> MessageId:
     return MessageId(ClientId(1), sequence, 7)
 
 
-def local(sequence: int, time: int) -> LocalTimestamp:
+def local(sequence: int, time: int) -> msg.LocalTimestamp:
     return mid(sequence), DEST, b"x", 1, timestamp(time, G)
 
 
-def clock(sequence: int, time: int) -> Instance:
+def clock(sequence: int, time: int) -> msg.Instance:
     return mid(sequence), timestamp(time, G)
 
 
-def locals_of(*rows: LocalTimestamp) -> LocalTimestamps:
-    return LocalTimestamps.of(rows)
+def locals_of(*rows: msg.LocalTimestamp) -> msg.LocalTimestamps:
+    return msg.LocalTimestamps.of(rows)
 
 
-def clocks_of(*rows: Instance) -> ClockUpdates:
-    return ClockUpdates.of(rows)
+def clocks_of(*rows: msg.Instance) -> msg.ClockUpdates:
+    return msg.ClockUpdates.of(rows)
 
 
 NOTHING = [], []  # type: ignore[var-annotated]  # decided
@@ -76,10 +68,10 @@ def leader(timing: Timing | None = None) -> Consensus:
 
 
 def votes_of(
-    sender: ReplicaId, *values: LocalTimestamp | Instance, ballot: Ballot = FIRST
-) -> tuple[ReplicaId, Phase2b]:
+    sender: ReplicaId, *values: msg.LocalTimestamp | msg.Instance, ballot: Ballot = FIRST
+) -> tuple[ReplicaId, msg.Phase2b]:
     local = tuple(value[0] for value in values if len(value) == 5)
-    return sender, Phase2b(ballot, local, clocks_of(*(value for value in values if len(value) == 2)))
+    return sender, msg.Phase2b(ballot, local, clocks_of(*(value for value in values if len(value) == 2)))
 
 
 def test_a_quorum_of_votes_decides_once() -> None:
@@ -116,7 +108,7 @@ def test_what_is_asked_and_answered_together_goes_out_together() -> None:
     box.propose(local(3, 2))
     ready = drain(box)
     run = locals_of(local(1, 1), local(3, 2))
-    assert ready.send == [((B, C), Phase2a(FIRST, run, clocks_of(clock(2, 5))))]
+    assert ready.send == [((B, C), msg.Phase2a(FIRST, run, clocks_of(clock(2, 5))))]
     assert ready.promise == [((A,), votes_of(A, local(1, 1), local(3, 2), clock(2, 5))[1])]
     assert ready.persist == [Voted(run, 5)]
     assert not drain(box)
@@ -130,7 +122,7 @@ def test_what_is_asked_together_goes_out_in_pieces_that_fit_a_frame(timing: Timi
         box.propose(row)
         box.propose_clock(*clock(number, 9 + number))
     ready = drain(box)
-    asked = [message for _, message in ready.send if isinstance(message, Phase2a)]
+    asked = [message for _, message in ready.send if isinstance(message, msg.Phase2a)]
     assert [len(message.local.mids) for message in asked][:3] == [2, 2, 1]
     assert [row for message in asked for row in zip(*message.local, strict=True)] == rows
     assert [ts for message in asked for ts in message.clocks.global_ts] == [
@@ -148,7 +140,7 @@ def test_a_large_payload_is_asked_about_alone() -> None:
     large = (mid(2), DEST, b"larger than that", 1, timestamp(2, G))
     for row in (local(1, 1), large, local(3, 3)):
         box.propose(row)
-    asked = [message.local.mids for _, message in drain(box).send if isinstance(message, Phase2a)]
+    asked = [message.local.mids for _, message in drain(box).send if isinstance(message, msg.Phase2a)]
     assert asked == [(mid(1),), (mid(2),), (mid(3),)]
 
 
@@ -191,8 +183,8 @@ def test_repeating_asks_only_the_silent() -> None:
         box.repeat_clock(*clock(sequence, 9))
     ready = drain(box)
     assert ready.send == [
-        ((C,), Phase2a(FIRST, locals_of(local(1, 1)), clocks_of())),
-        ((B, C), Phase2a(FIRST, locals_of(local(2, 2)), clocks_of(clock(2, 9)))),
+        ((C,), msg.Phase2a(FIRST, locals_of(local(1, 1)), clocks_of())),
+        ((B, C), msg.Phase2a(FIRST, locals_of(local(2, 2)), clocks_of(clock(2, 9)))),
     ]
     assert not ready.persist
 
@@ -233,7 +225,7 @@ def test_a_group_of_one_asks_nobody() -> None:
     ready = drain(box)
     assert not ready.send
     ((_, vote),) = ready.promise
-    assert isinstance(vote, Phase2b)
+    assert isinstance(vote, msg.Phase2b)
     assert box.on_2b(configuration.members[0], vote) == ([mid(1)], [])
 
 
@@ -250,6 +242,8 @@ def test_disks_fold_votes() -> None:
 
 def test_a_vote_does_not_undo_a_decision_on_disk() -> None:
     durable = Durable()
-    decided = Delivery(mid(1), DEST, b"x", 1, timestamp(1, G), timestamp(5, G), NO_TIMESTAMP, mismatch=False)
+    decided = msg.Delivery(
+        mid(1), DEST, b"x", 1, timestamp(1, G), timestamp(5, G), NO_TIMESTAMP, mismatch=False
+    )
     durable.apply([decided, Voted(locals_of(local(1, 1)), 1)])
     assert durable.entries[mid(1)].phase is Phase.COMMITTED

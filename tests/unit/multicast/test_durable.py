@@ -11,16 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from multicast import messages as msg
 from multicast.durable import Accepted, Checkpoint, Dropped, Durable, Joined, Learned, Promised, Record
-from multicast.messages import (
-    AcceptAck,
-    Delivery,
-    EntryState,
-    NewLeader,
-    NewLeaderAck,
-    NewState,
-    NewStateAck,
-)
 from multicast.protocol import Ready, Start
 from multicast.sim.checkers import Checker
 from multicast.sim.clients import Workload
@@ -55,12 +47,12 @@ def ballot(number: int) -> Ballot:
 
 
 @st.composite
-def entry_states(draw: st.DrawFn) -> EntryState:
+def entry_states(draw: st.DrawFn) -> msg.EntryState:
     mid = draw(st.sampled_from(MIDS))
     committed = draw(st.booleans())
     at = timestamp(draw(TIMES), G0)
     phase = Phase.COMMITTED if committed else Phase.ACCEPTED
-    return EntryState(
+    return msg.EntryState(
         mid, (G0,), draw(st.binary(max_size=3)), 1, phase, at, at if committed else NO_TIMESTAMP
     )
 
@@ -82,7 +74,7 @@ def records(draw: st.DrawFn) -> list[Record]:
                 states = draw(st.lists(entry_states(), max_size=4, unique_by=lambda state: state.mid))
                 found.append(Joined(ballot(number), draw(TIMES), tuple(states)))
             case 2:
-                found.append(Delivery(mid, (G0,), payload, 1, at, at, NO_TIMESTAMP, mismatch=False))
+                found.append(msg.Delivery(mid, (G0,), payload, 1, at, at, NO_TIMESTAMP, mismatch=False))
             case 3:
                 found.append(Learned(draw(entry_states())))
             case 4:
@@ -103,17 +95,17 @@ def fold(*batches: Sequence[Record]) -> Durable:
     return durable
 
 
-def accepted(mid: MessageId, record: Accepted) -> EntryState:
+def accepted(mid: MessageId, record: Accepted) -> msg.EntryState:
     at = record.mids.index(mid)
-    return EntryState(
+    return msg.EntryState(
         mid, record.dests[at % len(record.dests)], record.payloads[at], record.ack_below[at],
         Phase.ACCEPTED, record.local_ts[at], NO_TIMESTAMP,
     )  # fmt: skip
 
 
-def obvious_entry(mid: MessageId, history: Sequence[Record]) -> EntryState | None:
+def obvious_entry(mid: MessageId, history: Sequence[Record]) -> msg.EntryState | None:
     """What is known of one message: the last word on it, but accepting never undoes a decision."""
-    known: EntryState | None = None
+    known: msg.EntryState | None = None
     for record in history:
         if isinstance(record, Joined):
             known = next((state for state in record.entries if state.mid == mid), None)
@@ -121,8 +113,8 @@ def obvious_entry(mid: MessageId, history: Sequence[Record]) -> EntryState | Non
             known = record.entry
         elif isinstance(record, Dropped) and mid in record.mids:
             known = None
-        elif isinstance(record, Delivery) and record.mid == mid:
-            known = EntryState(
+        elif isinstance(record, msg.Delivery) and record.mid == mid:
+            known = msg.EntryState(
                 mid, record.dest, record.payload, record.ack_below,
                 Phase.COMMITTED, record.local_ts, record.global_ts,
             )  # fmt: skip
@@ -204,7 +196,7 @@ def test_a_crash_leaves_a_prefix_of_the_batches_with_everything_that_was_promise
         assert matching, f"{replica} kept {host.durable}, which is no prefix of what it wrote"
         partial += matching[-1] < len(mine.records)
         promised = [m for batch in mine.promises[: matching[-1]] for m in batch]
-        revealing = (AcceptAck, NewLeader, NewLeaderAck, NewState, NewStateAck)
+        revealing = (msg.AcceptAck, msg.NewLeader, msg.NewLeaderAck, msg.NewState, msg.NewStateAck)
         for message in said.get(replica, []):
             if isinstance(message, revealing):
                 assert any(message is known for known in promised), f"{replica} said {message} too early"
@@ -248,7 +240,7 @@ def test_a_restarted_replica_follows_only_a_ballot_it_joined_and_did_not_lead(
 
 def test_a_restart_knows_which_entries_its_application_already_has() -> None:
     first, second = (
-        Delivery(mid, (G0,), b"x", 1, timestamp(t, G0), timestamp(t, G0), NO_TIMESTAMP, mismatch=False)
+        msg.Delivery(mid, (G0,), b"x", 1, timestamp(t, G0), timestamp(t, G0), NO_TIMESTAMP, mismatch=False)
         for mid, t in [(MIDS[0], 3), (MIDS[1], 4)]
     )
     replica = start(fold([first, second]), Checkpoint(position=Timestamp(first.global_ts)))
@@ -263,7 +255,7 @@ def test_a_restarted_replicas_clock_is_not_behind_what_it_has_delivered() -> Non
     collected it: no entry is left from which the clock could be raised.
     """
     at = timestamp(9, G0)
-    caught_up = Delivery(MIDS[0], (G0,), b"x", 1, at, at, NO_TIMESTAMP, mismatch=False)
+    caught_up = msg.Delivery(MIDS[0], (G0,), b"x", 1, at, at, NO_TIMESTAMP, mismatch=False)
     replica = start(
         fold([Joined(ballot(3), 1, ()), caught_up], [Dropped((MIDS[0],))]), Checkpoint(position=at)
     )

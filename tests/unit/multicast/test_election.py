@@ -6,38 +6,24 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from multicast import messages as msg
 from multicast.election import LeaderSelection
 from multicast.membership import Configuration, Membership
-from multicast.messages import (
-    Heartbeat,
-    HeartbeatAck,
-    Hint,
-    Message,
-    NewLeader,
-    NewLeaderAck,
-    NewState,
-    NewStateAck,
-    PreVote,
-    PreVoteAck,
-    StatePart,
-)
-from multicast.protocol import Start, Timing
+from multicast.protocol import Timing
 from multicast.sim.clients import Workload
 from multicast.sim.faults import Cut
 from multicast.sim.run import Scenario, Simulation
 from multicast.topology import Topology
-from multicast.types import NO_BALLOT, NO_TIMESTAMP, Ballot, GroupId, Process, ReplicaId, Status
+from multicast.types import NO_BALLOT, NO_TIMESTAMP, Ballot, Status
 from multicast.whitebox import WhiteBox
+from tests.unit.multicast.replicas import EXAMPLES, G0, drain, follow, lead, replica_ids, start
 
-EXAMPLES = settings(deadline=None, derandomize=True)
-
-G0 = GroupId(0)
 TIMING = Timing()
-R = [ReplicaId(G0, number, 0) for number in range(5)]
-WHOLE = StatePart(1, 0, 1)
+R = replica_ids(G0, 5)
+HIGHER = Ballot(5, R[2], 0)
 
 
 def selection(size: int = 3, me: int = 0, seed: int = 0) -> LeaderSelection:
@@ -163,121 +149,83 @@ def test_vain_attempts_make_a_leader_patient() -> None:
 # The same, in the process that acts on the verdicts
 
 
-def process(me: int, size: int = 3, timing: Timing = TIMING) -> WhiteBox:
-    return WhiteBox(Start(R[me], Topology.uniform(1, size), random.Random(me), 0.0, timing))
-
-
-def drain(replica: WhiteBox, now: float) -> list[tuple[Process, Message]]:
-    """What leaves the process; what it says to itself is handed back."""
-    found: list[tuple[Process, Message]] = []
-    while ready := replica.ready():
-        for receivers, message in [*ready.send, *ready.promise]:
-            for receiver in receivers:
-                if receiver == replica.me:
-                    replica.step(replica.me, message, now)
-                else:
-                    found.append((receiver, message))
-    return found
-
-
-def make_leader(replica: WhiteBox, now: float, others: list[ReplicaId]) -> Ballot:
-    replica.tick(now)
-    drain(replica, now)
-    pre_vote = replica.pre_vote_for
-    assert pre_vote is not None
-    for other in others:
-        replica.step(other, PreVoteAck(pre_vote), now)
-    drain(replica, now)
-    ballot = replica.ballot
-    for other in others:
-        replica.step(other, NewLeaderAck(ballot, NO_BALLOT, 0, NO_TIMESTAMP, WHOLE, ()), now)
-    drain(replica, now)
-    for other in others:
-        replica.step(other, NewStateAck(ballot), now)
-    assert replica.status is Status.LEADER
-    drain(replica, now)
-    return ballot
-
-
-def make_follower(replica: WhiteBox, ballot: Ballot, now: float) -> None:
-    replica.step(ballot.leader, NewState(ballot, 0, WHOLE, ()), now)
-    drain(replica, now)
-    assert replica.status is Status.FOLLOWER
+def process(me: int, size: int = 3) -> WhiteBox:
+    return start(WhiteBox, R[me], Topology.uniform(1, size))
 
 
 def test_nobody_spends_a_ballot_before_a_quorum_of_pre_votes() -> None:
     replica = process(0, 5)
     replica.tick(0.0)
-    said = drain(replica, 0.0)
     expected = Ballot(1, R[0], 0)
-    assert said == [(other, PreVote(expected)) for other in R[1:]]
+    assert drain(replica).messages == [(other, msg.PreVote(expected)) for other in R[1:]]
     assert replica.ballot == NO_BALLOT
-    replica.step(R[1], PreVoteAck(expected), 0.0)
-    replica.step(R[1], PreVoteAck(expected), 0.0)
+    replica.step(R[1], msg.PreVoteAck(expected), 0.0)
+    replica.step(R[1], msg.PreVoteAck(expected), 0.0)
     assert replica.ballot == NO_BALLOT
-    replica.step(R[2], PreVoteAck(Ballot(1, R[3], 0)), 0.0)
+    replica.step(R[2], msg.PreVoteAck(Ballot(1, R[3], 0)), 0.0)
     assert replica.ballot == NO_BALLOT
-    replica.step(R[2], PreVoteAck(expected), 0.0)
+    replica.step(R[2], msg.PreVoteAck(expected), 0.0)
     assert replica.ballot == expected
-    assert [m for _, m in drain(replica, 0.0) if isinstance(m, NewLeader)] == 4 * [NewLeader(expected)]
+    said = drain(replica).messages
+    assert [m for _, m in said if isinstance(m, msg.NewLeader)] == 4 * [msg.NewLeader(expected)]
 
 
 def test_who_is_not_first_waits_for_its_time_out() -> None:
     replica = process(1)
     replica.tick(0.99 * TIMING.election_s)
-    assert drain(replica, 0.0) == []
+    assert drain(replica).messages == []
     replica.tick(2 * TIMING.election_s)
-    assert (R[0], PreVote(Ballot(1, R[1], 0))) in drain(replica, 0.0)
+    assert (R[0], msg.PreVote(Ballot(1, R[1], 0))) in drain(replica).messages
 
 
 def test_a_member_that_hears_a_leader_grants_no_pre_vote() -> None:
     replica = process(1)
     ballot = Ballot(1, R[0], 0)
-    make_follower(replica, ballot, 1.0)
-    replica.step(R[0], Heartbeat(ballot, NO_TIMESTAMP, ()), 2.0)
-    drain(replica, 2.0)
-    asked = PreVote(Ballot(2, R[2], 0))
+    follow(replica, ballot, 1.0)
+    replica.step(R[0], msg.Heartbeat(ballot, NO_TIMESTAMP, ()), 2.0)
+    drain(replica)
+    asked = msg.PreVote(Ballot(2, R[2], 0))
     replica.step(R[2], asked, 2.0 + 0.9 * TIMING.election_s)
-    assert drain(replica, 2.0) == []
+    assert drain(replica).messages == []
     replica.step(R[2], asked, 2.0 + 1.1 * TIMING.election_s)
-    assert drain(replica, 2.0) == [(R[2], PreVoteAck(asked.ballot))]
+    assert drain(replica).messages == [(R[2], msg.PreVoteAck(asked.ballot))]
 
 
 def test_a_pre_vote_changes_no_ballot() -> None:
     replica = process(1)
     ballot = Ballot(1, R[0], 0)
-    make_follower(replica, ballot, 1.0)
-    replica.step(R[2], PreVote(Ballot(7, R[2], 0)), 9.0)
+    follow(replica, ballot, 1.0)
+    replica.step(R[2], msg.PreVote(Ballot(7, R[2], 0)), 9.0)
     assert (replica.ballot, replica.cballot, replica.status) == (ballot, ballot, Status.FOLLOWER)
 
 
 def test_a_leader_grants_no_pre_vote() -> None:
     replica = process(0)
-    make_leader(replica, 0.0, [R[1]])
-    replica.step(R[2], PreVote(Ballot(2, R[2], 0)), 100.0)
-    assert [m for _, m in drain(replica, 100.0) if isinstance(m, PreVoteAck)] == []
+    lead(replica, [R[1]])
+    replica.step(R[2], msg.PreVote(Ballot(2, R[2], 0)), 100.0)
+    assert [m for _, m in drain(replica).messages if isinstance(m, msg.PreVoteAck)] == []
 
 
 def test_who_stands_in_an_old_ballot_is_told_the_newer_one() -> None:
     replica = process(1)
     ballot = Ballot(4, R[0], 0)
-    make_follower(replica, ballot, 1.0)
-    replica.step(R[2], PreVote(Ballot(2, R[2], 0)), 9.0)
-    assert drain(replica, 9.0) == [(R[2], Hint(G0, ballot))]
+    follow(replica, ballot, 1.0)
+    replica.step(R[2], msg.PreVote(Ballot(2, R[2], 0)), 9.0)
+    assert drain(replica).messages == [(R[2], msg.Hint(G0, ballot))]
     behind = process(2)
-    behind.step(R[1], Hint(G0, ballot), 9.0)
+    behind.step(R[1], msg.Hint(G0, ballot), 9.0)
     behind.tick(20.0)
-    assert (R[0], PreVote(Ballot(5, R[2], 0))) in drain(behind, 20.0)
+    assert (R[0], msg.PreVote(Ballot(5, R[2], 0))) in drain(behind).messages
 
 
 def test_a_leader_steps_down_when_no_quorum_answers() -> None:
     replica = process(0)
-    ballot = make_leader(replica, 0.0, [R[1]])
+    ballot = lead(replica, [R[1]])
     now = 0.0
     while now < 1.9 * TIMING.election_s:
         now += TIMING.heartbeat_s
         replica.tick(now)
-        drain(replica, now)
+        drain(replica)
     assert replica.is_leader
     while now < 2.5 * TIMING.election_s:
         now += TIMING.heartbeat_s
@@ -289,51 +237,48 @@ def test_a_leader_steps_down_when_no_quorum_answers() -> None:
 
 def test_a_leader_stays_while_a_quorum_answers_in_its_ballot() -> None:
     replica = process(0)
-    ballot = make_leader(replica, 0.0, [R[1]])
+    ballot = lead(replica, [R[1]])
     now = 0.0
     while now < 20 * TIMING.election_s:
         now += TIMING.heartbeat_s
         replica.tick(now)
-        heartbeats = [to for to, m in drain(replica, now) if isinstance(m, Heartbeat)]
+        heartbeats = [to for to, m in drain(replica).messages if isinstance(m, msg.Heartbeat)]
         assert heartbeats == [R[1], R[2]]
-        replica.step(R[1], HeartbeatAck(ballot, ballot, NO_TIMESTAMP), now)
+        replica.step(R[1], msg.HeartbeatAck(ballot, ballot, NO_TIMESTAMP), now)
     assert replica.status is Status.LEADER
 
 
 def test_answers_from_another_ballot_do_not_keep_a_leader() -> None:
     replica = process(0)
-    ballot = make_leader(replica, 0.0, [R[1]])
+    ballot = lead(replica, [R[1]])
     now = 0.0
     while now < 3 * TIMING.election_s:
         now += TIMING.heartbeat_s
         replica.tick(now)
-        drain(replica, now)
+        drain(replica)
         if replica.status is Status.LEADER:
-            replica.step(R[1], HeartbeatAck(ballot, NO_BALLOT, NO_TIMESTAMP), now)
+            replica.step(R[1], msg.HeartbeatAck(ballot, NO_BALLOT, NO_TIMESTAMP), now)
     assert replica.status is Status.RECOVERING
 
 
 def test_a_leader_that_stepped_down_leads_again_only_in_a_higher_ballot() -> None:
     replica = process(0)
-    old = make_leader(replica, 0.0, [R[1]])
+    old = lead(replica, [R[1]])
     replica.tick(10.0)
     assert not replica.is_leader
-    replica.step(R[1], NewStateAck(old), 10.0)
+    replica.step(R[1], msg.NewStateAck(old), 10.0)
     assert not replica.is_leader
-    new = make_leader(replica, 12.0, [R[1]])
+    new = lead(replica, [R[1]], 12.0)
     assert new.number > old.number
 
 
-def test_a_leader_gives_way_to_a_higher_ballot() -> None:
+@pytest.mark.parametrize("message", [msg.Heartbeat(HIGHER, NO_TIMESTAMP, ()), msg.NewLeader(HIGHER)])
+def test_a_leader_gives_way_to_a_higher_ballot(message: msg.Message) -> None:
     replica = process(0)
-    make_leader(replica, 0.0, [R[1]])
-    replica.step(R[2], Heartbeat(Ballot(5, R[2], 0), NO_TIMESTAMP, ()), 0.1)
+    lead(replica, [R[1]])
+    replica.step(R[2], message, 0.1)
     assert replica.status is Status.RECOVERING
-    replica = process(0)
-    make_leader(replica, 0.0, [R[1]])
-    replica.step(R[2], NewLeader(Ballot(5, R[2], 0)), 0.1)
-    assert replica.status is Status.RECOVERING
-    assert replica.ballot == Ballot(5, R[2], 0)
+    assert replica.ballot == (HIGHER if isinstance(message, msg.NewLeader) else Ballot(1, R[0], 0))
 
 
 def test_a_member_that_can_send_but_not_hear_deposes_nobody() -> None:

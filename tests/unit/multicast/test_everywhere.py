@@ -2,79 +2,51 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from multicast.messages import (
-    Accept,
-    AcceptAck,
-    Deliver,
-    Deliveries,
-    Delivery,
-    Heartbeat,
-    Multicast,
-    NewState,
-    StatePart,
-)
+from multicast import messages as msg
 from multicast.numbering import Numbering
-from multicast.protocol import Start
-from multicast.topology import Topology
-from multicast.types import (
-    NO_TIMESTAMP,
-    Ballot,
-    ClientId,
-    GroupId,
-    MessageId,
-    ReplicaId,
-    Timestamp,
-    timestamp,
-)
+from multicast.types import NO_TIMESTAMP, Ballot, Destinations, MessageId, ReplicaId, Timestamp, timestamp
 from multicast.whitebox import DeliverEverywhere
+from tests.unit.multicast.replicas import BOTH, CLIENT, G0, HERE, THERE, follow, multicast, proposal, start
 
-G0, G1 = GroupId(0), GroupId(1)
-BOTH = (G0, G1)
-HERE = [ReplicaId(G0, number, 0) for number in range(3)]
-THERE = [ReplicaId(G1, number, 0) for number in range(3)]
-TOPOLOGY = Topology({G0: HERE, G1: THERE})
 OWN, FAR = Ballot(1, HERE[0], 0), Ballot(1, THERE[1], 0)
-BALLOTS = (OWN, FAR)
 
 
-def ts(time: int, group: GroupId = G0) -> Timestamp:
-    return timestamp(time, group)
+def ts(time: int) -> Timestamp:
+    return timestamp(time, G0) if time else NO_TIMESTAMP
 
 
 class Follower:
     """The second member of group 0, and what its leader and the other group say to it."""
 
     def __init__(self) -> None:
-        self.replica = DeliverEverywhere(Start(HERE[1], TOPOLOGY, random.Random(0), 0.0))
-        self.replica.step(HERE[0], NewState(OWN, 0, StatePart(1, 0, 1), ()), 0.0)
-        self.numbers = Numbering(ClientId(7))
+        self.replica = start(DeliverEverywhere, HERE[1])
+        follow(self.replica, OWN)
+        self.numbers = Numbering(CLIENT)
         self.issued = NO_TIMESTAMP
 
     def heartbeat(self, delivered: Timestamp, lowest: Timestamp) -> None:
-        self.replica.step(HERE[0], Heartbeat(OWN, delivered, (), lowest, self.issued), 0.0)
+        self.replica.step(HERE[0], msg.Heartbeat(OWN, delivered, (), lowest, self.issued), 0.0)
 
-    def proposed(self, time: int, dest: tuple[GroupId, ...] = BOTH, *, lost: bool = False) -> Multicast:
+    def proposed(self, time: int, dest: Destinations = BOTH, *, lost: bool = False) -> msg.Multicast:
         """The leader proposes a message."""
         m = self.numbers.next(dest, b"m")
-        accept = Accept((dest,), G0, OWN, (m.mid,), (ts(time),), (m.payload,), (1,), self.issued)
+        accept = proposal(OWN, [m], time, self.issued)
         self.issued = ts(time)
         if not lost:
             self.replica.step(HERE[0], accept, 0.0)
         return m
 
-    def far(self, m: Multicast, time: int) -> None:
+    def far(self, m: msg.Multicast, time: int) -> None:
         """So does the other group's leader."""
-        self.replica.step(THERE[1], Accept((BOTH,), G1, FAR, (m.mid,), (ts(time, G1),), (), ()), 0.0)
+        self.replica.step(THERE[1], proposal(FAR, [m], time), 0.0)
 
-    def acknowledged(self, m: Multicast, *senders: ReplicaId) -> None:
+    def acknowledged(self, m: msg.Multicast, *senders: ReplicaId) -> None:
         for sender in senders:
             issued = self.issued if sender == OWN.leader else NO_TIMESTAMP
-            ballots = tuple(ballot for ballot in BALLOTS if ballot.leader.group in m.dest)
-            self.replica.step(sender, AcceptAck((m.mid,), sender.group, ballots, issued), 0.0)
+            ballots = tuple(ballot for ballot in (OWN, FAR) if ballot.leader.group in m.dest)
+            self.replica.step(sender, msg.AcceptAck((m.mid,), sender.group, ballots, issued), 0.0)
 
     def delivered(self) -> list[MessageId]:
         """What it delivers now; what it says to itself it has heard."""
@@ -106,7 +78,7 @@ def test_what_a_follower_delivers_tells_nothing_about_how_long_leaders_wait(foll
     before = timeout.seconds
     m = follower.proposed(1, (G0,))
     for sender in (HERE[0], HERE[2]):
-        follower.replica.step(sender, AcceptAck((m.mid,), G0, (OWN,), follower.issued), 100.0)
+        follower.replica.step(sender, msg.AcceptAck((m.mid,), G0, (OWN,), follower.issued), 100.0)
     assert follower.delivered() == [m.mid]
     assert timeout.seconds == before
 
@@ -114,12 +86,8 @@ def test_what_a_follower_delivers_tells_nothing_about_how_long_leaders_wait(foll
 def test_its_acknowledgement_goes_to_every_process_of_all_destinations(follower: Follower) -> None:
     m = follower.proposed(1)
     follower.far(m, 5)
-    told = [
-        receiver
-        for receivers, message in follower.replica.ready().promise
-        if isinstance(message, AcceptAck)
-        for receiver in receivers
-    ]
+    sent = follower.replica.ready().promise
+    told = [to for receivers, message in sent if isinstance(message, msg.AcceptAck) for to in receivers]
     assert sorted(told) == sorted([*HERE, *THERE])
     assert follower.replica.answers_clients
 
@@ -156,20 +124,11 @@ def test_a_follower_that_has_missed_a_proposal_is_blind(follower: Follower, hear
     follower.heartbeat(ts(1), ts(2))
     assert follower.delivered() == [], "what it lacks is not delivered at the leader either"
     found = [
-        Delivery(
-            m.mid,
-            m.dest,
-            m.payload,
-            1,
-            ts(time),
-            ts(time),
-            ts(time - 1) if time > 1 else NO_TIMESTAMP,
-            mismatch=False,
-        )
+        msg.Delivery(m.mid, m.dest, m.payload, 1, ts(time), ts(time), ts(time - 1), mismatch=False)
         for time, m in ((1, known), (2, lost))
     ]
     follower.heartbeat(ts(2), ts(3))
-    follower.replica.step(HERE[0], Deliveries(tuple(found), ts(2)), 0.0)
+    follower.replica.step(HERE[0], msg.Deliveries(tuple(found), ts(2)), 0.0)
     assert follower.delivered() == [known.mid, lost.mid]
     m = follower.proposed(4, (G0,))
     follower.acknowledged(m, HERE[0], HERE[2])
@@ -180,21 +139,18 @@ def test_what_a_follower_forgets_it_has_missed(follower: Follower) -> None:
     m = follower.proposed(1)
     follower.replica.tick(100.0)  # no other group has proposed it for long
     assert m.mid not in follower.replica.entries
-    follower.replica.step(HERE[0], Deliveries((), NO_TIMESTAMP), 0.0)  # its queue is made anew
+    follower.replica.step(HERE[0], msg.Deliveries((), NO_TIMESTAMP), 0.0)  # its queue is made anew
     later = follower.proposed(2, (G0,))
     follower.acknowledged(later, HERE[0], HERE[2])
     assert follower.delivered() == []
 
 
 def test_a_leader_sends_no_deliver(follower: Follower) -> None:
-    replica = DeliverEverywhere(Start(HERE[0], TOPOLOGY, random.Random(0), 0.0))
-    helper = DeliverEverywhere(Start(HERE[1], TOPOLOGY, random.Random(0), 0.0))
-    pair = {HERE[0]: replica, HERE[1]: helper}
-    replica.nominate(0.0)
+    pair = {me: start(DeliverEverywhere, me) for me in HERE[:2]}
+    pair[HERE[0]].nominate(0.0)
     said: list[object] = []
-    numbers = Numbering(ClientId(7))
 
-    def settle() -> int:
+    def run_until_quiet() -> int:
         delivered, busy = 0, True
         while busy:
             busy = False
@@ -209,7 +165,7 @@ def test_a_leader_sends_no_deliver(follower: Follower) -> None:
                             busy = True
         return delivered
 
-    settle()
-    replica.step(ClientId(7), numbers.next((G0,), b"m"), 0.0)
-    assert settle() == 2
-    assert not [message for message in said if isinstance(message, Deliver)]
+    run_until_quiet()
+    pair[HERE[0]].step(CLIENT, multicast(1), 0.0)
+    assert run_until_quiet() == 2
+    assert not [message for message in said if isinstance(message, msg.Deliver)]

@@ -3,63 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 
 import pytest
 
 from multicast.durable import Accepted
 from multicast.errors import PeerViolation
-from multicast.messages import Accept, AcceptAck, Multicast, NewState, StatePart
+from multicast.messages import Accept, AcceptAck, Multicast
 from multicast.numbering import Numbering
-from multicast.protocol import Ready, Start, Timing
-from multicast.topology import Topology
-from multicast.types import Ballot, ClientId, GroupId, Phase, ReplicaId, Timestamp, timestamp
+from multicast.protocol import Ready, Timing
+from multicast.types import Ballot, ClientId, Phase, Process, timestamp
 from multicast.whitebox import WhiteBox, normal
+from tests.unit.multicast.replicas import BOTH, CLIENT, G0, G1, HERE, THERE, follow, lead, proposal, start
 
-G0, G1 = GroupId(0), GroupId(1)
-BOTH = (G0, G1)
-CLIENT = ClientId(7)
-HERE = [ReplicaId(G0, number, 0) for number in range(3)]
-THERE = [ReplicaId(G1, number, 0) for number in range(3)]
-TOPOLOGY = Topology({G0: HERE, G1: THERE})
-OLD, NEW = Ballot(1, THERE[1], 0), Ballot(2, THERE[2], 0)
-
-
-def process(me: ReplicaId, timing: Timing | None = None) -> WhiteBox:
-    return WhiteBox(Start(me, TOPOLOGY, random.Random(0), 0.0, timing or Timing()))
+OWN, OLD, NEW = Ballot(1, HERE[0], 0), Ballot(1, THERE[1], 0), Ballot(2, THERE[2], 0)
 
 
 def leader(timing: Timing | None = None) -> WhiteBox:
-    """The leader of group 0, whose others answer at once."""
-    replica = process(HERE[0], timing)
-    replica.nominate(0.0)
-    from_others(replica)
-    assert replica.is_leader
+    """The leader of group 0."""
+    replica = start(WhiteBox, HERE[0], timing=timing or Timing())
+    assert lead(replica, HERE[1:2]) == OWN
     return replica
 
 
-def from_others(replica: WhiteBox) -> None:
-    """Let the next member of the group agree to whatever is asked while the ballot begins."""
-    helper = process(HERE[1])
-    while not replica.is_leader:
-        ready = replica.ready()
-        for receivers, message in [*ready.send, *ready.promise]:
-            for receiver in receivers:
-                if receiver == replica.me:
-                    replica.step(replica.me, message, 0.0)
-                elif receiver == helper.me:
-                    helper.step(replica.me, message, 0.0)
-        answers = helper.ready()
-        for receivers, message in [*answers.send, *answers.promise]:
-            if replica.me in receivers:
-                replica.step(helper.me, message, 0.0)
-    replica.ready()
-
-
 def follower() -> WhiteBox:
-    replica = process(HERE[1])
-    replica.step(HERE[0], NewState(Ballot(1, HERE[0], 0), 0, StatePart(1, 0, 1), ()), 0.0)
-    replica.ready()
+    replica = start(WhiteBox, HERE[1])
+    follow(replica, OWN)
     return replica
 
 
@@ -68,29 +36,9 @@ def messages(count: int, size: int = 1) -> list[Multicast]:
     return [numbers.next(BOTH, bytes([number]) * size) for number in range(count)]
 
 
-def proposal(ballot: Ballot, wanted: list[Multicast], first: int) -> Accept:
-    """What a leader says of these messages: with payloads, if that is the own group's."""
-    group = ballot.leader.group
-    own = group == G0
-    return Accept(
-        (BOTH,),
-        group,
-        ballot,
-        tuple(m.mid for m in wanted),
-        tuple(timestamp(first + index, group) for index in range(len(wanted))),
-        tuple(m.payload for m in wanted) if own else (),
-        tuple(m.ack_below for m in wanted) if own else (),
-    )
-
-
-def said(ready: Ready, kind: type[Accept]) -> list[tuple[ReplicaId, Accept]]:
-    return [
-        (receiver, message)
-        for receivers, message in ready.send
-        if isinstance(message, kind)
-        for receiver in receivers
-        if isinstance(receiver, ReplicaId)
-    ]
+def accepts(ready: Ready) -> list[tuple[Process, Accept]]:
+    sends = [(receivers, message) for receivers, message in ready.send if isinstance(message, Accept)]
+    return [(receiver, message) for receivers, message in sends for receiver in receivers]
 
 
 def acks(ready: Ready) -> list[AcceptAck]:
@@ -101,7 +49,7 @@ def test_what_came_in_one_turn_is_proposed_in_one_message() -> None:
     replica, wanted = leader(), messages(5)
     for m in wanted:
         replica.step(CLIENT, m, 0.0)
-    sent = dict(said(replica.ready(), Accept))
+    sent = dict(accepts(replica.ready()))
     assert set(sent) == {HERE[1], HERE[2], *THERE}
     for receiver, accept in sent.items():
         assert accept.mids == tuple(m.mid for m in wanted)
@@ -114,7 +62,7 @@ def test_each_group_hears_of_what_is_for_it_whatever_else_came_in_the_turn() -> 
     wanted = [numbers.next(dest, b"m") for dest in (BOTH, (G0,), BOTH, (G0,))]
     for m in wanted:
         replica.step(CLIENT, m, 0.0)
-    sent = dict(said(replica.ready(), Accept))
+    sent = dict(accepts(replica.ready()))
     for member in HERE[1:]:
         assert sent[member].dests == tuple(m.dest for m in wanted)
         assert sent[member].mids == tuple(m.mid for m in wanted)
@@ -125,19 +73,16 @@ def test_each_group_hears_of_what_is_for_it_whatever_else_came_in_the_turn() -> 
 
 def test_what_is_accepted_together_is_acknowledged_to_each_leader_concerned() -> None:
     replica, numbers = follower(), Numbering(CLIENT)
-    own = Ballot(1, HERE[0], 0)
     both, one = numbers.next(BOTH, b"a"), numbers.next((G0,), b"b")
     replica.step(THERE[1], proposal(OLD, [both], 5), 0.0)
-    accept = dataclasses.replace(proposal(own, [both, one], 1), dests=(BOTH, (G0,)))
-    replica.step(HERE[0], accept, 0.0)
+    replica.step(HERE[0], proposal(OWN, [both, one], 1), 0.0)
     ready = replica.ready()
     (record,) = ready.persist
     assert isinstance(record, Accepted)
     assert (record.dests, record.mids) == ((BOTH, (G0,)), (both.mid, one.mid))
-    told = dict(ready.promise)
-    assert told == {
-        (HERE[0],): AcceptAck((both.mid, one.mid), G0, (own, OLD)),
-        (THERE[1],): AcceptAck((both.mid,), G0, (own, OLD)),
+    assert dict(ready.promise) == {
+        (HERE[0],): AcceptAck((both.mid, one.mid), G0, (OWN, OLD)),
+        (THERE[1],): AcceptAck((both.mid,), G0, (OWN, OLD)),
     }
 
 
@@ -160,7 +105,7 @@ def test_an_acknowledgement_counts_for_messages_to_some_of_the_groups_it_names()
 def test_a_message_named_twice_with_other_destinations_is_what_it_was_first() -> None:
     replica, numbers = follower(), Numbering(CLIENT)
     m = numbers.next((G0,), b"a")
-    accept = proposal(Ballot(1, HERE[0], 0), [m, m], 1)
+    accept = proposal(OWN, [m, m], 1)
     replica.step(HERE[0], dataclasses.replace(accept, dests=((G0,), BOTH)), 0.0)
     assert replica.entries[m.mid].dest == (G0,)
 
@@ -169,7 +114,7 @@ def test_a_run_is_no_longer_than_a_piece_of_a_state() -> None:
     replica, wanted = leader(Timing(part_entries=2)), messages(5)
     for m in wanted:
         replica.step(CLIENT, m, 0.0)
-    runs = [accept.mids for receiver, accept in said(replica.ready(), Accept) if receiver == HERE[1]]
+    runs = [accept.mids for receiver, accept in accepts(replica.ready()) if receiver == HERE[1]]
     assert [len(run) for run in runs] == [2, 2, 1]
     assert [mid for run in runs for mid in run] == [m.mid for m in wanted]
 
@@ -179,13 +124,13 @@ def test_a_run_is_no_larger_than_a_piece_of_a_state() -> None:
     wanted.append(Numbering(ClientId(8)).next(BOTH, bytes(1000)))
     for m in wanted:
         replica.step(m.mid.client, m, 0.0)
-    runs = [accept.payloads for receiver, accept in said(replica.ready(), Accept) if receiver == HERE[1]]
+    runs = [accept.payloads for receiver, accept in accepts(replica.ready()) if receiver == HERE[1]]
     assert [sum(map(len, run)) for run in runs] == [80, 80, 40, 1000]
 
 
 def test_what_is_accepted_together_is_one_record_and_one_acknowledgement() -> None:
     replica, wanted = follower(), messages(3)
-    replica.step(HERE[0], proposal(Ballot(1, HERE[0], 0), wanted, 1), 0.0)
+    replica.step(HERE[0], proposal(OWN, wanted, 1), 0.0)
     assert not replica.ready(), "the other group has not proposed"
     replica.step(THERE[1], proposal(OLD, wanted[::-1], 5), 0.0)
     ready = replica.ready()
@@ -203,8 +148,7 @@ def test_what_is_accepted_together_is_one_record_and_one_acknowledgement() -> No
 def test_a_run_that_names_a_message_twice_is_as_good_as_two() -> None:
     replica, numbers = follower(), Numbering(CLIENT)
     m, other = numbers.next((G0,), b"a"), numbers.next((G0,), b"b")
-    accept = proposal(Ballot(1, HERE[0], 0), [m, m, other], 1)
-    replica.step(HERE[0], dataclasses.replace(accept, dests=((G0,),)), 0.0)
+    replica.step(HERE[0], proposal(OWN, [m, m, other], 1), 0.0)
     ready = replica.ready()
     (record,) = ready.persist
     assert isinstance(record, Accepted)
@@ -216,13 +160,12 @@ def test_a_run_that_names_a_message_twice_is_as_good_as_two() -> None:
 def test_a_run_may_complete_messages_of_different_ballots() -> None:
     """Group 1 has changed its leader half-way; each message is acknowledged in the ballots it has."""
     replica, (first, second) = follower(), messages(2)
-    own = Ballot(1, HERE[0], 0)
     replica.step(THERE[1], proposal(OLD, [first], 5), 0.0)
     replica.step(THERE[2], proposal(NEW, [second], 6), 0.0)
-    replica.step(HERE[0], proposal(own, [first, second], 1), 0.0)
+    replica.step(HERE[0], proposal(OWN, [first, second], 1), 0.0)
     assert {ack.ballots: ack.mids for ack in acks(replica.ready())} == {
-        (own, OLD): (first.mid,),
-        (own, NEW): (second.mid,),
+        (OWN, OLD): (first.mid,),
+        (OWN, NEW): (second.mid,),
     }
 
 
@@ -252,10 +195,9 @@ def test_early_acknowledgements_of_other_ballots_do_not_count() -> None:
     (ack,) = acks(replica.ready())
     replica.step(replica.me, ack, 0.0)
     assert not replica.ready().deliver
-    place: Timestamp = timestamp(9, G1)
     for sender in (HERE[2], THERE[0], THERE[2]):
         replica.step(sender, AcceptAck((m.mid,), sender.group, (replica.cballot, NEW)), 0.0)
-    assert [delivery.global_ts for delivery in replica.ready().deliver] == [place]
+    assert [delivery.global_ts for delivery in replica.ready().deliver] == [timestamp(9, G1)]
 
 
 def test_acknowledgements_count_although_the_caches_have_started_over(
@@ -291,16 +233,15 @@ def test_what_was_accepted_before_the_caches_started_over_is_not_accepted_again(
 ) -> None:
     monkeypatch.setattr(normal, "CACHED_MAX", 1)
     replica, numbers = follower(), Numbering(CLIENT)
-    own = Ballot(1, HERE[0], 0)
     both, one = numbers.next(BOTH, b"a"), numbers.next((G0,), b"b")
-    replica.step(HERE[0], proposal(own, [both], 1), 0.0)
+    replica.step(HERE[0], proposal(OWN, [both], 1), 0.0)
     replica.step(THERE[1], proposal(OLD, [both], 5), 0.0)
-    replica.step(HERE[0], dataclasses.replace(proposal(own, [one], 2), dests=((G0,),)), 0.0)
+    replica.step(HERE[0], proposal(OWN, [one], 2), 0.0)
     replica.ready()
     replica.step(THERE[1], proposal(OLD, [both], 5), 0.0)
     ready = replica.ready()
     assert not ready.persist
-    assert ready.promise == [((THERE[1],), AcceptAck((both.mid,), G0, (own, OLD)))]
+    assert ready.promise == [((THERE[1],), AcceptAck((both.mid,), G0, (OWN, OLD)))]
 
 
 def test_an_acknowledgement_names_a_ballot_of_its_own_group_the_first_time_too() -> None:

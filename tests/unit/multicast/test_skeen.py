@@ -10,17 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multicast import messages as msg
 from multicast.errors import InvalidArgument, PeerViolation
-from multicast.messages import (
-    ClockUpdates,
-    HeartbeatAck,
-    LocalTimestamps,
-    Message,
-    Multicast,
-    Phase2a,
-    Phase2b,
-    Propose,
-)
 from multicast.numbering import Numbering
 from multicast.protocol import Start
 from multicast.retries import RETRIES_MIN
@@ -49,7 +40,7 @@ NINE = timestamp(9, G1)
 NOW = 1.0
 
 
-def message(*dest: GroupId, sequence: int = 1) -> Multicast:
+def message(*dest: GroupId, sequence: int = 1) -> msg.Multicast:
     numbers = Numbering(ClientId(7))
     numbers.next_sequence = sequence
     return numbers.next(dest, b"payload")
@@ -84,7 +75,7 @@ def follower(protocol: type[FtSkeen] = FtSkeen) -> FtSkeen:
 
 
 def pump(replicas: dict[ReplicaId, FtSkeen]) -> None:
-    mail: list[tuple[ReplicaId, ReplicaId, Message]] = []
+    mail: list[tuple[ReplicaId, ReplicaId, msg.Message]] = []
     while True:
         for me, replica in replicas.items():
             ready = replica.ready()
@@ -103,7 +94,7 @@ def picture(replica: FtSkeen) -> bytes:
     return pickle.dumps(state)
 
 
-def refused(replica: FtSkeen, sender: Process, said: Message, *named: str) -> None:
+def refused(replica: FtSkeen, sender: Process, said: msg.Message, *named: str) -> None:
     before = picture(replica)
     with pytest.raises((PeerViolation, InvalidArgument)) as caught:
         replica.step(sender, said, NOW)
@@ -118,8 +109,8 @@ def propose(
     group: GroupId = G1,
     ballot: Ballot = FAR_BALLOT,
     local_ts: Timestamp = NINE,
-) -> Propose:
-    return Propose(group, ballot, (mid,), (dest,), (local_ts,), (True,))
+) -> msg.Propose:
+    return msg.Propose(group, ballot, (mid,), (dest,), (local_ts,), (True,))
 
 
 @pytest.mark.parametrize("protocol", [FtSkeen, FastCast])
@@ -148,7 +139,7 @@ def test_a_propose_about_destinations_that_are_not_the_message_s() -> None:
 def test_one_bad_proposal_in_a_run_changes_nothing() -> None:
     replica = leader()
     mids, dests = (OTHER_TWO.mid, M.mid), (OTHER_TWO.dest, M.dest)
-    good = Propose(G1, FAR_BALLOT, mids, dests, (NINE, NINE), (True, True))
+    good = msg.Propose(G1, FAR_BALLOT, mids, dests, (NINE, NINE), (True, True))
     for bad in (
         dataclasses.replace(good, mids=(OTHER_TWO.mid,)),
         dataclasses.replace(good, decided=(True,)),
@@ -157,7 +148,7 @@ def test_one_bad_proposal_in_a_run_changes_nothing() -> None:
         dataclasses.replace(good, dests=((G0,), M.dest)),
     ):
         refused(replica, FAR, bad, "PROPOSE")
-    refused(replica, FAR, Propose(G1, FAR_BALLOT, (), (), (), ()), "0 messages")
+    refused(replica, FAR, msg.Propose(G1, FAR_BALLOT, (), (), (), ()), "0 messages")
     replica.step(FAR, good, NOW)
     assert replica.entries[M.mid].missing == 0
     assert replica.entries[OTHER_TWO.mid].phase is Phase.START
@@ -169,15 +160,15 @@ def test_what_a_leader_tells_another_in_a_turn_is_one_message(
 ) -> None:
     replica = leader(protocol)
     messages = [message(G0, G1, sequence=2), message(G0, G1, G2, sequence=3), message(G0, sequence=4)]
-    said: list[tuple[Process, Propose]] = []
+    said: list[tuple[Process, msg.Propose]] = []
     replica.receive(ClientId(7), messages, NOW)
     for _ in range(2):
         ready = replica.ready()
         # Each goes to one leader, which the type of a send does not say.
-        said += [(*to, what) for to, what in ready.send if isinstance(what, Propose)]  # type: ignore[misc]
-        asked = [what for _, what in ready.send if isinstance(what, Phase2a)]
+        said += [(*to, what) for to, what in ready.send if isinstance(what, msg.Propose)]  # type: ignore[misc]
+        asked = [what for _, what in ready.send if isinstance(what, msg.Phase2a)]
         for what in asked:
-            vote = Phase2b(what.ballot, what.local.mids, what.clocks)
+            vote = msg.Phase2b(what.ballot, what.local.mids, what.clocks)
             for member in (R0, R1):
                 replica.step(member, vote, NOW)
     told = {to: [(what.mids, what.decided) for whom, what in said if whom == to] for to, _ in said}
@@ -197,9 +188,9 @@ def test_a_leader_repeats_few_of_many_at_a_time_oldest_first() -> None:
     for turn in range(3):
         replica.tick(NOW + 0.3 + turn * 0.11)
         for member in (R0, R1):
-            ack = HeartbeatAck(replica.cballot, replica.cballot, NO_TIMESTAMP)
+            ack = msg.HeartbeatAck(replica.cballot, replica.cballot, NO_TIMESTAMP)
             replica.step(member, ack, NOW + 0.3 + turn * 0.11)
-        again = [what.mid for _, what in replica.ready().send if isinstance(what, Multicast)]
+        again = [what.mid for _, what in replica.ready().send if isinstance(what, msg.Multicast)]
         first = turn * RETRIES_MIN
         expected = [M.mid, *(each.mid for each in messages)][first : first + RETRIES_MIN]
         assert again[: len(expected)] == expected
@@ -218,9 +209,11 @@ def test_a_bad_2a_is_refused(role: type) -> None:
     replica = role(FtSkeen)
     ballot = replica.cballot
 
-    def ask(dest: tuple[GroupId, ...], local_ts: Timestamp, by: Ballot = ballot) -> Phase2a:
-        local = LocalTimestamps((OTHER.mid, M.mid), (OTHER.dest, dest), (b"", b""), (1, 1), (NEXT, local_ts))
-        return Phase2a(by, local, ClockUpdates((M.mid,), (timestamp(1, G0),)))
+    def ask(dest: tuple[GroupId, ...], local_ts: Timestamp, by: Ballot = ballot) -> msg.Phase2a:
+        local = msg.LocalTimestamps(
+            (OTHER.mid, M.mid), (OTHER.dest, dest), (b"", b""), (1, 1), (NEXT, local_ts)
+        )
+        return msg.Phase2a(by, local, msg.ClockUpdates((M.mid,), (timestamp(1, G0),)))
 
     other = R1 if replica.me == R0 else R0
     honest = Ballot(ballot.number, other, 0)
@@ -235,7 +228,7 @@ def test_a_bad_2a_is_refused(role: type) -> None:
 
 def test_votes_of_strangers_are_refused() -> None:
     replica = leader()
-    vote = Phase2b(replica.cballot, (M.mid,), ClockUpdates())
+    vote = msg.Phase2b(replica.cballot, (M.mid,), msg.ClockUpdates())
     refused(replica, FAR, vote, "not a member")
     refused(replica, ClientId(7), vote, "may not send")
 
