@@ -413,7 +413,7 @@ def test_another_group_has_no_say_inside_this_one(role: str, message: msg.Messag
         case("ACCEPT, no payload", R0, replace(own_accept(FRESH, 9), payloads=()), "lengths", "7:4"),
         case("ACCEPT, a payload too many", R0, replace(own_accept(FRESH, 9), payloads=(b"", b"")), "lengths"),
         case("ACCEPT_ACK for another group", R1, msg.AcceptAck((IN_FLIGHT.mid,), G1, VECTOR), "7:2", "g0r1"),
-        case("ACCEPT_ACK by another group", OTHER, msg.AcceptAck((IN_FLIGHT.mid,), G0, VECTOR), "7:2", "g1r0"),
+        case("ACCEPT_ACK by a stranger", OTHER, msg.AcceptAck((IN_FLIGHT.mid,), G0, VECTOR), "7:2", "g1r0"),
         case("DELIVER by another member", R2, DELIVER, "g0r2"),
         case("NEWLEADER by another member", R2, msg.NewLeader(HIGHER), "g0r2", "b5@g0r1"),
         case("NEW_STATE by another member", R2, msg.NewState(HIGHER, 0, WHOLE, ()), "g0r2", "b5@g0r1"),
