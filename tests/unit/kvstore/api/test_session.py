@@ -42,6 +42,8 @@ def test_a_call_needs_no_task_and_replies_come_together() -> None:
             created.append(coro)
             return asyncio.Task(coro, loop=loop, **more)
 
+        await stream.write(puts(range(64, 65)))
+        await stream.read()  # so the stream's own task exists by now
         served.service.held = True
         await stream.write(puts(range(64)))
         asyncio.get_running_loop().set_task_factory(factory)

@@ -361,7 +361,7 @@ GOLDEN = {
     37: ("Deliveries", 0xAEDA42FE),
     38: ("Executed", 0x3D59F706),
     39: ("Reply", 0x08E2847E),
-    40: ("Refused", 0x5CDF975C),
+    40: ("MulticastRefused", 0x5CDF975C),
     41: ("SnapshotPiece", 0x67478BF1),
     42: ("SnapshotAck", 0x667B38E8),
 }
