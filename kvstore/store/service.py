@@ -374,7 +374,7 @@ class Service:
         return (await future).revision
 
     async def snapshot(self, *, name: str, ttl_s: float, revision: int = 0, timeout_s: float) -> Snapshot:
-        """Pin a given revision, or one that includes everything completed so far. The same name moves the pin."""
+        """Pin a given revision, or one with everything completed so far. The same name moves the pin."""
         self._gateway.check_revision(revision)
         async with self._deadline(timeout_s):
             while True:
