@@ -5,7 +5,7 @@ The contract
 
 A `Machine` is a function of the messages delivered to its group, in their order, and of nothing else. All
 replicas of a group deliver the same messages in the same order, so they compute the same results and hold the
-same rows. Whoever changes this package keeps these rules:
+same rows. Every change of this package keeps these rules:
 
 - **No clock, no randomness, no I/O.** Time is the global timestamp of a delivery: its position in the order,
   and the revision of what it writes. A test lists all modules that may be imported here.

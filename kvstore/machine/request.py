@@ -268,7 +268,7 @@ def validate(transaction: Transaction, limits: Limits) -> None:
 def check_count(count: int, limits: Limits) -> None:
     """Judge the number of a transaction's conditions and operations.
 
-    Whoever converts a transaction calls this first: a message within gRPC's limit may have millions.
+    A converter calls this before it converts: a message within gRPC's limit may have millions.
     """
     if not count:
         raise InvalidRequest("the transaction is empty")

@@ -68,7 +68,7 @@ class SimState:
     """A plain log per group, as application, committed lazily behind the log."""
 
     kept = 0
-    """How many of the last deliveries it can tell. The rest is only in snapshots."""
+    """How many of the last deliveries it can send. The rest is only in snapshots."""
 
     def __init__(self, machine: SimMachine, pieces: dict[bytes, tuple[Delivery, ...]]) -> None:
         self._machine = machine
@@ -77,7 +77,7 @@ class SimState:
         self.logs: dict[GroupId, list[Delivery]] = {}
         self.commits: dict[GroupId, Commit] = {}
         self._executed: dict[GroupId, Timestamp] = {}
-        self._places: dict[tuple[GroupId, MessageId], Timestamp] = {}
+        self._positions: dict[tuple[GroupId, MessageId], Timestamp] = {}
         self._installed: dict[GroupId, int] = {}
         """How many of a group's deliveries came with a snapshot, in this life."""
         self._waiting: tuple[int, dict[GroupId, Commit]] | None = None
@@ -91,25 +91,25 @@ class SimState:
         return self.commits.setdefault(group, Commit())
 
     def count(self, group: GroupId) -> int:
-        """How many there are."""
+        """Return the number of deliveries."""
         return len(self.logs.get(group, ()))
 
     def apply(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """Some more."""
+        """Append deliveries."""
         self.logs.setdefault(group, []).extend(deliveries)
-        self._places.update({(group, delivery.mid): delivery.global_ts for delivery in deliveries})
+        self._positions.update({(group, delivery.mid): delivery.global_ts for delivery in deliveries})
 
     def place(self, group: GroupId, mid: MessageId) -> Timestamp:
-        """Where it is in the order."""
-        return self._places.get((group, mid), NO_TIMESTAMP)
+        """Return a message's position in the order."""
+        return self._positions.get((group, mid), NO_TIMESTAMP)
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
-        """The last ones."""
+        """Return recent deliveries after a position."""
         log = self.logs.get(group, [])
         return [delivery for delivery in log[len(log) - self.kept :] if delivery.global_ts > after][:count]
 
     def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
-        """All that was applied, once the log has it."""
+        """Commit all that was applied, once the log has it."""
         commits = {}
         for group, position in positions.items():
             log = self.logs.get(group, [])
@@ -161,14 +161,14 @@ class SimState:
         self._machine.later(COMMIT_S, self.catch_up)
 
     def crash(self) -> None:
-        """Back to what was committed."""
+        """Go back to what was committed."""
         self._waiting = None
         self._installed.clear()
         for group, log in self.logs.items():
             commit = self.commit_of(group)
             del log[commit.length :]
             self._executed[group] = commit.checkpoint.executed
-        self._places = {(group, d.mid): d.global_ts for group, log in self.logs.items() for d in log}
+        self._positions = {(group, d.mid): d.global_ts for group, log in self.logs.items() for d in log}
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
         """The whole log; its pieces are what `install` finds it by."""
@@ -184,4 +184,4 @@ class SimState:
         self.logs[group] = log = [delivery for piece in pieces for delivery in self.pieces[piece]]
         self._installed[group] = len(log)
         self._executed[group] = checkpoint.executed
-        self._places.update({(group, delivery.mid): delivery.global_ts for delivery in log})
+        self._positions.update({(group, delivery.mid): delivery.global_ts for delivery in log})

@@ -1,9 +1,9 @@
-"""Whether what clients saw is what one store would have shown that executes everything alone, in real time.
+"""Check a run against a store that executes everything alone, in real time.
 
-The order that was delivered is executed once more by the naive `Model`. Every answer must be what it comes
-to, and so must every replica's state at the end (a). With what each read saw, and who had an answer before
-another began, the order must not be a circle (b). No request is executed twice, none gets two different
-results (c). What is said to be complete up to a revision is (d).
+The naive `Model` executes the delivered order once more. Every answer must be the model's, and so must every
+replica's state at the end (a). What each read saw, and which call returned before another began, must not
+make the order a circle (b). No request is executed twice, and none gets two different results (c). A result
+that is reported as complete up to a revision is (d).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ EVERYTHING = Range(b"", None)
 
 @dataclass(slots=True)
 class Execution:
-    """One message, at its position, and what became of it in each of its groups."""
+    """One message, at its position, and its result in each of its groups."""
 
     delivered: Delivered
     answers: dict[GroupId, Result | Refusal]
@@ -93,7 +93,7 @@ class Replay:
         return {key: entry.value for group in self.model.groups.values() for key, entry in group.now.items()}
 
     def first(self, gts: Timestamp, group: GroupId) -> Result | Refusal | None:
-        """What became of a request when it was delivered first: a copy that came too late may be told."""
+        """Return the result of a request's first delivery: a copy that came too late may get it."""
         delivered = self.executions[gts].delivered
         request = delivered.request
         for execution in self.requests.get((request.client, request.sequence), ()):
@@ -135,7 +135,7 @@ def check_history(
     limits: Limits,
     partitions: Iterable[Partition],
 ) -> Replay:
-    """All of it. Returns what the model made of it."""
+    """Check everything. Returns the model's execution."""
     found = replay(recorder.deliveries, placement, limits)
     _check_answers(found, recorder.answers)
     _check_once(found)
@@ -183,7 +183,7 @@ def _check_once(found: Replay) -> None:
 
 
 def _check_transaction(found: Replay, call: Call) -> Execution | None:
-    """What its client was told, by whichever attempt, is what became of it. Returns where it was executed."""
+    """Check the answers to all attempts of a call. Returns its execution."""
     assert isinstance(call.asked, Transact)
     assert call.identity is not None
     executions = found.requests.get((call.identity.client, call.identity.sequence), [])
@@ -192,11 +192,11 @@ def _check_transaction(found: Replay, call: Call) -> Execution | None:
         if not isinstance(outcome, Committed):
             continue
         if execution is None:
-            raise Violation("Replay", f"nobody has executed {call}")
+            raise Violation("Replay", f"no group has executed {call}")
         expected = _merge(call.asked.transaction, execution)
-        told = outcome.revision, outcome.succeeded, outcome.unmet, outcome.results
-        if told != expected:
-            raise Violation("Replay", f"{call}: {told}, not {expected}")
+        answer = outcome.revision, outcome.succeeded, outcome.unmet, outcome.results
+        if answer != expected:
+            raise Violation("Replay", f"{call}: {answer}, not {expected}")
         _check_complete(found, call, outcome)
     return execution
 
@@ -224,7 +224,7 @@ def _merge(transaction: Transaction, execution: Execution) -> tuple[Any, ...]:
     return execution.delivered.gts, succeeded, tuple(unmet[i] for i in sorted(unmet)), tuple(results)
 
 
-# (d): what is said to be complete
+# (d): what is reported as complete
 
 
 def _check_complete(found: Replay, call: Call, outcome: Committed) -> None:

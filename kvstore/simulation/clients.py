@@ -1,7 +1,7 @@
 """Simulated clients of the store: each calls nodes' gateways over connections that break, and tries again.
 
 What a client does is a script: a generator that yields what it asks for and gets what became of it, or None
-if nobody knows. A client runs several at the same time, as one session.
+if the outcome is unknown. A client runs several at the same time, as one session.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Script: TypeAlias = Generator[Asked | Think, Any, None]
 Done: TypeAlias = Callable[[Any], None]
 
 AGAIN: Final = (errors.Unavailable, errors.Overloaded, errors.FutureRevision, errors.DeadlinePassed)
-"""Nothing has happened: ask again."""
+"""Errors that say that nothing has happened: retry."""
 
 TIMEOUTS_S: Final = (0.3, 1.5)
 LIFE_S: Final = 60.0

@@ -22,10 +22,10 @@ Maps: TypeAlias = dict[str, MemoryMap[Any, Any]]
 
 
 class SimMap(MemoryMap[Any, Any]):
-    """A map whose rows can be replaced as a whole: whoever has the map sees the new ones."""
+    """A map whose rows can be replaced as a whole, for all that hold the map."""
 
     def replace(self, rows: MemoryMap[Any, Any]) -> None:
-        """By these."""
+        """Replace all rows by these."""
         for key in list(self._rows):
             self.delete(key)
         for key, value in rows._rows.items():  # noqa: SLF001 - of the same kind
@@ -40,10 +40,10 @@ def _copy(maps: Mapping[str, MemoryMap[Any, Any]]) -> Maps:
 class StoreCommit(Commit):
     """A group as last committed."""
 
-    image: GroupCheckpoint | None = None
+    saved: GroupCheckpoint | None = None
     maps: Maps = field(default_factory=lambda: {name: MemoryMap() for name in TABLES})
     ring: int = 0
-    """The first of the deliveries that it can tell."""
+    """The index of the first delivery that it can still send."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class SimSnapshot:
 
     table: str = ""
     rows: MemoryMap[Any, Any] | None = None
-    image: GroupCheckpoint | None = None
+    saved: GroupCheckpoint | None = None
     log: tuple[Delivery, ...] = ()
 
 
@@ -60,7 +60,7 @@ class SimStoreDisk:
     """See `kvstore.storage.ports.StoreDisk`. Deliveries are all kept, only the last are sent."""
 
     ring = 8
-    """How many deliveries it can tell those who missed some. The rest is only in snapshots."""
+    """How many deliveries it can send to replicas that missed some. The rest is only in snapshots."""
 
     def __init__(self, machine: SimMachine, pieces: dict[bytes, SimSnapshot]) -> None:
         self._machine = machine
@@ -74,9 +74,9 @@ class SimStoreDisk:
         """How many of a group's deliveries came with a snapshot, in this life."""
         self._waiting: tuple[int, dict[GroupId, StoreCommit]] | None = None
         self.asked: dict[GroupId, StoreCommit] = {}
-        """What was last to be committed."""
+        """What the last commit was asked for."""
         self.snapshots = self.caught_up = 0
-        """How often others were brought up, by all or by what they had missed."""
+        """How often other replicas caught up: by snapshots, or by deliveries."""
 
     def commit_of(self, group: GroupId) -> StoreCommit:
         """What was last committed."""
@@ -94,10 +94,10 @@ class SimStoreDisk:
         maps = self.maps.get(group)
         if maps is None:
             maps = self.maps[group] = {name: SimMap() for name in TABLES}
-        return self.commit_of(group).image, maps
+        return self.commit_of(group).saved, maps
 
     def count(self, group: GroupId) -> int:
-        """How many there were."""
+        """Return the number of deliveries."""
         return len(self.logs.get(group, ()))
 
     def last_change(self, group: GroupId) -> int:
@@ -106,7 +106,7 @@ class SimStoreDisk:
         return next((revision for revision, _ in rows), 0)
 
     def oldest(self, group: GroupId) -> Timestamp:
-        """Of what is kept, the one before the first."""
+        """Return the position before the first delivery that is kept."""
         first = self._first(group)
         return self.logs[group][first - 1].global_ts if first else NO_TIMESTAMP
 
@@ -114,7 +114,7 @@ class SimStoreDisk:
         return max(self._rings.get(group, 0), self.count(group) - self.ring)
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
-        """The last ones."""
+        """Return recent deliveries after a position."""
         if after < self.oldest(group):
             return []
         kept = self.logs.get(group, [])[self._first(group) :]
@@ -125,25 +125,25 @@ class SimStoreDisk:
     # Writing
 
     def remember(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """Some more."""
+        """Append deliveries."""
         log = self.logs.setdefault(group, [])
         for before, after in pairwise([*log[-1:], *deliveries]):
             if before.global_ts >= after.global_ts:
-                raise Violation("Contract", f"{self._machine.me} is told {after.mid} after a later delivery")
+                raise Violation("Contract", f"{self._machine.me} gets {after.mid} after a later delivery")
         log.extend(deliveries)
 
-    def commit(self, images: Mapping[GroupId, GroupCheckpoint], after: int) -> None:
-        """All that was put, and these images, once the log has what they are about."""
+    def commit(self, checkpoints: Mapping[GroupId, GroupCheckpoint], after: int) -> None:
+        """Commit all rows and these checkpoints, once the log has the same deliveries."""
         commits = {}
-        for group, image in images.items():
+        for group, saved in checkpoints.items():
             log = self.logs.get(group, [])
             position = log[-1].global_ts if log else NO_TIMESTAMP
-            if position not in (None, image.checkpoint.position):
-                raise Violation("Contract", f"{self._machine.me} commits {image.checkpoint} at {position}")
+            if position not in (None, saved.checkpoint.position):
+                raise Violation("Contract", f"{self._machine.me} commits {saved.checkpoint} at {position}")
             self._check(group, log, after)
             maps = _copy(self.open(group)[1])
             ring = self._first(group)
-            commits[group] = StoreCommit(image.checkpoint, len(log), image, maps, ring)
+            commits[group] = StoreCommit(saved.checkpoint, len(log), saved, maps, ring)
         if self._waiting is not None:
             raise Violation("Contract", f"{self._machine.me} commits while it commits")
         self._waiting, self.asked = (after, commits), commits
@@ -170,7 +170,7 @@ class SimStoreDisk:
         """A new life."""
 
     def crash(self) -> None:
-        """Back to what was committed."""
+        """Go back to what was committed."""
         self._waiting = None
         self._installed.clear()
         for group in {**self.logs, **self.maps}:
@@ -182,11 +182,11 @@ class SimStoreDisk:
 
     # Snapshots
 
-    def snapshot(self, group: GroupId, image: GroupCheckpoint) -> Iterator[bytes]:
+    def snapshot(self, group: GroupId, saved: GroupCheckpoint) -> Iterator[bytes]:
         """Everything as of now; its pieces are what `install` finds it by."""
         self.snapshots += 1
         parts = [SimSnapshot(name, each) for name, each in _copy(self.open(group)[1]).items()]
-        parts.append(SimSnapshot(image=image, log=tuple(self.logs.get(group, ()))))
+        parts.append(SimSnapshot(saved=saved, log=tuple(self.logs.get(group, ()))))
         tokens = []
         for part in parts:
             tokens.append(f"{self._machine.me} {len(self._pieces)}".encode())
@@ -198,13 +198,13 @@ class SimStoreDisk:
     ) -> GroupCheckpoint:
         """Replace everything."""
         parts = [self._pieces[token] for token in snapshot]
-        if not parts or parts[-1].image is None:
+        if not parts or parts[-1].saved is None:
             raise BadSnapshot(f"the snapshot of group {group} has no end")
-        if position not in (None, parts[-1].image.checkpoint.position):
+        if position not in (None, parts[-1].saved.checkpoint.position):
             raise BadSnapshot(f"the snapshot of group {group} is not of {position}")
         maps = self.open(group)[1]
         for part in parts[:-1]:
             maps[part.table].replace(part.rows)
         self.logs[group] = list(parts[-1].log)
         self._rings[group] = self._installed[group] = len(parts[-1].log)
-        return parts[-1].image
+        return parts[-1].saved

@@ -1,4 +1,4 @@
-"""What simulated clients ask for, and what became of it: who asked what, when, and what was answered."""
+"""The calls of simulated clients, when they were made, and their answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multicast.types import GroupId
 
 @dataclass(frozen=True, slots=True)
 class Think:
-    """Nothing, for a while."""
+    """Do nothing for a while."""
 
     seconds: float
 
@@ -71,11 +71,11 @@ class Call:
     invoked: float
     identity: Identity | None = None
     returned: float | None = None
-    """None if the client gave up, or died: nobody knows what became of it."""
+    """None if the client gave up or died: the outcome is unknown."""
     outcome: Any = None
     attempts: int = 0
     more: list[Any] = field(default_factory=list)
-    """What was answered to other attempts, and when the call was repeated later."""
+    """Answers to other attempts, and to later repetitions of the call."""
 
     def __str__(self) -> str:
         when = f"{self.invoked:.4f}-" + ("" if self.returned is None else f"{self.returned:.4f}")

@@ -1,6 +1,6 @@
 """A naive store: executes everything at once, in the order of global timestamps, over all groups together.
 
-It keeps every version for ever, locks nothing, waits for nobody, and shares no code with the machine but the
+It keeps every version for ever, locks nothing, waits for nothing, and shares no code with the machine but the
 definitions of requests and results, and the map of keys to groups.
 """
 
@@ -91,7 +91,7 @@ class Group:
 
 @dataclass
 class Asked:
-    """What one client has asked of one set of groups; all of them know the same of it."""
+    """What one client has requested of one set of groups; all of them know the same of it."""
 
     numbers: dict[int, tuple[int, dict[GroupId, Result | Refusal]]] = field(default_factory=dict)
     acked: int = 0
@@ -108,7 +108,7 @@ class Model:
         self.groups = {g: Group() for g in placement.groups}
         self.asked: dict[tuple[int, tuple[GroupId, ...]], Asked] = {}
         self.executed: list[Delivered] = []
-        """What was not refused, and no repetition."""
+        """Messages that were neither refused nor repetitions."""
 
     def execute(self, message: Delivered) -> None:
         """The next message of the order of all groups."""

@@ -107,7 +107,7 @@ class SimApplication(StoreApplication):
     simulation: StoreSimulation
 
     def turn(self, now: float) -> list[Outgoing]:
-        """All that is to be said."""
+        """Return all outgoing messages, and show multicasts to the checkers."""
         outgoing = super().turn(now)
         for me, receivers, message in outgoing:
             if isinstance(message, Multicast) and not isinstance(me, ReplicaId):
@@ -333,7 +333,7 @@ class StoreSimulation(NodeSimulation):
 
 
 def held_by(partition: Partition) -> str:
-    """What a partition has not come to an end with."""
+    """Return what a partition still holds; empty if nothing."""
     machine, gate = partition.machine, partition.gate
     if machine.waiting:
         return f"{machine.waiting} transactions"
@@ -350,7 +350,7 @@ def held_by(partition: Partition) -> str:
 def scenario_of(
     faults: str = "all", groups: int = 3, replicas: int = 3, operations: int = 120, **options: Any
 ) -> Scenario:
-    """What a run of the store is like, unless said otherwise."""
+    """Return the default scenario of a run of the store."""
     options = {
         "timing": Timing(history=6, part_entries=4),
         "workload": Workload(clients=4, messages=operations, window=2, think_s=0.12),

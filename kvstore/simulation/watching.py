@@ -42,7 +42,7 @@ class NodeWatch:
         self._move()
 
     def close(self) -> None:
-        """Nobody watches any more."""
+        """End the watch."""
         self.closed = True
         for number in self._asked.values():
             self._gateway.forget(number)

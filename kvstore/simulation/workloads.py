@@ -256,7 +256,7 @@ class Counter(Workload):
         yield Transact(Transaction(then=tuple(Calculate(key, Arithmetic.ADD, 1) for key in keys)))
 
     def check(self, history: History, final: Mapping[bytes, bytes]) -> None:
-        """No sum twice; and what nobody knows of is all that is missing."""
+        """No sum twice; and only calls of unknown outcome are missing."""
         for key in self.all:
             sums: list[int] = []
             unknown = 0
@@ -274,7 +274,7 @@ class Counter(Workload):
             value = int(final.get(key, b"0"))
             if len(set(sums)) < len(sums) or not len(sums) <= value <= len(sums) + unknown:
                 raise Violation(
-                    "Counter", f"{key!r} is {value}: sums {sorted(sums)}, and {unknown} of which nobody knows"
+                    "Counter", f"{key!r} is {value}: sums {sorted(sums)}, and {unknown} of unknown outcome"
                 )
 
 
@@ -311,7 +311,7 @@ class ListAppend(Workload):
                         entries = (result.entry,)
                     for entry in entries:
                         if not final.get(entry.key, b"").startswith(entry.value):
-                            raise Violation("Append", f"{entry} is no beginning of {final.get(entry.key)!r}")
+                            raise Violation("Append", f"{entry} is not a prefix of {final.get(entry.key)!r}")
 
 
 class Ring(Workload):

@@ -37,12 +37,12 @@ class Dependencies:
         )
 
     def add(self, footprint: Footprint, dependency: Timestamp) -> None:
-        """Whoever conflicts with this footprint from now on depends on as much."""
+        """Note a dependency of all that conflicts with this footprint from now on."""
         self._writers.raise_to(dependency, footprint.writes, footprint.write_ranges)
         self._readers.raise_to(dependency, footprint.reads, footprint.read_ranges)
 
     def forget(self, dependency: Timestamp) -> None:
-        """It is closed: nobody has to wait for it any more."""
+        """Forget a dependency that is closed."""
         self._writers.forget(dependency)
         self._readers.forget(dependency)
 

@@ -11,8 +11,8 @@ group answers T only when nothing that starts from now on can come before T by a
 - T depends on the multi-group transactions before it in its group to which conflicts lead from it. g answers
   T when T is executed and what it depends on is closed.
 
-Announcements are facts: true for ever, whoever leads. They may be lost, repeated and reordered. Every replica
-has a gate, and tells it of every delivery; only a leader's holds answers. The argument is in docs/gate.md.
+Announcements are facts: true for ever, under any leader. They may be lost, repeated and reordered. Every
+replica has a gate, and gives it every delivery; only a leader's holds answers. docs/gate.md has the argument.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Gate(Generic[Answer]):
         answer: Answer | None = None,
         footprint: Footprint = NOTHING,
     ) -> None:
-        """A message was delivered. Those who do not lead need not say whom to answer, and what it touches."""
+        """Take a delivery. A replica that does not lead need not give the answer and the footprint."""
         if gts <= self._deliveries:
             raise InvariantBroken(f"delivery {gts} after {self._deliveries}")
         self._deliveries = gts
@@ -142,7 +142,7 @@ class Gate(Generic[Answer]):
         self._depend(answer, footprint, NO_TIMESTAMP)
 
     def executed(self, answer: Answer) -> None:
-        """There is an answer. Also one to a repeated request, or of what an earlier leader delivered."""
+        """Take an answer; also to a repeated request, or to what an earlier leader delivered."""
         if answer not in self._depends:
             self._hold(answer, self._inherited)
         if answer in self._depends:
@@ -151,7 +151,7 @@ class Gate(Generic[Answer]):
             self._answers.append(answer)
 
     def heard(self, announcement: Announcement) -> None:
-        """Another group's leader, or our own, has announced something."""
+        """Take an announcement of another group's leader, or of our own."""
         group, closed, levels, wanted = announcement
         if wanted:
             self._owed.add(group)
@@ -188,8 +188,8 @@ class Gate(Generic[Answer]):
         self._changed = True
 
     def turn(self, *, leading: bool = True) -> Turn[Answer]:
-        """What may leave now. Announcements go in the same turn: others may be waiting for them, but not for
-        those of somebody who does not lead.
+        """What may leave now. Announcements go in the same turn: other groups may wait for them, but only for
+        those of a leader.
         """
         announcements: list[tuple[GroupId, Announcement]] = []
         if self._changed or self._owed:
@@ -208,7 +208,7 @@ class Gate(Generic[Answer]):
         return Turn(answers, announcements)
 
     def repeat(self) -> list[tuple[GroupId, Announcement]]:
-        """For a timer and a new leader: what others may have missed, and the wish to hear theirs again."""
+        """Return announcements that may have been lost, which also ask for the other groups'."""
         levels = self._levels()
         return [(g, self._announcement(levels, g)._replace(wanted=True)) for g in sorted(self._shared)]
 
