@@ -88,7 +88,7 @@ class SimState:
         self.logs: dict[GroupId, list[Delivery]] = {}
         self.commits: dict[GroupId, Commit] = {}
         self._executed: dict[GroupId, Timestamp] = {}
-        self._places: dict[tuple[GroupId, MessageId], Timestamp] = {}
+        self._positions: dict[tuple[GroupId, MessageId], Timestamp] = {}
         self._installed: dict[GroupId, int] = {}
         """How many of a group's deliveries came with a snapshot, in this life."""
         self._waiting: tuple[int, dict[GroupId, Commit]] | None = None
@@ -108,11 +108,11 @@ class SimState:
     def apply(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
         """Some more."""
         self.logs.setdefault(group, []).extend(deliveries)
-        self._places.update({(group, delivery.mid): delivery.global_ts for delivery in deliveries})
+        self._positions.update({(group, delivery.mid): delivery.global_ts for delivery in deliveries})
 
-    def place(self, group: GroupId, mid: MessageId) -> Timestamp:
+    def position(self, group: GroupId, mid: MessageId) -> Timestamp:
         """Where it is in the order."""
-        return self._places.get((group, mid), NO_TIMESTAMP)
+        return self._positions.get((group, mid), NO_TIMESTAMP)
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
         """The last ones."""
@@ -179,7 +179,7 @@ class SimState:
             commit = self.commit_of(group)
             del log[commit.length :]
             self._executed[group] = commit.checkpoint.executed
-        self._places = {(group, d.mid): d.global_ts for group, log in self.logs.items() for d in log}
+        self._positions = {(group, d.mid): d.global_ts for group, log in self.logs.items() for d in log}
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
         """The whole log; its pieces are what `install` finds it by."""
@@ -195,7 +195,7 @@ class SimState:
         self.logs[group] = log = [delivery for piece in pieces for delivery in self.pieces[piece]]
         self._installed[group] = len(log)
         self._executed[group] = checkpoint.executed
-        self._places.update({(group, delivery.mid): delivery.global_ts for delivery in log})
+        self._positions.update({(group, delivery.mid): delivery.global_ts for delivery in log})
 
 
 class LateSequencing(BareMulticast):
