@@ -1,1 +1,1 @@
-"""Bare multicast: a node's simplest application, and its client, for tests and comparisons."""
+"""Bare multicast, without a store: `application` answers clients with positions, `client` multicasts."""

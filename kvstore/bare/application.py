@@ -50,11 +50,11 @@ class BareMulticast:
 
     def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:
         """Answer again."""
-        self._reply(group, [(message.mid, self._state.place(group, message.mid)) for _, message in asked])
+        self._reply(group, [(message.mid, self._state.position(group, message.mid)) for _, message in asked])
 
-    def _reply(self, group: GroupId, places: Iterable[tuple[MessageId, Timestamp]]) -> None:
+    def _reply(self, group: GroupId, positions: Iterable[tuple[MessageId, Timestamp]]) -> None:
         me = self._replicas[group].me
-        for client, run in groupby(places, lambda answer: answer[0][0]):
+        for client, run in groupby(positions, lambda answer: answer[0][0]):
             mids, found = zip(*run, strict=True)
             self._said.append((me, (client,), Reply(mids, group, found)))
 

@@ -1,1 +1,5 @@
-"""A node: replicas of any number of groups on one log, one state and one network, without I/O of its own."""
+"""One node without I/O. Read `ports` first (what a node needs of its machine), then `loop`.
+
+`snapshots` transfers whole states, `directory` knows which replica is on which node, `recorder` writes
+deliveries to a trace.
+"""

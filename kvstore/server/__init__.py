@@ -1,1 +1,1 @@
-"""A node as a process: the event loop, the disk and the network around `kvstore.node.loop`."""
+"""A running node: `engine` is a node in an event loop, on its disk; `process` puts it on the network."""

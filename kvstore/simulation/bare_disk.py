@@ -99,7 +99,7 @@ class SimState:
         self.logs.setdefault(group, []).extend(deliveries)
         self._positions.update({(group, delivery.mid): delivery.global_ts for delivery in deliveries})
 
-    def place(self, group: GroupId, mid: MessageId) -> Timestamp:
+    def position(self, group: GroupId, mid: MessageId) -> Timestamp:
         """Return a message's position in the order."""
         return self._positions.get((group, mid), NO_TIMESTAMP)
 

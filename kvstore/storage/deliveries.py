@@ -1,4 +1,4 @@
-"""The state of bare multicast: every delivery, and where each message is in the order."""
+"""The state of bare multicast: every delivery, and the position of each message in the order."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from multicast.errors import InvariantBroken
 from multicast.messages import Delivery
 from multicast.types import NO_TIMESTAMP, ClientId, GroupId, MessageId, Timestamp
 
-PLACED_SLICE: Final = 1024
-"""Deliveries that the state's places may yet have to hear of: the loop is not to wait while they do."""
+POSITIONS_SLICE: Final = 1024
+"""Deliveries that `_Positions` takes in at once, at most: more would stall the loop."""
 
 
 class _Client:
@@ -39,26 +39,26 @@ class _Client:
     def __init__(self, low: int) -> None:
         self.low = low
         self.above: dict[int, list[tuple[int, Timestamp]]] = {}
-        """By sequence number: digests and places."""
+        """By sequence number: digests and positions."""
 
 
-class _Places:
-    """`DeliveredIds`, with the place of each delivery, and with what has changed since it was last taken."""
+class _Positions:
+    """`DeliveredIds` with the position of each delivery, and the changes since the last commit."""
 
-    __slots__ = ("_clients", "changed_lows", "changed_places")
+    __slots__ = ("_clients", "changed_lows", "changed_positions")
 
     def __init__(self, ids: Ids = ()) -> None:  # type: ignore[assignment]  # an empty one of any type
         self._clients: dict[ClientId, _Client] = {}
-        self.changed_places: dict[MessageId, Timestamp | None] = {}
+        self.changed_positions: dict[MessageId, Timestamp | None] = {}
         """What to put, and (None) what to delete."""
         self.changed_lows: dict[ClientId, int] = {}
         for client, low, above in ids:
             known = self._clients[client] = _Client(low)
-            for sequence, digest, place in sorted(above, key=lambda row: row[2]):
-                known.above.setdefault(sequence, []).append((digest, place))
+            for sequence, digest, position in sorted(above, key=lambda row: row[2]):
+                known.above.setdefault(sequence, []).append((digest, position))
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
-        """As `DeliveredIds.add` for each: what is below the last watermark of its client is not kept anyway.
+        """Add deliveries, as `DeliveredIds.add` does. Ids below their client's last watermark are not kept.
 
         So watermarks come first, and most deliveries of a long run cost next to nothing.
         """
@@ -67,7 +67,7 @@ class _Places:
             client = delivery.mid.client
             if delivery.ack_below > lows.get(client, -1):
                 lows[client] = delivery.ack_below
-        clients, changed = self._clients, self.changed_places
+        clients, changed = self._clients, self.changed_positions
         for client, low in lows.items():
             known = clients.get(client)
             if known is None:
@@ -82,12 +82,12 @@ class _Places:
                 changed[mid] = delivery.global_ts
 
     def _pass(self, client: ClientId, known: _Client, low: int) -> None:
-        """Forget what is below the new watermark."""
+        """Forget ids below the new watermark."""
         above = known.above
         passed: Iterable[int] = range(known.low, low)
         if low - known.low > len(above):
             passed = [sequence for sequence in above if sequence < low]
-        changed = self.changed_places
+        changed = self.changed_positions
         for sequence in passed:
             for digest, _ in above.pop(sequence, ()):
                 mid = MessageId(client, sequence, digest)
@@ -95,17 +95,17 @@ class _Places:
                     changed[mid] = None
         known.low = self.changed_lows[client] = low
 
-    def place(self, mid: MessageId) -> Timestamp:
-        """Where the message was delivered; bottom if that is not known, or not any more."""
+    def position(self, mid: MessageId) -> Timestamp:
+        """Return the position of the message; `NO_TIMESTAMP` if it is not known, or not any more."""
         known = self._clients.get(mid.client)
         if known is not None:
-            for digest, place in known.above.get(mid.sequence, ()):
+            for digest, position in known.above.get(mid.sequence, ()):
                 if digest == mid.digest:
-                    return place
+                    return position
         return NO_TIMESTAMP
 
     def ids(self) -> Ids:
-        """Everything, in a fixed order."""
+        """Return all ids, in a fixed order."""
         found = []
         for client, known in sorted(self._clients.items()):
             above = sorted(known.above.items())
@@ -113,7 +113,7 @@ class _Places:
         return found
 
     def delivered(self) -> DeliveredIds:
-        """Without the places."""
+        """Return the ids without their positions."""
         delivered = DeliveredIds()
         for client, low, above in self.ids():
             if low:
@@ -123,52 +123,52 @@ class _Places:
         return delivered
 
     def take(self) -> tuple[dict[MessageId, Timestamp | None], dict[ClientId, int]]:
-        """What has changed, for a commit."""
-        changed = self.changed_places, self.changed_lows
-        self.changed_places, self.changed_lows = {}, {}
+        """Return the changes since the last call, for a commit."""
+        changed = self.changed_positions, self.changed_lows
+        self.changed_positions, self.changed_lows = {}, {}
         return changed
 
 
 @dataclass(slots=True)
 class _PendingDeliveries:
-    """What a commit does to a group."""
+    """The changes of one group in a commit."""
 
     executed: Timestamp
     """The position, since what is delivered is executed."""
     count: int
     deliveries: list[Delivery]
-    places: dict[MessageId, Timestamp | None]
+    positions: dict[MessageId, Timestamp | None]
     lows: dict[ClientId, int]
     installed: int
     replace: bool
-    """Whether everything that was there goes first."""
+    """Whether all older rows are deleted first."""
 
     def add(self, later: _PendingDeliveries) -> _PendingDeliveries:
-        """Both in one commit."""
+        """Return both changes as one."""
         if later.replace:
             return later
-        deliveries, places = self.deliveries + later.deliveries, self.places | later.places
+        deliveries, positions = self.deliveries + later.deliveries, self.positions | later.positions
         lows = self.lows | later.lows
         return _PendingDeliveries(
-            later.executed, later.count, deliveries, places, lows, later.installed, self.replace
+            later.executed, later.count, deliveries, positions, lows, later.installed, self.replace
         )
 
 
 @dataclass(slots=True)
 class _GroupDeliveries:
-    """What the state has of a group."""
+    """The state of one group."""
 
     position: Timestamp
     """Of the last delivery that was applied."""
     count: int
-    """How many deliveries that is."""
-    places: _Places
+    """Number of deliveries up to there."""
+    positions: _Positions
     committed: Timestamp
     """Deliveries up to here are on the disk."""
     deliveries: list[Delivery] = field(default_factory=list)
     """Those that follow."""
-    placed: int = 0
-    """How many of them `places` knows."""
+    counted: int = 0
+    """How many of them `positions` has."""
     requested: int = 0
     """How many of them go with a commit that was asked for already."""
     installed: int = 0
@@ -176,24 +176,24 @@ class _GroupDeliveries:
     replace: bool = False
     """Whether the last of them is not yet part of a commit."""
 
-    def settled(self) -> _Places:
-        """The places, up to date. Few ask for them, so they hear of many deliveries at once."""
-        if self.placed < len(self.deliveries):
-            self.places.add(self.deliveries[self.placed :])
-            self.placed = len(self.deliveries)
-        return self.places
+    def current_positions(self) -> _Positions:
+        """Return the positions, up to date. Reads are rare, so many deliveries are added at once."""
+        if self.counted < len(self.deliveries):
+            self.positions.add(self.deliveries[self.counted :])
+            self.counted = len(self.deliveries)
+        return self.positions
 
     def add(self, deliveries: Sequence[Delivery], position: Timestamp) -> None:
-        """More deliveries, up to a position."""
+        """Add deliveries, up to a position."""
         self.deliveries += deliveries
         self.count += len(deliveries)
         self.position = position
-        if len(self.deliveries) - self.placed >= PLACED_SLICE:
-            self.settled()
+        if len(self.deliveries) - self.counted >= POSITIONS_SLICE:
+            self.current_positions()
 
     def take(self) -> _PendingDeliveries:
-        """What the next commit has to do."""
-        changed = self.settled().take()
+        """Return the changes for the next commit."""
+        changed = self.current_positions().take()
         deliveries = self.deliveries[self.requested :]
         change = _PendingDeliveries(
             self.position, self.count, deliveries, *changed, self.installed, self.replace
@@ -202,19 +202,19 @@ class _GroupDeliveries:
         return change
 
     def done(self, change: _PendingDeliveries) -> None:
-        """It is durable."""
+        """Forget changes that are durable."""
         if change.installed == self.installed:
             written = len(change.deliveries)
             self.committed = change.executed
             del self.deliveries[:written]
-            self.placed -= written
+            self.counted -= written
             self.requested -= written
 
 
 class LmdbState(LazyState[_PendingDeliveries]):
     """The state of a plain log, which keeps every delivery. See `kvstore.storage.ports.DeliveryDisk`.
 
-    Delivered ids are kept as the places of deliveries and a low watermark for each client, so that a commit
+    Delivered ids are kept as positions of deliveries and a low watermark for each client, so that a commit
     writes only what has changed. They follow from the deliveries, as those of a `Checkpoint` do.
     """
 
@@ -227,10 +227,10 @@ class LmdbState(LazyState[_PendingDeliveries]):
     # Reading
 
     def load(self, group: GroupId) -> Checkpoint:
-        """Position and delivered ids, as last committed."""
+        """Return the position and delivered ids, as last committed."""
         found = self._load(group)
         self._groups.setdefault(group, found)
-        return Checkpoint(found.position, found.places.delivered())
+        return Checkpoint(found.position, found.positions.delivered())
 
     def _group(self, group: GroupId) -> _GroupDeliveries:
         found = self._groups.get(group)
@@ -249,20 +249,20 @@ class LmdbState(LazyState[_PendingDeliveries]):
         for key, value in rows_from(self._env, transaction, STATE_CLIENTS, keys.group_key(group)):
             client = ClientId(keys.number_of_key(key, where))
             clients[client] = (checksum.unseal_number(value, where), [])
-        where = self._where(group, "places")
+        where = self._where(group, "order")
         for key, value in rows_from(self._env, transaction, STATE_ORDER, keys.group_key(group)):
             client, sequence, digest = keys.mid_of_key(key, where)
-            place = Timestamp(checksum.unseal_number(value, where))
-            clients.setdefault(client, (0, []))[1].append((sequence, digest, place))
-        places = _Places([(client, low, above) for client, (low, above) in clients.items()])
-        return _GroupDeliveries(position, count, places, position)
+            at = Timestamp(checksum.unseal_number(value, where))
+            clients.setdefault(client, (0, []))[1].append((sequence, digest, at))
+        positions = _Positions([(client, low, above) for client, (low, above) in clients.items()])
+        return _GroupDeliveries(position, count, positions, position)
 
-    def place(self, group: GroupId, mid: MessageId) -> Timestamp:
-        """Where the group delivered the message; bottom once the client has acknowledged that it knows."""
-        return self._group(group).settled().place(mid)
+    def position(self, group: GroupId, mid: MessageId) -> Timestamp:
+        """Return the message's position; `NO_TIMESTAMP` once the client has acknowledged the answer."""
+        return self._group(group).current_positions().position(mid)
 
     def count(self, group: GroupId) -> int:
-        """How many messages the group has delivered."""
+        """Return the number of messages that the group has delivered."""
         return self._group(group).count
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: float = inf) -> list[Delivery]:
@@ -275,7 +275,7 @@ class LmdbState(LazyState[_PendingDeliveries]):
     # Writing
 
     def apply(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """Deliveries, in order."""
+        """Apply deliveries, in order."""
         self._env.check()
         known = self._group(group)
         position = check_chain(group, known.position, deliveries)
@@ -297,12 +297,12 @@ class LmdbState(LazyState[_PendingDeliveries]):
             key = keys.run_key(group, run[-1].global_ts)
             transaction.put(key, run_format.seal_run(run), db=self._env[STATE_DELIVERIES])
             yield len(run)
-        for mid, place in change.places.items():
+        for mid, at in change.positions.items():
             key = keys.delivery_key(group, mid)
-            if place is None:
+            if at is None:
                 transaction.delete(key, db=self._env[STATE_ORDER])
             else:
-                transaction.put(key, checksum.seal_number(place), db=self._env[STATE_ORDER])
+                transaction.put(key, checksum.seal_number(at), db=self._env[STATE_ORDER])
             yield 1
         for client, low in change.lows.items():
             key = keys.client_key(group, client)
@@ -333,7 +333,7 @@ class LmdbState(LazyState[_PendingDeliveries]):
         they are asked for, whatever is applied, committed or installed meanwhile.
         """
         known = self._group(group)
-        head = delivery_snapshot.snapshot_head(known.position, known.settled().ids())
+        head = delivery_snapshot.snapshot_head(known.position, known.current_positions().ids())
         parts = self._parts(group, head, known.committed, list(known.deliveries))
         return pieces(parts, PIECE_BYTES)
 
@@ -350,17 +350,17 @@ class LmdbState(LazyState[_PendingDeliveries]):
         self._env.check()
         where = f"the snapshot of group {group}"
         position, ids, deliveries = delivery_snapshot.read_snapshot(snapshot, where)
-        places = _Places(ids)
+        positions = _Positions(ids)
         if position != checkpoint.position:
             raise BadSnapshot(f"{where} is of {position}, but its checkpoint of {checkpoint.position}")
-        if places.delivered() != checkpoint.delivered:
+        if positions.delivered() != checkpoint.delivered:
             raise BadSnapshot(f"{where} has other delivered ids than its checkpoint")
         for client, low, above in ids:
-            places.changed_lows[client] = low
-            for sequence, digest, place in above:
-                places.changed_places[MessageId(client, sequence, digest)] = place
+            positions.changed_lows[client] = low
+            for sequence, digest, at in above:
+                positions.changed_positions[MessageId(client, sequence, digest)] = at
         count = len(deliveries)
         installed = self._group(group).installed + 1
         self._groups[group] = _GroupDeliveries(
-            position, count, places, NO_TIMESTAMP, deliveries, count, 0, installed, replace=True
+            position, count, positions, NO_TIMESTAMP, deliveries, count, 0, installed, replace=True
         )

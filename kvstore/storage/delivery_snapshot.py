@@ -24,14 +24,11 @@ from multicast.types import (
     Timestamp,
 )
 
-# Snapshots: a stream of bytes, cut into pieces anywhere. Its head, with its length before it; then deliveries
-# in runs, as they are stored, each with its last global timestamp and its length before it.
-
 PIECE_BYTES: Final = 1 << 20
 """What a piece has at most."""
 
 Ids: TypeAlias = list[tuple[ClientId, int, list[tuple[int, int, Timestamp]]]]
-"""Delivered ids: client, low watermark, and the sequence, digest and place of what is at or above it."""
+"""Delivered ids: client, low watermark, and sequence, digest and position of each id at or above it."""
 
 _LENGTH: Final = struct.Struct(">I")
 _ROW: Final = struct.Struct(">QI")
@@ -40,15 +37,17 @@ _ROW: Final = struct.Struct(">QI")
 def snapshot_head(position: Timestamp, ids: Ids) -> bytes:
     """What a snapshot begins with."""
     clients: list[int] = []
-    places: list[int] = []
+    positions: list[int] = []
     digests: list[int] = []
     for client, low, above in ids:
         clients += client, low, len(above)
         for sequence, digest, global_ts in above:
-            places += sequence, global_ts
+            positions += sequence, global_ts
             digests.append(digest)
     head = seal(
-        SnapshotHead(position=position, clients=clients, places=places, digests=digests).SerializeToString()
+        SnapshotHead(
+            position=position, clients=clients, places=positions, digests=digests
+        ).SerializeToString()
     )
     return _LENGTH.pack(len(head)) + head
 
@@ -62,7 +61,7 @@ def read_snapshot(pieces: Iterable[bytes], where: str) -> tuple[Timestamp, Ids, 
     """What a snapshot has: all of it, or `BadSnapshot`. Every delivery names the one before it."""
     data = memoryview(b"".join(pieces))
     if len(data) < _LENGTH.size:
-        raise BadSnapshot(f"{where}: {len(data)} bytes are no snapshot")
+        raise BadSnapshot(f"{where}: {len(data)} bytes are not a snapshot")
     (length,) = _LENGTH.unpack_from(data)
     at = _LENGTH.size + length
     if at > len(data):
@@ -95,9 +94,9 @@ def read_snapshot(pieces: Iterable[bytes], where: str) -> tuple[Timestamp, Ids, 
 
 def _read_ids(head: SnapshotHead, where: str) -> Ids:
     clients, numbers, digests = head.clients[:], head.places[:], head.digests[:]
-    places: list[Any] = list(zip(numbers[0::2], digests, numbers[1::2], strict=False))
-    if len(clients) % 3 or len(numbers) != 2 * len(digests) or sum(clients[2::3]) != len(places):
-        raise BadSnapshot(f"{where}: its {len(places)} places do not fit its clients")
-    rest = iter(places)
+    positions: list[Any] = list(zip(numbers[0::2], digests, numbers[1::2], strict=False))
+    if len(clients) % 3 or len(numbers) != 2 * len(digests) or sum(clients[2::3]) != len(positions):
+        raise BadSnapshot(f"{where}: its {len(positions)} positions do not fit its clients")
+    rest = iter(positions)
     rows: Iterator[Any] = zip(*[iter(clients)] * 3, strict=True)
     return [(client, low, list(islice(rest, length))) for client, low, length in rows]

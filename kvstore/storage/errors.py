@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class StorageError(Exception):
-    """The disk is not what it should be, or does not do what it should. Nothing can be promised on it."""
+    """The disk has failed, or its contents are not valid. The node can promise nothing on it."""
 
 
 class BadSnapshot(StorageError):
-    """These pieces are no snapshot. Nothing has changed."""
+    """The pieces are not a valid snapshot. Nothing has changed."""
 
 
 class LostDisk(StorageError):
-    """What was promised on this disk may be gone. Whoever used it must come back as somebody else."""
+    """The disk may lack promises of its node, which must return with a new disk and incarnation."""

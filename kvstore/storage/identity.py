@@ -24,7 +24,7 @@ from kvstore.storage.checksum import unseal_number
 from kvstore.storage.errors import LostDisk, StorageError
 
 FORMAT: Final = 6
-"""Of everything on the disk. Whoever changes any of it counts this up."""
+"""Version of everything on the disk. Any change of the format needs another."""
 
 Keeps: TypeAlias = Literal["deliveries", "store"]
 """What the state is: all deliveries, for bare multicast; or a store's tables."""
@@ -68,7 +68,7 @@ class Identity:
     def new(
         cls, cluster: str, node: NodeId, durability: Durability = "fsync", keeps: Keeps = "deliveries"
     ) -> Identity:
-        """A disk that never was."""
+        """Return the identity of a new disk."""
         return cls(cluster, node, new_incarnation(), durability, keeps)
 
 
@@ -89,32 +89,34 @@ def read_disk(path: Path) -> tuple[Identity, Left]:
     """What `disk.json` says. Refuses a format that this program does not know."""
     file = path / DISK
     try:
-        said: Any = json.loads(file.read_bytes())
+        fields: Any = json.loads(file.read_bytes())
     except FileNotFoundError:
         raise StorageError(f"{path} has no disk: there is no {DISK}") from None
     except OSError as error:
         raise StorageError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise StorageError(f"{file} is not JSON: {error}") from error
-    if not isinstance(said, dict) or "format" not in said:
-        raise StorageError(f"{file} does not say which format the disk has")
-    if said["format"] != FORMAT:
-        raise StorageError(f"{path} has format {said['format']}, but this program knows only format {FORMAT}")
+    if not isinstance(fields, dict) or "format" not in fields:
+        raise StorageError(f"{file} does not name the format of the disk")
+    if fields["format"] != FORMAT:
+        raise StorageError(
+            f"{path} has format {fields['format']}, but this program knows only format {FORMAT}"
+        )
     try:
-        left = Left(said.pop("clean"), said.pop("boot"))
-        identity = Identity(**said)
+        left = Left(fields.pop("clean"), fields.pop("boot"))
+        identity = Identity(**fields)
     except (KeyError, TypeError, ValueError) as error:
-        raise StorageError(f"{file} is no disk's identity: {error}") from error
+        raise StorageError(f"{file} is not the identity of a disk: {error}") from error
     return identity, left
 
 
 def write_disk(path: Path, identity: Identity, left: Left) -> None:
     """Replace `disk.json`, durably: after a crash it is either the old one or this."""
-    said = dataclasses.asdict(identity) | dataclasses.asdict(left)
+    fields = dataclasses.asdict(identity) | dataclasses.asdict(left)
     replacement = path / f"{DISK}.new"
     try:
         with replacement.open("w") as file:
-            json.dump(said, file, indent=2)
+            json.dump(fields, file, indent=2)
             file.flush()
             os.fsync(file.fileno())
         replacement.replace(path / DISK)
@@ -141,10 +143,10 @@ def check_incarnation(path: Path, identity: Identity, value: bytes) -> None:
 
 
 def check_lost(path: Path, identity: Identity, left: Left, boot: str) -> None:
-    """Refuse a disk that nobody synced, if the machine has stopped since."""
+    """Reject a disk without fsync, if the machine has stopped since it was in use."""
     if identity.durability == "os" and not left.clean and left.boot != boot:
         raise LostDisk(
-            f"{path} was in use, with durability 'os', when its machine stopped: it may lack promises"
+            f"{path} was in use with durability 'os' when its machine stopped: it may lack promises"
         )
 
 

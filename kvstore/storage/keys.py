@@ -82,7 +82,7 @@ def client_key(group: GroupId, client: ClientId) -> bytes:
 
 
 def delivery_key(group: GroupId, mid: MessageId) -> bytes:
-    """Of a delivery's place in the order."""
+    """Of a delivery's position in the order."""
     return _DELIVERY.pack(group, *mid)
 
 
@@ -116,7 +116,7 @@ def number_of_key(key: bytes, where: str) -> int:
 
 
 def mid_of_key(key: bytes, where: str) -> MessageId:
-    """Whose place this is."""
+    """Return the message whose position the row has."""
     _, client, sequence, digest = unpack(_DELIVERY, key, where)
     return MessageId(client, sequence, digest)
 

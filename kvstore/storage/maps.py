@@ -1,7 +1,7 @@
-"""A map of the store: rows on the disk, and over them, in layers, what is not yet there.
+"""A map of the store: rows on the disk, and above them layers of puts that are not on the disk yet.
 
-What is put goes into the top layer, as it is; it is encoded when it is committed, and only if nothing has
-replaced it by then. `freeze` makes the top layer one that never changes again, which a commit takes to the
+A put goes into the top layer, as it is; it is encoded when it is committed, and only if nothing has replaced
+it by then. `freeze` makes the top layer one that never changes again, which a commit takes to the
 disk, or a snapshot looks at, while new puts go into the next. A layer leaves when the disk has it.
 """
 
@@ -50,7 +50,7 @@ class Layer(Generic[K, V]):
         rows[key] = value
 
     def forget(self, key: K) -> bool:
-        """Undo a put, if the key is not below and nobody has asked for the order of keys."""
+        """Undo a put, if the key is not below and the keys were never ordered."""
         if key not in self.absent or self._ordered is not None:
             return False
         self.rows.pop(key, None)
@@ -128,7 +128,7 @@ class StoredMap(Generic[K, V]):
         self._top.put(key, value)
 
     def insert(self, key: K, value: V) -> None:
-        """Give a value to a key that has none. If it is deleted soon, the disk never hears of it."""
+        """Give a value to a key that has none. If it is deleted soon, it is never written."""
         top = self._top
         for layer in (top, *self._lower):
             if key in layer.rows:
@@ -253,8 +253,8 @@ class StoredMap(Generic[K, V]):
         self._below = rows
         self._start()
 
-    def settle(self, rows: Rows, stored: Rows) -> None:
-        """The disk has these rows now, where they are stored."""
+    def rebase(self, rows: Rows, stored: Rows) -> None:
+        """Read from the disk from now on, which has these rows."""
         if self._below is rows:
             self._below = stored
 
@@ -268,7 +268,7 @@ class StoredMap(Generic[K, V]):
         return puts, deletes
 
     def check(self, key: bytes, stored: bytes) -> None:
-        """Raise if this is no row of the table."""
+        """Raise `StorageError` unless this is a valid row of the table."""
         self._key(key)
         self._decode(key, stored)
 

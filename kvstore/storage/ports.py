@@ -1,4 +1,4 @@
-"""What an application needs of its disk, as interfaces."""
+"""Interfaces: what an application needs of its disk."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from multicast.types import GroupId, MessageId, Timestamp
 
 
 class GroupCheckpoint(NamedTuple):
-    """What is to be durable of a group beside its maps."""
+    """The durable state of a group beside its maps."""
 
     checkpoint: Checkpoint
     """The ordering side, without entries."""
     picture: bytes
-    """What the machine knows beside its maps."""
+    """The machine's state beside its maps, encoded."""
 
 
 class StoreDisk(Protocol):
     """The store's disk: maps of each group, committed lazily, in one commit for all. See `Application`.
 
-    What is put into a map is seen at once by whoever reads it, and durable with the next commit.
+    A put is visible to reads at once, and durable with the next commit.
     """
 
     def load(self, group: GroupId) -> Checkpoint:
         """The ordering side, as last committed."""
 
     def open(self, group: GroupId) -> tuple[GroupCheckpoint | None, Mapping[str, Any]]:
-        """What was last committed or installed, and the maps by their names."""
+        """Return the checkpoint last committed or installed, and the maps by their names."""
 
     def count(self, group: GroupId) -> int:
         """How many messages the group has delivered."""
@@ -38,29 +38,29 @@ class StoreDisk(Protocol):
         """Keep the last deliveries, for replicas that fall behind."""
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
-        """Of these, those after a position. Empty if there are none, or if it is not known any more."""
+        """Return the remembered deliveries after a position; none if not all of them are known any more."""
 
     def oldest(self, group: GroupId) -> Timestamp:
         """The lowest position for which `deliveries` knows everything after it."""
 
-    def commit(self, images: Mapping[GroupId, GroupCheckpoint], after: int) -> None:
+    def commit(self, checkpoints: Mapping[GroupId, GroupCheckpoint], after: int) -> None:
         """Commit everything put so far, and these, once the log's batch `after` is durable. When it is done,
-        the node's `committed` is called with what the images say is executed.
+        the node's `committed` is called with the executed positions of the checkpoints.
         """
 
-    def snapshot(self, group: GroupId, image: GroupCheckpoint) -> Iterator[bytes]:
-        """The group at the time of this call, in pieces of bounded size, while it goes on."""
+    def snapshot(self, group: GroupId, checkpoint: GroupCheckpoint) -> Iterator[bytes]:
+        """Return the group's state at the time of this call, in bounded pieces, while the group goes on."""
 
     def install(
         self, group: GroupId, snapshot: Iterable[bytes], position: Timestamp | None = None
     ) -> GroupCheckpoint:
-        """Replace all that there is of the group by a snapshot, which must be of this position, if one is
-        given. Raises `BadSnapshot`, and then changes nothing.
+        """Replace the group's state by a snapshot, which must be at this position, if one is given. Raises
+        `BadSnapshot`, and then changes nothing.
         """
 
 
 class DeliveryDisk(Protocol):
-    """The disk of an application that only keeps what was delivered. See `Application`, and `sequencing`."""
+    """The disk of an application that only keeps deliveries. See `Application` and `kvstore.bare`."""
 
     def load(self, group: GroupId) -> Checkpoint:
         """Position and delivered ids, as last committed."""
@@ -71,8 +71,8 @@ class DeliveryDisk(Protocol):
     def apply(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
         """Deliveries, in order. Visible to reads at once, durable with the next commit."""
 
-    def place(self, group: GroupId, mid: MessageId) -> Timestamp:
-        """Where the group delivered the message: what a repeated request is answered with."""
+    def position(self, group: GroupId, mid: MessageId) -> Timestamp:
+        """Return the position at which the group delivered the message, to answer a repeated request."""
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
         """What follows the position, as far as it is still known: at most so many, and at most so many bytes

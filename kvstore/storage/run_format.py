@@ -86,7 +86,7 @@ def _parse_run(value: bytes, where: str) -> Run:
     try:
         return Run.FromString(unseal(value, where))
     except DecodeError as error:
-        raise StorageError(f"{where}: no run of deliveries: {error}") from None
+        raise StorageError(f"{where}: not a run of deliveries: {error}") from None
 
 
 def _read_destinations(run: Run, where: str) -> list[Destinations]:

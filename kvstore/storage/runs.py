@@ -92,8 +92,8 @@ class Runs:
     def select(
         self, after: Timestamp, upto: Timestamp, later: Sequence[Delivery], count: int, size: float
     ) -> list[Delivery]:
-        """Deliveries after a place: those on the disk, up to another, and then these later ones; at most so
-        many, and at most so many bytes (but at least one).
+        """Return deliveries after a position: those on the disk, up to another, then these later ones; at
+        most `count`, and at most `size` bytes (but at least one).
         """
         found: list[Delivery] = []
         for delivery in self._all(after, upto, later):

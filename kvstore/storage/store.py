@@ -1,9 +1,9 @@
-"""The state of a store: its tables, the machine's picture and the ordering side, and the last deliveries.
+"""The state of a store: its tables, the checkpoints of its groups, and the last deliveries.
 
-Tables are `StoredMap`s: what is put is seen at once, and on the disk after a commit. A commit has all that
-was put, by all groups, when it was asked for, and their images as of then: what is found after a crash is
-exactly that of one commit. The last deliveries are kept for replicas that missed some, as many as
-`RING_BYTES` has room for; whoever has missed more gets a snapshot.
+Tables are `StoredMap`s: a put is seen at once, and on the disk after a commit. A commit has all puts of all
+groups at the time it was requested, and their checkpoints as of then: a crash leaves exactly one commit. The
+last deliveries are kept for replicas that missed some, as many as `RING_BYTES` has room for; a replica that
+has missed more gets a snapshot.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from weakref import WeakSet
 
 from kvstore.machine.ordered import OrderedMap, Table
 from kvstore.storage import checksum, lazy
+from kvstore.storage.checkpoint_format import read_stream, seal_checkpoint, unseal_checkpoint
 from kvstore.storage.delivery_snapshot import PIECE_BYTES
 from kvstore.storage.environment import OnFailure, Puts, Transaction
 from kvstore.storage.errors import BadSnapshot, StorageError
 from kvstore.storage.identity import Identity
-from kvstore.storage.images import read_stream, seal_checkpoint, unseal_checkpoint
 from kvstore.storage.keys import (
     STATE_DELIVERIES,
     STORE_CHECKPOINTS,
@@ -45,13 +45,13 @@ from multicast.messages import Delivery
 from multicast.types import NO_TIMESTAMP, GroupId, Timestamp
 
 RING_BYTES: Final = 64 << 20
-"""Of deliveries that a group keeps."""
+"""Bytes of deliveries that a group keeps."""
 
 ROW_BYTES: Final = 512
-"""What a run of deliveries counts for at least."""
+"""What a run of deliveries counts for, at least."""
 
 SORTED: Final = 4096
-"""Keys that are put in order: neighbours are cheaper to put, but the loop is not to wait for all of them."""
+"""Keys that are sorted at once: neighbours are cheaper to put, but sorting all keys would stall the loop."""
 
 _Map: TypeAlias = StoredMap[Any, Any]
 _Layers: TypeAlias = dict[str, list[Layer[Any, Any]]]
@@ -59,7 +59,7 @@ _Layers: TypeAlias = dict[str, list[Layer[Any, Any]]]
 
 
 class _Ring(NamedTuple):
-    """Which deliveries the disk has."""
+    """The deliveries that the disk has."""
 
     oldest: Timestamp = NO_TIMESTAMP
     """All after this one."""
@@ -67,7 +67,7 @@ class _Ring(NamedTuple):
 
 
 class _Installed(NamedTuple):
-    """A snapshot that takes the place of all that was there."""
+    """A snapshot that replaces the whole state of a group."""
 
     position: Timestamp
     tables: dict[str, MemoryRows]
@@ -75,26 +75,26 @@ class _Installed(NamedTuple):
 
 @dataclass(slots=True)
 class _PendingRows:
-    """What a commit does to a group."""
+    """The changes of one group in a commit."""
 
     executed: Timestamp
     position: Timestamp
-    image: bytes
+    checkpoint: bytes
     layers: _Layers
     deliveries: list[Delivery]
     installed: _Installed | None
     ring: _Ring = field(default_factory=_Ring)
-    """What it leaves of the ring, once it is done."""
+    """The ring after this commit."""
 
     def add(self, later: _PendingRows) -> _PendingRows:
-        """Both in one commit."""
+        """Return both changes as one."""
         if later.installed is not None:
             return later
         layers = {name: self.layers.get(name, []) + later.layers.get(name, []) for name in self.layers}
         return _PendingRows(
             later.executed,
             later.position,
-            later.image,
+            later.checkpoint,
             layers,
             self.deliveries + later.deliveries,
             self.installed,
@@ -103,7 +103,7 @@ class _PendingRows:
 
 @dataclass(slots=True)
 class _GroupTables:
-    """What the state has of a group."""
+    """The state of one group."""
 
     maps: dict[str, _Map]
     rows: dict[str, LmdbRows]
@@ -127,19 +127,19 @@ class _GroupTables:
     views: WeakSet[TablesView] = field(default_factory=WeakSet)
 
     def freeze(self) -> None:
-        """What was put until now never changes again."""
+        """Freeze the top layers: what was put until now never changes again."""
         for name, each in self.maps.items():
             layer = each.freeze()
             if layer is not None:
                 self.layers.setdefault(name, []).append(layer)
 
-    def take(self, image: GroupCheckpoint) -> _PendingRows:
-        """What the next commit has to do."""
+    def take(self, checkpoint: GroupCheckpoint) -> _PendingRows:
+        """Return the changes for the next commit."""
         self.freeze()
         change = _PendingRows(
-            image.checkpoint.executed,
+            checkpoint.checkpoint.executed,
             self.position,
-            seal_checkpoint(image, self.count),
+            seal_checkpoint(checkpoint, self.count),
             {name: self.layers.get(name, []) for name in self.maps},
             self.deliveries[self.requested :],
             self.installed if self.fresh else None,
@@ -149,13 +149,13 @@ class _GroupTables:
         return change
 
     def done(self, change: _PendingRows) -> None:
-        """It is on the disk."""
+        """Forget changes that are on the disk."""
         self.ring = change.ring
         for name, layers in change.layers.items():
             self.maps[name].drop(layers)
         if change.installed is not None:
             for name, rows in change.installed.tables.items():
-                self.maps[name].settle(rows, self.rows[name])
+                self.maps[name].rebase(rows, self.rows[name])
         if self.installed is change.installed:
             self.installed = None
             written = len(change.deliveries)
@@ -183,18 +183,18 @@ class StoreState(LazyState[_PendingRows]):
     # Reading
 
     def open(self, group: GroupId) -> tuple[GroupCheckpoint | None, Mapping[str, OrderedMap[Any, Any]]]:
-        """The image as last committed, if there is one; and the maps, by their tables' names."""
-        image, _ = self._image(group)
-        return image, self._group(group).maps
+        """The checkpoint as last committed, if there is one; and the maps, by their tables' names."""
+        checkpoint, _ = self._checkpoint(group)
+        return checkpoint, self._group(group).maps
 
     def load(self, group: GroupId) -> Checkpoint:
         """The ordering side, as last committed."""
-        image, _ = self._image(group)
-        return Checkpoint() if image is None else image.checkpoint
+        checkpoint, _ = self._checkpoint(group)
+        return Checkpoint() if checkpoint is None else checkpoint.checkpoint
 
-    def _image(self, group: GroupId) -> tuple[GroupCheckpoint | None, int]:
+    def _checkpoint(self, group: GroupId) -> tuple[GroupCheckpoint | None, int]:
         value = self._env.read().get(group_key(group), db=self._env[STORE_CHECKPOINTS])
-        return (None, 0) if value is None else unseal_checkpoint(value, self._where(group, "image"))
+        return (None, 0) if value is None else unseal_checkpoint(value, self._where(group, "checkpoint"))
 
     def _group(self, group: GroupId) -> _GroupTables:
         found = self._groups.get(group)
@@ -203,8 +203,8 @@ class StoreState(LazyState[_PendingRows]):
         return found
 
     def _load(self, group: GroupId) -> _GroupTables:
-        image, count = self._image(group)
-        position = NO_TIMESTAMP if image is None else image.checkpoint.position
+        checkpoint, count = self._checkpoint(group)
+        position = NO_TIMESTAMP if checkpoint is None else checkpoint.checkpoint.position
         value = self._env.read().get(group_key(group), db=self._env[STORE_RINGS])
         ring = _Ring()
         if value is not None:
@@ -217,7 +217,7 @@ class StoreState(LazyState[_PendingRows]):
         return _GroupTables(maps, rows, position, count, position, ring)
 
     def count(self, group: GroupId) -> int:
-        """How many messages the group has delivered."""
+        """Return the number of messages that the group has delivered."""
         return self._group(group).count
 
     def oldest(self, group: GroupId) -> Timestamp:
@@ -237,21 +237,23 @@ class StoreState(LazyState[_PendingRows]):
     # Writing
 
     def remember(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """Deliveries, in order, for replicas that miss them."""
+        """Keep deliveries, in order, for replicas that miss them."""
         self._env.check()
         known = self._group(group)
         known.position = check_chain(group, known.position, deliveries)
         known.deliveries += deliveries
         known.count += len(deliveries)
 
-    def commit(self, images: Mapping[GroupId, GroupCheckpoint], after: int) -> None:
+    def commit(self, checkpoints: Mapping[GroupId, GroupCheckpoint], after: int) -> None:
         """Commit what was put and remembered of these groups, once the log's batch `after` is durable."""
         self._env.check()
-        for group, image in images.items():
-            wanted, position = image.checkpoint.position, self._group(group).position
+        for group, checkpoint in checkpoints.items():
+            wanted, position = checkpoint.checkpoint.position, self._group(group).position
             if wanted != position:
                 raise InvariantBroken(f"group {group} is to be committed at {wanted}, but is at {position}")
-        self._request(after, {group: self._group(group).take(image) for group, image in images.items()})
+        self._request(
+            after, {group: self._group(group).take(checkpoint) for group, checkpoint in checkpoints.items()}
+        )
 
     def _puts(self, group: GroupId, change: _PendingRows, transaction: Transaction) -> Puts:
         known = self._groups[group]
@@ -261,7 +263,7 @@ class StoreState(LazyState[_PendingRows]):
             if layers:
                 yield from self._put_table(known, name, combine(layers), transaction)
         yield from self._put_ring(group, change, transaction)
-        transaction.put(group_key(group), change.image, db=self._env[STORE_CHECKPOINTS])
+        transaction.put(group_key(group), change.checkpoint, db=self._env[STORE_CHECKPOINTS])
         yield 1
 
     def _put_table(
@@ -284,7 +286,7 @@ class StoreState(LazyState[_PendingRows]):
                 yield len(part)
 
     def _put_ring(self, group: GroupId, change: _PendingRows, transaction: Transaction) -> Puts:
-        """More deliveries, and the oldest go."""
+        """Put deliveries, and delete the oldest."""
         oldest, size = self._groups[group].ring
         if change.installed is not None:
             oldest, size = change.installed.position, 0
@@ -304,7 +306,7 @@ class StoreState(LazyState[_PendingRows]):
         transaction.put(group_key(group), checksum.seal_position(oldest, size), db=self._env[STORE_RINGS])
 
     def _replace(self, group: GroupId, installed: _Installed, transaction: Transaction) -> Puts:
-        """Remove all that there is, and put what was installed."""
+        """Delete all rows of the group, and put those of the snapshot."""
         for name, rows in self._groups[group].rows.items():
             while found := rows.first(transaction, lazy.SLICE):
                 for key, _ in found:
@@ -327,11 +329,11 @@ class StoreState(LazyState[_PendingRows]):
 
     # Snapshots
 
-    def snapshot(self, group: GroupId, image: GroupCheckpoint) -> Iterator[bytes]:
-        """The group's state at the time of this call, with this image, in pieces, while the group goes on."""
+    def snapshot(self, group: GroupId, checkpoint: GroupCheckpoint) -> Iterator[bytes]:
+        """Return the group's state at the time of this call, with this checkpoint, in pieces."""
         known = self._group(group)
         known.freeze()
-        view = TablesView(seal_checkpoint(image, known.count), known.maps)
+        view = TablesView(seal_checkpoint(checkpoint, known.count), known.maps)
         known.views.add(view)
         return pieces(view.frames(), PIECE_BYTES)
 
@@ -345,9 +347,9 @@ class StoreState(LazyState[_PendingRows]):
         self._env.check()
         where = f"the snapshot of group {group}"
         known = self._group(group)
-        image, count, found = read_stream(snapshot, self._tables, where)
-        if position not in (None, image.checkpoint.position):
-            raise BadSnapshot(f"{where} is of {image.checkpoint.position}, its checkpoint of {position}")
+        checkpoint, count, found = read_stream(snapshot, self._tables, where)
+        if position not in (None, checkpoint.checkpoint.position):
+            raise BadSnapshot(f"{where} is of {checkpoint.checkpoint.position}, its checkpoint of {position}")
         for name, (keys, values) in found.items():
             each = known.maps[name]
             try:
@@ -360,10 +362,10 @@ class StoreState(LazyState[_PendingRows]):
             known.maps[name].replace(rows)
         for view in known.views:
             view.give_up()
-        position = image.checkpoint.position
+        position = checkpoint.checkpoint.position
         known.installed, known.fresh = _Installed(position, tables), True
         known.layers = {}
         known.position = known.committed = position
         known.count = count
         known.deliveries, known.requested = [], 0
-        return image
+        return checkpoint

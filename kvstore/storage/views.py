@@ -2,8 +2,8 @@
 
 What was not yet on the disk at that moment is in frozen layers, which a view holds. What commits change on
 the disk afterwards, ahead of where the view is, they first save for it. So a view holds as much as changes
-while it is walked; one that would hold too much is given up, and its stream has no end, which no receiver
-takes.
+while it is walked; one that would hold too much is given up, and its stream has no end, so that every
+receiver rejects it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sortedcontainers import SortedDict
 
-from kvstore.storage import images
+from kvstore.storage import checkpoint_format
 from kvstore.storage.maps import StoredMap, combine
 from kvstore.storage.rows import CHUNK_MAX, LmdbRows, Pair
 
@@ -25,7 +25,7 @@ _OVERHEAD: Final = 200
 
 
 class TablesView:
-    """Tables as they were. Whoever has the iterator of its frames has the view; nobody else holds it."""
+    """Tables as they were at one moment. Only the iterator of its frames holds the view."""
 
     __slots__ = ("__weakref__", "_at", "_given_up", "_head", "_passed", "_saved", "_size", "_tables")
 
@@ -42,7 +42,7 @@ class TablesView:
         self._given_up = False
 
     def save(self, name: str, key: bytes, rows: LmdbRows) -> None:
-        """A key is about to change in the rows."""
+        """Save the row of a key that is about to change."""
         saved = self._saved.get(name)
         if saved is None or key in saved or (name == self._at and key < self._passed):
             return
@@ -60,21 +60,21 @@ class TablesView:
         """Hold nothing any more."""
         self._given_up = True
         for saved in self._saved.values():
-            saved.clear()  # whoever has the iterator may never ask it again
+            saved.clear()  # the iterator may never be advanced again
         self._saved = {}
         self._tables = {}
 
     def frames(self) -> Iterator[bytes]:
-        """The stream."""
-        yield images.frame(self._head)
+        """Return the frames of the stream."""
+        yield checkpoint_format.frame(self._head)
         count = 0
         for name in list(self._tables):
             for rows in self._walk(name):
                 count += len(rows)
-                yield from images.row_frames(name, rows)
+                yield from checkpoint_format.row_frames(name, rows)
             if self.is_given_up():
                 return
-        yield images.end_frame(count)
+        yield checkpoint_format.end_frame(count)
 
     def _walk(self, name: str) -> Iterator[list[Pair]]:
         """A table, chunk by chunk; each is as it was, whatever happens before the next is asked for."""

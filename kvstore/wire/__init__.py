@@ -1,1 +1,6 @@
-"""What nodes send to each other: frames of messages, and the TCP connections that carry them."""
+"""The wire between nodes. Read `frames` first: its tag table is the format.
+
+`schema` (MessagePack formats of classes), `messages` (snapshot messages), `frames` (the codec),
+`connection` (one TCP connection), `link` (the dialling side), `acceptor` (the accepting side), `transport`
+(both, for a node).
+"""

@@ -19,28 +19,25 @@ from multicast.types import ClientId, Process
 logger = logging.getLogger(__name__)
 
 
-# The side that accepts
-
-
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """What a node does with frames, and what it knows. None of these may raise."""
+    """The node's callbacks for frames, and its knowledge. None of these may raise."""
 
     on_frame: Callable[[NodeId, list[Envelope], int], None]
     on_client: Callable[[ClientId, list[Envelope], int], None]
     lives_on: Callable[[NodeId, Process], bool]
     seen: Callable[[Hello], None]
-    """A node has connected, so it can be dialled."""
+    """Called when a node has connected, and so can be dialled."""
 
 
 class Acceptor:
-    """Who may come in, and what they may say."""
+    """Decides which nodes and clients may connect, and what they may send."""
 
     def __init__(self, hello: Hello, codec: FrameCodec, limits: LinkLimits, handlers: Handlers) -> None:
         self.hello = hello
-        """What we say ourselves: others must agree."""
+        """This node's own Hello, with which others must agree."""
         self.counts: dict[NodeId, LinkCounts] = {}
-        """Of the nodes that we know."""
+        """Of the known nodes."""
         self.client_counts = LinkCounts()
         self.stranger_counts = LinkCounts()
         self.codec = codec
@@ -49,66 +46,65 @@ class Acceptor:
         self.once = WarnOnce()
         self.strangers: set[Inbound] = set()
         self.peers: dict[NodeId, Inbound] = {}
-        self.guests: dict[Inbound, None] = {}
-        """Connections of clients."""
+        self.client_connections: dict[Inbound, None] = {}
         self.clients: dict[ClientId, Inbound] = {}
-        """By which connection each client spoke last."""
+        """The connection that each client used last."""
         self.closed = False
         self.paused = False
         self.cut: set[NodeId] = set()
 
-    def enter(self, visitor: Inbound) -> None:
-        """Somebody has connected."""
-        self.strangers.add(visitor)
+    def enter(self, inbound: Inbound) -> None:
+        """Register a new connection, whose peer is not known yet."""
+        self.strangers.add(inbound)
         if self.closed:
-            visitor.abort()
+            inbound.abort()
         elif len(self.strangers) > self.limits.strangers:
-            self._refuse(visitor, Reason.TOO_MANY_CONNECTIONS, "too many connections are being made")
+            self._refuse(inbound, Reason.TOO_MANY_CONNECTIONS, "too many connections are being made")
 
-    def leave(self, visitor: Inbound) -> None:
-        """A connection has ended."""
-        self.strangers.discard(visitor)
-        self.guests.pop(visitor, None)
-        if visitor.node is not None and self.peers.get(visitor.node) is visitor:
-            del self.peers[visitor.node]
-        if visitor.client is not None and self.clients.get(visitor.client) is visitor:
-            del self.clients[visitor.client]
+    def leave(self, inbound: Inbound) -> None:
+        """Forget a connection that has ended."""
+        self.strangers.discard(inbound)
+        self.client_connections.pop(inbound, None)
+        if inbound.node is not None and self.peers.get(inbound.node) is inbound:
+            del self.peers[inbound.node]
+        if inbound.client is not None and self.clients.get(inbound.client) is inbound:
+            del self.clients[inbound.client]
 
-    def introduce(self, visitor: Inbound, data: bytes) -> None:
-        """Somebody says Hello."""
+    def introduce(self, inbound: Inbound, data: bytes) -> None:
+        """Handle the Hello of a connection: welcome the peer, or reject it."""
         try:
             hello = Hello.FromString(data)
         except DecodeError as error:
-            visitor.bad(f"not a Hello: {error}")
+            inbound.bad(f"not a Hello: {error}")
             return
         node = NodeId(hello.node) if hello.HasField("node") else None
         if node is None and not hello.client:
-            visitor.bad("a Hello of nobody")
+            inbound.bad("the Hello names neither a node nor a client")
             return
         if node is None:
-            visitor.name, visitor.counts = "a client", self.client_counts
+            inbound.name, inbound.counts = "a client", self.client_counts
         elif node in self.counts:
-            visitor.name, visitor.counts = f"node {node}", self.counts[node]
+            inbound.name, inbound.counts = f"node {node}", self.counts[node]
         objection = self._objection(hello, node)
         if objection is not None:
-            self._refuse(visitor, *objection)
+            self._refuse(inbound, *objection)
             return
-        self.strangers.discard(visitor)
+        self.strangers.discard(inbound)
         if node is None:
-            visitor.client = ClientId(hello.client)
-            self.guests[visitor] = None
-            self.clients[visitor.client] = visitor
+            inbound.client = ClientId(hello.client)
+            self.client_connections[inbound] = None
+            self.clients[inbound.client] = inbound
         else:
-            visitor.node = node
+            inbound.node = node
             superseded = self.peers.get(node)
             if superseded is not None:
                 superseded.abort()
-            self.peers[node] = visitor
+            self.peers[node] = inbound
             self.handlers.seen(hello)
-            visitor.counts = self.counts[node]
-        visitor.welcome(Welcome(connection=hello.connection))
+            inbound.counts = self.counts[node]
+        inbound.welcome(Welcome(connection=hello.connection))
         if self.paused:
-            visitor.hold()
+            inbound.hold()
 
     def _objection(self, hello: Hello, node: NodeId | None) -> tuple[Reason, str] | None:
         ours = self.hello
@@ -120,29 +116,29 @@ class Acceptor:
             theirs, here = hello.topology_hash.hex(), ours.topology_hash.hex()
             return Reason.WRONG_TOPOLOGY, f"topology {theirs:.64}; here it is {here:.64}"
         if node is None:
-            if len(self.guests) >= self.limits.clients:
-                return Reason.TOO_MANY_CONNECTIONS, f"there are {len(self.guests)} clients"
+            if len(self.client_connections) >= self.limits.clients:
+                return Reason.TOO_MANY_CONNECTIONS, f"limit of {self.limits.clients} clients reached"
         elif node == ours.node:
-            return Reason.OWN_ID, f"you cannot be {ours.node!r:.80}: I am"
+            return Reason.OWN_ID, f"node {ours.node!r:.80} is this node itself"
         elif node not in self.counts:
             if parse_node_address(f"{node}@{hello.address}") is None:
-                return Reason.UNKNOWN_NODE, f"node {node!r:.80} does not say where it is"
+                return Reason.UNKNOWN_NODE, f"node {node!r:.80} does not give a valid address"
             if len(self.counts) >= self.limits.peers:
-                return Reason.TOO_MANY_CONNECTIONS, f"there are {len(self.counts)} nodes"
+                return Reason.TOO_MANY_CONNECTIONS, f"limit of {self.limits.peers} nodes reached"
         if hello.to != ours.node:
-            return Reason.WRONG_NODE, f"you mean {hello.to!r:.80}; I am {ours.node!r:.80}"
+            return Reason.WRONG_NODE, f"the Hello is for {hello.to!r:.80}; this is {ours.node!r:.80}"
         return None
 
-    def _refuse(self, visitor: Inbound, reason: Reason, text: str) -> None:
-        visitor.counts.refusals += 1
-        self.once.warn(visitor.name, Reason.Name(reason), f"refused: {text}")
-        visitor.refuse(Refusal(reason=reason, text=text))
+    def _refuse(self, inbound: Inbound, reason: Reason, text: str) -> None:
+        inbound.counts.refusals += 1
+        self.once.warn(inbound.name, Reason.Name(reason), f"refused: {text}")
+        inbound.refuse(Refusal(reason=reason, text=text))
 
-    def peer_frame(self, visitor: Inbound, node: NodeId, data: bytes) -> None:
-        """Only processes that live on a node may speak by its connection."""
+    def peer_frame(self, inbound: Inbound, node: NodeId, data: bytes) -> None:
+        """Handle a frame of a node, which may send only for the processes that live on it."""
         if node in self.cut:
-            visitor.counts.dropped += 1
-            visitor.lossy = True
+            inbound.counts.dropped += 1
+            inbound.lossy = True
             return
         envelopes = self.codec.decode(data)
         for sender, _, _ in envelopes:
@@ -150,78 +146,80 @@ class Acceptor:
                 raise WireError(f"{sender} does not live on {node}")
         self.handlers.on_frame(node, envelopes, len(data))
 
-    def client_frame(self, visitor: Inbound, client: ClientId, data: bytes) -> None:
-        """A client may only multicast, and only in its own name; and ask who is in a group."""
+    def client_frame(self, inbound: Inbound, client: ClientId, data: bytes) -> None:
+        """Handle a frame of a client, which may multicast under its own id, and ask for a group's members."""
         envelopes = self.codec.decode(data)
         for sender, _, messages in envelopes:
             if sender != client:
-                raise WireError(f"client {client} may not speak for {sender}")
+                raise WireError(f"client {client} may not send for {sender}")
             for message in messages:
                 own = isinstance(message, Multicast) and message.mid.client == client
                 if not (own or isinstance(message, MembersWanted)):
                     raise WireError(f"client {client} may not send this {type(message).__name__}")
-        self.clients[client] = visitor
+        self.clients[client] = inbound
         self.handlers.on_client(client, envelopes, len(data))
 
     def welcomed(self) -> list[Inbound]:
-        """The connections that frames come by."""
-        return [*self.peers.values(), *self.guests]
+        """Return the connections that carry frames."""
+        return [*self.peers.values(), *self.client_connections]
 
     def hold(self) -> None:
-        """Read nothing more of anybody."""
+        """Stop reading from all connections."""
         self.paused = True
-        for visitor in self.welcomed():
-            visitor.hold()
+        for inbound in self.welcomed():
+            inbound.hold()
 
     def release(self) -> None:
-        """Read on, unless what was kept is enough already."""
-        for visitor in self.welcomed():
+        """Resume reading, unless the frames kept back pause the node again."""
+        for inbound in self.welcomed():
             if self.paused:
                 return
-            if visitor.held:
-                visitor.release()
+            if inbound.held:
+                inbound.release()
 
     def heal(self) -> None:
-        """End all cuts. What they dropped must not be missing within a connection, so that one ends."""
+        """End all cuts. No frame may be missing within a connection, so lossy ones are closed."""
         self.cut.clear()
-        for visitor in self.welcomed():
-            if visitor.lossy:
-                visitor.abort()
+        for inbound in self.welcomed():
+            if inbound.lossy:
+                inbound.abort()
 
     def sweep(self) -> None:
-        """Whoever has said nothing for long is gone without our knowing."""
+        """Close connections that were silent for `idle_s`: their peers count as disconnected."""
         if self.paused:
             return
-        for visitor in self.welcomed():
-            visitor.silent += 1
-            if visitor.silent > SWEEPS:
-                visitor.counts.timeouts += 1
-                logger.warning("%s: closed after %s s of silence", visitor.name, self.limits.idle_s)
-                visitor.abort()
+        for inbound in self.welcomed():
+            inbound.silent += 1
+            if inbound.silent > SWEEPS:
+                inbound.counts.timeouts += 1
+                logger.warning("%s: closed after %s s of silence", inbound.name, self.limits.idle_s)
+                inbound.abort()
 
 
 class Inbound(Connection):
-    """A connection that was accepted."""
+    """A connection that this node accepted."""
 
-    def __init__(self, door: Acceptor) -> None:
-        super().__init__("a stranger", door.codec, door.limits, door.stranger_counts, door.once)
+    def __init__(self, acceptor: Acceptor) -> None:
+        super().__init__(
+            "a stranger", acceptor.codec, acceptor.limits, acceptor.stranger_counts, acceptor.once
+        )
         self.node: NodeId | None = None
         self.client: ClientId | None = None
         self.lossy = False
-        """A cut has dropped something that came by this connection."""
-        self._door = door
-        self._timer = self._loop.call_later(door.limits.handshake_s, self._too_late)
+        """Whether a cut has dropped a frame of this connection."""
+        self._acceptor = acceptor
+        self._timer = self._loop.call_later(acceptor.limits.handshake_s, self._too_late)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start: the connection is open."""
         super().connection_made(transport)
-        self._door.enter(self)
+        self._acceptor.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End: the connection is closed, by either side."""
         super().connection_lost(exc)
         self._timer.cancel()
-        self._door.leave(self)
+        self._acceptor.leave(self)
 
     def _too_late(self) -> None:
         self.counts.timeouts += 1
@@ -230,7 +228,7 @@ class Inbound(Connection):
     def frame(self, data: bytes) -> None:
         """Handle one whole frame."""
         if self.node is None and self.client is None:
-            self._door.introduce(self, data)
+            self._acceptor.introduce(self, data)
             return
         if not data:
             return
@@ -238,20 +236,20 @@ class Inbound(Connection):
         self.counts.bytes_in += len(data)
         try:
             if self.node is not None:
-                self._door.peer_frame(self, self.node, data)
+                self._acceptor.peer_frame(self, self.node, data)
             elif self.client is not None:
-                self._door.client_frame(self, self.client, data)
+                self._acceptor.client_frame(self, self.client, data)
         except WireError as error:
             self.bad(str(error))
 
     def welcome(self, welcome: Welcome) -> None:
-        """From now on, frames come."""
+        """Accept the Hello: from now on, frames arrive."""
         self._timer.cancel()
         self.counts.connections += 1
         self.frame_max = self.limits.frame
         self.write(Answer(welcome=welcome).SerializeToString())
 
     def refuse(self, refusal: Refusal) -> None:
-        """Say why, and hang up."""
+        """Send the reason, and close."""
         self.write(Answer(refusal=refusal).SerializeToString())
         self.finish()

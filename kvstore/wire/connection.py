@@ -16,32 +16,32 @@ from multicast.errors import InvalidArgument
 logger = logging.getLogger(__name__)
 
 HELLO_MAX: Final = 4096
-"""Bytes of a Hello or of its answer: what a stranger can make us keep."""
+"""Limit of a Hello or its answer, in bytes: all that is kept for a peer before it is known."""
 
 SWEEPS: Final = 4
-"""An idle time-out is so many looks at a connection, not a time: if this process was stopped meanwhile, what
-has come for it counts as heard."""
+"""Sweeps in an idle time-out. Sweeps are counted, not time: if this process was stopped meanwhile, data that
+arrived for it still counts."""
 
 HEADER_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
-    """What connections may cost, in bytes, connections and seconds."""
+    """Limits of connections, in bytes, connections and seconds."""
 
     frame: int = 16 << 20
     """The largest frame, in and out."""
     buffer: int = 32 << 20
-    """Unsent on one connection; beyond it, the connection is reset."""
+    """Unsent bytes of one connection; beyond it, the connection is reset."""
     clients: int = 256
     """Connections of clients."""
     peers: int = 256
-    """Other nodes, those included that nobody told us of but themselves."""
+    """Other nodes, including those that are known only by their own Hello."""
     strangers: int = 64
-    """Connections that have not said Hello yet."""
+    """Connections that have not sent a Hello yet."""
     handshake_s: float = 5.0
     idle_s: float = 10.0
-    """How long a connection that was accepted may be silent. Whoever dialled breaks the silence in time."""
+    """How long an accepted connection may be silent. The dialling side sends pings in time."""
     backoff_min_s: float = 0.05
     backoff_max_s: float = 2.0
 
@@ -57,48 +57,48 @@ class LinkLimits:
 
 @dataclass(slots=True)
 class LinkCounts:
-    """What happened on the connections with one node, with all clients, or with strangers."""
+    """Counters of the connections with one node, with all clients, or with unknown peers."""
 
     connections: int = 0
-    """That were welcomed, in either direction."""
+    """Connections established, in either direction."""
     frames_in: int = 0
     bytes_in: int = 0
     frames_out: int = 0
     bytes_out: int = 0
     dropped: int = 0
-    """Frames not sent, for want of a connection, of room or by a cut; or cut off when they came."""
+    """Frames not sent, for lack of a connection or of room, or dropped by a cut in either direction."""
     resets: int = 0
-    """Connections dropped because the other side did not read fast enough, or a message fits no frame."""
+    """Connections dropped because the peer did not read fast enough, or a message exceeded a frame."""
     timeouts: int = 0
-    """Connections dropped because the other side was silent."""
+    """Connections dropped because the peer was silent."""
     bad_frames: int = 0
-    """Bytes that no correct node or client sends."""
+    """Frames that no correct node or client sends."""
     refusals: int = 0
-    """Hellos refused."""
+    """Hellos that this node rejected."""
     refused: int = 0
-    """Our own Hellos that were refused."""
+    """Hellos of this node that were rejected."""
 
 
 class WarnOnce:
-    """Says everything once: whoever keeps coming back with the same mistake does not fill the log."""
+    """Logs each warning once per peer, so that a peer that repeats a mistake does not fill the log."""
 
     def __init__(self) -> None:
-        self._said: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     def warn(self, who: str, what: str, text: str) -> None:
         """Log a warning, unless this peer got the same one before."""
-        if (who, what) not in self._said:
-            self._said.add((who, what))
-            logger.warning("%s: %s (said once)", who, text)
+        if (who, what) not in self._logged:
+            self._logged.add((who, what))
+            logger.warning("%s: %s (logged once)", who, text)
 
 
 class Delay:
-    """Hands on what it is given after a while, in order: the emulated way of a frame."""
+    """Passes data on after a delay, in order: emulates a distant peer."""
 
     def __init__(self, delay_s: float, hand_on: Callable[[bytes], None]) -> None:
         self.delay_s = delay_s
         self.bytes = 0
-        """On their way."""
+        """Bytes under way."""
         self._hand_on = hand_on
         self._loop = asyncio.get_running_loop()
         self._frames: deque[tuple[float, bytes]] = deque()
@@ -111,7 +111,7 @@ class Delay:
             self._loop.call_later(self.delay_s, self._arrive)
 
     def _arrive(self) -> None:
-        """All have the same delay, so the first is always the first that is due."""
+        """Pass on what is due. All data have the same delay, so the first is due first."""
         now = self._loop.time()
         while self._frames:
             due, data = self._frames[0]
@@ -123,13 +123,13 @@ class Delay:
             self._hand_on(data)
 
     def clear(self) -> None:
-        """What is under way is lost."""
+        """Drop the data under way."""
         self._frames.clear()
         self.bytes = 0
 
 
 class Connection(asyncio.Protocol):
-    """One TCP connection, cut into frames. Subclasses say what to do with one."""
+    """One TCP connection, cut into frames, which subclasses handle."""
 
     transport: asyncio.Transport
 
@@ -143,26 +143,26 @@ class Connection(asyncio.Protocol):
         delay_s: float = 0.0,
     ) -> None:
         self.name = name
-        """Of the other side."""
+        """Of the peer."""
         self.codec = codec
         self.limits = limits
         self.counts = counts
         self.once = once
         self.frame_max = HELLO_MAX
         self.over = False
-        """Nothing that still comes is looked at."""
+        """Whether data that still arrive are ignored."""
         self.held = False
-        """What comes is kept: the node has enough to do."""
+        """Whether arriving data are kept back: the node has enough to do."""
         self.silent = 0
-        """Sweeps since anything came."""
+        """Sweeps since data last arrived."""
         self.spoken = False
-        """Something was sent since the last sweep."""
+        """Whether data were sent since the last sweep."""
         self._loop = asyncio.get_running_loop()
         self.lost = self._loop.create_future()
         self._rest = bytearray()
-        """What has come of the next frame; or, while held, of any number of frames."""
+        """The part of the next frame that has arrived; or, while held, of any number of frames."""
         self._wanted = 0
-        """Length of the rest from which on it is worth a look."""
+        """Length of `_rest` that completes a frame."""
         self._delayed = Delay(delay_s, self._write)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -177,13 +177,13 @@ class Connection(asyncio.Protocol):
         if not self.lost.done():
             self.lost.set_result(None)
 
-    # What comes
+    # Receiving
 
     def data_received(self, data: bytes) -> None:
         """Cut what arrives into frames."""
         self.silent = 0
         if self._rest:
-            self._rest += data  # grows with what has come, whatever length was announced
+            self._rest += data  # grows with what has arrived, whatever length was announced
             if self.held or len(self._rest) < self._wanted:
                 return
             data = bytes(self._rest)
@@ -215,23 +215,23 @@ class Connection(asyncio.Protocol):
             self.bad("the connection ended within a frame")
 
     def frame(self, data: bytes) -> None:
-        """A whole frame has come."""
+        """Handle one whole frame."""
         raise NotImplementedError
 
     def bad(self, why: str) -> None:
-        """No correct node sends this: the connection is not worth keeping."""
+        """Close the connection: no correct peer sends this."""
         self.counts.bad_frames += 1
         self.once.warn(self.name, "bad frame", f"connection closed: {why:.200}")
         self.abort()
 
     def hold(self) -> None:
-        """Read no more for now."""
+        """Stop reading for now."""
         self.held = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def release(self) -> None:
-        """Go on with what has been kept, then read on."""
+        """Handle the data kept back, then resume reading."""
         self.held = False
         self.silent = 0
         data = bytes(self._rest)
@@ -240,24 +240,25 @@ class Connection(asyncio.Protocol):
         if not (self.held or self.over or self.transport.is_closing()):
             self.transport.resume_reading()
 
-    # What goes
+    # Sending
 
-    def say(self, envelopes: Sequence[Envelope]) -> None:
-        """All of this, as one frame if it fits into one."""
+    def send(self, envelopes: Sequence[Envelope]) -> None:
+        """Send all of this, as one frame if it fits into one."""
         data = self.codec.encode(envelopes)
         if len(data) <= self.limits.frame:
             self.put(data)
         elif halves := split_in_two(envelopes):
             for half in halves:
-                self.say(half)
-        else:  # It is lost, so the connection ends: nothing may be missing within one.
+                self.send(half)
+        else:  # The message is lost, so the connection ends: none may be missing within one.
             self.counts.dropped += 1
             self.counts.resets += 1
-            self.once.warn(self.name, "too large", f"reset: a message of {len(data)} bytes fits no frame")
+            text = f"reset: a message of {len(data)} bytes exceeds the frame limit of {self.limits.frame}"
+            self.once.warn(self.name, "too large", text)
             self.abort()
 
     def put(self, data: bytes) -> None:
-        """Send a frame, unless the other side is too far behind: that ends the connection."""
+        """Send a frame. A peer that has fallen too far behind is disconnected instead."""
         if self.over or self.transport.is_closing():
             self.counts.dropped += 1
             return
@@ -281,22 +282,22 @@ class Connection(asyncio.Protocol):
         self.write(data)
 
     def write(self, data: bytes) -> None:
-        """The bytes of a frame."""
+        """Write the bytes of one frame."""
         self.transport.write(len(data).to_bytes(HEADER_BYTES, "big") + data)
 
     def ping(self) -> None:
-        """Break the silence, if there was any."""
+        """Send an empty frame, if nothing was sent since the last sweep."""
         if not (self.spoken or self.over or self.transport.is_closing()):
             self.transport.write(bytes(HEADER_BYTES))
         self.spoken = False
 
     def finish(self) -> None:
-        """End it when everything is sent."""
+        """Close once everything is sent."""
         self.over = True
         self.transport.close()
 
     def abort(self) -> None:
-        """End it now."""
+        """Close now."""
         self.over = True
         self._delayed.clear()
         self._rest.clear()
@@ -304,7 +305,7 @@ class Connection(asyncio.Protocol):
 
 
 def tune(transport: asyncio.Transport, idle_s: float) -> None:
-    """Send at once; and notice a machine that is gone, or that leaves what we send unread."""
+    """Disable Nagle's algorithm, and detect peers that are gone or do not read."""
     sock: socket.socket = transport.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     seconds = max(1, round(idle_s / 2))
@@ -316,13 +317,13 @@ def tune(transport: asyncio.Transport, idle_s: float) -> None:
         "TCP_USER_TIMEOUT": round(idle_s * 1000),
     }
     for name, value in options.items():
-        option = getattr(socket, name, None)  # some are Linux's only
+        option = getattr(socket, name, None)  # some exist only on Linux
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def split_in_two(envelopes: Sequence[Envelope]) -> list[Sequence[Envelope]]:
-    """Two parts of what is too much for one frame, in order; none, if it is a single message."""
+    """Return the halves of envelopes that exceed one frame, in order; nothing for a single message."""
     if len(envelopes) > 1:
         middle = len(envelopes) // 2
         return [envelopes[:middle], envelopes[middle:]]

@@ -21,9 +21,6 @@ from kvstore.wire.frames import Envelope, FrameCodec, WireError
 logger = logging.getLogger(__name__)
 
 
-# The side that dials
-
-
 class Link:
     """Keeps a connection to one node open, and sends on it.
 
@@ -42,8 +39,9 @@ class Link:
         on_frame: Callable[[list[Envelope]], None] | None = None,
         delay_s: float = 0.0,
     ) -> None:
-        """`addresses` is looked at each time. `on_frame` takes what comes back, and may raise `WireError`;
-        without it, nothing may. `delay_s` is how long frames take, there and back: to emulate a long way.
+        """`addresses` is read at each attempt. `on_frame` takes frames of the node, and may raise
+        `WireError`; without it, the node may send none. `delay_s` delays frames, each way, to emulate a
+        distant node.
         """
         self.node = node
         self.hello = Hello()
@@ -56,12 +54,12 @@ class Link:
         self.counts = LinkCounts()
         self.once = WarnOnce()
         self.problem = "not dialled yet"
-        """Why there is no connection, if there is none."""
+        """Why there is no connection, or empty."""
         self.tried = asyncio.Event()
-        """The first attempt has succeeded or failed."""
+        """Set once the first attempt has succeeded or failed."""
         self.cut = False
         self._lossy = False
-        """A cut has dropped something of what the connection should have carried."""
+        """Whether a cut has dropped a frame of this connection."""
         self._addresses = addresses
         self._connection: Outbound | None = None
         self._woken = asyncio.Event()
@@ -69,38 +67,38 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """Whether what is sent now has a chance."""
+        """Whether the connection is open."""
         return self._connection is not None and not self._connection.over
 
     def start(self) -> None:
-        """Dial, again and again."""
+        """Start to dial, and to dial again after each disconnect."""
         self._task = asyncio.get_running_loop().create_task(self._dial(), name=f"link to {self.node}")
 
     def send(self, envelopes: Sequence[Envelope]) -> None:
-        """One frame, if there is a connection."""
+        """Send one frame, or count it as dropped without a connection."""
         if self._connection is None or self.cut:
             self.counts.dropped += 1
             self._lossy = True
         else:
-            self._connection.say(envelopes)
+            self._connection.send(envelopes)
 
     def heal(self) -> None:
-        """End a cut. What it dropped must not be missing within a connection, so a new one is made."""
+        """End a cut. No frame may be missing within a connection, so a lossy one is replaced."""
         if self.cut and self._lossy and self._connection is not None:
             self._connection.abort()
         self.cut = False
 
     def wake(self) -> None:
-        """The node is there: do not wait until the end of the back-off."""
+        """Dial now: the node is reachable, so the back-off ends."""
         self._woken.set()
 
     def sweep(self) -> None:
-        """Called several times in an idle time-out."""
+        """Keep the connection alive; called `SWEEPS` times within the idle time-out."""
         if self._connection is not None:
             self._connection.ping()
 
     async def close(self, flush_s: float = 0.0) -> None:
-        """Hang up, when everything is sent or the time is over."""
+        """Close, once everything is sent or the time is over."""
         if self._task is None:
             return
         if self._connection is not None:
@@ -112,15 +110,15 @@ class Link:
     async def _dial(self) -> None:
         loop = asyncio.get_running_loop()
         low, high = self.limits.backoff_min_s, self.limits.backoff_max_s
-        attempts, said = 0, ""
+        attempts, logged = 0, ""
         while True:
             started = loop.time()
             self._woken.clear()
             await self._connect()
             self.tried.set()
-            if self.problem != said:
-                said = self.problem
-                logger.info("no connection to %s: %s", self.node, said)
+            if self.problem != logged:
+                logged = self.problem
+                logger.info("no connection to %s: %s", self.node, logged)
             attempts = 0 if loop.time() - started > high else attempts + 1
             pause = min(high, low * 2 ** min(attempts, 30)) * random.uniform(0.5, 1)
             await asyncio.sleep(min(pause, low))
@@ -148,7 +146,7 @@ class Link:
                 self.problem = "the connection was lost"
         except TimeoutError:
             self.problem = f"no answer from {host}:{port} within {self.limits.handshake_s} s"
-        except (OSError, ValueError, OverflowError) as error:  # no address at all gives the last two
+        except (OSError, ValueError, OverflowError) as error:  # an invalid address raises the last two
             self.problem = f"cannot connect to {host}:{port}: {error}"
         finally:
             self._connection = None
@@ -156,12 +154,12 @@ class Link:
                 connection.abort()
                 await connection.lost
             if sock is not None:
-                # The loop has closed it. If the other side was quick to reset it, uvloop has not told it so,
-                # and it would close whatever gets its number next.
+                # The loop has closed the socket. If the peer reset it quickly, uvloop has not marked it as
+                # closed, and it would close the next socket with the same number.
                 sock.detach()
 
     async def _adopt(self, sock: socket.socket) -> Outbound:
-        """The loop takes the socket over, and is not disturbed: uvloop would neither use nor close it."""
+        """Hand the socket to the loop, which must not be cancelled: uvloop would never close it."""
         loop = asyncio.get_running_loop()
         adopting = loop.create_task(loop.create_connection(lambda: Outbound(self), sock=sock))
         try:
@@ -175,7 +173,7 @@ class Link:
 
 
 async def _reach(host: str, port: int) -> socket.socket:
-    """A socket that is connected to the first of the host's addresses where somebody listens."""
+    """Return a socket connected to the first of the host's addresses that accepts."""
     loop = asyncio.get_running_loop()
     problem = OSError(f"{host} has no address")
     for family, kind, proto, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -185,9 +183,9 @@ async def _reach(host: str, port: int) -> socket.socket:
             await loop.sock_connect(sock, address)
             if sock.getsockname() != sock.getpeername():
                 return sock
-            # Nobody listens, and TCP has connected the port to itself. Its owner will want it back: at once.
+            # No process listens, and TCP has connected the port to itself. Free it at once for its owner.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            problem = ConnectionRefusedError(f"nobody listens on {host}:{port}")
+            problem = ConnectionRefusedError(f"no process listens on {host}:{port}")
         except OSError as error:
             problem = error
         except BaseException:
@@ -198,12 +196,12 @@ async def _reach(host: str, port: int) -> socket.socket:
 
 
 class Outbound(Connection):
-    """A connection that was dialled."""
+    """A connection that this node dialled."""
 
     def __init__(self, link: Link) -> None:
         super().__init__(f"node {link.node}", link.codec, link.limits, link.counts, link.once, link.delay_s)
         self.answered: asyncio.Future[str] = self._loop.create_future()
-        """What is wrong; empty if we are welcome."""
+        """Why the peer rejects this node; empty if it does not."""
         self._link = link
         self._coming = Delay(link.delay_s, self._take)
         self._number = secrets.randbits(64)
@@ -221,7 +219,7 @@ class Outbound(Connection):
         super().connection_lost(exc)
         self._coming.clear()
         if not self.answered.done():
-            self.answered.set_result("it hung up on our Hello")
+            self.answered.set_result("the peer closed the connection at our Hello")
 
     def frame(self, data: bytes) -> None:
         """Handle one whole frame."""
@@ -244,7 +242,7 @@ class Outbound(Connection):
             self.bad(str(error))
 
     def _answer(self, data: bytes) -> None:
-        """Welcome, or the reason why not."""
+        """Handle the answer to our Hello: a welcome, or a refusal with its reason."""
         try:
             answer = Answer.FromString(data)
         except DecodeError as error:
@@ -253,13 +251,13 @@ class Outbound(Connection):
         refusal = answer.refusal
         if answer.HasField("refusal"):
             reason = Reason.Name(refusal.reason) if refusal.reason in Reason.values() else "refused"
-            problem = f"we are refused: {refusal.text!r:.300}"
+            problem = f"rejected by the peer: {refusal.text!r:.300}"
             self.counts.refused += 1
             self.once.warn(self.name, reason, problem)
             self.answered.set_result(problem)
             self.abort()
         elif answer.welcome.connection != self._number:
-            self.bad("this does not answer our Hello")
+            self.bad("the answer is not to our Hello")
         else:
             self.frame_max = 0 if self._link.on_frame is None else self.limits.frame
             self.answered.set_result("")

@@ -1,4 +1,4 @@
-"""What nodes send each other for snapshots, beside the ordering protocol's own messages."""
+"""Messages between nodes that carry snapshots, beside those of the ordering protocols."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class SnapshotPiece:
     transfer: int
     index: int
     ordering: bool
-    """Whether it is of the checkpoint, or of the application's state."""
+    """Whether the piece belongs to the checkpoint, or to the application's state."""
     last: bool
     data: bytes
 
 
 @dataclass(slots=True)
 class SnapshotAck:
-    """The piece has come: send the next."""
+    """Acknowledges a piece, and asks for the next."""
 
     transfer: int
     index: int

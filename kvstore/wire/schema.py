@@ -1,12 +1,11 @@
-"""What the protocol's things are in MessagePack, on the wire and on disk.
+"""MessagePack formats of messages and records, on the wire and on disk, derived from their classes.
 
-The formats are made from what the classes declare: a message or a record is an array of its kind and its
-fields. Most of them are about runs, and have columns of their own, so there is nothing to gather: what bytes
-cost is what is in them, and a single message is as cheap as it is small.
+A message or a record is an array of its tag and its fields. Most messages are about runs, as columns, so
+nothing has to be gathered.
 
-Reading trusts nothing. Whatever the bytes are, they become things that a correct process may have written, or
-one of `ERRORS` is raised. Memory goes by what the bytes contain, never by a number that they claim. Writing
-checks nothing: what is written has been read, or was made by the protocol.
+Decoding trusts nothing. Any bytes become values that a correct process may have written, or raise one of
+`ERRORS`. Memory grows with the bytes themselves, never with a length that they claim. Encoding checks
+nothing: its values were decoded, or made by the protocol.
 """
 
 from __future__ import annotations
@@ -36,27 +35,27 @@ from multicast.types import (
 )
 
 NUMBER_MAX: Final = 2**63 - 1
-"""The largest number, but for client ids, incarnations and digests, which have 64 bits."""
+"""The largest number, except for client ids, incarnations and digests, which have 64 bits."""
 
 KNOWN_MAX: Final = 4096
-"""Processes, ballots and destinations that are remembered."""
+"""Processes, ballots and destinations that are memoised."""
 
 
 class FormatError(ValueError):
-    """Well-formed bytes that nobody writes."""
+    """Well-formed bytes that no correct process writes."""
 
 
 ERRORS: Final = (FormatError, msgspec.MsgspecError, InvalidArgument, UnicodeDecodeError)
-"""What reading may raise."""
+"""What decoding may raise."""
 
 
-# What stands in the place of what. Processes, ballots and destinations are few, and come again and
-# again: a table has those that were checked, so that a check is one lookup, and equal ones are one object.
+# Processes, ballots and destinations are few, and come again and again: those that were checked are memoised,
+# so that a check is one lookup, and equal ones are one object.
 
 _Group: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX - 1)]
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 _Wide: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
-"""MessagePack has no numbers of more than 64 bits."""
+"""Of 64 bits: MessagePack has no larger numbers."""
 _Mid: Final = type(
     "MessageId",
     (MessageId,),
@@ -68,12 +67,12 @@ RawProcess: TypeAlias = tuple[int, int, int]
 _Ballot: TypeAlias = tuple[int, RawProcess, int]
 
 _CLIENT: Final = -1
-"""In the place of a group: then the third number is a client's. A union of tuples and bounded numbers would
-be plainer, but the garbage collector crashes on the decoder that msgspec 0.22 makes of one."""
+"""Instead of a group: then the third number is a client's. A union of tuples and bounded numbers would be
+simpler, but the garbage collector crashes on the decoder that msgspec 0.22 makes of one."""
 
 
 def put_process(process: Process) -> RawProcess:
-    """A process as three numbers."""
+    """Return a process as three numbers."""
     return process if isinstance(process, ReplicaId) else (_CLIENT, 0, process)
 
 
@@ -114,7 +113,7 @@ _Make: TypeAlias = Callable[[Any], Any]
 
 
 class _Format(NamedTuple):
-    """How values of a type travel: as what, and how the one becomes the other, if that is not the same."""
+    """How values of a type are encoded: the raw type, and the conversions, unless values stay as they are."""
 
     raw: Any
     put: _Make | None = None
@@ -139,7 +138,7 @@ _FORMATS: Final[dict[Any, _Format]] = {
 
 
 def _format(hint: Any) -> _Format:
-    """How values with this type's hint travel."""
+    """Return the format of values with this type hint."""
     if hint in _FORMATS:
         return _FORMATS[hint]
     arguments = get_args(hint)
@@ -156,7 +155,7 @@ def _format(hint: Any) -> _Format:
 
 
 def _tuple(*types: Any) -> Any:
-    """The type, made at run time."""
+    """Return the tuple type, made at run time."""
     return tuple.__class_getitem__(types)
 
 
@@ -169,7 +168,7 @@ def _unless_none(make: _Make, value: Any) -> Any:
 
 
 def _row(cls: Any, formats: Sequence[_Format]) -> _Format:
-    """Something with fields, as a tuple of them."""
+    """Return the format of a class with fields, as a tuple of them."""
     raw = _tuple(*(each.raw for each in formats))
     puts = [(i, each.put) for i, each in enumerate(formats) if each.put is not None]
     takes = [(i, each.take) for i, each in enumerate(formats) if each.take is not None]
@@ -180,7 +179,7 @@ def _row(cls: Any, formats: Sequence[_Format]) -> _Format:
 
 
 def _fields(cls: type) -> Callable[[Any], tuple[Any, ...]]:
-    """All fields of a thing that is no tuple."""
+    """Return a function that returns all fields of an object that is not a tuple."""
     names = list(get_type_hints(cls))
     get = attrgetter(*names)
     return get if len(names) > 1 else lambda value: (get(value),)
@@ -205,21 +204,21 @@ def _take_row(cls: Any, takes: Sequence[tuple[int, _Make]], row: Iterable[Any]) 
     return tuple(fields) if cls is None else cls(*fields)
 
 
-# Kinds of things: a struct of msgspec's for each, since it tells these apart by their first number.
+# Each class gets a msgspec struct: msgspec distinguishes structs by their tag.
 
 Check: TypeAlias = Callable[[Any], None]
-"""Raises `FormatError` if what was read makes no sense."""
+"""Raises `FormatError` if a decoded value is inconsistent."""
 
 
 class Kinds(NamedTuple):
     """The formats of some classes."""
 
     put: Mapping[type, _Make]
-    """By class, what makes something for msgspec of an object."""
+    """By class, the conversion of an object for msgspec."""
     take: Mapping[type, _Make]
-    """By class of what msgspec makes, what makes the object of it."""
+    """By msgspec struct, the conversion to the object."""
     raw: Any
-    """The type of what msgspec makes: any of the kinds."""
+    """The union of all msgspec structs."""
 
 
 def kinds_of(tags: Mapping[int, type], checks: Mapping[type, Check]) -> Kinds:
@@ -237,7 +236,7 @@ def kinds_of(tags: Mapping[int, type], checks: Mapping[type, Check]) -> Kinds:
             frozen=True,
             forbid_unknown_fields=True,
         )
-        assert row.take is not None  # it is no plain tuple
+        assert row.take is not None  # it is not a plain tuple
         put[cls] = partial(_put_kind, tag, row.put)
         take[struct] = partial(_take_kind, row.take, checks.get(cls))
     return Kinds(put, take, Union[tuple(take)])  # noqa: UP007 - made at run time

@@ -1,15 +1,16 @@
-"""Connections between nodes, and from clients: FIFO while one lasts, and never more memory than was allowed.
+"""Connections between nodes, and from clients: FIFO while a connection lasts, with bounded memory.
 
-Two nodes have two connections. Each node dials the other and only sends on that one, and only reads from the
-one it accepted. So they never have to agree on who dials, and whoever accepts decides alone that a new
-connection takes the place of the old. Clients dial too, and get their answers on the same connection.
+Two nodes have two connections. Each node dials the other, sends only on the connection that it dialled, and
+reads only from the one that it accepted. So nodes need not agree on who dials, and the accepting node alone
+decides that a new connection replaces the old one. Clients dial too, and get their answers on the same
+connection.
 
-Nothing is kept for a node that is not connected, and nothing is sent again: the protocol does without.
-Whoever is too slow to read loses the connection, before we lose our memory. Bytes that no correct node sends
-close the connection they came by, and are counted.
+Nothing is kept for a node that is not connected, and nothing is sent again: the protocol does not need it. A
+peer that reads too slowly is disconnected before this node runs out of memory. Bytes that no correct node
+sends close the connection they came by, and are counted.
 
-`Link` is the side that dials, for nodes and for clients. `Acceptor` is the side that accepts. `Transport` is
-both, for a node. All calls belong into the loop that `start` was called in.
+`Link` is the dialling side, for nodes and for clients. `Acceptor` is the accepting side. `Transport` is both,
+for a node. All calls belong in the loop that `start` was called in.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class Transport:
-    """A node's `Network`: links to its peers, and a door for them and for clients."""
+    """A node's `Network`: links to its peers, and an acceptor for peers and clients."""
 
     def __init__(
         self,
@@ -53,14 +54,14 @@ class Transport:
         incarnation: int = 0,
         on_peer: Callable[[NodeId, int], None] | None = None,
     ) -> None:
-        """`peers` may include this node, and is looked at for an address each time one is dialled. A node
-        that is not among them becomes one, by `add_peer` or when it says where it is.
+        """`peers` may include this node, and is read each time one is dialled. Other nodes become peers by
+        `add_peer`, or by a Hello with their address.
 
-        `on_frame` gets what another node sent, `on_client` what a client did, and both the frame's length:
-        a node that has been given too much calls `pause`. They are called by the loop, and may not raise.
-        `lives_on(node, process)` says whose messages a node may send. `on_peer` hears on which disk a node is
-        that has connected. `delays` are one way, in seconds, from the first node to the second: emulation of
-        a wider network.
+        `on_frame` gets frames of nodes, `on_client` frames of clients, and both the frame's length: a node
+        with too much to do calls `pause`. They are called by the loop, and may not raise. `lives_on(node,
+        process)` tells whether a node may send for a process. `on_peer` gets the incarnation of a node that
+        has connected. `delays` are one way, in seconds, from the first node to the second, to emulate a wide
+        area.
         """
         self.me = me
         self._codec = codec
@@ -77,7 +78,7 @@ class Transport:
         self._dialling = False
         self._links: dict[NodeId, Link] = {}
         handlers = Handlers(on_frame, on_client, lives_on, self._seen)
-        self._door = Acceptor(self._hello, codec, self.limits, handlers)
+        self._acceptor = Acceptor(self._hello, codec, self.limits, handlers)
         for node in peers:
             if node != me:
                 self._add_link(node, peers)
@@ -87,18 +88,18 @@ class Transport:
         self._links[node] = link = Link(
             node, addresses, self._hello, self._codec, self.limits, delay_s=delay_s
         )
-        self._door.counts[node] = link.counts
+        self._acceptor.counts[node] = link.counts
         if self._dialling:
             link.start()
 
     def add_peer(self, node: NodeId, address: Address) -> None:
-        """There is another node, if we do not know it yet."""
+        """Add a link to a node, unless there is one."""
         if node != self.me and node not in self._links:
             logger.info("%s is at %s", node, join_address(*address))
             self._add_link(node, {node: address})
 
     def _seen(self, hello: Hello) -> None:
-        """A node has connected to us: so it is there, and says on which disk."""
+        """Handle the Hello of a node that has connected, with its address and incarnation."""
         node = NodeId(hello.node)
         address = split_address(hello.address)
         if address is not None:
@@ -110,12 +111,12 @@ class Transport:
     # Starting and stopping
 
     async def listen(self) -> Address:
-        """Accept connections. Says where: port 0 means any that is free."""
+        """Accept connections. Returns the address: port 0 means any free port."""
         host, port = self._address
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Inbound(self._door), host, port, reuse_address=True
+                lambda: Inbound(self._acceptor), host, port, reuse_address=True
             )
         except OSError as error:
             why = error.strerror or str(error)
@@ -125,7 +126,7 @@ class Transport:
         return host, port
 
     def dial(self) -> None:
-        """Connect to all peers, again and again."""
+        """Connect to all peers, and reconnect after each disconnect."""
         self._dialling = True
         for link in self._links.values():
             link.start()
@@ -137,89 +138,89 @@ class Transport:
         return address
 
     async def close(self, flush_s: float = 1.0) -> None:
-        """End all connections. What has been sent leaves first, if it can within this time."""
+        """Close all connections, once everything is sent or the time is over."""
         if self._timer is not None:
             self._timer.cancel()
         if self._server is not None:
             self._server.close()
-        self._door.closed = True
+        self._acceptor.closed = True
         await asyncio.gather(*(link.close(flush_s) for link in self._links.values()))
-        visitors = [*self._door.strangers, *self._door.welcomed()]
-        for visitor in visitors:
-            visitor.finish()
-        if visitors:
-            await asyncio.wait([visitor.lost for visitor in visitors], timeout=flush_s)
-        for visitor in visitors:
-            visitor.abort()
-            await visitor.lost
+        connections = [*self._acceptor.strangers, *self._acceptor.welcomed()]
+        for inbound in connections:
+            inbound.finish()
+        if connections:
+            await asyncio.wait([inbound.lost for inbound in connections], timeout=flush_s)
+        for inbound in connections:
+            inbound.abort()
+            await inbound.lost
 
     # `Network`
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
-        """All of one turn's messages to one node, as one frame. A link too far behind is reset."""
+        """Send all of one turn's messages to one node, as one frame. A link too far behind is reset."""
         self._link(node).send(envelopes)
 
     def answer(self, envelopes: Iterable[Envelope]) -> None:
-        """Messages to clients, by the connections they last spoke on; a client that is gone gets none."""
+        """Send messages to clients, on the connections that they used last; disconnected clients get none."""
         frames: dict[Inbound, list[Envelope]] = {}
         for envelope in envelopes:
-            visitor = self._door.clients.get(cast(ClientId, envelope[1]))
-            if visitor is None:
-                self._door.client_counts.dropped += 1
+            inbound = self._acceptor.clients.get(cast(ClientId, envelope[1]))
+            if inbound is None:
+                self._acceptor.client_counts.dropped += 1
             else:
-                frames.setdefault(visitor, []).append(envelope)
-        for visitor, its in frames.items():
-            visitor.say(its)
+                frames.setdefault(inbound, []).append(envelope)
+        for inbound, its in frames.items():
+            inbound.send(its)
 
     def _link(self, node: NodeId) -> Link:
         try:
             return self._links[node]
         except KeyError:
-            raise InvalidArgument(f"{node!r} is no peer of {self.me!r}") from None
+            raise InvalidArgument(f"{node!r} is not a peer of {self.me!r}") from None
 
     # Back-pressure, faults, figures
 
-    def pause(self, paused: bool) -> None:  # noqa: FBT001 - what else could it be
-        """Hand over no more frames, and read none, until told otherwise; then go on in a later turn."""
+    def pause(self, paused: bool) -> None:  # noqa: FBT001 - the name says what it is
+        """Stop handing over and reading frames; or resume, in a later turn of the loop."""
         if paused:
-            self._door.hold()
-        elif self._door.paused:
-            self._door.paused = False
-            asyncio.get_running_loop().call_soon(self._door.release)
+            self._acceptor.hold()
+        elif self._acceptor.paused:
+            self._acceptor.paused = False
+            asyncio.get_running_loop().call_soon(self._acceptor.release)
 
     def cut(self, node: NodeId, *, incoming: bool) -> None:
-        """Drop all frames from a node, or all to it: for tests of faults."""
+        """Drop all frames from a node, or to it: for fault tests."""
         link = self._link(node)
         if incoming:
-            self._door.cut.add(node)
+            self._acceptor.cut.add(node)
         else:
             link.cut = True
 
     def heal(self) -> None:
         """End all cuts."""
-        self._door.heal()
+        self._acceptor.heal()
         for link in self._links.values():
             link.heal()
 
     def statistics(self) -> dict[str, Any]:
-        """For each peer, for all clients, and for who never said a proper Hello: see `LinkCounts`."""
-        door = self._door
+        """Return `LinkCounts` of each peer, of all clients, and of connections without a valid Hello."""
+        acceptor = self._acceptor
         peers = {
             node: {
                 **asdict(link.counts),
                 "sends": link.connected,
-                "receives": node in door.peers,
+                "receives": node in acceptor.peers,
                 "problem": link.problem,
             }
             for node, link in self._links.items()
         }
-        clients = {**asdict(door.client_counts), "connected": len(door.guests)}
-        strangers = {**asdict(door.stranger_counts), "connected": len(door.strangers)}
+        clients = {**asdict(acceptor.client_counts), "connected": len(acceptor.client_connections)}
+        strangers = {**asdict(acceptor.stranger_counts), "connected": len(acceptor.strangers)}
         return {"peers": peers, "clients": clients, "strangers": strangers}
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self.limits.idle_s / SWEEPS, self._sweep)
-        self._door.sweep()
+        self._acceptor.sweep()
         for link in self._links.values():
             link.sweep()

@@ -47,7 +47,7 @@ def test_what_was_applied_is_seen_at_once_and_kept_when_committed(rig: Rig) -> N
     for delivery in delivered:
         rig.state.apply(G0, [delivery])
     assert rig.state.deliveries(G0, NO_TIMESTAMP, 100) == delivered
-    assert rig.state.place(G0, delivered[-1].mid) == delivered[-1].global_ts
+    assert rig.state.position(G0, delivered[-1].mid) == delivered[-1].global_ts
     assert rig.state.load(G0) == Checkpoint(), "nothing is committed yet"
     rig.commit()
     rig.settle()
@@ -158,24 +158,24 @@ def test_the_loop_does_a_bounded_number_of_puts_at_a_time(rig: Rig, monkeypatch:
 def test_a_commit_has_few_deliveries_left_to_find_places_for(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deliveries, "PLACED_SLICE", 10)
+    monkeypatch.setattr(deliveries, "POSITIONS_SLICE", 10)
     _, delivered = traffic(95)
     heard: list[int] = []
-    add = deliveries._Places.add
+    add = deliveries._Positions.add
 
-    def count(places: Any, deliveries: Sequence[Delivery]) -> None:
+    def count(positions: Any, deliveries: Sequence[Delivery]) -> None:
         heard.append(len(deliveries))
-        add(places, deliveries)
+        add(positions, deliveries)
 
-    monkeypatch.setattr(deliveries._Places, "add", count)
+    monkeypatch.setattr(deliveries._Positions, "add", count)
     for start in range(0, 95, 4):
         rig.state.apply(G0, delivered[start : start + 4])
     assert sum(heard) >= 95 - 10
     rig.commit()
     assert sum(heard) == 95
     assert max(heard) < 10 + 4
-    assert rig.state.place(G0, delivered[-1].mid) == delivered[-1].global_ts
-    assert rig.state.place(G0, delivered[50].mid) == NO_TIMESTAMP
+    assert rig.state.position(G0, delivered[-1].mid) == delivered[-1].global_ts
+    assert rig.state.position(G0, delivered[50].mid) == NO_TIMESTAMP
 
 
 def test_a_commit_writes_only_what_has_changed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,11 +201,11 @@ def test_a_commit_writes_only_what_has_changed(rig: Rig, monkeypatch: pytest.Mon
     while rig.state.pump():
         puts += 1
     rig.settle()
-    assert puts == 1 + 49 + 4 + 2 + 1, "starting, deliveries, places put and deleted, watermarks, position"
+    assert puts == 1 + 49 + 4 + 2 + 1, "starting, deliveries, positions put and deleted, watermarks, position"
     assert len(rows_of_open(rig.state, keys.STATE_ORDER)) == 300, "one for each client"
-    assert rig.state.place(G0, MessageId(ClientId(6), 48, 7)) == NO_TIMESTAMP
-    assert rig.state.place(G0, MessageId(ClientId(6), 49, 7)) == previous
-    assert rig.state.place(G0, MessageId(ClientId(6), 49, 8)) == NO_TIMESTAMP
+    assert rig.state.position(G0, MessageId(ClientId(6), 48, 7)) == NO_TIMESTAMP
+    assert rig.state.position(G0, MessageId(ClientId(6), 49, 7)) == previous
+    assert rig.state.position(G0, MessageId(ClientId(6), 49, 8)) == NO_TIMESTAMP
 
 
 def test_deliveries_come_in_order(rig: Rig) -> None:
@@ -245,8 +245,8 @@ def check_state(state: LmdbState, delivered: Sequence[Delivery], committed: int)
         (c, s, d) for c, _, above in table(delivered).rows() for s, digests in above for d in digests
     }
     for delivery in delivered:
-        place = delivery.global_ts if delivery.mid in remembered else NO_TIMESTAMP
-        assert state.place(G0, delivery.mid) == place
+        position = delivery.global_ts if delivery.mid in remembered else NO_TIMESTAMP
+        assert state.position(G0, delivery.mid) == position
     position = delivered[committed - 1].global_ts if committed else NO_TIMESTAMP
     assert state.load(G0) == Checkpoint(position, table(delivered[:committed]))
 
@@ -342,11 +342,11 @@ def others(count: int) -> list[Delivery]:
 
 
 def snapshot_of(delivered: Sequence[Delivery]) -> tuple[list[bytes], Checkpoint]:
-    places = deliveries._Places()
-    places.add(delivered)
+    positions = deliveries._Positions()
+    positions.add(delivered)
     position = delivered[-1].global_ts
     rows = [delivery_snapshot.snapshot_row(d.global_ts, run_format.seal_run([d])) for d in delivered]
-    return [delivery_snapshot.snapshot_head(position, places.ids()), *rows], Checkpoint(
+    return [delivery_snapshot.snapshot_head(position, positions.ids()), *rows], Checkpoint(
         position, table(delivered)
     )
 
@@ -373,7 +373,7 @@ def test_a_snapshot_is_of_the_time_it_was_taken(rig: Rig, tmp_path: Path) -> Non
     other = Rig(tmp_path / "other")
     other.state.install(G0, found, Checkpoint(delivered[39].global_ts, table(delivered[:40])))
     assert other.state.deliveries(G0, NO_TIMESTAMP, 100) == delivered[:40]
-    assert other.state.place(G0, delivered[39].mid) == delivered[39].global_ts
+    assert other.state.position(G0, delivered[39].mid) == delivered[39].global_ts
     other.disk.close()
 
 
@@ -411,12 +411,12 @@ def test_a_snapshot_goes_on_while_another_one_is_installed(rig: Rig, monkeypatch
     pieces = rig.state.snapshot(G0)
     found = [next(pieces)]
     position = delivered[-1].global_ts
-    places = deliveries._Places()
-    places.add(delivered)
+    positions = deliveries._Positions()
+    positions.add(delivered)
     runs = [delivered[:4], *(delivered[start : start + 12] for start in range(4, 40, 12))]
     rows = [delivery_snapshot.snapshot_row(run[-1].global_ts, run_format.seal_run(run)) for run in runs]
     slices(monkeypatch, 7)
-    head = delivery_snapshot.snapshot_head(position, places.ids())
+    head = delivery_snapshot.snapshot_head(position, positions.ids())
     rig.state.install(G0, [head, *rows], Checkpoint(position, table(delivered)))
     rig.commit()
     rig.settle()
@@ -448,7 +448,7 @@ def test_an_installed_snapshot_replaces_all_or_nothing(
     rig.state.apply(G0, traffic(1, 11)[1])
     rig.state.install(G0, *snapshot_of(new))
     assert rig.state.deliveries(G0, NO_TIMESTAMP, 100) == new
-    assert rig.state.place(G0, new[-1].mid) == new[-1].global_ts
+    assert rig.state.position(G0, new[-1].mid) == new[-1].global_ts
     more = traffic(1, 26)[1][0]._replace(previous_ts=new[-1].global_ts)
     rig.state.apply(G0, [more])
     rig.commit()
@@ -526,7 +526,7 @@ def test_a_snapshot_that_does_not_fit_is_refused_and_changes_nothing(rig: Rig) -
             "is of 5120, but its checkpoint of 4096",
         ),
         (pieces, Checkpoint(whole.position, table(delivered[:4])), "has other delivered ids"),
-        ([], Checkpoint(), "0 bytes are no snapshot"),
+        ([], Checkpoint(), "0 bytes are not a snapshot"),
     ]:
         with pytest.raises(BadSnapshot, match=f"the snapshot of group 1.*{message}"):
             rig.state.install(G1, wrong, checkpoint)

@@ -19,7 +19,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore import storage
-from kvstore.storage import GroupCheckpoint, checksum, environment, images, keys, lazy, rows, runs, views
+from kvstore.storage import (
+    GroupCheckpoint,
+    checkpoint_format,
+    checksum,
+    environment,
+    keys,
+    lazy,
+    rows,
+    runs,
+    views,
+)
 from kvstore.storage import store as stores
 from kvstore.storage.errors import BadSnapshot, StorageError
 from kvstore.storage.identity import Identity
@@ -616,7 +626,7 @@ def test_a_commit_under_way_does_not_mix_with_a_snapshot(
 
 
 def frames_of(*frames: object) -> list[bytes]:
-    return [images.frame(checksum.seal(msgspec.msgpack.encode(frame))) for frame in frames]
+    return [checkpoint_format.frame(checksum.seal(msgspec.msgpack.encode(frame))) for frame in frames]
 
 
 HEAD: Final[tuple[Any, ...]] = (0, 0, 0, [], b"picture")
@@ -626,7 +636,7 @@ ROW: Final = checksum.seal(b"value")
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
-        ([], "its image: the checksum of 0 bytes"),
+        ([], "its checkpoint: the checksum of 0 bytes"),
         ([b"x"], "it ends in a frame"),
         ([b"\xff\xff\xff\xff"], "it ends in a frame"),
         (frames_of(HEAD), "it has no end"),
@@ -640,10 +650,10 @@ ROW: Final = checksum.seal(b"value")
         (frames_of(HEAD, [0, "names", [b"a"], [checksum.seal(b"\xff")]], [1, 1]), "names, 61: 'utf-8' codec"),
         (frames_of(HEAD, [2]), "Invalid value"),
         (frames_of(HEAD, 7), "Expected `array`"),
-        (frames_of((-1, 0, 0, [], b"")), "no image: Expected `int` >= 0"),
-        (frames_of((2**63, 0, 0, [], b"")), "no image: Expected `int` <="),
-        (frames_of((0, 0, 0, [[1, 2]], b"")), "no image: Expected `array` of length 3"),
-        ([images.frame(b"xxxx" + b"y")], "its image: the checksum of 5 bytes"),
+        (frames_of((-1, 0, 0, [], b"")), "not a checkpoint: Expected `int` >= 0"),
+        (frames_of((2**63, 0, 0, [], b"")), "not a checkpoint: Expected `int` <="),
+        (frames_of((0, 0, 0, [[1, 2]], b"")), "not a checkpoint: Expected `array` of length 3"),
+        ([checkpoint_format.frame(b"xxxx" + b"y")], "its checkpoint: the checksum of 5 bytes"),
     ],
 )  # fmt: skip
 def test_what_is_no_snapshot_is_refused_and_changes_nothing(
@@ -678,7 +688,11 @@ def test_a_snapshot_may_be_cut_anywhere(store: StoreRig, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("database", "what"),
-    [(keys.STORE_CHECKPOINTS, "image"), (keys.STORE_RINGS, "ring"), (keys.table_name("names"), "names, 6b")],
+    [
+        (keys.STORE_CHECKPOINTS, "checkpoint"),
+        (keys.STORE_RINGS, "ring"),
+        (keys.table_name("names"), "names, 6b"),
+    ],
 )
 def test_damage_is_found_and_named(store: StoreRig, database: bytes, what: str) -> None:
     store.map().put(b"k", "v")

@@ -345,7 +345,7 @@ def test_large_frames_go_through_and_larger_ones_are_split(run: Run) -> None:
 def test_a_message_that_fits_no_frame_ends_the_connection_it_is_missing_from(run: Run) -> None:
     async def main() -> None:
         async with nodes(N1, N2, limits=SMALL) as (a, b):
-            before = b.transport._door.peers[N1]
+            before = b.transport._acceptor.peers[N1]
             a.send(N2, number(1), large(1, 100_000), number(2))
             a.send(N2, number(3))
             await until(lambda: before.over and a.linked() and b.linked())
@@ -682,8 +682,8 @@ def test_whoever_speaks_is_not_closed_and_links_always_do(run: Run) -> None:
     async def main() -> None:
         async with nodes(N1, N2) as (a, b):
             wire = await Wire.dial(a.address, hello(client=CLIENT))
-            visitor = b.transport._door.peers[N1]
-            guest = a.transport._door.clients[CLIENT]
+            visitor = b.transport._acceptor.peers[N1]
+            guest = a.transport._acceptor.clients[CLIENT]
             for _ in range(3 * SWEEPS):
                 a.transport._sweep()
                 b.transport._sweep()
@@ -693,9 +693,9 @@ def test_whoever_speaks_is_not_closed_and_links_always_do(run: Run) -> None:
             assert b.linked()
             assert a.count("frames_in", N2) == b.count("frames_in", N1) == 0
             for _ in range(SWEEPS):
-                a.transport._door.sweep()
+                a.transport._acceptor.sweep()
             assert not guest.over
-            a.transport._door.sweep()
+            a.transport._acceptor.sweep()
             await wire.ended()
 
     run(main())
@@ -708,7 +708,7 @@ def test_who_is_not_read_from_is_not_silent(run: Run) -> None:
             a.transport.pause(paused=True)
             wire.say(replica(N2), replica(N1), number(1))
             for _ in range(3 * SWEEPS):
-                a.transport._door.sweep()
+                a.transport._acceptor.sweep()
             a.transport.pause(paused=False)
             await until(lambda: a.numbers() == [1])
             assert a.count("timeouts", N2) == 0
@@ -735,7 +735,7 @@ def test_a_paused_node_gets_nothing_and_then_everything_in_order(run: Run) -> No
                 c.send(N1, number(1000 + value))
                 wire.say(CLIENT, replica(N1), large(value, 10))
             for pause in (7, 20, 150):
-                await until(lambda: a.transport._door.paused)
+                await until(lambda: a.transport._acceptor.paused)
                 late = await Wire.dial(a.address, hello(client=ClientId(pause)))
                 late.say(ClientId(pause), replica(N1), large(1, 10, ClientId(pause)))
                 await asyncio.sleep(0.02)
@@ -761,7 +761,7 @@ def test_a_paused_node_does_not_read_on(run: Run) -> None:
             a.transport.pause(paused=True)
             for value in range(20):
                 b.send(N1, large(value, 1_000_000))
-            visitor = a.transport._door.peers[N2]
+            visitor = a.transport._acceptor.peers[N2]
             await asyncio.sleep(0.05)
             assert len(visitor._rest) < 1 << 20
             link = b.transport._links[N1]._connection
@@ -1116,7 +1116,7 @@ def test_an_announced_length_takes_no_memory(run: Run) -> None:
             tracemalloc.start()
             for wire in wires:
                 wire.write(QUICK.frame.to_bytes(4, "big") + bytes(10))
-            visitors = list(a.transport._door.guests)
+            visitors = list(a.transport._acceptor.client_connections)
             await until(lambda: all(len(visitor._rest) == 14 for visitor in visitors))
             _, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()
@@ -1298,7 +1298,7 @@ def test_cuts_drop_frames_one_way_and_end(run: Run) -> None:
             assert a.count("dropped", N2) == 5
             assert not b.frames
             assert not c.frames
-            before = [node.transport._door.peers[N1] for node in (b, c)]
+            before = [node.transport._acceptor.peers[N1] for node in (b, c)]
             a.transport.heal()
             c.transport.heal()
             # What was lost must not be missing within a connection.
@@ -1614,7 +1614,7 @@ def test_a_client_that_no_node_wants_is_told(run: Run) -> None:
     async def main() -> None:
         async with groups() as service:
             wrong = MulticastClient("another", HASH, TOPOLOGY, service.directory(), limits=QUICK)
-            with pytest.raises(ConnectionError, match=r"n1: we are refused: .*'another'"):
+            with pytest.raises(ConnectionError, match=r"n1: rejected by the peer: .*'another'"):
                 await wrong.start()
         with pytest.raises(ConnectionError, match="cannot connect"):
             await service.client().start()
@@ -1649,7 +1649,7 @@ def test_a_client_hangs_up_on_nodes_that_talk_nonsense(run: Run, case: str) -> N
             call = client.multicast([G0], b"asked")
             node = service.nodes[N1]
             await until(lambda: node.requests)
-            node.transport._door.clients[CLIENT].say(STRANGE[case])
+            node.transport._acceptor.clients[CLIENT].send(STRANGE[case])
             await until(lambda: client.statistics()[N1]["bad_frames"] == 1)
             service.leader[G0] = N1
             assert await call

@@ -1,7 +1,7 @@
-"""Everything of a store's group that is in no table, as bytes; and a whole group, as a stream of frames.
+"""The format of a store's group: its checkpoint as one value, and the whole group as a stream of frames.
 
-A frame is its length, a checksum and msgpack. The first of a stream is the image, then come the tables' rows,
-in order, and last how many there were.
+A frame is its length, a checksum and MessagePack. The first frame of a stream is the checkpoint (all that is
+in no table); then follow the rows of the tables, in order, and last their number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Wide: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
-"""Of 64 bits: msgpack has no more."""
+"""Of 64 bits: MessagePack has no larger numbers."""
 
 
 class _StoredCheckpoint(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -46,24 +46,24 @@ class _End(msgspec.Struct, array_like=True, tag=1, forbid_unknown_fields=True):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode_image: Final = msgspec.msgpack.Decoder(_StoredCheckpoint).decode
+_decode_checkpoint: Final = msgspec.msgpack.Decoder(_StoredCheckpoint).decode
 _decode_rows: Final = msgspec.msgpack.Decoder(_Rows | _End).decode
 
 
-def seal_checkpoint(image: GroupCheckpoint, count: int) -> bytes:
-    """The value that keeps an image, and how many deliveries made it."""
-    checkpoint = image.checkpoint
+def seal_checkpoint(stored: GroupCheckpoint, count: int) -> bytes:
+    """Return the value of a checkpoint, and of the number of deliveries that led to it."""
+    checkpoint = stored.checkpoint
     clients = list(checkpoint.delivered.rows())
-    found = checkpoint.position, checkpoint.executed, count, clients, image.picture
+    found = checkpoint.position, checkpoint.executed, count, clients, stored.picture
     return checksum.seal(_encode(found))
 
 
 def unseal_checkpoint(value: bytes, where: str) -> tuple[GroupCheckpoint, int]:
-    """The image and the count that were sealed."""
+    """Return the checkpoint and the count that were sealed."""
     try:
-        found = _decode_image(checksum.unseal(value, where))
+        found = _decode_checkpoint(checksum.unseal(value, where))
     except msgspec.MsgspecError as error:
-        raise StorageError(f"{where}: no image: {error}") from None
+        raise StorageError(f"{where}: not a checkpoint: {error}") from None
     delivered = DeliveredIds()
     for client, low, above in found.clients:
         for sequence, digests in above:
@@ -75,12 +75,12 @@ def unseal_checkpoint(value: bytes, where: str) -> tuple[GroupCheckpoint, int]:
 
 
 def frame(sealed: bytes) -> bytes:
-    """What was sealed, in a stream."""
+    """Return a sealed value as a frame of a stream."""
     return _LENGTH.pack(len(sealed)) + sealed
 
 
 def row_frames(table: str, rows: Iterable[Pair]) -> Iterator[bytes]:
-    """Rows in a stream, in frames of bounded size."""
+    """Return rows as frames of bounded size."""
     keys: list[bytes] = []
     values: list[bytes] = []
     size = 0
@@ -96,18 +96,18 @@ def row_frames(table: str, rows: Iterable[Pair]) -> Iterator[bytes]:
 
 
 def end_frame(rows: int) -> bytes:
-    """The end of a stream."""
+    """Return the last frame of a stream."""
     return frame(checksum.seal(_encode(_End(rows))))
 
 
 Tables: TypeAlias = dict[str, tuple[list[bytes], list[bytes]]]
-"""Of each table the keys, in order, and the values as they are stored."""
+"""Of each table the keys, in order, and the values as stored."""
 
 
 def read_stream(
     pieces: Iterable[bytes], names: Iterable[str], where: str
 ) -> tuple[GroupCheckpoint, int, Tables]:
-    """What a stream has: the image, the count and the tables. All of it, or `BadSnapshot`."""
+    """Return the checkpoint, the count and the tables of a whole stream. Raises `BadSnapshot`."""
     try:
         return _read(_frames(pieces), {name: ([], []) for name in names})
     except (StorageError, msgspec.MsgspecError) as error:
@@ -115,34 +115,34 @@ def read_stream(
 
 
 def _read(frames: Iterator[bytes], tables: Tables) -> tuple[GroupCheckpoint, int, Tables]:
-    image, count = unseal_checkpoint(next(frames, b""), "its image")
+    stored, count = unseal_checkpoint(next(frames, b""), "its checkpoint")
     for each in frames:
-        said = _decode_rows(checksum.unseal(each, "a frame"))
-        if isinstance(said, _Rows):
-            _add(tables, said)
+        part = _decode_rows(checksum.unseal(each, "a frame"))
+        if isinstance(part, _Rows):
+            _add(tables, part)
             continue
         found = sum(len(keys) for keys, _ in tables.values())
-        if said.rows != found:
-            raise StorageError(f"it has {found} rows, not {said.rows}")
+        if part.rows != found:
+            raise StorageError(f"it has {found} rows, not {part.rows}")
         if next(frames, None) is not None:
             raise StorageError("it goes on after its end")
-        return image, count, tables
+        return stored, count, tables
     raise StorageError("it has no end")
 
 
-def _add(tables: Tables, said: _Rows) -> None:
-    if said.table not in tables:
-        raise StorageError(f"there is no table {said.table!r}")
-    if len(said.keys) != len(said.values):
-        raise StorageError(f"{said.table} has {len(said.keys)} keys for {len(said.values)} values")
-    keys, values = tables[said.table]
+def _add(tables: Tables, part: _Rows) -> None:
+    if part.table not in tables:
+        raise StorageError(f"there is no table {part.table!r}")
+    if len(part.keys) != len(part.values):
+        raise StorageError(f"{part.table} has {len(part.keys)} keys for {len(part.values)} values")
+    keys, values = tables[part.table]
     last = keys[-1] if keys else None
-    for key in said.keys:
+    for key in part.keys:
         if last is not None and key <= last:
-            raise StorageError(f"{said.table} has {key.hex()} after {last.hex()}")
+            raise StorageError(f"{part.table} has {key.hex()} after {last.hex()}")
         last = key
-    keys += said.keys
-    values += said.values
+    keys += part.keys
+    values += part.values
 
 
 def _frames(pieces: Iterable[bytes]) -> Iterator[bytes]:
