@@ -11,6 +11,7 @@ import pytest
 
 from multicast import PROTOCOLS, FastCast, Protocol, WhiteBox
 from multicast import messages as msg
+from multicast import types as t
 from multicast.client import Reply
 from multicast.errors import InvalidArgument
 from multicast.sim import Scenario, Simulation, Workload
@@ -39,24 +40,13 @@ from multicast.sim.trace import (
     render_text,
     text_lines,
 )
-from multicast.types import (
-    NO_BALLOT,
-    NO_TIMESTAMP,
-    Ballot,
-    ClientId,
-    GroupId,
-    MessageId,
-    Process,
-    ReplicaId,
-    timestamp,
-)
 
-G0, G1 = GroupId(0), GroupId(1)
-CLIENT = ClientId(1)
-REPLICAS = [ReplicaId(group, number, 0) for group in (G0, G1) for number in range(3)]
+G0, G1 = t.GroupId(0), t.GroupId(1)
+CLIENT = t.ClientId(1)
+REPLICAS = [t.ReplicaId(group, number, 0) for group in (G0, G1) for number in range(3)]
 PROCESSES = ["c1", *map(str, REPLICAS)]
-BALLOT = Ballot(7, REPLICAS[0], 0)
-MID, OTHER_MID = MessageId(CLIENT, 1, 0), MessageId(CLIENT, 2, 0)
+BALLOT = t.Ballot(7, REPLICAS[0], 0)
+MID, OTHER_MID = t.MessageId(CLIENT, 1, 0), t.MessageId(CLIENT, 2, 0)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -66,10 +56,10 @@ class Counter(Checker):
     def __init__(self) -> None:
         self.arrived = 0
 
-    def stepping(self, host: Host, sender: Process, message: msg.Message) -> None:
+    def stepping(self, host: Host, sender: t.Process, message: msg.Message) -> None:
         self.arrived += 1
 
-    def received(self, receiver: Process, sender: Process, message: object) -> None:
+    def received(self, receiver: t.Process, sender: t.Process, message: object) -> None:
         self.arrived += 1
 
 
@@ -266,7 +256,7 @@ def test_what_was_sent_just_before_the_end_may_be_on_its_way() -> None:
 
 
 def test_leaders_are_marked(flow: Flow) -> None:
-    led = {mark.process.group for mark in marks(flow, LEAD) if isinstance(mark.process, ReplicaId)}
+    led = {mark.process.group for mark in marks(flow, LEAD) if isinstance(mark.process, t.ReplicaId)}
     assert led == {G0, G1}
 
 
@@ -303,7 +293,7 @@ def test_faults_are_marked_where_they_happen() -> None:
         (0.65, CLIENT, RESET, "link to g0r1"),
         (0.70, r0, STALL, "disk, 250 ms"),
         (0.75, r1, NOMINATE, ""),
-        (0.80, ClientId(2), CRASH, "for ever"),
+        (0.80, t.ClientId(2), CRASH, "for ever"),
     ]
     kinds = {kind for _, _, kind, _ in expected}
     found = [event for event in flow.events if isinstance(event, Mark) and event.kind in kinds]
@@ -389,8 +379,8 @@ def test_text_of_a_crash(crash_flow: Flow) -> None:
 
 
 def test_text_keeps_to_one_line_per_event() -> None:
-    mid = MessageId(CLIENT, 1, 0)
-    wide = msg.Multicast(mid, tuple(GroupId(g) for g in range(200)), b"", 1)
+    mid = t.MessageId(CLIENT, 1, 0)
+    wide = msg.Multicast(mid, tuple(t.GroupId(g) for g in range(200)), b"", 1)
     flow = Flow([Mark(0.1, CLIENT, DELIVER, "a\nb\x1b[2J"), Arrow(None, 0.2, CLIENT, REPLICAS[0], wide)])
     lines = render_text(flow).splitlines()
     assert len(lines) == 3
@@ -401,11 +391,11 @@ def test_text_keeps_to_one_line_per_event() -> None:
 
 def test_names_follow_the_paper() -> None:
     assert name_of(msg.NewLeader(BALLOT)) == "NEWLEADER"
-    assert name_of(msg.Heartbeat(NO_BALLOT, NO_TIMESTAMP, ())) == "HEARTBEAT"
+    assert name_of(msg.Heartbeat(t.NO_BALLOT, t.NO_TIMESTAMP, ())) == "HEARTBEAT"
 
 
 def test_consensus_is_described() -> None:
-    dest, lts, gts = (G0, G1), timestamp(3, G0), timestamp(4, G1)
+    dest, lts, gts = (G0, G1), t.timestamp(3, G0), t.timestamp(4, G1)
     proposed = "1:1 g0 b7@g0r0 lts 3.0"
     local = msg.LocalTimestamps((MID,), (dest,), (b"x",), (1,), (lts,))
     clock = msg.ClockUpdates((OTHER_MID,), (gts,))
@@ -520,7 +510,7 @@ def test_arrows_that_leave_or_arrive_together_are_labelled_once() -> None:
     r0, r1, r2 = REPLICAS[:3]
     leaving = [Arrow(0.1, at, r0, target, msg.NewLeader(BALLOT)) for at, target in ((0.12, r1), (0.13, r2))]
     arriving = [
-        Arrow(at, 0.3, source, r0, msg.Heartbeat(BALLOT, NO_TIMESTAMP, ()))
+        Arrow(at, 0.3, source, r0, msg.Heartbeat(BALLOT, t.NO_TIMESTAMP, ()))
         for at, source in ((0.2, r1), (0.21, r2))
     ]
     found = Tally(texts(parse(render_svg(Flow([*leaving, *arriving]), everything=True))))
