@@ -26,18 +26,8 @@ from multicast.membership import Configuration, Membership
 from multicast.protocol import Start
 from multicast.topology import Topology
 from multicast.whitebox import WhiteBox
-from tests.unit.multicast.replicas import (
-    CLIENT,
-    G0,
-    G1,
-    TOPOLOGY,
-    drain,
-    follow,
-    lead,
-    multicast,
-    proposal,
-    start,
-)
+from tests.unit.multicast import replicas
+from tests.unit.multicast.replicas import CLIENT, G0, G1, TOPOLOGY, drain, follow, lead, multicast, proposal
 
 G9 = t.GroupId(9)
 R0, R1, R2 = TOPOLOGY.members(G0)
@@ -132,7 +122,7 @@ FRESH = multicast(4, (G0,), b"fresh")
 
 
 def leader() -> WhiteBox:
-    replica = start(WhiteBox, R0)
+    replica = replicas.start(WhiteBox, R0)
     assert lead(replica, [R1], NOW) == BALLOT
     replica.step(CLIENT, DELIVERED, NOW)
     drain(replica)
@@ -149,7 +139,7 @@ def leader() -> WhiteBox:
 
 
 def follower() -> WhiteBox:
-    replica = start(WhiteBox, R1)
+    replica = replicas.start(WhiteBox, R1)
     follow(replica, BALLOT, NOW)
     replica.step(R0, proposal(BALLOT, [DELIVERED], 1), NOW)
     first = t.timestamp(1, G0)
@@ -164,7 +154,7 @@ def follower() -> WhiteBox:
 
 
 def recovering() -> WhiteBox:
-    replica = start(WhiteBox, R2)
+    replica = replicas.start(WhiteBox, R2)
     replica.step(CLIENT, IN_FLIGHT, NOW)
     replica.step(OTHER_LEADER, proposal(OTHER_BALLOT, [ORPHAN], 40), NOW)
     replica.step(R0, msg.NewLeader(BALLOT), NOW)
@@ -414,7 +404,7 @@ def test_an_acknowledgement_in_a_ballot_of_an_unknown_group_is_refused() -> None
 
 def test_a_mismatch_that_waited_for_a_leader_does_not_hurt_whoever_elects_it() -> None:
     """Two requests under one number wait here; the NEWSTATE_ACK that ends the wait is not to blame."""
-    replica = start(WhiteBox, R0)
+    replica = replicas.start(WhiteBox, R0)
     replica.tick(0.0)
     for waiting in (FRESH, multicast(4, (G0,), b"other"), multicast(5, (G0,), b"behind it")):
         replica.step(CLIENT, waiting, NOW)
@@ -467,14 +457,14 @@ def test_a_snapshot_that_is_not_ahead_is_not_installed_nor_any_by_a_leader(role:
 
 def test_a_replica_that_can_be_no_member_does_not_start() -> None:
     with pytest.raises(InvalidArgument, match="g0r7"):
-        start(WhiteBox, STRANGER)
+        replicas.start(WhiteBox, STRANGER)
     with pytest.raises(InvalidArgument, match="unknown group 9"):
-        start(WhiteBox, t.ReplicaId(G9, 0, 0))
+        replicas.start(WhiteBox, t.ReplicaId(G9, 0, 0))
 
 
 def test_a_replica_on_a_new_disk_acts_in_no_ballot() -> None:
     """It asks to join, and sends nothing else, whatever it receives."""
-    replica = start(WhiteBox, REBORN)
+    replica = replicas.start(WhiteBox, REBORN)
     for now in (0.0, 1.0, 5.0):
         replica.tick(now)
         replica.nominate(now)

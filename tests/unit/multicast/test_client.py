@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast import types as t
@@ -13,11 +13,8 @@ from multicast.client import MulticastRefused, Reply, Sender
 from multicast.errors import InvalidArgument, MulticastError
 from multicast.messages import Hint, Message, Multicast, NewLeader
 from multicast.topology import Topology
+from tests.unit.multicast.replicas import CLIENT, EXAMPLES, G0, G1, G2
 
-EXAMPLES = settings(deadline=None, derandomize=True)
-
-G0, G1, G2 = t.GroupId(0), t.GroupId(1), t.GroupId(2)
-ME = t.ClientId(7)
 AT = t.Timestamp(1)
 
 
@@ -30,7 +27,7 @@ def members(group: int) -> set[t.Process]:
 
 
 def sender(groups: int = 3) -> Sender:
-    return Sender(ME, Topology.uniform(groups, 3), retry_s=1.0)
+    return Sender(CLIENT, Topology.uniform(groups, 3), retry_s=1.0)
 
 
 def sent(client: Sender) -> list[tuple[set[t.Process], Message]]:
@@ -41,7 +38,7 @@ def test_a_message_goes_to_the_preferred_leaders_of_its_destinations_only() -> N
     client = sender()
     message = client.multicast([G2, G0], b"x", 0.0)
     assert message.dest == (G0, G2)
-    assert message.mid == (ME, 1, t.digest_of((G0, G2), b"x"))
+    assert message.mid == (CLIENT, 1, t.digest_of((G0, G2), b"x"))
     assert message.ack_below == 1
     assert sent(client) == [({replica(0, 0)}, message), ({replica(2, 2)}, message)]
     assert sent(client) == []
@@ -112,24 +109,15 @@ def test_an_older_or_repeated_hint_changes_nothing() -> None:
     assert client.leaders == {G1: newest}
 
 
-def test_a_hint_to_a_leader_that_does_not_exist_is_refused() -> None:
-    client = sender()
-    client.multicast([G1], b"x", 0.0)
-    client.drain()
-    for leader in (replica(1, 9), replica(8, 0)):
-        with pytest.raises(MulticastError, match=r"b4@g1r9|b4@g8r0"):
-            client.step(Hint(G1, t.Ballot(4, leader, 0)), 0.1)
-    assert client.leaders == {}
-    assert client.drain() == []
-
-
-def test_a_hint_that_names_another_groups_leader_is_refused() -> None:
+@pytest.mark.parametrize(("leader", "named"), [((1, 9), "b4@g1r9"), ((8, 0), "b4@g8r0"), ((0, 0), "b4@g0r0")])
+def test_a_hint_to_a_leader_outside_the_group_is_refused(leader: tuple[int, int], named: str) -> None:
     client = sender()
     message = client.multicast([G1], b"x", 0.0)
     client.drain()
-    with pytest.raises(MulticastError, match="b4@g0r0"):
-        client.step(Hint(G1, t.Ballot(4, replica(0, 0), 0)), 0.1)
+    with pytest.raises(MulticastError, match=named):
+        client.step(Hint(G1, t.Ballot(4, replica(*leader), 0)), 0.1)
     assert client.leaders == {}
+    assert client.drain() == []
     client.tick(1.0)
     assert sent(client) == [({replica(1, 1)}, message)]
 

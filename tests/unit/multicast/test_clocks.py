@@ -19,18 +19,7 @@ from multicast.sim import Scenario, Simulation
 from multicast.topology import Topology
 from multicast.types import NO_TIMESTAMP, TICKS_PER_S, TIME_MAX, Ballot, Timestamp, time_of, timestamp
 from multicast.whitebox import WhiteBox
-from tests.unit.multicast.replicas import (
-    BOTH,
-    CLIENT,
-    G0,
-    G1,
-    HERE,
-    drain,
-    follow,
-    multicast,
-    proposal,
-    start,
-)
+from tests.unit.multicast.replicas import CLIENT, G0, G1, HERE, drain, follow, multicast, proposal, start
 
 ALONE = Topology.uniform(2, 1)
 MANY = [PROTOCOLS[name] for name in PROTOCOLS]
@@ -216,7 +205,7 @@ def test_a_member_stands_in_a_ballot_until_it_promises_another(
 def test_a_leader_reads_when_it_has_delivered_what_it_took_over() -> None:
     (other,) = ALONE.members(G1)
     before = alone(WhiteBox)
-    both, theirs, disk = multicast(1, BOTH), Ballot(1, other, 0), Durable()
+    both, theirs, disk = multicast(1, (G0, G1)), Ballot(1, other, 0), Durable()
     before.step(CLIENT, both, 0.0)
     before.step(other, proposal(theirs, [both], 9), 0.0)
     disk.apply([Joined(before.cballot, 0, ())])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast import types as t
-
-EXAMPLES = settings(deadline=None, derandomize=True)
+from tests.unit.multicast.replicas import EXAMPLES
 
 TIMES = st.integers(0, 2**43 - 1)
 GROUPS = st.integers(0, t.GROUPS_MAX - 1).map(t.GroupId)
