@@ -16,32 +16,22 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from multicast import types as t
 from multicast.durable import Durable, Record
 from multicast.messages import Accept, AcceptAck, Deliver, Delivery, Message, Multicast
 from multicast.numbering import Numbering
 from multicast.protocol import Send, Start, Timing
 from multicast.topology import Topology
-from multicast.types import (
-    NO_TIMESTAMP,
-    ClientId,
-    GroupId,
-    MessageId,
-    Phase,
-    Process,
-    ReplicaId,
-    Status,
-    Timestamp,
-)
 from multicast.whitebox import WhiteBox
 
-A, B, C = GroupId(0), GroupId(1), GroupId(2)
-ANN, BOB = ClientId(1), ClientId(2)
+A, B, C = t.GroupId(0), t.GroupId(1), t.GroupId(2)
+ANN, BOB = t.ClientId(1), t.ClientId(2)
 
 STEPS_MAX: Final = 100_000
 """More messages than any story needs: past this, processes are chattering for ever."""
 
 M = TypeVar("M", bound=Message)
-Who = Collection[Process]
+Who = Collection[t.Process]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +39,13 @@ class Sent:
     """One message to one receiver, which may be the sender itself."""
 
     number: int
-    source: Process
-    target: Process
+    source: t.Process
+    target: t.Process
     message: Message
     arrival: float
 
     @property
-    def ends(self) -> tuple[Process, Process]:
+    def ends(self) -> tuple[t.Process, t.Process]:
         """Sender and receiver."""
         return self.source, self.target
 
@@ -87,7 +77,7 @@ class Machine:
     batches: deque[tuple[list[Record], list[Send]]] = field(default_factory=deque)
     own: deque[Message] = field(default_factory=deque)
     log: list[Delivery] = field(default_factory=list)
-    delivered_at: dict[MessageId, float] = field(default_factory=dict)
+    delivered_at: dict[t.MessageId, float] = field(default_factory=dict)
 
 
 class Bench:
@@ -97,14 +87,14 @@ class Bench:
         self.topology = Topology.uniform(groups, replicas)
         self.timing = timing or Timing()
         self.now = 0.0
-        self.delay: Callable[[Process, Process, Message], float] = lambda source, target, message: 0.0
-        self.watch: Callable[[ReplicaId], None] = lambda member: None
+        self.delay: Callable[[t.Process, t.Process, Message], float] = lambda source, target, message: 0.0
+        self.watch: Callable[[t.ReplicaId], None] = lambda member: None
         """Called whenever a replica has handled a message."""
         self.traffic: list[Sent] = []
         self._count = 0
-        self._links: dict[tuple[Process, Process], deque[Sent]] = {}
+        self._links: dict[tuple[t.Process, t.Process], deque[Sent]] = {}
         self._holds: list[Hold] = []
-        self._numbers: dict[ClientId, Numbering] = {}
+        self._numbers: dict[t.ClientId, Numbering] = {}
         self.machines = {m: Machine() for g in self.topology.groups for m in self.topology.members(g)}
         for member in self.machines:
             self._start(member)
@@ -116,47 +106,47 @@ class Bench:
 
     # Looking
 
-    def __getitem__(self, member: ReplicaId) -> WhiteBox:
+    def __getitem__(self, member: t.ReplicaId) -> WhiteBox:
         """A replica that is up."""
         replica = self.machines[member].replica
         assert replica is not None, f"{member} is down"
         return replica
 
-    def members(self, *groups: GroupId) -> tuple[ReplicaId, ...]:
+    def members(self, *groups: t.GroupId) -> tuple[t.ReplicaId, ...]:
         """The members of some groups."""
         return tuple(m for group in groups for m in self.topology.members(group))
 
-    def leader(self, group: GroupId) -> ReplicaId:
+    def leader(self, group: t.GroupId) -> t.ReplicaId:
         """Return the group's leader; in the highest ballot, if several processes lead."""
         leading = [m for m in self.members(group) if self.machines[m].replica and self[m].is_leader]
         assert leading, f"group {group} has no leader"
         return max(leading, key=lambda m: self[m].cballot)
 
-    def status(self, member: ReplicaId) -> Status:
+    def status(self, member: t.ReplicaId) -> t.Status:
         """Whether it is LEADER, FOLLOWER or RECOVERING."""
         return self[member].status
 
-    def phase(self, member: ReplicaId, m: Multicast) -> Phase:
+    def phase(self, member: t.ReplicaId, m: Multicast) -> t.Phase:
         """phase[m]"""
         entry = self[member].entries.get(m.mid)
-        return Phase.START if entry is None else entry.phase
+        return t.Phase.START if entry is None else entry.phase
 
-    def local_ts(self, member: ReplicaId, m: Multicast) -> Timestamp:
+    def local_ts(self, member: t.ReplicaId, m: Multicast) -> t.Timestamp:
         """local_ts[m]"""
         entry = self[member].entries.get(m.mid)
-        return NO_TIMESTAMP if entry is None else entry.local_ts
+        return t.NO_TIMESTAMP if entry is None else entry.local_ts
 
-    def log(self, member: ReplicaId) -> list[MessageId]:
+    def log(self, member: t.ReplicaId) -> list[t.MessageId]:
         """What it has delivered, in order."""
         return [delivery.mid for delivery in self.machines[member].log]
 
-    def global_ts(self, m: Multicast) -> Timestamp:
+    def global_ts(self, m: Multicast) -> t.Timestamp:
         """The global timestamp with which m was delivered; the same wherever it was."""
         found = {d.global_ts for machine in self.machines.values() for d in machine.log if d.mid == m.mid}
         assert len(found) == 1, f"{m.mid} was delivered with {len(found)} global timestamps"
         return found.pop()
 
-    def sent(self, kind: type[M], m: Multicast | None = None) -> list[tuple[Process, Process, M]]:
+    def sent(self, kind: type[M], m: Multicast | None = None) -> list[tuple[t.Process, t.Process, M]]:
         """All messages of one kind, to oneself included, in the order in which they were sent."""
         return [
             (sent.source, sent.target, sent.message)
@@ -164,11 +154,11 @@ class Bench:
             if isinstance(sent.message, kind) and (m is None or m.mid in _spoken_of(sent.message))
         ]
 
-    def ends(self, kind: type[M], m: Multicast | None = None) -> list[tuple[Process, Process]]:
+    def ends(self, kind: type[M], m: Multicast | None = None) -> list[tuple[t.Process, t.Process]]:
         """Senders and receivers of all messages of one kind, in the order in which they were sent."""
         return [(source, target) for source, target, _ in self.sent(kind, m)]
 
-    def check_delivered(self, members: Iterable[ReplicaId], *messages: Multicast) -> None:
+    def check_delivered(self, members: Iterable[t.ReplicaId], *messages: Multicast) -> None:
         """Each of these processes has delivered exactly these messages, in this order; and `check_order`."""
         expected = [m.mid for m in messages]
         for member in members:
@@ -177,8 +167,8 @@ class Bench:
 
     def check_order(self) -> None:
         """Integrity and Ordering, and Invariants 3b and 4, on what applications got."""
-        by_mid: dict[MessageId, Timestamp] = {}
-        by_ts: dict[Timestamp, MessageId] = {}
+        by_mid: dict[t.MessageId, t.Timestamp] = {}
+        by_ts: dict[t.Timestamp, t.MessageId] = {}
         for group in self.topology.groups:
             logs = sorted((self.log(m) for m in self.members(group)), key=len)
             for log in logs:
@@ -193,31 +183,31 @@ class Bench:
 
     # Sending. With `pump`, messages are carried at once: what can move, moves.
 
-    def message(self, *dest: GroupId, client: ClientId = ANN) -> Multicast:
+    def message(self, *dest: t.GroupId, client: t.ClientId = ANN) -> Multicast:
         """Return a new message of the client, not sent yet."""
         numbers = self._numbers.setdefault(client, Numbering(client))
         return numbers.next(tuple(sorted(dest)), b"payload")
 
-    def send(self, m: Multicast, *targets: ReplicaId, at: float | None = None, pump: bool = False) -> None:
+    def send(self, m: Multicast, *targets: t.ReplicaId, at: float | None = None, pump: bool = False) -> None:
         """MULTICAST(m) leaves its client, now or later: to these, or to the leaders of its destinations."""
         for target in targets or [self.leader(group) for group in m.dest]:
             self._post(m.mid.client, target, m, self.now if at is None else at)
         if pump:
             self.pump()
 
-    def multicast(self, *dest: GroupId, client: ClientId = ANN, pump: bool = False) -> Multicast:
+    def multicast(self, *dest: t.GroupId, client: t.ClientId = ANN, pump: bool = False) -> Multicast:
         """A new message of the client, sent to the leaders of its destinations."""
         m = self.message(*dest, client=client)
         self.send(m, pump=pump)
         return m
 
-    def raise_clock(self, group: GroupId, by: int) -> None:
+    def raise_clock(self, group: t.GroupId, by: int) -> None:
         """The group delivers messages of its own until its clock is so much higher."""
         for _ in range(by):
             self.multicast(group, client=BOB)
         self.pump()
 
-    def inject(self, source: Process, target: ReplicaId, message: Message) -> None:
+    def inject(self, source: t.Process, target: t.ReplicaId, message: Message) -> None:
         """Let a message that is late or repeated arrive now, past what is on the link."""
         self[target].step(source, message, self.now)
         self._drain(target)
@@ -233,7 +223,7 @@ class Bench:
         self._holds.append(hold)
         return hold
 
-    def isolate(self, *members: ReplicaId) -> None:
+    def isolate(self, *members: t.ReplicaId) -> None:
         """Nothing reaches these, and nothing of theirs reaches anybody."""
         self.hold(sources=members)
         self.hold(targets=members)
@@ -260,11 +250,11 @@ class Bench:
                 return
             self._links[sent.ends].popleft()
             self.now = max(self.now, sent.arrival)
-            if isinstance(sent.target, ReplicaId) and self.machines[sent.target].replica is not None:
+            if isinstance(sent.target, t.ReplicaId) and self.machines[sent.target].replica is not None:
                 self.inject(sent.source, sent.target, sent.message)
         raise AssertionError(f"still not quiet after {STEPS_MAX} messages")
 
-    def _post(self, source: Process, target: Process, message: Message, at: float) -> None:
+    def _post(self, source: t.Process, target: t.Process, message: Message, at: float) -> None:
         self._count += 1
         link = self._links.setdefault((source, target), deque())
         arrival = at + self.delay(source, target, message)
@@ -277,37 +267,37 @@ class Bench:
 
     # Time, leaders, disks, crashes
 
-    def tick(self, *members: ReplicaId, after: float = 0.0) -> None:
+    def tick(self, *members: t.ReplicaId, after: float = 0.0) -> None:
         """Let time pass, and let these replicas, and no others, notice."""
         self.now += after
         for member in members:
             self[member].tick(self.now)
             self._drain(member)
 
-    def nominate(self, member: ReplicaId) -> None:
+    def nominate(self, member: t.ReplicaId) -> None:
         """The leader selection service nominates a process: it calls `recover`."""
         self[member].recover()
         self._drain(member)
 
-    def elect(self, member: ReplicaId) -> None:
+    def elect(self, member: t.ReplicaId) -> None:
         """Nominate a process, and let it become the leader."""
         self.nominate(member)
         self.pump()
         assert self[member].is_leader, f"{member} did not become leader"
 
-    def hold_disk(self, *members: ReplicaId) -> None:
+    def hold_disk(self, *members: t.ReplicaId) -> None:
         """From now on, nothing these replicas write becomes durable."""
         for member in members:
             self.machines[member].disk_held = True
 
-    def release_disk(self, *members: ReplicaId) -> None:
+    def release_disk(self, *members: t.ReplicaId) -> None:
         """What waited for the disks of these replicas becomes durable."""
         for member in members:
             self.machines[member].disk_held = False
             self._flush(member)
             self._drain(member)
 
-    def crash(self, *members: ReplicaId, lose: bool = False) -> None:
+    def crash(self, *members: t.ReplicaId, lose: bool = False) -> None:
         """The processes die, with all that was not durable. What they have sent is on its way, or lost."""
         for member in members:
             machine = self.machines[member]
@@ -316,7 +306,7 @@ class Bench:
         if lose:
             self.lose(sources=members)
 
-    def restart(self, *members: ReplicaId) -> None:
+    def restart(self, *members: t.ReplicaId) -> None:
         """The processes are back, from what was durable; their applications start again with nothing."""
         for member in members:
             assert self.machines[member].replica is None, f"{member} is up"
@@ -324,13 +314,13 @@ class Bench:
             self.lose(targets=[member])
             self._start(member)
 
-    def _start(self, member: ReplicaId) -> None:
+    def _start(self, member: t.ReplicaId) -> None:
         machine = self.machines[member]
         rng = random.Random(str(member))
         start = Start(member, self.topology, rng, self.now, self.timing, machine.durable)
         machine.replica = WhiteBox(start)
 
-    def _drain(self, member: ReplicaId) -> None:
+    def _drain(self, member: t.ReplicaId) -> None:
         """Fulfil the contract of a host (`multicast`), until the replica has nothing left to do."""
         machine, replica = self.machines[member], self[member]
         while True:
@@ -346,7 +336,7 @@ class Bench:
                 return
             replica.step(member, machine.own.popleft(), self.now)
 
-    def _flush(self, member: ReplicaId) -> None:
+    def _flush(self, member: t.ReplicaId) -> None:
         """Make batches durable, in order; a held disk lets only those pass that write nothing."""
         machine = self.machines[member]
         while machine.batches and not (machine.disk_held and machine.batches[0][0]):
@@ -354,7 +344,7 @@ class Bench:
             machine.durable.apply(records)
             self._send_all(member, promises)
 
-    def _send_all(self, source: ReplicaId, sends: Iterable[Send]) -> None:
+    def _send_all(self, source: t.ReplicaId, sends: Iterable[Send]) -> None:
         for receivers, message in sends:
             for receiver in receivers:
                 self._post(source, receiver, message, self.now)
@@ -362,11 +352,11 @@ class Bench:
                     self.machines[source].own.append(message)
 
 
-def _spoken_of(message: object) -> tuple[MessageId, ...]:
+def _spoken_of(message: object) -> tuple[t.MessageId, ...]:
     """The application messages that a protocol message is about."""
     if isinstance(message, (Accept, AcceptAck)):
         return message.mids
     if isinstance(message, Deliver):
         return tuple(mid for mid, _, _ in message.run)
-    mid: MessageId | None = getattr(message, "mid", None)
+    mid: t.MessageId | None = getattr(message, "mid", None)
     return () if mid is None else (mid,)

@@ -9,15 +9,7 @@ from __future__ import annotations
 import pytest
 
 from multicast import messages as msg
-from multicast.types import (
-    NO_BALLOT,
-    NO_TIMESTAMP,
-    Ballot,
-    Phase,
-    Status,
-    Timestamp,
-    timestamp,
-)
+from multicast.types import NO_BALLOT, NO_TIMESTAMP, Ballot, Phase, Status, Timestamp, timestamp
 from tests.paper.bench import A, B, Bench
 
 
@@ -207,10 +199,7 @@ def test_recovery_merges_the_states_of_a_quorum() -> None:
     bench.hold(sources=[a1, a2, a3, a4])
     bench.nominate(a0)
     ballot, cballot = bench[a0].ballot, bench[a0].cballot
-    newer = (
-        entry(accepted, Phase.ACCEPTED, timestamp(3, A)),
-        entry(both, Phase.ACCEPTED, timestamp(1, A)),
-    )
+    newer = (entry(accepted, Phase.ACCEPTED, timestamp(3, A)), entry(both, Phase.ACCEPTED, timestamp(1, A)))
     older = (
         entry(outdated, Phase.ACCEPTED, timestamp(3, A)),
         entry(committed, Phase.COMMITTED, timestamp(2, A), timestamp(2, A)),

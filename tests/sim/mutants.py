@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 from multicast import messages as msg
+from multicast import types as t
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint, Dropped
 from multicast.membership import Membership
@@ -18,19 +19,6 @@ from multicast.process import Replica
 from multicast.process.recovery import Promise
 from multicast.protocol import Protocol, Ready, Start
 from multicast.queue import DeliveryQueue
-from multicast.types import (
-    NO_BALLOT,
-    NO_TIMESTAMP,
-    Ballot,
-    Destinations,
-    GroupId,
-    MessageId,
-    Phase,
-    Process,
-    ReplicaId,
-    Status,
-    Timestamp,
-)
 from multicast.whitebox import Entry, WhiteBox
 from multicast.whitebox.entry import BallotVector
 
@@ -45,7 +33,7 @@ def of(mutant: type[Any], protocol: type[Protocol]) -> type[Protocol]:
 class NoClockUpdateOnAccept(WhiteBox):
     """Line 15 is skipped: the clock is not moved past the proposals."""
 
-    def _accept(self, run: Sequence[Entry], repeated: GroupId | None) -> None:
+    def _accept(self, run: Sequence[Entry], repeated: t.GroupId | None) -> None:
         clock = self.clock
         super()._accept(run, repeated)
         self.clock = clock
@@ -54,7 +42,7 @@ class NoClockUpdateOnAccept(WhiteBox):
 class AcceptInStaleBallot(WhiteBox):
     """Line 11 is skipped: an ACCEPT of an older ballot is taken too."""
 
-    def on_accept(self, sender: ReplicaId, message: msg.Accept) -> None:
+    def on_accept(self, sender: t.ReplicaId, message: msg.Accept) -> None:
         cballot = self.cballot
         if message.group == self.group and message.ballot < cballot:
             self.cballot = message.ballot
@@ -65,7 +53,7 @@ class AcceptInStaleBallot(WhiteBox):
 class MismatchingVectors(WhiteBox):
     """Line 18: acknowledgements of other ballots are counted for the current ones."""
 
-    def on_accept_ack(self, sender: ReplicaId, message: msg.AcceptAck) -> None:
+    def on_accept_ack(self, sender: t.ReplicaId, message: msg.AcceptAck) -> None:
         for mid in message.mids:
             entry = self.entries.get(mid)
             known = message.ballots if entry is None or entry.bal is None else entry.bal.vector
@@ -75,12 +63,12 @@ class MismatchingVectors(WhiteBox):
 class AcknowledgesInTheNewestBallots(WhiteBox):
     """Line 17: what was accepted together is acknowledged in one ballot of each group, the newest of them."""
 
-    def _send_accept_ack(self, acked: dict[BallotVector, list[MessageId]]) -> None:
-        newest: dict[GroupId, Ballot] = {}
+    def _send_accept_ack(self, acked: dict[BallotVector, list[t.MessageId]]) -> None:
+        newest: dict[t.GroupId, t.Ballot] = {}
         for bal in acked:
             for group, ballot in zip(bal.dest, bal.vector, strict=True):
                 newest[group] = max(ballot, newest.get(group, ballot))
-        together: dict[BallotVector, list[MessageId]] = {}
+        together: dict[BallotVector, list[t.MessageId]] = {}
         for bal, mids in acked.items():
             together.setdefault(self._bal(tuple(newest[group] for group in bal.dest)), []).extend(mids)
         super()._send_accept_ack(together)
@@ -96,7 +84,7 @@ class OwnAcknowledgementNotRequired(WhiteBox):
 class AcceptedFromAnyBallot(Shared):
     """Line 52: ACCEPTED is taken from every promise, not only from those of the highest cballot."""
 
-    def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, msg.EntryState]:
+    def _merge(self, promises: Sequence[Promise]) -> dict[t.MessageId, msg.EntryState]:
         highest = max(promise.cballot for promise in promises)
         return super()._merge([dataclasses.replace(promise, cballot=highest) for promise in promises])
 
@@ -111,7 +99,7 @@ class ClockNotRecovered(Shared):
 class LeadsBeforeNewStateAck(Shared):
     """Lines 64-65: normal operation starts before a quorum is in sync."""
 
-    def _send_new_state(self, receivers: tuple[ReplicaId, ...]) -> None:
+    def _send_new_state(self, receivers: tuple[t.ReplicaId, ...]) -> None:
         super()._send_new_state(receivers)
         if self.campaign is not None and self.campaign.merged:
             self._lead()
@@ -139,7 +127,7 @@ class AcknowledgesBeforeDurable(Shared):
 class NoDeliveryChain(Shared):
     """Departure 3: DELIVER is applied whatever was delivered before it."""
 
-    def on_deliver(self, sender: ReplicaId, message: msg.Deliver) -> None:
+    def on_deliver(self, sender: t.ReplicaId, message: msg.Deliver) -> None:
         for decision in message.run:
             super().on_deliver(sender, msg.Deliver(message.ballot, self.last_delivered, (decision,)))
 
@@ -147,34 +135,34 @@ class NoDeliveryChain(Shared):
 class CollectsOnOwnGroupsQuorum(Shared):
     """Departure 5: the other destinations' watermarks are not waited for."""
 
-    def _bound(self, dest: Destinations) -> Timestamp:
+    def _bound(self, dest: t.Destinations) -> t.Timestamp:
         return super()._bound((self.group,))
 
 
 class CollectsOnOwnDurability(Shared):
     """Departure 5: no group's watermark is waited for."""
 
-    def _bound(self, dest: Destinations) -> Timestamp:
+    def _bound(self, dest: t.Destinations) -> t.Timestamp:
         return super()._bound(())
 
 
 class CandidateDoesNotCatchUp(Shared):
     """Departure 5: NEW_STATE is sent without executing what others in the quorum have executed."""
 
-    def on_new_leader_ack(self, sender: Process, message: msg.NewLeaderAck) -> None:
-        super().on_new_leader_ack(sender, dataclasses.replace(message, executed=NO_TIMESTAMP))
+    def on_new_leader_ack(self, sender: t.Process, message: msg.NewLeaderAck) -> None:
+        super().on_new_leader_ack(sender, dataclasses.replace(message, executed=t.NO_TIMESTAMP))
 
 
 class KeepsDeliveredEntries(Shared):
     """Departure 5: recovered entries are kept although their ids have been delivered."""
 
-    def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, msg.EntryState]:
+    def _merge(self, promises: Sequence[Promise]) -> dict[t.MessageId, msg.EntryState]:
         known, self.delivered_ids = self.delivered_ids, DeliveredIds()
         merged = super()._merge(promises)
         self.delivered_ids = known
         return merged
 
-    def _adopt(self, ballot: Ballot, clock: int, states: dict[MessageId, msg.EntryState]) -> None:
+    def _adopt(self, ballot: t.Ballot, clock: int, states: dict[t.MessageId, msg.EntryState]) -> None:
         known, self.delivered_ids = self.delivered_ids, DeliveredIds()
         super()._adopt(ballot, clock, states)
         self.delivered_ids = known
@@ -183,12 +171,12 @@ class KeepsDeliveredEntries(Shared):
 class OrdersCollectedAgain(WhiteBox):
     """Departure 6: a repeated message is ordered again once its entry has been collected."""
 
-    def on_multicast(self, sender: Process, message: msg.Multicast) -> None:
+    def on_multicast(self, sender: t.Process, message: msg.Multicast) -> None:
         known, self.delivered_ids = self.delivered_ids, DeliveredIds()
         super().on_multicast(sender, message)
         self.delivered_ids = known
 
-    def on_accept(self, sender: ReplicaId, message: msg.Accept) -> None:
+    def on_accept(self, sender: t.ReplicaId, message: msg.Accept) -> None:
         known, self.delivered_ids = self.delivered_ids, DeliveredIds()
         super().on_accept(sender, message)
         self.delivered_ids = known
@@ -199,31 +187,31 @@ class ForgetsPromise(Shared):
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
-        if self.cballot < self.ballot and self.cballot != NO_BALLOT and self.cballot.leader != self.me:
+        if self.cballot < self.ballot and self.cballot != t.NO_BALLOT and self.cballot.leader != self.me:
             self.ballot = self.cballot
-            self.status = Status.FOLLOWER
+            self.status = t.Status.FOLLOWER
 
 
 class AppliesNewStateTwice(Shared):
     """Departure 1: a repeated NEW_STATE is applied again."""
 
-    def on_new_state(self, sender: Process, message: msg.NewState) -> None:
-        if message.ballot == self.cballot and self.status is Status.FOLLOWER:
-            self.cballot = NO_BALLOT
+    def on_new_state(self, sender: t.Process, message: msg.NewState) -> None:
+        if message.ballot == self.cballot and self.status is t.Status.FOLLOWER:
+            self.cballot = t.NO_BALLOT
         super().on_new_state(sender, message)
 
 
 class JoinsWithPartOfNewState(Shared):
     """Departure 1: the first piece of a NEW_STATE is taken for all of it."""
 
-    def on_new_state(self, sender: Process, message: msg.NewState) -> None:
+    def on_new_state(self, sender: t.Process, message: msg.NewState) -> None:
         part = msg.StatePart(message.part.transfer, 0, 1)
         super().on_new_state(sender, dataclasses.replace(message, part=part))
 
 
 class _IgnoresAccepted(DeliveryQueue[Entry]):
     def pop(self) -> Entry | None:
-        proposed = [entry.local_ts for entry in self.uncommitted() if entry.phase is Phase.PROPOSED]
+        proposed = [entry.local_ts for entry in self.uncommitted() if entry.phase is t.Phase.PROPOSED]
         if not self._committed or (proposed and proposed[0] <= self._committed[0][0]):
             return None
         return heapq.heappop(self._committed)[2]
@@ -238,7 +226,7 @@ class DeliveryIgnoresAccepted(WhiteBox):
 
 
 class _AnyOne(Membership):
-    def agrees(self, replicas: Collection[ReplicaId]) -> bool:
+    def agrees(self, replicas: Collection[t.ReplicaId]) -> bool:
         return True
 
 
@@ -254,11 +242,11 @@ class MergesAMinority(Shared):
 class KeepsOldMaximum(WhiteBox):
     """Departure 10: a re-proposed, lower local timestamp does not replace the old one."""
 
-    def on_accept(self, sender: ReplicaId, message: msg.Accept) -> None:
+    def on_accept(self, sender: t.ReplicaId, message: msg.Accept) -> None:
         if message.group != self.group:
             entries = [self.entries.get(mid) for mid in message.mids]
             known = [
-                NO_TIMESTAMP if entry is None else entry.proposals[entry.dest.index(message.group)]
+                t.NO_TIMESTAMP if entry is None else entry.proposals[entry.dest.index(message.group)]
                 for entry in entries
             ]
             message = dataclasses.replace(message, local_ts=tuple(map(max, known, message.local_ts)))
@@ -299,14 +287,14 @@ class NumbersPiecesAnewInEachLife(Shared):
 class ReplacesWhatWasDecided(WhiteBox):
     """Departure 4: a late proposal of a lower ballot replaces a decision learned from another replica."""
 
-    def _outdated(self, entry: Entry, own: Timestamp) -> bool:
+    def _outdated(self, entry: Entry, own: t.Timestamp) -> bool:
         return False
 
 
 class ForgetsWhatItDelivered(Shared):
     """A ballot begins without what its leader has delivered, durable or not."""
 
-    def _merge(self, promises: Sequence[Promise]) -> dict[MessageId, msg.EntryState]:
+    def _merge(self, promises: Sequence[Promise]) -> dict[t.MessageId, msg.EntryState]:
         merged = super()._merge(promises)
         return {mid: state for mid, state in merged.items() if mid not in self.delivered_ids}
 
@@ -347,7 +335,7 @@ class TakesBackWhatItExecuted(Shared):
     """Departure 5: a snapshot is taken that has executed less than was reported."""
 
     def takes(self, checkpoint: Checkpoint) -> bool:
-        return self.status is not Status.LEADER and checkpoint.position > self.last_delivered
+        return self.status is not t.Status.LEADER and checkpoint.position > self.last_delivered
 
 
 # Membership
@@ -371,7 +359,7 @@ class OpensABallotWithOneQuorum(Shared):
 class PromisesToAnOldConfiguration(Shared):
     """Departure 8: ballots of an older configuration are not refused."""
 
-    def _is_outdated(self, ballot: Ballot) -> bool:
+    def _is_outdated(self, ballot: t.Ballot) -> bool:
         return False
 
 
@@ -401,7 +389,7 @@ class ChangesTwiceAtOnce(Shared):
         self.topology.memberships[self.group] = _Hasty(self.membership)
 
     def _may_change(self) -> bool:
-        return self.status is Status.LEADER
+        return self.status is t.Status.LEADER
 
     def _follow_changes(self) -> None:
         """Nothing: the changes come faster than the leader looks for them."""
@@ -416,7 +404,7 @@ class SnapshotOverwritesWhatWasAccepted(Shared):
     def install(self, checkpoint: Checkpoint, now: float) -> bool:
         taken = super().install(checkpoint, now)
         if taken:
-            undelivered = [e.mid for e in self.entries.values() if e.phase is Phase.ACCEPTED]
+            undelivered = [e.mid for e in self.entries.values() if e.phase is t.Phase.ACCEPTED]
             self._forget(undelivered)
             self._ready.persist.append(Dropped(tuple(undelivered)))
         return taken
@@ -425,7 +413,7 @@ class SnapshotOverwritesWhatWasAccepted(Shared):
 class CountsByTheFirstConfiguration(WhiteBox):
     """Departure 8: acknowledgements are counted by the configuration that a group began with."""
 
-    def on_accept_ack(self, sender: ReplicaId, message: msg.AcceptAck) -> None:
+    def on_accept_ack(self, sender: t.ReplicaId, message: msg.AcceptAck) -> None:
         if sender in self.topology.configuration(sender.group, 0).bit:
             super().on_accept_ack(sender, message)
 
@@ -446,4 +434,4 @@ class ChangesBeforeTheLastIsComplete(Shared):
     """Departure 8: the next change is proposed while the last one is not complete, and uses up a number."""
 
     def _may_change(self) -> bool:
-        return self.status is Status.LEADER and self._is_current()
+        return self.status is t.Status.LEADER and self._is_current()

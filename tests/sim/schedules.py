@@ -29,12 +29,7 @@ class Story(Simulation):
     """A simulation whose faults a test decides, message by message."""
 
     def __init__(
-        self,
-        protocol: type[Protocol],
-        groups: int,
-        replicas: int,
-        timing: Timing,
-        commit_s: float = 0.05,
+        self, protocol: type[Protocol], groups: int, replicas: int, timing: Timing, commit_s: float = 0.05
     ) -> None:
         scenario = Scenario(
             protocol=protocol, groups=groups, replicas=replicas, faults="none", timing=timing,

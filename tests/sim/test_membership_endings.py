@@ -18,7 +18,13 @@ from multicast.whitebox import WhiteBox
 from tests.sim.membership_schedules import version
 from tests.sim.schedules import G0, Story
 
-PROTOCOLS = pytest.mark.parametrize("protocol", [WhiteBox, FtSkeen, FastCast])
+PROTOCOLS = (WhiteBox, FtSkeen, FastCast)
+
+
+@pytest.fixture(params=PROTOCOLS)
+def story(request: pytest.FixtureRequest) -> Story:
+    """One group of three replicas."""
+    return Story(request.param, 1, 3, Timing())
 
 
 def until_version(story: Story, wanted: int, seconds: float = 5.0) -> None:
@@ -35,12 +41,8 @@ def finish(story: Story) -> None:
         pytest.fail(str(violation))
 
 
-@PROTOCOLS
-def test_an_evicted_leader_finds_another_heir_when_the_first_has_lost_its_disk(
-    protocol: type[Protocol],
-) -> None:
+def test_an_evicted_leader_finds_another_heir_when_the_first_has_lost_its_disk(story: Story) -> None:
     """The leader hands over to the first member of both configurations, which is down."""
-    story = Story(protocol, 1, 3, Timing())
     leader, heir, _ = story.topology.members(G0)
     assert story.leader(G0) == leader
     story.restart(story.successor(leader, evict=True))
@@ -50,12 +52,8 @@ def test_an_evicted_leader_finds_another_heir_when_the_first_has_lost_its_disk(
     finish(story)
 
 
-@PROTOCOLS
-def test_an_evicted_leader_finds_another_heir_when_the_first_is_in_a_higher_ballot(
-    protocol: type[Protocol],
-) -> None:
+def test_an_evicted_leader_finds_another_heir_when_the_first_is_in_a_higher_ballot(story: Story) -> None:
     """The heir has promised a ballot that no leader opened; the leader, a member no more, cannot pass it."""
-    story = Story(protocol, 1, 3, Timing())
     leader, heir, _ = story.topology.members(G0)
     story.isolate(heir)
     story.hosts[heir].nominate()
@@ -66,7 +64,7 @@ def test_an_evicted_leader_finds_another_heir_when_the_first_is_in_a_higher_ball
     finish(story)
 
 
-@PROTOCOLS
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_only_member_of_a_group_can_be_replaced(protocol: type[Protocol]) -> None:
     """Its leader has no other member to hand over to."""
     story = Story(protocol, 1, 1, Timing())
@@ -85,10 +83,8 @@ def test_the_only_member_of_a_group_can_be_replaced(protocol: type[Protocol]) ->
     assert only not in story.topology.members(G0)
 
 
-@PROTOCOLS
-def test_a_step_that_does_not_count_does_not_use_up_its_number(protocol: type[Protocol]) -> None:
+def test_a_step_that_does_not_count_does_not_use_up_its_number(story: Story) -> None:
     """A joiner's address is longer than a membership may have. It is no step, but the next one mismatches."""
-    story = Story(protocol, 1, 3, Timing())
     leader, _, lost = story.topology.members(G0)
     with pytest.raises(InvalidArgument, match="an address over 255 characters"):
         story.hosts[leader].receive(story.successor(lost), Join("x" * 256, lost))
@@ -97,10 +93,8 @@ def test_a_step_that_does_not_count_does_not_use_up_its_number(protocol: type[Pr
     finish(story)
 
 
-@PROTOCOLS
-def test_no_client_multicasts_steps(protocol: type[Protocol]) -> None:
+def test_no_client_multicasts_steps(story: Story) -> None:
     """What a client sends under the number of a step is not refused, and no step can follow."""
-    story = Story(protocol, 1, 3, Timing())
     leader, _, lost = story.topology.members(G0)
     numbers = Numbering(ClientId(0))
     numbers.next((G0,), b"first")
@@ -113,13 +107,11 @@ def test_no_client_multicasts_steps(protocol: type[Protocol]) -> None:
     finish(story)
 
 
-@PROTOCOLS
-def test_a_replica_that_accepted_completion_does_not_need_lost_members(protocol: type[Protocol]) -> None:
+def test_a_replica_that_accepted_completion_does_not_need_lost_members(story: Story) -> None:
     """The leader learns that the change is complete, and loses its disk before any other replica learns it.
 
     One disk of each configuration is lost at a time; the one that counts by then has two of three.
     """
-    story = Story(protocol, 1, 3, Timing())
     leader, _, lost = story.topology.members(G0)
     story.wipe(lost, 0.0)
     until_version(story, 2)
@@ -134,10 +126,8 @@ def test_a_replica_that_accepted_completion_does_not_need_lost_members(protocol:
     finish(story)
 
 
-@PROTOCOLS
-def test_a_retired_replica_does_not_come_back(protocol: type[Protocol]) -> None:
+def test_a_retired_replica_does_not_come_back(story: Story) -> None:
     """A leader that restarts knows only the newest members, and takes a retired one for a new one."""
-    story = Story(protocol, 1, 3, Timing())
     first = story.topology.members(G0)[2]
     second = story.successor(first, evict=True)
     story.restart(second)
@@ -158,13 +148,11 @@ def test_a_retired_replica_does_not_come_back(protocol: type[Protocol]) -> None:
     assert story.topology.membership(G0).version == 5
 
 
-@PROTOCOLS
-def test_a_retired_replica_tells_clients_who_replaced_it(protocol: type[Protocol]) -> None:
+def test_a_retired_replica_tells_clients_who_replaced_it(story: Story) -> None:
     """All first members are retired: each promised the ballot that left it out, and so it is recovering.
 
     A client that knows only them hears nothing, for ever; and so does another group.
     """
-    story = Story(protocol, 1, 3, Timing())
     first = story.topology.members(G0)
     for count, old in enumerate(first):
         story.restart(story.successor(old, evict=True))
@@ -176,12 +164,10 @@ def test_a_retired_replica_tells_clients_who_replaced_it(protocol: type[Protocol
     assert late.idle
 
 
-@PROTOCOLS
-def test_a_step_that_was_only_accepted_is_no_fact(protocol: type[Protocol]) -> None:
+def test_a_step_that_was_only_accepted_is_no_fact(story: Story) -> None:
     """One member has accepted that the change is complete, and so needs fewer promises: but as long as that
     is not decided, no replica may use it as a step, for the next step would have no predecessor.
     """
-    story = Story(protocol, 1, 3, Timing())
     leader, other, old = story.topology.members(G0)
     new = story.successor(old, evict=True)
     story.restart(new)
@@ -215,11 +201,9 @@ def test_a_step_that_was_only_accepted_is_no_fact(protocol: type[Protocol]) -> N
     finish(story)
 
 
-@PROTOCOLS
 @pytest.mark.parametrize("address", ["here", "elsewhere"])
-def test_no_machine_replaces_a_member_of_another_by_itself(protocol: type[Protocol], address: str) -> None:
+def test_no_machine_replaces_a_member_of_another_by_itself(story: Story, address: str) -> None:
     """A member that an operator put there is down for a while. Only its own machine may replace it."""
-    story = Story(protocol, 1, 3, Timing())
     first = story.topology.members(G0)[2]
     second = story.successor(first, evict=True)
     story.hosts[second].address = "here"

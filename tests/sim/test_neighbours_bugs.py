@@ -7,19 +7,18 @@ adds is the directed schedule, and that the run comes to its end.
 from __future__ import annotations
 
 import heapq
-import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from multicast import types as t
 from multicast.client import Reply
 from multicast.durable import Durable
 from multicast.messages import (
     Accept,
     AcceptAck,
     Deliveries,
-    Delivery,
     EntryState,
     Message,
     Multicast,
@@ -27,10 +26,9 @@ from multicast.messages import (
     NewLeaderAck,
     NewState,
     NewStateAck,
-    PreVoteAck,
     StatePart,
 )
-from multicast.protocol import Ready, Start, Timing
+from multicast.protocol import Ready, Timing
 from multicast.sim.checkers import Checker
 from multicast.sim.clients import SimClient, Workload
 from multicast.sim.faults import ClientDeath, Crash, Cut, Heal, Reset
@@ -38,28 +36,13 @@ from multicast.sim.host import DiskDelays, Host
 from multicast.sim.network import Delays, Network
 from multicast.sim.run import Scenario, Simulation
 from multicast.topology import Topology
-from multicast.types import (
-    NO_BALLOT,
-    NO_TIMESTAMP,
-    Ballot,
-    ClientId,
-    Destinations,
-    GroupId,
-    MessageId,
-    Phase,
-    Process,
-    ReplicaId,
-    Status,
-    digest_of,
-    timestamp,
-)
 from multicast.whitebox import WhiteBox
+from tests.unit.multicast import replicas as by_hand
+from tests.unit.multicast.replicas import BOTH, CLIENT, G0, G1, drain, follow, proposal, replica_ids, stand
 
 PROTOCOL: type[WhiteBox] = WhiteBox
 """What is tested. A sabotaged subclass in its place must make the tests fail."""
 
-G0, G1 = GroupId(0), GroupId(1)
-BOTH: Destinations = (G0, G1)
 FOR_EVER_S = 1e6
 QUIET = Workload(clients=2, messages=0)
 LOAD = Workload(clients=4, messages=120, window=4, think_s=0.02, spread=2)
@@ -69,22 +52,11 @@ LOAD = Workload(clients=4, messages=120, window=4, think_s=0.02, spread=2)
 
 
 def simulate(
-    workload: Workload = QUIET,
-    *,
-    seed: int = 1,
-    groups: int = 2,
-    replicas: int = 3,
-    timing: Timing | None = None,
-    disk: DiskDelays | None = None,
-    delays: Delays | None = None,
-    observers: Sequence[Checker] = (),
-    checkers: bool = True,
+    workload: Workload = QUIET, *, seed: int = 1, observers: Sequence[Checker] = (), **options: Any
 ) -> Simulation:
-    """A run whose groups all have leaders."""
-    scenario = Scenario(
-        PROTOCOL, groups=groups, replicas=replicas, faults="none", workload=workload,
-        timing=timing or Timing(), disk=disk or DiskDelays(), delays=delays or Delays(), checkers=checkers,
-    )  # fmt: skip
+    """A run whose groups all have leaders. Options are those of `Scenario`."""
+    options.setdefault("groups", 2)
+    scenario = Scenario(PROTOCOL, faults="none", workload=workload, **options)
     simulation = Simulation(scenario, seed, observers)
     simulation.start()
     run(simulation, lambda: all(leaders(simulation, group) for group in simulation.topology.groups), 10.0)
@@ -105,26 +77,26 @@ def white_box(host: Host) -> WhiteBox:
     return host.replica
 
 
-def hosts(simulation: Simulation, group: GroupId) -> list[Host]:
+def hosts(simulation: Simulation, group: t.GroupId) -> list[Host]:
     return [simulation.hosts[m] for m in simulation.topology.members(group) if simulation.hosts[m].up]
 
 
-def leaders(simulation: Simulation, group: GroupId) -> list[Host]:
+def leaders(simulation: Simulation, group: t.GroupId) -> list[Host]:
     return [host for host in hosts(simulation, group) if white_box(host).is_leader]
 
 
-def leader(simulation: Simulation, group: GroupId) -> Host:
+def leader(simulation: Simulation, group: t.GroupId) -> Host:
     (found,) = leaders(simulation, group)
     return found
 
 
-def recovering(simulation: Simulation, group: GroupId) -> list[Host]:
-    return [host for host in hosts(simulation, group) if white_box(host).status is Status.RECOVERING]
+def recovering(simulation: Simulation, group: t.GroupId) -> list[Host]:
+    return [host for host in hosts(simulation, group) if white_box(host).status is t.Status.RECOVERING]
 
 
-def multicast(simulation: Simulation, client: int, dest: Destinations, payload: bytes = b"x") -> Multicast:
+def multicast(simulation: Simulation, client: int, dest: t.Destinations, payload: bytes = b"x") -> Multicast:
     """A client sends one message, to all its leaders."""
-    chosen = simulation.clients[ClientId(client)]
+    chosen = simulation.clients[t.ClientId(client)]
     message = chosen.sender.multicast(dest, payload, simulation.loop.now)
     simulation.multicasts.add(message)
     chosen.multicast.append(message.mid)
@@ -132,11 +104,13 @@ def multicast(simulation: Simulation, client: int, dest: Destinations, payload: 
     return message
 
 
-def half_multicast(simulation: Simulation, client: int, dest: Destinations, target: ReplicaId) -> Multicast:
+def half_multicast(
+    simulation: Simulation, client: int, dest: t.Destinations, target: t.ReplicaId
+) -> Multicast:
     """A client sends one message to one process, and forgets about it."""
-    message = simulation.clients[ClientId(client)].sender.numbers.next(dest, b"half")
+    message = simulation.clients[t.ClientId(client)].sender.numbers.next(dest, b"half")
     simulation.multicasts.add(message)
-    simulation.network.send(ClientId(client), target, message)
+    simulation.network.send(t.ClientId(client), target, message)
     return message
 
 
@@ -148,13 +122,13 @@ def idle(simulation: Simulation) -> bool:
     return all(client.idle for client in simulation.clients.values())
 
 
-def waiting_for(simulation: Simulation, group: GroupId) -> bool:
+def waiting_for(simulation: Simulation, group: t.GroupId) -> bool:
     """Whether a client waits for this group's answer."""
     pending = [item for client in simulation.clients.values() for item in client.sender.pending.values()]
     return any(group in item.unanswered for item in pending)
 
 
-def log(host: Host) -> list[MessageId]:
+def log(host: Host) -> list[t.MessageId]:
     return [delivery.mid for delivery in host.log]
 
 
@@ -165,75 +139,26 @@ def collected(simulation: Simulation) -> bool:
 # A process driven by hand
 
 
-def replica_ids(group: int, count: int) -> list[ReplicaId]:
-    return [ReplicaId(GroupId(group), number, 0) for number in range(count)]
+R = replica_ids(G0, 5)
+ALONE = replica_ids(G1, 1)
 
 
-R = replica_ids(0, 5)
-CLIENT = ClientId(7)
-WHOLE = StatePart(1, 0, 1)
-
-
-def process(
-    me: ReplicaId,
-    topology: Topology,
-    timing: Timing | None = None,
-    durable: Durable | None = None,
-    life: int = 1,
-) -> WhiteBox:
-    """A process with its own randomness in each of its lives, as hosts give it."""
-    rng = random.Random(f"{me} {life}")
-    return PROTOCOL(Start(me, topology, rng, 0.0, timing or Timing(), durable or Durable()))
-
-
-class Said:
-    """What a process wants done, with what it says to itself handed back to it."""
-
-    def __init__(self, replica: WhiteBox, disk: Durable | None = None) -> None:
-        self.messages: list[tuple[Process, Message]] = []
-        self.deliver: list[Delivery] = []
-        while ready := replica.ready():
-            self.deliver += ready.deliver
-            if disk is not None:
-                disk.apply(ready.persist)
-            for receivers, message in [*ready.send, *ready.promise]:
-                for receiver in receivers:
-                    if receiver == replica.me:
-                        replica.step(receiver, message, replica.now)
-                    else:
-                        self.messages.append((receiver, message))
-
-    def to(self, receiver: Process) -> list[Message]:
-        return [message for to, message in self.messages if to == receiver]
-
-    def new_states(self, receiver: Process) -> list[NewState]:
-        return [message for message in self.to(receiver) if isinstance(message, NewState)]
-
-
-def stand(replica: WhiteBox, voters: Sequence[ReplicaId], now: float = 0.0) -> Ballot:
-    """The process opens a ballot; its NEWLEADER is out."""
-    replica.tick(now)
-    Said(replica)
-    ballot = replica.pre_vote_for
-    assert ballot is not None
-    for voter in voters:
-        replica.step(voter, PreVoteAck(ballot), now)
-    Said(replica)
-    assert replica.ballot == ballot
-    return ballot
+def process(me: t.ReplicaId, topology: Topology, **options: Any) -> WhiteBox:
+    return by_hand.start(PROTOCOL, me, topology, **options)
 
 
 def promise(
-    ballot: Ballot, cballot: Ballot, *entries: EntryState, clock: int = 0, part: StatePart = WHOLE
+    ballot: t.Ballot, cballot: t.Ballot, *entries: EntryState, clock: int = 0, part: StatePart = by_hand.WHOLE
 ) -> NewLeaderAck:
-    return NewLeaderAck(ballot, cballot, clock, NO_TIMESTAMP, part, entries)
+    return NewLeaderAck(ballot, cballot, clock, t.NO_TIMESTAMP, part, entries)
 
 
-def entry(sequence: int, phase: Phase, local: int, dest: Destinations = (G0,), gts: int = 0) -> EntryState:
-    payload = b"%d" % sequence
-    mid = MessageId(CLIENT, sequence, digest_of(dest, payload))
-    global_ts = timestamp(gts or local, G0) if phase is Phase.COMMITTED else NO_TIMESTAMP
-    return EntryState(mid, dest, payload, 1, phase, timestamp(local, G0), global_ts)
+def entry(
+    sequence: int, phase: t.Phase, local: int, dest: t.Destinations = (G0,), gts: int = 0
+) -> EntryState:
+    m = by_hand.multicast(sequence, dest, b"%d" % sequence)
+    global_ts = t.timestamp(gts or local, G0) if phase is t.Phase.COMMITTED else t.NO_TIMESTAMP
+    return EntryState(*m, phase, t.timestamp(local, G0), global_ts)
 
 
 # "SIGKILL of a leader under two-group load left no client progressing"
@@ -241,7 +166,7 @@ def entry(sequence: int, phase: Phase, local: int, dest: Destinations = (G0,), g
 
 @pytest.mark.parametrize("victim", BOTH)
 @pytest.mark.parametrize("seed", range(3))
-def test_clients_progress_after_a_leader_was_killed_under_load(victim: GroupId, seed: int) -> None:
+def test_clients_progress_after_a_leader_was_killed_under_load(victim: t.GroupId, seed: int) -> None:
     simulation = simulate(LOAD, seed=seed)
     run(simulation, lambda: finished(simulation) >= 20 and waiting_for(simulation, victim), 10.0)
     killed = leader(simulation, victim)
@@ -255,7 +180,7 @@ def test_clients_progress_after_a_leader_was_killed_under_load(victim: GroupId, 
 def test_the_other_groups_leader_repeats_what_the_killed_one_has_lost() -> None:
     """A leader multicasts a message again that stays uncommitted for too long, even if clients never do."""
     simulation = simulate()
-    client = simulation.clients[ClientId(1)]
+    client = simulation.clients[t.ClientId(1)]
     client.sender.retry_s = FOR_EVER_S
     killed = leader(simulation, G0)
     simulation.inject(Crash(killed.me, FOR_EVER_S))
@@ -267,10 +192,10 @@ def test_the_other_groups_leader_repeats_what_the_killed_one_has_lost() -> None:
 
 def test_a_follower_does_not_drop_a_multicast_in_silence() -> None:
     simulation = simulate()
-    client = simulation.clients[ClientId(1)]
+    client = simulation.clients[t.ClientId(1)]
     client.sender.retry_s = FOR_EVER_S
     wrong = next(host.me for host in hosts(simulation, G0) if not white_box(host).is_leader)
-    client.sender.leaders[G0] = Ballot(0, wrong, 0)
+    client.sender.leaders[G0] = t.Ballot(0, wrong, 0)
     multicast(simulation, 1, (G0,))
     run(simulation, lambda: client.idle, 5.0)
 
@@ -282,7 +207,7 @@ def test_a_follower_does_not_drop_a_multicast_in_silence() -> None:
 def test_groups_of_five_survive_failover_after_failover(seed: int) -> None:
     workload = Workload(clients=4, messages=200, window=4, think_s=0.02, spread=2)
     simulation = simulate(workload, seed=seed, replicas=5)
-    led: list[ReplicaId] = []
+    led: list[t.ReplicaId] = []
     for goal in (30, 80, 130):
         run(simulation, lambda goal=goal: finished(simulation) >= goal, 20.0)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         first = leader(simulation, G0)
@@ -303,28 +228,35 @@ def test_groups_of_five_survive_failover_after_failover(seed: int) -> None:
 # "recovery merged each NEWLEADER_ACK as it came instead of waiting for the quorum"
 
 
+def candidate_of_five() -> tuple[WhiteBox, t.Ballot]:
+    candidate = process(R[0], Topology.uniform(1, 5))
+    return candidate, stand(candidate, R[1:3])
+
+
+def new_states(said: by_hand.Said, receiver: t.ReplicaId) -> list[NewState]:
+    return [message for message in said.to(receiver) if isinstance(message, NewState)]
+
+
 def test_recovery_merges_once_after_the_whole_quorum_answered() -> None:
     """The first answer lacks a committed message, which the second has."""
-    candidate = process(R[0], Topology.uniform(1, 5))
-    ballot = stand(candidate, R[1:3])
-    committed = entry(1, Phase.COMMITTED, 4, gts=6)
-    old = Ballot(0, R[3], 0)
-    candidate.step(R[1], promise(ballot, NO_BALLOT), 0.0)
-    early = Said(candidate)
-    assert early.messages == []
-    assert candidate.cballot == NO_BALLOT
+    candidate, ballot = candidate_of_five()
+    committed = entry(1, t.Phase.COMMITTED, 4, gts=6)
+    old = t.Ballot(0, R[3], 0)
+    candidate.step(R[1], promise(ballot, t.NO_BALLOT), 0.0)
+    assert drain(candidate).messages == []
+    assert candidate.cballot == t.NO_BALLOT
     candidate.step(R[2], promise(ballot, old, committed, clock=6), 0.0)
-    said = Said(candidate)
+    said = drain(candidate)
     assert candidate.cballot == ballot
     for other in R[1:]:
-        (state,) = said.new_states(other)
+        (state,) = new_states(said, other)
         assert state.entries == (committed,)
         assert state.clock >= 6
     for other in R[1:3]:
         candidate.step(other, NewStateAck(ballot), 0.0)
-    delivered = Said(candidate).deliver
+    delivered = drain(candidate).deliver
     assert [(d.mid, d.local_ts, d.global_ts) for d in delivered] == [
-        (committed.mid, timestamp(4, G0), timestamp(6, G0))
+        (committed.mid, t.timestamp(4, G0), t.timestamp(6, G0))
     ]
 
 
@@ -332,31 +264,29 @@ def test_recovery_merges_once_after_the_whole_quorum_answered() -> None:
 def test_only_the_highest_ballots_accepted_messages_survive_in_whatever_order_they_come(
     order: tuple[int, int],
 ) -> None:
-    candidate = process(R[0], Topology.uniform(1, 5))
-    ballot = stand(candidate, R[1:3])
-    low, high = Ballot(0, R[3], 0), Ballot(0, R[4], 0)
-    stale, moved = entry(1, Phase.ACCEPTED, 3), entry(2, Phase.ACCEPTED, 4)
-    committed, replaced = entry(3, Phase.COMMITTED, 2), entry(2, Phase.ACCEPTED, 9)
+    candidate, ballot = candidate_of_five()
+    low, high = t.Ballot(0, R[3], 0), t.Ballot(0, R[4], 0)
+    stale, moved = entry(1, t.Phase.ACCEPTED, 3), entry(2, t.Phase.ACCEPTED, 4)
+    committed, replaced = entry(3, t.Phase.COMMITTED, 2), entry(2, t.Phase.ACCEPTED, 9)
     answers = {
         1: (R[1], promise(ballot, low, stale, moved, committed, clock=4)),
-        2: (R[2], promise(ballot, high, replaced, entry(3, Phase.ACCEPTED, 2), clock=9)),
+        2: (R[2], promise(ballot, high, replaced, entry(3, t.Phase.ACCEPTED, 2), clock=9)),
     }
     for number in order:
         candidate.step(*answers[number], 0.0)
-    (state,) = Said(candidate).new_states(R[4])
+    (state,) = new_states(drain(candidate), R[4])
     assert sorted(state.entries) == sorted((replaced, committed))
     assert state.clock == 9
 
 
 def test_what_comes_after_the_quorum_changes_nothing() -> None:
-    candidate = process(R[0], Topology.uniform(1, 5))
-    ballot = stand(candidate, R[1:3])
-    kept = entry(1, Phase.ACCEPTED, 3)
-    candidate.step(R[1], promise(ballot, Ballot(0, R[3], 0), kept, clock=3), 0.0)
-    candidate.step(R[2], promise(ballot, NO_BALLOT), 0.0)
-    Said(candidate)
-    candidate.step(R[3], promise(ballot, Ballot(0, R[4], 0), clock=8), 0.0)
-    assert Said(candidate).messages == []
+    candidate, ballot = candidate_of_five()
+    kept = entry(1, t.Phase.ACCEPTED, 3)
+    candidate.step(R[1], promise(ballot, t.Ballot(0, R[3], 0), kept, clock=3), 0.0)
+    candidate.step(R[2], promise(ballot, t.NO_BALLOT), 0.0)
+    drain(candidate)
+    candidate.step(R[3], promise(ballot, t.Ballot(0, R[4], 0), clock=8), 0.0)
+    assert drain(candidate).messages == []
     assert candidate.entries[kept.mid].state() == kept
 
 
@@ -366,7 +296,7 @@ def test_what_comes_after_the_quorum_changes_nothing() -> None:
 @pytest.mark.parametrize("what", ["nothing", "new leader", "everyone restarted"])
 def test_a_multicast_repeated_after_garbage_collection_is_not_delivered_twice(what: str) -> None:
     simulation = simulate()
-    client = simulation.clients[ClientId(1)]
+    client = simulation.clients[t.ClientId(1)]
     message = multicast(simulation, 1, BOTH)
     run(simulation, lambda: idle(simulation), 5.0)
     run(simulation, lambda: collected(simulation), 10.0)
@@ -379,7 +309,7 @@ def test_a_multicast_repeated_after_garbage_collection_is_not_delivered_twice(wh
     run(simulation, lambda: all(leaders(simulation, group) for group in BOTH), 10.0)
     for group in BOTH:
         for member in simulation.topology.members(group):
-            simulation.network.send(ClientId(1), member, message)
+            simulation.network.send(t.ClientId(1), member, message)
     answers = answered(client)
     rest(simulation, 5.0)
     for group in BOTH:
@@ -395,7 +325,7 @@ def answered(client: SimClient) -> list[Reply]:
     answers: list[Reply] = []
     receive = client.receive
 
-    def listen(sender: Process, message: object) -> None:
+    def listen(sender: t.Process, message: object) -> None:
         if isinstance(message, Reply):
             answers.append(message)
         receive(sender, message)
@@ -405,10 +335,10 @@ def answered(client: SimClient) -> list[Reply]:
 
 
 def test_an_accept_repeated_after_garbage_collection_brings_no_entry_back() -> None:
-    accepts: list[tuple[Host, Sequence[Process], Accept]] = []
+    accepts: list[tuple[Host, Sequence[t.Process], Accept]] = []
 
     class Tap(Checker):
-        def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
+        def sent(self, host: Host, receivers: Sequence[t.Process], message: object) -> None:
             if isinstance(message, Accept):
                 accepts.append((host, receivers, message))
 
@@ -465,7 +395,7 @@ def test_garbage_that_a_crash_brought_back_is_collected_again(seed: int) -> None
 
 
 @pytest.mark.parametrize("informed", BOTH)
-def test_a_multicast_sent_to_one_of_two_leaders_does_not_block_its_group(informed: GroupId) -> None:
+def test_a_multicast_sent_to_one_of_two_leaders_does_not_block_its_group(informed: t.GroupId) -> None:
     simulation = simulate()
     half = half_multicast(simulation, 1, BOTH, leader(simulation, informed).me)
     simulation.inject(ClientDeath(0, halfway=False))
@@ -480,7 +410,7 @@ def test_a_multicast_sent_to_one_of_two_leaders_does_not_block_its_group(informe
 
 
 @pytest.mark.parametrize("informed", BOTH)
-def test_a_proposal_whose_message_is_lost_with_its_leader_blocks_no_group(informed: GroupId) -> None:
+def test_a_proposal_whose_message_is_lost_with_its_leader_blocks_no_group(informed: t.GroupId) -> None:
     """The other group only ever hears the ACCEPT. It must neither wait for the message nor keep it."""
     simulation = simulate(timing=Timing(orphan_s=2.0))
     (other,) = set(BOTH) - {informed}
@@ -504,49 +434,41 @@ def test_a_proposal_whose_message_is_lost_with_its_leader_blocks_no_group(inform
 
 def test_a_lower_timestamp_that_is_proposed_again_replaces_the_old_maximum() -> None:
     """Group 1's new leader proposes 5 where its predecessor, never accepted by a quorum, proposed 9."""
-    here = replica_ids(0, 1)[0]
-    there = replica_ids(1, 3)
-    topology = Topology({G0: [here], G1: there})
-    replica = process(here, topology)
+    replica = process(R[0], Topology({G0: R[:1], G1: by_hand.THERE}))
     replica.tick(0.0)
-    Said(replica)
-    assert replica.status is Status.LEADER
-    own = replica.cballot
-    dest, payload = BOTH, b"x"
-    mid = MessageId(CLIENT, 1, digest_of(dest, payload))
-    replica.step(CLIENT, Multicast(mid, dest, payload, 1), 0.0)
-    old, new = Ballot(1, there[1], 0), Ballot(2, there[2], 0)
-    replica.step(old.leader, Accept((dest,), G1, old, (mid,), (timestamp(9, G1),), (), ()), 0.0)
-    assert AcceptAck((mid,), G0, (own, old), timestamp(1, G0)) in Said(replica).to(old.leader)
+    drain(replica)
+    assert replica.status is t.Status.LEADER
+    own, m = replica.cballot, by_hand.multicast(1, BOTH)
+    replica.step(CLIENT, m, 0.0)
+    old, new = t.Ballot(1, by_hand.THERE[1], 0), t.Ballot(2, by_hand.THERE[2], 0)
+    replica.step(old.leader, proposal(old, [m], 9), 0.0)
+    assert AcceptAck((m.mid,), G0, (own, old), t.timestamp(1, G0)) in drain(replica).to(old.leader)
     # One acknowledgement of the old proposal: no quorum.
-    replica.step(there[1], AcceptAck((mid,), G1, (own, old)), 0.0)
-    replica.step(new.leader, Accept((dest,), G1, new, (mid,), (timestamp(5, G1),), (), ()), 0.0)
-    assert AcceptAck((mid,), G0, (own, new), timestamp(1, G0)) in Said(replica).to(new.leader)
-    replica.step(there[2], AcceptAck((mid,), G1, (own, new)), 0.0)
-    assert Said(replica).deliver == [], "votes for two different proposals are no quorum"
-    replica.step(there[0], AcceptAck((mid,), G1, (own, new)), 0.0)
-    assert [delivery.global_ts for delivery in Said(replica).deliver] == [timestamp(5, G1)]
+    replica.step(by_hand.THERE[1], AcceptAck((m.mid,), G1, (own, old)), 0.0)
+    replica.step(new.leader, proposal(new, [m], 5), 0.0)
+    assert AcceptAck((m.mid,), G0, (own, new), t.timestamp(1, G0)) in drain(replica).to(new.leader)
+    replica.step(by_hand.THERE[2], AcceptAck((m.mid,), G1, (own, new)), 0.0)
+    assert drain(replica).deliver == [], "votes for two different proposals are no quorum"
+    replica.step(by_hand.THERE[0], AcceptAck((m.mid,), G1, (own, new)), 0.0)
+    assert [delivery.global_ts for delivery in drain(replica).deliver] == [t.timestamp(5, G1)]
     # And a late ACCEPT of the old ballot would have changed nothing.
-    replica.step(old.leader, Accept((dest,), G1, old, (mid,), (timestamp(9, G1),), (), ()), 0.0)
-    assert Said(replica).deliver == []
+    replica.step(old.leader, proposal(old, [m], 9), 0.0)
+    assert drain(replica).deliver == []
 
 
 def test_the_own_groups_lower_proposal_replaces_the_old_one_in_a_follower() -> None:
     """A follower accepted 9 in the old ballot; the new ballot starts without it and proposes 3."""
-    topology = Topology({G0: R[:3], G1: replica_ids(1, 1)})
-    follower = process(R[1], topology)
-    far = Ballot(1, replica_ids(1, 1)[0], 0)
-    old, new = Ballot(1, R[0], 0), Ballot(2, R[2], 0)
-    dest, payload = BOTH, b"x"
-    mid = MessageId(CLIENT, 1, digest_of(dest, payload))
-    follower.step(R[0], NewState(old, 0, WHOLE, ()), 0.0)
-    follower.step(far.leader, Accept((dest,), G1, far, (mid,), (timestamp(2, G1),), (), ()), 0.0)
-    follower.step(R[0], Accept((dest,), G0, old, (mid,), (timestamp(9, G0),), (payload,), (1,)), 0.0)
-    assert AcceptAck((mid,), G0, (old, far)) in Said(follower).to(R[0])
-    follower.step(R[2], NewState(new, 2, WHOLE, ()), 0.0)
-    follower.step(R[2], Accept((dest,), G0, new, (mid,), (timestamp(3, G0),), (payload,), (1,)), 0.0)
-    assert AcceptAck((mid,), G0, (new, far)) in Said(follower).to(R[2])
-    assert follower.entries[mid].local_ts == timestamp(3, G0)
+    follower = process(R[1], Topology({G0: R[:3], G1: ALONE}))
+    far, old, new = t.Ballot(1, ALONE[0], 0), t.Ballot(1, R[0], 0), t.Ballot(2, R[2], 0)
+    m = by_hand.multicast(1, BOTH)
+    follow(follower, old)
+    follower.step(far.leader, proposal(far, [m], 2), 0.0)
+    follower.step(R[0], proposal(old, [m], 9), 0.0)
+    assert AcceptAck((m.mid,), G0, (old, far)) in drain(follower).to(R[0])
+    follower.step(R[2], NewState(new, 2, by_hand.WHOLE, ()), 0.0)
+    follower.step(R[2], proposal(new, [m], 3), 0.0)
+    assert AcceptAck((m.mid,), G0, (new, far)) in drain(follower).to(R[2])
+    assert follower.entries[m.mid].local_ts == t.timestamp(3, G0)
     assert follower.clock >= 9, "a clock never falls"
 
 
@@ -554,10 +476,10 @@ def test_the_own_groups_lower_proposal_replaces_the_old_one_in_a_follower() -> N
 
 
 def test_no_replica_talks_to_itself_over_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    links: set[tuple[Process, Process]] = set()
+    links: set[tuple[t.Process, t.Process]] = set()
     send = Network.send
 
-    def record(self: Network, source: Process, target: Process, message: object) -> None:
+    def record(self: Network, source: t.Process, target: t.Process, message: object) -> None:
         links.add((source, target))
         send(self, source, target, message)
 
@@ -608,7 +530,7 @@ class Frames(Checker):
         self.lose = lose
         self.simulation: Simulation | None = None
 
-    def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
+    def sent(self, host: Host, receivers: Sequence[t.Process], message: object) -> None:
         if isinstance(message, (NewLeaderAck, NewState)):
             self.check(message, [len(state.payload) for state in message.entries])
         elif isinstance(message, Deliveries):
@@ -619,7 +541,7 @@ class Frames(Checker):
         assert len(payloads) <= BOUNDED.part_entries, f"{len(payloads)} entries in {type(message).__name__}"
         assert sum(payloads) <= BOUNDED.part_bytes or len(payloads) == 1, f"{sum(payloads)} bytes"
 
-    def stepped(self, host: Host, sender: Process, message: Message) -> None:
+    def stepped(self, host: Host, sender: t.Process, message: Message) -> None:
         """With the second piece, the connection breaks: what follows it is lost."""
         if self.lose is None or not isinstance(message, self.lose) or self.simulation is None or self.lost:
             return
@@ -660,11 +582,7 @@ def test_states_travel_in_bounded_pieces_and_a_lost_piece_only_costs_time(
     simulation.restart(first.me)
     run(simulation, lambda: len(first.log) == 41, 20.0)
     second = leader(simulation, G0)
-    run(
-        simulation,
-        lambda: all(white_box(h).status is not Status.RECOVERING for h in hosts(simulation, G0)),
-        9.0,
-    )
+    run(simulation, lambda: not recovering(simulation, G0), 9.0)
     simulation.inject(Crash(second.me, 3.0))
     run(simulation, lambda: leaders(simulation, G0) not in ([], [second]), 30.0)
     multicast(simulation, 1, BOTH, b"after that")
@@ -676,10 +594,12 @@ def test_states_travel_in_bounded_pieces_and_a_lost_piece_only_costs_time(
 
 
 def many(count: int) -> list[EntryState]:
-    return [entry(number, Phase.ACCEPTED, number) for number in range(1, count + 1)]
+    return [entry(number, t.Phase.ACCEPTED, number) for number in range(1, count + 1)]
 
 
-def pieces(ballot: Ballot, cballot: Ballot, states: list[EntryState], transfer: int) -> list[NewLeaderAck]:
+def pieces(
+    ballot: t.Ballot, cballot: t.Ballot, states: list[EntryState], transfer: int
+) -> list[NewLeaderAck]:
     cut = [states[at : at + 3] for at in range(0, len(states), 3)]
     return [
         promise(ballot, cballot, *piece, part=StatePart(transfer, index, len(cut)))
@@ -689,37 +609,37 @@ def pieces(ballot: Ballot, cballot: Ballot, states: list[EntryState], transfer: 
 
 @pytest.mark.parametrize("lost", range(4))
 def test_a_promise_with_a_piece_missing_is_no_promise(lost: int) -> None:
-    candidate = process(R[0], Topology.uniform(1, 3), BOUNDED)
+    candidate = process(R[0], Topology.uniform(1, 3), timing=BOUNDED)
     ballot = stand(candidate, R[1:2])
     states = many(12)
-    arriving = pieces(ballot, Ballot(0, R[1], 0), states, transfer=1)
+    arriving = pieces(ballot, t.Ballot(0, R[1], 0), states, transfer=1)
     del arriving[lost]
     for piece in arriving:
         candidate.step(R[1], piece, 0.0)
-    assert Said(candidate).messages == []
-    assert candidate.cballot == NO_BALLOT
+    assert drain(candidate).messages == []
+    assert candidate.cballot == t.NO_BALLOT
     # It asks again, and gets the whole.
     candidate.tick(candidate.timing.retry_s + 0.01)
-    assert NewLeader(ballot) in Said(candidate).to(R[1])
-    for piece in pieces(ballot, Ballot(0, R[1], 0), states, transfer=2):
+    assert NewLeader(ballot) in drain(candidate).to(R[1])
+    for piece in pieces(ballot, t.Ballot(0, R[1], 0), states, transfer=2):
         candidate.step(R[1], piece, 0.3)
-    found = [state for message in Said(candidate).new_states(R[2]) for state in message.entries]
+    found = [state for message in new_states(drain(candidate), R[2]) for state in message.entries]
     assert sorted(found) == sorted(states)
 
 
 def test_a_new_state_with_a_piece_missing_is_not_joined() -> None:
-    follower = process(R[1], Topology.uniform(1, 3), BOUNDED)
-    ballot = Ballot(1, R[0], 0)
+    follower = process(R[1], Topology.uniform(1, 3), timing=BOUNDED)
+    ballot = t.Ballot(1, R[0], 0)
     states = many(9)
     for transfer, indices in [(1, [0, 2]), (2, [1, 2]), (3, [0, 1])]:
         for index in indices:
             part = StatePart(transfer, index, 3)
             follower.step(R[0], NewState(ballot, 9, part, tuple(states[3 * index : 3 * index + 3])), 0.0)
-    assert follower.cballot == NO_BALLOT
-    assert Said(follower).messages == []
+    assert follower.cballot == t.NO_BALLOT
+    assert drain(follower).messages == []
     follower.step(R[0], NewState(ballot, 9, StatePart(3, 2, 3), tuple(states[6:])), 0.0)
-    assert follower.status is Status.FOLLOWER
-    assert Said(follower).to(R[0]) == [NewStateAck(ballot)]
+    assert follower.status is t.Status.FOLLOWER
+    assert drain(follower).to(R[0]) == [NewStateAck(ballot)]
     assert sorted(follower.held()) == sorted(states)
 
 
@@ -728,36 +648,31 @@ def test_pieces_of_a_member_that_restarts_meanwhile_are_not_mixed() -> None:
     piece from the member's former life, must not complete it with the last piece from the new one.
     """
     timing = Timing(part_entries=1)
-    topology = Topology({G0: R[:3], G1: replica_ids(1, 1)})
-    far = Ballot(1, replica_ids(1, 1)[0], 0)
-    old = Ballot(1, R[2], 0)
-    member, disk = process(R[1], topology, timing), Durable()
-    member.step(R[2], NewState(old, 0, WHOLE, ()), 0.0)
-    mids = [MessageId(CLIENT, number, digest_of(BOTH, b"%d" % number)) for number in (1, 2)]
+    topology = Topology({G0: R[:3], G1: ALONE})
+    far, old = t.Ballot(1, ALONE[0], 0), t.Ballot(1, R[2], 0)
+    member, disk = process(R[1], topology, timing=timing), Durable()
+    follow(member, old)
+    both = [by_hand.multicast(number, BOTH, b"%d" % number) for number in (1, 2)]
+    mids = [m.mid for m in both]
     # The far proposals arrive for 2 first, the own leader's for 1 first: both accepted.
-    for number in (2, 1):
-        lts = timestamp(number, G1)
-        member.step(far.leader, Accept((BOTH,), G1, far, (mids[number - 1],), (lts,), (), ()), 0.0)
-    for number in (1, 2):
-        lts = timestamp(number, G0)
-        run = (mids[number - 1],), (lts,), (b"%d" % number,), (1,)
-        member.step(R[2], Accept((BOTH,), G0, old, *run), 0.0)
-    acknowledged = {mid for m in Said(member, disk).to(R[2]) if isinstance(m, AcceptAck) for mid in m.mids}
+    for number, ballot in ((2, far), (1, far), (1, old), (2, old)):
+        member.step(ballot.leader, proposal(ballot, [both[number - 1]], number), 0.0)
+    acknowledged = {mid for m in drain(member, disk).to(R[2]) if isinstance(m, AcceptAck) for mid in m.mids}
     assert acknowledged == set(mids)
 
-    candidate = process(R[0], topology, timing)
+    candidate = process(R[0], topology, timing=timing)
     candidate.note_ballot(G0, old)
     ballot = stand(candidate, R[1:2])
     member.step(R[0], NewLeader(ballot), 0.0)
-    first_life = Said(member, disk).to(R[0])
+    first_life = drain(member, disk).to(R[0])
     assert len(first_life) == 2
     candidate.step(R[1], first_life[0], 0.0)
 
-    member = process(R[1], topology, timing, disk, life=2)
+    member = process(R[1], topology, timing=timing, durable=disk, life=2)
     candidate.tick(timing.retry_s + 0.01)
-    assert NewLeader(ballot) in Said(candidate).to(R[1])
+    assert NewLeader(ballot) in drain(candidate).to(R[1])
     member.step(R[0], NewLeader(ballot), 0.3)
-    second_life = Said(member, disk).to(R[0])
+    second_life = drain(member, disk).to(R[0])
     assert len(second_life) == 2
     for piece in second_life:
         candidate.step(R[1], piece, 0.3)
@@ -769,7 +684,7 @@ def test_pieces_of_a_member_that_restarts_meanwhile_are_not_mixed() -> None:
 # "a paused leader never noticed"
 
 
-def concerns(replica: ReplicaId, call: Callable[..., None], arguments: tuple[Any, ...]) -> bool:
+def concerns(replica: t.ReplicaId, call: Callable[..., None], arguments: tuple[Any, ...]) -> bool:
     """Whether an event needs this replica's process to run."""
     owner = getattr(call, "__self__", None)
     if isinstance(owner, Host):
@@ -777,7 +692,7 @@ def concerns(replica: ReplicaId, call: Callable[..., None], arguments: tuple[Any
     return isinstance(owner, Network) and arguments[1] == replica
 
 
-def pause(simulation: Simulation, replica: ReplicaId, for_s: float) -> None:
+def pause(simulation: Simulation, replica: t.ReplicaId, for_s: float) -> None:
     """Let time pass with one process stopped: its ticks, its disk and what it is sent wait for it."""
     loop = simulation.loop
     until = loop.now + for_s
@@ -832,7 +747,7 @@ def test_a_leader_paused_for_less_than_a_time_out_stays() -> None:
 def test_what_is_sent_after_a_message_was_finished_is_ordered_after_it(seed: int) -> None:
     """In every group that delivers both; whichever client sent them."""
     workload = Workload(clients=6, messages=240, window=2, think_s=0.002, spread=2)
-    times: dict[MessageId, list[float]] = {}
+    times: dict[t.MessageId, list[float]] = {}
     scenario = Scenario(PROTOCOL, groups=3, faults="none", workload=workload)
     simulation = Simulation(scenario, seed)
     for client in simulation.clients.values():
@@ -850,7 +765,7 @@ def test_what_is_sent_after_a_message_was_finished_is_ordered_after_it(seed: int
     assert pairs > 1000, "hardly anything was sent one after the other: the test shows nothing"
 
 
-def note_times(simulation: Simulation, client: SimClient, times: dict[MessageId, list[float]]) -> None:
+def note_times(simulation: Simulation, client: SimClient, times: dict[t.MessageId, list[float]]) -> None:
     """Note when each message was first sent, and when its client knew that it was finished."""
     flush, receive = client._flush, client.receive
 
@@ -859,7 +774,7 @@ def note_times(simulation: Simulation, client: SimClient, times: dict[MessageId,
             times.setdefault(mid, [simulation.loop.now, float("inf")])
         flush()
 
-    def noting_receive(sender: Process, message: object) -> None:
+    def noting_receive(sender: t.Process, message: object) -> None:
         pending = set(client.sender.pending)
         receive(sender, message)
         for mid in pending - set(client.sender.pending):

@@ -34,9 +34,11 @@ HERE, THERE = replica_ids(G0, 3), replica_ids(G1, 3)
 TOPOLOGY = Topology({G0: HERE, G1: THERE})
 
 
-def start(protocol: type[P], me: t.ReplicaId, topology: Topology = TOPOLOGY, **options: Any) -> P:
-    """A replica with a randomness of its own. Options are those of `Start`."""
-    return protocol(Start(me, topology, random.Random(f"{me}"), 0.0, **options))
+def start(
+    protocol: type[P], me: t.ReplicaId, topology: Topology = TOPOLOGY, life: int = 1, **options: Any
+) -> P:
+    """A replica with a randomness of its own in each of its lives. Options are those of `Start`."""
+    return protocol(Start(me, topology, random.Random(f"{me} {life}"), 0.0, **options))
 
 
 @dataclass(slots=True)

@@ -2,73 +2,44 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from kvstore.node.snapshots import decode_checkpoint, encode_checkpoint
 from kvstore.wire.frames import WireError
 from multicast import PROTOCOLS
-from multicast.durable import Checkpoint, Joined, Record
+from multicast.durable import Checkpoint, Durable, Joined
 from multicast.errors import InvalidArgument
-from multicast.messages import Accept, AcceptAck, HeartbeatAck, Multicast, NewLeader, NewState, StatePart
+from multicast.messages import AcceptAck, HeartbeatAck, NewLeader
 from multicast.process import Replica
-from multicast.protocol import Protocol, Start
+from multicast.protocol import Protocol
 from multicast.sim import Scenario, Simulation
 from multicast.topology import Topology
-from multicast.types import (
-    NO_TIMESTAMP,
-    TICKS_PER_S,
-    TIME_MAX,
-    Ballot,
-    ClientId,
-    Destinations,
-    GroupId,
-    MessageId,
-    Timestamp,
-    digest_of,
-    time_of,
-    timestamp,
-)
+from multicast.types import NO_TIMESTAMP, TICKS_PER_S, TIME_MAX, Ballot, Timestamp, time_of, timestamp
 from multicast.whitebox import WhiteBox
+from tests.unit.multicast.replicas import CLIENT, G0, G1, HERE, drain, follow, multicast, proposal, start
 
-G0, G1 = GroupId(0), GroupId(1)
 ALONE = Topology.uniform(2, 1)
-THREE = Topology.uniform(1, 3)
 MANY = [PROTOCOLS[name] for name in PROTOCOLS]
 
 
-def message(sequence: int, dest: Destinations = (G0,)) -> Multicast:
-    return Multicast(MessageId(ClientId(7), sequence, digest_of(dest, b"x")), dest, b"x", 1)
-
-
-def drain(replica: Protocol, now: float) -> list[Timestamp]:
-    """Do what a host would with a replica that is alone. Where it has delivered something."""
-    found: list[Timestamp] = []
-    while ready := replica.ready():
-        found += [delivery.global_ts for delivery in ready.deliver]
-        for receivers, own in [*ready.send, *ready.promise]:
-            if replica.me in receivers:
-                replica.step(replica.me, own, now)
-    return found
-
-
-def alone(protocol: type[Protocol], wall_s: float | None = None) -> Replica:  # type: ignore[type-arg]  # of any protocol
+def alone(protocol: type[Protocol], **options: Any) -> Replica[Any]:
     """The leader of a group of one."""
-    replica = protocol(Start(ALONE.members(G0)[0], ALONE, random.Random(1), 0.0, wall_s=wall_s))
+    replica = start(protocol, ALONE.members(G0)[0], ALONE, **options)
     replica.tick(0.0)
-    drain(replica, 0.0)
     assert isinstance(replica, Replica)
+    drain(replica)
     assert replica.is_leader
     return replica
 
 
-def order(replica: Protocol, sequence: int, now: float) -> int:
+def order(replica: Replica[Any], sequence: int, now: float) -> int:
     """At what time a message is ordered."""
-    replica.step(ClientId(7), message(sequence), now)
-    (place,) = drain(replica, now)
-    return time_of(place)
+    replica.step(CLIENT, multicast(sequence), now)
+    (delivery,) = drain(replica).deliver
+    return time_of(delivery.global_ts)
 
 
 @pytest.mark.parametrize("protocol", MANY)
@@ -88,7 +59,7 @@ def test_a_logical_clock_counts(protocol: type[Protocol]) -> None:
 
 @pytest.mark.parametrize("wall_s", [-1e6, 1e12])
 def test_a_time_of_day_that_no_timestamp_can_tell_is_not_used(wall_s: float) -> None:
-    replica = alone(WhiteBox, wall_s)
+    replica = alone(WhiteBox, wall_s=wall_s)
     assert [order(replica, number, 1.0) for number in (1, 2)] == [1, 2]
 
 
@@ -115,14 +86,13 @@ def test_at_the_end_of_its_clock_a_group_refuses_what_is_new(protocol: type[Prot
     assert order(replica, 1, 1.0) == TIME_MAX
     before = list(replica.entries)
     with pytest.raises(InvalidArgument, match="the clock of group 0 has reached its limit"):
-        replica.step(ClientId(7), message(2), 1.0)
+        replica.step(CLIENT, multicast(2), 1.0)
     assert list(replica.entries) == before
-    replica.step(ClientId(7), message(1), 1.0)
-    ((asker, repeated),) = replica.ready().duplicates
-    assert (asker, repeated) == (ClientId(7), message(1))
+    replica.step(CLIENT, multicast(1), 1.0)
+    assert replica.ready().duplicates == [(CLIENT, multicast(1))]
 
 
-def leading(wall_s: float) -> tuple[Simulation, Replica]:  # type: ignore[type-arg]  # of any protocol
+def leading(wall_s: float) -> tuple[Simulation, Replica[Any]]:
     """A group of three, whose leader's time of day is given while that of the others is 1000 s."""
     simulation = Simulation(Scenario(groups=1, faults="none", clock="hybrid", wall_skew_s=0.0, skew=0.0), 1)
     leader = simulation.topology.preferred_leader(G0)
@@ -158,21 +128,21 @@ def test_one_member_that_is_behind_does_not_stop_the_clock() -> None:
 # Executed, and delivered
 
 
-def start(position: int, executed: int) -> WhiteBox:
+def restarted(position: int, executed: int) -> WhiteBox:
     checkpoint = Checkpoint(Timestamp(position), executed=Timestamp(executed))
-    return WhiteBox(Start(THREE.members(G0)[1], THREE, random.Random(1), 0.0, checkpoint=checkpoint))
+    return start(WhiteBox, HERE[1], checkpoint=checkpoint)
 
 
 def test_a_replica_restarts_with_what_was_executed() -> None:
-    replica = start(2000, 1000)
+    replica = restarted(2000, 1000)
     assert (replica.last_delivered, replica.executed_ts) == (2000, 1000)
     assert replica.checkpoint().executed == 1000
     with pytest.raises(InvalidArgument, match="executed 2001"):
-        start(2000, 2001)
+        restarted(2000, 2001)
 
 
 def test_a_snapshot_takes_back_nothing_that_was_executed() -> None:
-    replica = start(2000, 1000)
+    replica = restarted(2000, 1000)
     behind = Checkpoint(Timestamp(3000), executed=Timestamp(999))
     assert not replica.takes(behind)
     assert not replica.install(behind, 0.0)
@@ -212,12 +182,6 @@ def test_what_several_groups_may_still_ask_for() -> None:
 # Reads
 
 
-def follower(ballot: Ballot) -> WhiteBox:
-    replica = WhiteBox(Start(THREE.members(G0)[1], THREE, random.Random(1), 0.0))
-    replica.step(ballot.leader, NewState(ballot, 0, StatePart(1, 0, 1), ()), 0.0)
-    return replica
-
-
 def promise(replica: WhiteBox, ballot: Ballot) -> None:
     replica.step(ballot.leader, NewLeader(ballot), 0.0)
 
@@ -226,40 +190,30 @@ def promise(replica: WhiteBox, ballot: Ballot) -> None:
 def test_a_member_stands_in_a_ballot_until_it_promises_another(
     change: Callable[[WhiteBox, Ballot], None],
 ) -> None:
-    first, second = Ballot(3, THREE.members(G0)[0], 0), Ballot(4, THREE.members(G0)[2], 0)
-    replica = follower(first)
+    first, second = Ballot(3, HERE[0], 0), Ballot(4, HERE[2], 0)
+    replica = start(WhiteBox, HERE[1])
+    follow(replica, first)
     assert replica.is_in_ballot(first)
     assert not replica.is_in_ballot(second)
     assert replica.reading_ballot is None
-    assert replica.readers == (THREE.members(G0), 2)
+    assert replica.readers == (tuple(HERE), 2)
     change(replica, second)
     assert not replica.is_in_ballot(first)
     assert not replica.is_in_ballot(second)
 
 
 def test_a_leader_reads_when_it_has_delivered_what_it_took_over() -> None:
-    me, (other,) = ALONE.members(G0)[0], ALONE.members(G1)
+    (other,) = ALONE.members(G1)
     before = alone(WhiteBox)
-    both = message(1, (G0, G1))
-    before.step(ClientId(7), both, 0.0)
-    theirs = Ballot(1, other, 0)
-    proposal = Accept((both.dest,), G1, theirs, (both.mid,), (timestamp(9, G1),), (), ())
-    before.step(other, proposal, 0.0)
-    records: list[Record] = []
-    while ready := before.ready():
-        records += ready.persist
-        for receivers, own in ready.promise:
-            if receivers == (me,):
-                before.step(me, own, 0.0)
+    both, theirs, disk = multicast(1, (G0, G1)), Ballot(1, other, 0), Durable()
+    before.step(CLIENT, both, 0.0)
+    before.step(other, proposal(theirs, [both], 9), 0.0)
+    disk.apply([Joined(before.cballot, 0, ())])
+    drain(before, disk)
     assert before.reading_ballot == before.cballot, "it took over nothing"
-    start = Start(me, ALONE, random.Random(2), 1.0)
-    start.durable.apply([Joined(before.cballot, 0, ()), *records])
-    after = WhiteBox(start)
-    after.tick(1.0)
-    drain(after, 1.0)
-    assert after.is_leader
+    after = alone(WhiteBox, durable=disk)
     assert after.reading_ballot is None, "what it took over may have been answered"
-    after.step(other, proposal, 1.0)
+    after.step(other, proposal(theirs, [both], 9), 1.0)
     after.step(other, AcceptAck((both.mid,), G1, (after.cballot, theirs)), 1.0)
-    assert drain(after, 1.0) == [timestamp(9, G1)]
+    assert [delivery.global_ts for delivery in drain(after).deliver] == [timestamp(9, G1)]
     assert after.reading_ballot == after.cballot

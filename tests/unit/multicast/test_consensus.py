@@ -5,39 +5,29 @@ from __future__ import annotations
 import pytest
 
 from multicast import messages as msg
+from multicast import types as t
 from multicast.consensus import Consensus
 from multicast.durable import Durable, Joined, Promised, Voted
 from multicast.protocol import Ready, Timing
 from multicast.topology import Topology
-from multicast.types import (
-    NO_TIMESTAMP,
-    Ballot,
-    ClientId,
-    Destinations,
-    GroupId,
-    MessageId,
-    Phase,
-    ReplicaId,
-    timestamp,
-)
 
-G = GroupId(0)
+G = t.GroupId(0)
 CONFIGURATION = Topology.uniform(1, 3).configuration(G, 0)
 A, B, C = CONFIGURATION.members
-FIRST, SECOND = Ballot(1, A, 0), Ballot(2, B, 0)
-DEST: Destinations = (G, GroupId(1))
+FIRST, SECOND = t.Ballot(1, A, 0), t.Ballot(2, B, 0)
+DEST: t.Destinations = (G, t.GroupId(1))
 
 
-def mid(sequence: int) -> MessageId:
-    return MessageId(ClientId(1), sequence, 7)
+def mid(sequence: int) -> t.MessageId:
+    return t.MessageId(t.ClientId(1), sequence, 7)
 
 
 def local(sequence: int, time: int) -> msg.LocalTimestamp:
-    return mid(sequence), DEST, b"x", 1, timestamp(time, G)
+    return mid(sequence), DEST, b"x", 1, t.timestamp(time, G)
 
 
 def clock(sequence: int, time: int) -> msg.Instance:
-    return mid(sequence), timestamp(time, G)
+    return mid(sequence), t.timestamp(time, G)
 
 
 def locals_of(*rows: msg.LocalTimestamp) -> msg.LocalTimestamps:
@@ -51,7 +41,7 @@ def clocks_of(*rows: msg.Instance) -> msg.ClockUpdates:
 NOTHING = [], []  # type: ignore[var-annotated]  # decided
 
 
-def member(me: ReplicaId, timing: Timing | None = None) -> Consensus:
+def member(me: t.ReplicaId, timing: Timing | None = None) -> Consensus:
     return Consensus(me, CONFIGURATION, timing or Timing())
 
 
@@ -68,8 +58,8 @@ def leader(timing: Timing | None = None) -> Consensus:
 
 
 def votes_of(
-    sender: ReplicaId, *values: msg.LocalTimestamp | msg.Instance, ballot: Ballot = FIRST
-) -> tuple[ReplicaId, msg.Phase2b]:
+    sender: t.ReplicaId, *values: msg.LocalTimestamp | msg.Instance, ballot: t.Ballot = FIRST
+) -> tuple[t.ReplicaId, msg.Phase2b]:
     local = tuple(value[0] for value in values if len(value) == 5)
     return sender, msg.Phase2b(ballot, local, clocks_of(*(value for value in values if len(value) == 2)))
 
@@ -126,7 +116,7 @@ def test_what_is_asked_together_goes_out_in_pieces_that_fit_a_frame(timing: Timi
     assert [len(message.local.mids) for message in asked][:3] == [2, 2, 1]
     assert [row for message in asked for row in zip(*message.local, strict=True)] == rows
     assert [ts for message in asked for ts in message.clocks.global_ts] == [
-        timestamp(9 + number, G) for number in range(1, 6)
+        t.timestamp(9 + number, G) for number in range(1, 6)
     ]
     written = [record for record in ready.persist if isinstance(record, Voted)]
     assert [record.local for record in written] == [message.local for message in asked]
@@ -137,7 +127,7 @@ def test_what_is_asked_together_goes_out_in_pieces_that_fit_a_frame(timing: Timi
 
 def test_a_large_payload_is_asked_about_alone() -> None:
     box = leader(Timing(part_bytes=4))
-    large = (mid(2), DEST, b"larger than that", 1, timestamp(2, G))
+    large = (mid(2), DEST, b"larger than that", 1, t.timestamp(2, G))
     for row in (local(1, 1), large, local(3, 3)):
         box.propose(row)
     asked = [message.local.mids for _, message in drain(box).send if isinstance(message, msg.Phase2a)]
@@ -219,7 +209,7 @@ def test_what_is_withdrawn_is_neither_decided_nor_repeated() -> None:
 def test_a_group_of_one_asks_nobody() -> None:
     configuration = Topology.uniform(1, 1).configuration(G, 0)
     box = Consensus(configuration.members[0], configuration, Timing())
-    box.lead(Ballot(1, configuration.members[0], 0), configuration)
+    box.lead(t.Ballot(1, configuration.members[0], 0), configuration)
     box.propose(local(1, 1))
     box.repeat(local(1, 1))
     ready = drain(box)
@@ -234,7 +224,7 @@ def test_disks_fold_votes() -> None:
     durable.apply([Promised(FIRST), Voted(locals_of(local(1, 1)), 9)])
     assert durable.clock == 9
     assert {entry.mid: (entry.phase, entry.local_ts) for entry in durable.entries.values()} == {
-        mid(1): (Phase.ACCEPTED, timestamp(1, G))
+        mid(1): (t.Phase.ACCEPTED, t.timestamp(1, G))
     }
     durable.apply([Joined(SECOND, 3, ())])
     assert (durable.clock, durable.entries) == (9, {})
@@ -243,7 +233,7 @@ def test_disks_fold_votes() -> None:
 def test_a_vote_does_not_undo_a_decision_on_disk() -> None:
     durable = Durable()
     decided = msg.Delivery(
-        mid(1), DEST, b"x", 1, timestamp(1, G), timestamp(5, G), NO_TIMESTAMP, mismatch=False
+        mid(1), DEST, b"x", 1, t.timestamp(1, G), t.timestamp(5, G), t.NO_TIMESTAMP, mismatch=False
     )
     durable.apply([decided, Voted(locals_of(local(1, 1)), 1)])
-    assert durable.entries[mid(1)].phase is Phase.COMMITTED
+    assert durable.entries[mid(1)].phase is t.Phase.COMMITTED

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast.delivered import DeliveredIds
 from multicast.types import ClientId, MessageId
-
-EXAMPLES = settings(deadline=None, derandomize=True)
+from tests.unit.multicast.replicas import EXAMPLES
 
 CLIENTS = st.integers(1, 3).map(ClientId)
 

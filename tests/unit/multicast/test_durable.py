@@ -8,52 +8,36 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast import messages as msg
+from multicast import types as t
 from multicast.durable import Accepted, Checkpoint, Dropped, Durable, Joined, Learned, Promised, Record
-from multicast.protocol import Ready, Start
+from multicast.protocol import Ready
 from multicast.sim.checkers import Checker
 from multicast.sim.clients import Workload
 from multicast.sim.host import DiskDelays, Host
 from multicast.sim.run import Scenario, Simulation
-from multicast.topology import Topology
-from multicast.types import (
-    NO_BALLOT,
-    NO_TIMESTAMP,
-    Ballot,
-    ClientId,
-    GroupId,
-    MessageId,
-    Phase,
-    Process,
-    ReplicaId,
-    Status,
-    Timestamp,
-    timestamp,
-)
 from multicast.whitebox import WhiteBox
+from tests.unit.multicast.replicas import EXAMPLES, G0, G1, HERE, start
 
-EXAMPLES = settings(deadline=None, derandomize=True)
-
-G0, G1 = GroupId(0), GroupId(1)
-MIDS = [MessageId(ClientId(1), sequence, 0) for sequence in range(1, 6)]
+MIDS = [t.MessageId(t.ClientId(1), sequence, 0) for sequence in range(1, 6)]
 TIMES = st.integers(1, 30)
 
 
-def ballot(number: int) -> Ballot:
-    return Ballot(number, ReplicaId(G0, number % 3, 0), 0)
+def ballot(number: int) -> t.Ballot:
+    return t.Ballot(number, HERE[number % 3], 0)
 
 
 @st.composite
 def entry_states(draw: st.DrawFn) -> msg.EntryState:
     mid = draw(st.sampled_from(MIDS))
     committed = draw(st.booleans())
-    at = timestamp(draw(TIMES), G0)
-    phase = Phase.COMMITTED if committed else Phase.ACCEPTED
+    at = t.timestamp(draw(TIMES), G0)
+    phase = t.Phase.COMMITTED if committed else t.Phase.ACCEPTED
     return msg.EntryState(
-        mid, (G0,), draw(st.binary(max_size=3)), 1, phase, at, at if committed else NO_TIMESTAMP
+        mid, (G0,), draw(st.binary(max_size=3)), 1, phase, at, at if committed else t.NO_TIMESTAMP
     )
 
 
@@ -63,7 +47,7 @@ def records(draw: st.DrawFn) -> list[Record]:
     number = 0
     for _ in range(draw(st.integers(0, 20))):
         mid = draw(st.sampled_from(MIDS))
-        at = timestamp(draw(TIMES), G0)
+        at = t.timestamp(draw(TIMES), G0)
         payload = draw(st.binary(max_size=3))
         match draw(st.integers(0, 6)):
             case 0:
@@ -74,7 +58,7 @@ def records(draw: st.DrawFn) -> list[Record]:
                 states = draw(st.lists(entry_states(), max_size=4, unique_by=lambda state: state.mid))
                 found.append(Joined(ballot(number), draw(TIMES), tuple(states)))
             case 2:
-                found.append(msg.Delivery(mid, (G0,), payload, 1, at, at, NO_TIMESTAMP, mismatch=False))
+                found.append(msg.Delivery(mid, (G0,), payload, 1, at, at, t.NO_TIMESTAMP, mismatch=False))
             case 3:
                 found.append(Learned(draw(entry_states())))
             case 4:
@@ -95,15 +79,15 @@ def fold(*batches: Sequence[Record]) -> Durable:
     return durable
 
 
-def accepted(mid: MessageId, record: Accepted) -> msg.EntryState:
+def accepted(mid: t.MessageId, record: Accepted) -> msg.EntryState:
     at = record.mids.index(mid)
     return msg.EntryState(
         mid, record.dests[at % len(record.dests)], record.payloads[at], record.ack_below[at],
-        Phase.ACCEPTED, record.local_ts[at], NO_TIMESTAMP,
+        t.Phase.ACCEPTED, record.local_ts[at], t.NO_TIMESTAMP,
     )  # fmt: skip
 
 
-def obvious_entry(mid: MessageId, history: Sequence[Record]) -> msg.EntryState | None:
+def obvious_entry(mid: t.MessageId, history: Sequence[Record]) -> msg.EntryState | None:
     """What is known of one message: the last word on it, but accepting never undoes a decision."""
     known: msg.EntryState | None = None
     for record in history:
@@ -116,10 +100,10 @@ def obvious_entry(mid: MessageId, history: Sequence[Record]) -> msg.EntryState |
         elif isinstance(record, msg.Delivery) and record.mid == mid:
             known = msg.EntryState(
                 mid, record.dest, record.payload, record.ack_below,
-                Phase.COMMITTED, record.local_ts, record.global_ts,
+                t.Phase.COMMITTED, record.local_ts, record.global_ts,
             )  # fmt: skip
         elif isinstance(record, Accepted) and mid in record.mids:
-            decided = known is not None and known.phase is Phase.COMMITTED
+            decided = known is not None and known.phase is t.Phase.COMMITTED
             known = known if decided else accepted(mid, record)
     return known
 
@@ -131,8 +115,8 @@ def test_the_fold_is_the_obvious_one(history: list[Record]) -> None:
     ballots = [r.ballot for r in history if isinstance(r, (Promised, Joined))]
     joined = [r.ballot for r in history if isinstance(r, Joined)]
     clocks = [r.clock for r in history if isinstance(r, (Accepted, Joined))]
-    assert durable.ballot == (ballots[-1] if ballots else NO_BALLOT)
-    assert durable.cballot == (joined[-1] if joined else NO_BALLOT)
+    assert durable.ballot == (ballots[-1] if ballots else t.NO_BALLOT)
+    assert durable.cballot == (joined[-1] if joined else t.NO_BALLOT)
     assert durable.clock == max(clocks, default=0)
     for mid in MIDS:
         assert durable.entries.get(mid) == obvious_entry(mid, history)
@@ -157,7 +141,7 @@ class Batches:
     promises: list[list[object]]
 
 
-def recording(batches: dict[ReplicaId, Batches]) -> type[WhiteBox]:
+def recording(batches: dict[t.ReplicaId, Batches]) -> type[WhiteBox]:
     class Recording(WhiteBox):
         def ready(self) -> Ready:
             ready = super().ready()
@@ -173,15 +157,15 @@ def recording(batches: dict[ReplicaId, Batches]) -> type[WhiteBox]:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_crash_leaves_a_prefix_of_the_batches_with_everything_that_was_promised(seed: int) -> None:
     rng = random.Random(seed)
-    batches: dict[ReplicaId, Batches] = {}
+    batches: dict[t.ReplicaId, Batches] = {}
     scenario = Scenario(
         recording(batches), groups=2, workload=Workload(messages=60, think_s=0.02),
         disk=DiskDelays(least_s=0.001, most_s=0.05),
     )  # fmt: skip
-    said: dict[ReplicaId, list[object]] = {}
+    said: dict[t.ReplicaId, list[object]] = {}
 
     class Listener(Checker):
-        def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
+        def sent(self, host: Host, receivers: Sequence[t.Process], message: object) -> None:
             said.setdefault(host.me, []).append(message)
 
     simulation = Simulation(scenario, seed, observers=[Listener()])
@@ -203,47 +187,47 @@ def test_a_crash_leaves_a_prefix_of_the_batches_with_everything_that_was_promise
     assert partial, "no crash lost anything: the test shows nothing"
 
 
-def start(durable: Durable, checkpoint: Checkpoint | None = None, me: int = 1) -> WhiteBox:
-    begin = Start(ReplicaId(G0, me, 0), Topology.uniform(1, 3), random.Random(1), 5.0, durable=durable)
-    begin.checkpoint = checkpoint or Checkpoint()
-    return WhiteBox(begin)
+def restarted(durable: Durable, checkpoint: Checkpoint | None = None) -> WhiteBox:
+    return start(WhiteBox, HERE[1], durable=durable, checkpoint=checkpoint or Checkpoint())
 
 
 @EXAMPLES
 @given(records())
 def test_a_restart_brings_back_the_fold(history: list[Record]) -> None:
     durable = fold(history)
-    replica = start(durable)
+    replica = restarted(durable)
     assert (replica.ballot, replica.cballot) == (durable.ballot, durable.cballot)
     assert replica.clock >= durable.clock
     assert {e.mid: e.state() for e in replica.entries.values()} == durable.entries
-    assert replica.status is not Status.LEADER
+    assert replica.status is not t.Status.LEADER
     assert replica.highest_number >= durable.ballot.number
 
 
 @pytest.mark.parametrize(
     ("history", "status"),
     [
-        ([], Status.RECOVERING),
-        ([Joined(ballot(3), 1, ())], Status.FOLLOWER),
-        ([Joined(ballot(3), 1, ()), Promised(ballot(5))], Status.RECOVERING),
-        ([Promised(ballot(3))], Status.RECOVERING),
-        ([Joined(ballot(1), 1, ())], Status.RECOVERING),
+        ([], t.Status.RECOVERING),
+        ([Joined(ballot(3), 1, ())], t.Status.FOLLOWER),
+        ([Joined(ballot(3), 1, ()), Promised(ballot(5))], t.Status.RECOVERING),
+        ([Promised(ballot(3))], t.Status.RECOVERING),
+        ([Joined(ballot(1), 1, ())], t.Status.RECOVERING),
     ],
     ids=["fresh", "joined", "a promise in flight", "only a promise", "led it"],
 )
 def test_a_restarted_replica_follows_only_a_ballot_it_joined_and_did_not_lead(
-    history: list[Record], status: Status
+    history: list[Record], status: t.Status
 ) -> None:
-    assert start(fold(history)).status is status
+    assert restarted(fold(history)).status is status
 
 
 def test_a_restart_knows_which_entries_its_application_already_has() -> None:
     first, second = (
-        msg.Delivery(mid, (G0,), b"x", 1, timestamp(t, G0), timestamp(t, G0), NO_TIMESTAMP, mismatch=False)
-        for mid, t in [(MIDS[0], 3), (MIDS[1], 4)]
+        msg.Delivery(
+            mid, (G0,), b"x", 1, t.timestamp(time, G0), t.timestamp(time, G0), t.NO_TIMESTAMP, mismatch=False
+        )
+        for mid, time in [(MIDS[0], 3), (MIDS[1], 4)]
     )
-    replica = start(fold([first, second]), Checkpoint(position=Timestamp(first.global_ts)))
+    replica = restarted(fold([first, second]), Checkpoint(position=t.Timestamp(first.global_ts)))
     assert replica.entries[MIDS[0]].delivered
     assert not replica.entries[MIDS[1]].delivered
     assert replica.last_delivered == first.global_ts
@@ -254,9 +238,9 @@ def test_a_restarted_replicas_clock_is_not_behind_what_it_has_delivered() -> Non
     """Invariant 14 for a follower that missed the ACCEPT, got the delivery by catching up, executed it and
     collected it: no entry is left from which the clock could be raised.
     """
-    at = timestamp(9, G0)
-    caught_up = msg.Delivery(MIDS[0], (G0,), b"x", 1, at, at, NO_TIMESTAMP, mismatch=False)
-    replica = start(
+    at = t.timestamp(9, G0)
+    caught_up = msg.Delivery(MIDS[0], (G0,), b"x", 1, at, at, t.NO_TIMESTAMP, mismatch=False)
+    replica = restarted(
         fold([Joined(ballot(3), 1, ()), caught_up], [Dropped((MIDS[0],))]), Checkpoint(position=at)
     )
     assert replica.clock >= 9

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast.history import DeliveryHistory
 from multicast.messages import Delivery
 from multicast.types import NO_TIMESTAMP, ClientId, GroupId, MessageId, Timestamp
-
-EXAMPLES = settings(deadline=None, derandomize=True)
+from tests.unit.multicast.replicas import EXAMPLES
 
 
 def chain(sizes: list[int], start: Timestamp = NO_TIMESTAMP) -> list[Delivery]:

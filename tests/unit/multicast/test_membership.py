@@ -6,13 +6,14 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from multicast.errors import InvalidArgument, UnknownConfiguration
 from multicast.membership import MEMBERS_MAX, Configuration, Membership
 from multicast.topology import Topology
 from multicast.types import GroupId, ReplicaId
 from tests.unit.multicast.memberships import memberships
+from tests.unit.multicast.replicas import EXAMPLES
 
 G0 = GroupId(0)
 R = [ReplicaId(G0, number, 0) for number in range(3)]
@@ -20,7 +21,6 @@ NEW = ReplicaId(G0, 2, 0xA)
 FIRST = Membership(Configuration(G0, 0, R))
 CHANGE = FIRST.replace(R[2], NEW, "elsewhere")
 COMPLETE = CHANGE.completed()
-EXAMPLES = settings(deadline=None, derandomize=True)
 
 
 def test_whoever_opens_a_ballot_in_a_change_meets_every_quorum_of_both_configurations() -> None:

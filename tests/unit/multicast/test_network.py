@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast.sim.network import Delays, Loop, Network
 from multicast.types import ClientId, GroupId, Process, ReplicaId
-
-EXAMPLES = settings(deadline=None, derandomize=True)
+from tests.unit.multicast.replicas import EXAMPLES
 
 A, B, C = (ReplicaId(GroupId(0), number, 0) for number in range(3))
 D = ClientId(1)

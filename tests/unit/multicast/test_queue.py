@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from multicast.queue import DeliveryQueue
 from multicast.types import GroupId, Timestamp, timestamp
-
-EXAMPLES = settings(deadline=None, derandomize=True)
+from tests.unit.multicast.replicas import EXAMPLES
 
 HERE = GroupId(1)
 

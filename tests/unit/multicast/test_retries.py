@@ -135,12 +135,7 @@ def test_of_many_the_oldest_are_asked_again_and_all_of_them_in_time() -> None:
     asked(unanswered, 3 * RETRIES_MIN)
     rounds = [retry(unanswered, 1.0 + turn / 10) for turn in range(4)]
     names = list(range(3 * RETRIES_MIN))
-    assert rounds == [
-        names[:RETRIES_MIN],
-        names[RETRIES_MIN:-RETRIES_MIN],
-        names[-RETRIES_MIN:],
-        [],
-    ]
+    assert rounds == [names[:RETRIES_MIN], names[RETRIES_MIN:-RETRIES_MIN], names[-RETRIES_MIN:], []]
 
 
 def test_where_much_is_answered_more_is_asked_again() -> None:

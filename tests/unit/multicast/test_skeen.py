@@ -11,80 +11,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast import messages as msg
+from multicast import types as t
 from multicast.errors import InvalidArgument, PeerViolation
-from multicast.numbering import Numbering
 from multicast.protocol import Start
 from multicast.retries import RETRIES_MIN
 from multicast.skeen import Entry, FastCast, FtSkeen, Skeen
 from multicast.topology import Topology
-from multicast.types import (
-    NO_TIMESTAMP,
-    Ballot,
-    ClientId,
-    GroupId,
-    MessageId,
-    Phase,
-    Process,
-    ReplicaId,
-    Status,
-    Timestamp,
-    timestamp,
-)
+from tests.unit.multicast.replicas import BOTH, CLIENT, G0, G1, G2, drain, follow, lead, multicast, start
 
-G0, G1, G2 = GroupId(0), GroupId(1), GroupId(2)
 TOPOLOGY = Topology.uniform(3, 3)
 R0, R1, R2 = TOPOLOGY.members(G0)
 FAR = TOPOLOGY.preferred_leader(G1)
-FAR_BALLOT = Ballot(4, FAR, 0)
-NINE = timestamp(9, G1)
+FAR_BALLOT = t.Ballot(4, FAR, 0)
+NINE = t.timestamp(9, G1)
 NOW = 1.0
 
 
-def message(*dest: GroupId, sequence: int = 1) -> msg.Multicast:
-    numbers = Numbering(ClientId(7))
-    numbers.next_sequence = sequence
-    return numbers.next(dest, b"payload")
-
-
-M = message(G0, G1)
-OTHER, NEXT = message(G0, sequence=9), timestamp(8, G0)
-OTHER_TWO = message(G0, G1, sequence=8)
+M = multicast(1, BOTH)
+OTHER, NEXT = multicast(9), t.timestamp(8, G0)
+OTHER_TWO = multicast(8, BOTH)
 """Nothing is wrong with it."""
 
 
 def leader(protocol: type[FtSkeen] = FtSkeen) -> FtSkeen:
     """R0 leads, with R1's help, and has M under way: its own timestamp is decided."""
-    replicas = {me: protocol(Start(me, TOPOLOGY, random.Random(0), 0.0)) for me in (R0, R1)}
-    replicas[R0].tick(0.0)
-    pump(replicas)
-    replicas[R0].nominate(0.0)
-    pump(replicas)
-    assert replicas[R0].is_leader
-    replicas[R0].step(ClientId(7), M, NOW)
-    pump(replicas)
-    return replicas[R0]
+    replica = start(protocol, R0, TOPOLOGY)
+    ballot = lead(replica, [R1], NOW)
+    replica.step(CLIENT, M, NOW)
+    drain(replica)
+    replica.step(R1, msg.Phase2b(ballot, (M.mid,), msg.ClockUpdates()), NOW)
+    drain(replica)
+    assert replica.entries[M.mid].decided == 1
+    return replica
 
 
 def follower(protocol: type[FtSkeen] = FtSkeen) -> FtSkeen:
     """R1 follows R0."""
-    replicas = {me: protocol(Start(me, TOPOLOGY, random.Random(0), 0.0)) for me in (R0, R1)}
-    replicas[R0].nominate(0.0)
-    pump(replicas)
-    assert replicas[R1].status is Status.FOLLOWER
-    return replicas[R1]
-
-
-def pump(replicas: dict[ReplicaId, FtSkeen]) -> None:
-    mail: list[tuple[ReplicaId, ReplicaId, msg.Message]] = []
-    while True:
-        for me, replica in replicas.items():
-            ready = replica.ready()
-            for receivers, said in ready.send + ready.promise:
-                mail += [(me, r, said) for r in receivers if isinstance(r, ReplicaId) and r in replicas]
-        if not mail:
-            return
-        sender, receiver, said = mail.pop(0)
-        replicas[receiver].step(sender, said, NOW)
+    replica = start(protocol, R1, TOPOLOGY)
+    follow(replica, t.Ballot(1, R0, 0), NOW)
+    return replica
 
 
 def picture(replica: FtSkeen) -> bytes:
@@ -94,7 +59,7 @@ def picture(replica: FtSkeen) -> bytes:
     return pickle.dumps(state)
 
 
-def refused(replica: FtSkeen, sender: Process, said: msg.Message, *named: str) -> None:
+def refused(replica: FtSkeen, sender: t.Process, said: msg.Message, *named: str) -> None:
     before = picture(replica)
     with pytest.raises((PeerViolation, InvalidArgument)) as caught:
         replica.step(sender, said, NOW)
@@ -104,11 +69,11 @@ def refused(replica: FtSkeen, sender: Process, said: msg.Message, *named: str) -
 
 
 def propose(
-    mid: MessageId = M.mid,
-    dest: tuple[GroupId, ...] = M.dest,
-    group: GroupId = G1,
-    ballot: Ballot = FAR_BALLOT,
-    local_ts: Timestamp = NINE,
+    mid: t.MessageId = M.mid,
+    dest: t.Destinations = M.dest,
+    group: t.GroupId = G1,
+    ballot: t.Ballot = FAR_BALLOT,
+    local_ts: t.Timestamp = NINE,
 ) -> msg.Propose:
     return msg.Propose(group, ballot, (mid,), (dest,), (local_ts,), (True,))
 
@@ -117,23 +82,23 @@ def propose(
 @pytest.mark.parametrize("role", [leader, follower])
 def test_a_bad_propose_is_refused(protocol: type[FtSkeen], role: type) -> None:
     replica = role(protocol)
-    near = Ballot(1, R2, 0)
+    near = t.Ballot(1, R2, 0)
     refused(replica, FAR, propose(group=G2), "group 2")
-    refused(replica, R2, propose(group=G0, ballot=near, local_ts=timestamp(9, G0)), "group 0")
-    refused(replica, FAR, propose(local_ts=NO_TIMESTAMP), str(M.mid))
-    refused(replica, FAR, propose(local_ts=timestamp(9, G2)), str(M.mid))
+    refused(replica, R2, propose(group=G0, ballot=near, local_ts=t.timestamp(9, G0)), "group 0")
+    refused(replica, FAR, propose(local_ts=t.NO_TIMESTAMP), str(M.mid))
+    refused(replica, FAR, propose(local_ts=t.timestamp(9, G2)), str(M.mid))
     refused(replica, TOPOLOGY.members(G1)[0], propose(), str(FAR_BALLOT))
-    refused(replica, ClientId(7), propose(), "may not send")
+    refused(replica, CLIENT, propose(), "may not send")
 
 
 def test_a_propose_about_destinations_that_are_not_the_message_s() -> None:
     replica = leader()
     third = TOPOLOGY.preferred_leader(G2)
-    alien = propose(group=G2, ballot=Ballot(1, third, 0), local_ts=timestamp(3, G2))
+    alien = propose(group=G2, ballot=t.Ballot(1, third, 0), local_ts=t.timestamp(3, G2))
     refused(replica, third, alien, str(M.mid), "came from")
-    unknown = message(G1, G2, sequence=5)
+    unknown = multicast(5, (G1, G2))
     refused(replica, FAR, propose(unknown.mid, unknown.dest), str(unknown.mid))
-    refused(replica, FAR, propose(message(G0, sequence=6).mid, (G1, G0)), "strictly increasing")
+    refused(replica, FAR, propose(multicast(6).mid, (G1, G0)), "strictly increasing")
 
 
 def test_one_bad_proposal_in_a_run_changes_nothing() -> None:
@@ -143,15 +108,15 @@ def test_one_bad_proposal_in_a_run_changes_nothing() -> None:
     for bad in (
         dataclasses.replace(good, mids=(OTHER_TWO.mid,)),
         dataclasses.replace(good, decided=(True,)),
-        dataclasses.replace(good, local_ts=(NINE, NO_TIMESTAMP)),
-        dataclasses.replace(good, local_ts=(NINE, timestamp(9, G0))),
+        dataclasses.replace(good, local_ts=(NINE, t.NO_TIMESTAMP)),
+        dataclasses.replace(good, local_ts=(NINE, t.timestamp(9, G0))),
         dataclasses.replace(good, dests=((G0,), M.dest)),
     ):
         refused(replica, FAR, bad, "PROPOSE")
     refused(replica, FAR, msg.Propose(G1, FAR_BALLOT, (), (), (), ()), "0 messages")
     replica.step(FAR, good, NOW)
     assert replica.entries[M.mid].missing == 0
-    assert replica.entries[OTHER_TWO.mid].phase is Phase.START
+    assert replica.entries[OTHER_TWO.mid].phase is t.Phase.START
 
 
 @pytest.mark.parametrize(("protocol", "decided"), [(FtSkeen, (True,)), (FastCast, (False, True))])
@@ -159,9 +124,9 @@ def test_what_a_leader_tells_another_in_a_turn_is_one_message(
     protocol: type[FtSkeen], decided: tuple[bool, ...]
 ) -> None:
     replica = leader(protocol)
-    messages = [message(G0, G1, sequence=2), message(G0, G1, G2, sequence=3), message(G0, sequence=4)]
-    said: list[tuple[Process, msg.Propose]] = []
-    replica.receive(ClientId(7), messages, NOW)
+    messages = [multicast(2, BOTH), multicast(3, (G0, G1, G2)), multicast(4)]
+    said: list[tuple[t.Process, msg.Propose]] = []
+    replica.receive(CLIENT, messages, NOW)
     for _ in range(2):
         ready = replica.ready()
         # Each goes to one leader, which the type of a send does not say.
@@ -182,13 +147,13 @@ def test_what_a_leader_tells_another_in_a_turn_is_one_message(
 def test_a_leader_repeats_few_of_many_at_a_time_oldest_first() -> None:
     replica = leader()
     count = 3 * RETRIES_MIN
-    messages = [message(G0, G1, sequence=number) for number in range(2, 2 + count)]
-    replica.receive(ClientId(7), messages, NOW)
+    messages = [multicast(number, BOTH) for number in range(2, 2 + count)]
+    replica.receive(CLIENT, messages, NOW)
     replica.ready()
     for turn in range(3):
         replica.tick(NOW + 0.3 + turn * 0.11)
         for member in (R0, R1):
-            ack = msg.HeartbeatAck(replica.cballot, replica.cballot, NO_TIMESTAMP)
+            ack = msg.HeartbeatAck(replica.cballot, replica.cballot, t.NO_TIMESTAMP)
             replica.step(member, ack, NOW + 0.3 + turn * 0.11)
         again = [what.mid for _, what in replica.ready().send if isinstance(what, msg.Multicast)]
         first = turn * RETRIES_MIN
@@ -199,9 +164,9 @@ def test_a_leader_repeats_few_of_many_at_a_time_oldest_first() -> None:
 
 def test_a_group_that_decided_twice_is_refused() -> None:
     replica = leader()
-    replica.step(FAR, propose(local_ts=timestamp(2, G1)), NOW)
-    refused(replica, FAR, propose(local_ts=timestamp(8, G1)), "decided another timestamp")
-    replica.step(FAR, propose(local_ts=timestamp(2, G1)), NOW)
+    replica.step(FAR, propose(local_ts=t.timestamp(2, G1)), NOW)
+    refused(replica, FAR, propose(local_ts=t.timestamp(8, G1)), "decided another timestamp")
+    replica.step(FAR, propose(local_ts=t.timestamp(2, G1)), NOW)
 
 
 @pytest.mark.parametrize("role", [leader, follower])
@@ -209,28 +174,28 @@ def test_a_bad_2a_is_refused(role: type) -> None:
     replica = role(FtSkeen)
     ballot = replica.cballot
 
-    def ask(dest: tuple[GroupId, ...], local_ts: Timestamp, by: Ballot = ballot) -> msg.Phase2a:
+    def ask(dest: t.Destinations, local_ts: t.Timestamp, by: t.Ballot = ballot) -> msg.Phase2a:
         local = msg.LocalTimestamps(
             (OTHER.mid, M.mid), (OTHER.dest, dest), (b"", b""), (1, 1), (NEXT, local_ts)
         )
-        return msg.Phase2a(by, local, msg.ClockUpdates((M.mid,), (timestamp(1, G0),)))
+        return msg.Phase2a(by, local, msg.ClockUpdates((M.mid,), (t.timestamp(1, G0),)))
 
     other = R1 if replica.me == R0 else R0
-    honest = Ballot(ballot.number, other, 0)
-    refused(replica, R2, ask(M.dest, timestamp(3, G0)), "speaks for ballot")
-    refused(replica, FAR, ask(M.dest, timestamp(3, G0), FAR_BALLOT), "not a member")
-    refused(replica, other, ask((G1, G2), timestamp(3, G0), honest), "proposes")
-    refused(replica, other, ask(M.dest, timestamp(3, G1), honest), "3.1")
-    refused(replica, other, ask(M.dest, NO_TIMESTAMP, honest), "proposes -")
-    refused(replica, other, ask((G1, G0), timestamp(3, G0), honest), "strictly increasing")
-    refused(replica, ClientId(7), ask(M.dest, timestamp(3, G0)), "may not send")
+    honest = t.Ballot(ballot.number, other, 0)
+    refused(replica, R2, ask(M.dest, t.timestamp(3, G0)), "speaks for ballot")
+    refused(replica, FAR, ask(M.dest, t.timestamp(3, G0), FAR_BALLOT), "not a member")
+    refused(replica, other, ask((G1, G2), t.timestamp(3, G0), honest), "proposes")
+    refused(replica, other, ask(M.dest, t.timestamp(3, G1), honest), "3.1")
+    refused(replica, other, ask(M.dest, t.NO_TIMESTAMP, honest), "proposes -")
+    refused(replica, other, ask((G1, G0), t.timestamp(3, G0), honest), "strictly increasing")
+    refused(replica, CLIENT, ask(M.dest, t.timestamp(3, G0)), "may not send")
 
 
 def test_votes_of_strangers_are_refused() -> None:
     replica = leader()
     vote = msg.Phase2b(replica.cballot, (M.mid,), msg.ClockUpdates())
     refused(replica, FAR, vote, "not a member")
-    refused(replica, ClientId(7), vote, "may not send")
+    refused(replica, CLIENT, vote, "may not send")
 
 
 def test_skeen_refuses_larger_groups_when_it_starts() -> None:
@@ -243,19 +208,19 @@ def test_skeen_refuses_larger_groups_when_it_starts() -> None:
         st.tuples(st.sampled_from([G0, G1, G2]), st.integers(1, 4), st.booleans(), st.booleans()), max_size=30
     )
 )
-def test_the_counters_of_an_entry_never_drift(steps: list[tuple[GroupId, int, bool, bool]]) -> None:
+def test_the_counters_of_an_entry_never_drift(steps: list[tuple[t.GroupId, int, bool, bool]]) -> None:
     entry = Entry(M.mid, (G0, G1, G2), b"", 1)
-    entry.phase = Phase.ACCEPTED
+    entry.phase = t.Phase.ACCEPTED
     for group, time, decided, leave in steps:
         if leave:
             entry.leave_ballot(G0)
         else:
             known = entry.proposals[entry.dest.index(group)]
             was = bool(entry.decided >> entry.dest.index(group) & 1)
-            contradicts = entry.contradicts(group, timestamp(time, group))
-            assert contradicts == (was and known != timestamp(time, group))
-            fits = entry.note(group, timestamp(time, group), decided=decided)
-            assert fits == (not (was and decided and known != timestamp(time, group)))
+            contradicts = entry.contradicts(group, t.timestamp(time, group))
+            assert contradicts == (was and known != t.timestamp(time, group))
+            fits = entry.note(group, t.timestamp(time, group), decided=decided)
+            assert fits == (not (was and decided and known != t.timestamp(time, group)))
         assert entry.missing == sum(not ts for ts in entry.proposals)
         assert entry.undecided == 3 - entry.decided.bit_count()
         assert all(ts or not entry.decided >> at & 1 for at, ts in enumerate(entry.proposals))
