@@ -168,8 +168,7 @@ def test_another_clusters_map_is_ignored(link: ModelLink, clock: Clock, requests
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    ["", "h", "h:", ":1", "h:0", "h:65536", "h:x", "h1:1,,h2:2", "h:1 2", ["h:1", "h"], "h:\u0661"],
+    "wrong", ["", "h", "h:", ":1", "h:0", "h:65536", "h:x", "h1:1,,h2:2", "h:1 2", ["h:1", "h"], "h:\u0661"]
 )
 def test_endpoints_that_are_none(wrong: str | list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WBKV_ENDPOINTS", raising=False)
@@ -280,19 +279,17 @@ def reading_txn(requests: Requests[bytes]) -> Any:
 @pytest.mark.parametrize(
     ("call", "failure", "error"),
     [
-        (put, lost(), wbkv.OutcomeUnknown),
-        (put, lost(ApiError.DEADLINE_PASSED), wbkv.OutcomeUnknown),
+        (put, lost(), wbkv.OutcomeUnknown), (put, lost(ApiError.DEADLINE_PASSED), wbkv.OutcomeUnknown),
         (put, told(ApiError.OUTCOME_UNKNOWN, retryable=True, same_id=True), wbkv.OutcomeUnknown),
         (put, told(ApiError.UNAVAILABLE, retryable=True, same_id=True), wbkv.OutcomeUnknown),
         (put, lost(begun=False), wbkv.Unavailable),
         (put, told(ApiError.OVERLOADED, retryable=True), wbkv.DeadlineExceeded),
-        (get, lost(), wbkv.DeadlineExceeded),
-        (get, lost(ApiError.DEADLINE_PASSED), wbkv.DeadlineExceeded),
+        (get, lost(), wbkv.DeadlineExceeded), (get, lost(ApiError.DEADLINE_PASSED), wbkv.DeadlineExceeded),
         (get, lost(begun=False), wbkv.Unavailable),
         (get, told(ApiError.UNAVAILABLE, retryable=True, same_id=True), wbkv.DeadlineExceeded),
         (reading_txn, lost(), wbkv.DeadlineExceeded),
     ],
-)
+)  # fmt: skip
 def test_what_is_known_when_time_is_over(
     link: ModelLink,
     requests: Requests[bytes],
@@ -320,23 +317,15 @@ def test_one_lost_answer_makes_the_outcome_unknown(link: ModelLink, requests: Re
 
 
 KINDS = {
-    ApiError.INVALID_REQUEST: wbkv.InvalidRequest,
-    ApiError.LIMIT_EXCEEDED: wbkv.LimitExceeded,
-    ApiError.UNAVAILABLE: wbkv.Unavailable,
-    ApiError.OVERLOADED: wbkv.Unavailable,
-    ApiError.OUTCOME_UNKNOWN: wbkv.OutcomeUnknown,
-    ApiError.DEADLINE_PASSED: wbkv.DeadlineExceeded,
-    ApiError.COMPACTED: wbkv.Compacted,
-    ApiError.FUTURE_REVISION: wbkv.FutureRevision,
-    ApiError.PINNED: wbkv.Pinned,
-    ApiError.REQUEST_MISMATCH: wbkv.RequestMismatch,
-    ApiError.REQUEST_EXPIRED: wbkv.OutcomeUnknown,
-    ApiError.WINDOW_FULL: wbkv.Unavailable,
-    ApiError.REQUEST_FORGOTTEN: wbkv.OutcomeUnknown,
-    ApiError.RESPONSE_TOO_LARGE: wbkv.ResponseTooLarge,
-    ApiError.INTERNAL: wbkv.ServerError,
-    ApiError.KIND_UNSPECIFIED: wbkv.ServerError,
-}
+    ApiError.INVALID_REQUEST: wbkv.InvalidRequest, ApiError.LIMIT_EXCEEDED: wbkv.LimitExceeded,
+    ApiError.UNAVAILABLE: wbkv.Unavailable, ApiError.OVERLOADED: wbkv.Unavailable,
+    ApiError.OUTCOME_UNKNOWN: wbkv.OutcomeUnknown, ApiError.DEADLINE_PASSED: wbkv.DeadlineExceeded,
+    ApiError.COMPACTED: wbkv.Compacted, ApiError.FUTURE_REVISION: wbkv.FutureRevision,
+    ApiError.PINNED: wbkv.Pinned, ApiError.REQUEST_MISMATCH: wbkv.RequestMismatch,
+    ApiError.REQUEST_EXPIRED: wbkv.OutcomeUnknown, ApiError.WINDOW_FULL: wbkv.Unavailable,
+    ApiError.REQUEST_FORGOTTEN: wbkv.OutcomeUnknown, ApiError.RESPONSE_TOO_LARGE: wbkv.ResponseTooLarge,
+    ApiError.INTERNAL: wbkv.ServerError, ApiError.KIND_UNSPECIFIED: wbkv.ServerError,
+}  # fmt: skip
 
 
 def test_every_kind_of_error_has_an_exception() -> None:

@@ -169,11 +169,8 @@ def test_the_window_is_the_stores() -> None:
 
 
 REFUSALS = (
-    ApiError.INVALID_REQUEST,
-    ApiError.FUTURE_REVISION,
-    ApiError.REQUEST_EXPIRED,
-    ApiError.WINDOW_FULL,
-)
+    ApiError.INVALID_REQUEST, ApiError.FUTURE_REVISION, ApiError.REQUEST_EXPIRED, ApiError.WINDOW_FULL,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", REFUSALS, ids=ApiError.Kind.Name)

@@ -56,13 +56,10 @@ KEY = st.sampled_from([b"b%d" % i for i in range(6)])
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    stored=st.sets(KEY),
-    written=st.dictionaries(KEY, st.one_of(st.none(), st.just(b"mine"))),
-    meanwhile=st.dictionaries(KEY, st.one_of(st.none(), st.just(b"later"))),
-    limit=st.integers(0, 5),
-    reverse=st.booleans(),
-    page=st.integers(1, 3),
-)
+    stored=st.sets(KEY), written=st.dictionaries(KEY, st.one_of(st.none(), st.just(b"mine"))),
+    meanwhile=st.dictionaries(KEY, st.one_of(st.none(), st.just(b"later"))), limit=st.integers(0, 5),
+    reverse=st.booleans(), page=st.integers(1, 3),
+)  # fmt: skip
 def test_a_scan_is_of_the_store_with_its_writes(
     clock: Clock,
     requests: Requests[bytes],
@@ -129,20 +126,12 @@ class _Tasks:
 @pytest.mark.parametrize(
     ("stored", "amount", "expected"),
     [
-        (None, 3, 3),
-        (b"-4", 3, -1),
-        (b"0", 0, 0),
-        (b"9223372036854775807", 1, "overflow"),
-        (b"-9223372036854775808", -1, "overflow"),
-        (b"9223372036854775808", -1, "not a number"),
-        (b"", 1, "not a number"),
-        (b" 1", 1, "not a number"),
-        (b"1_0", 1, "not a number"),
-        (b"01", 1, "not a number"),
-        (b"-0", 1, "not a number"),
-        (b"x", 1, "not a number"),
+        (None, 3, 3), (b"-4", 3, -1), (b"0", 0, 0), (b"9223372036854775807", 1, "overflow"),
+        (b"-9223372036854775808", -1, "overflow"), (b"9223372036854775808", -1, "not a number"),
+        (b"", 1, "not a number"), (b" 1", 1, "not a number"), (b"1_0", 1, "not a number"),
+        (b"01", 1, "not a number"), (b"-0", 1, "not a number"), (b"x", 1, "not a number"),
     ],
-)
+)  # fmt: skip
 def test_adding_is_as_the_store_adds(
     link: ModelLink, client: wbkv.Client[bytes], stored: bytes | None, amount: int, expected: int | str
 ) -> None:

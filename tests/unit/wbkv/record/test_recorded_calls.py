@@ -55,15 +55,11 @@ def test_single_calls(registers: Recorded) -> None:
     assert entry is None
     assert client.get_many(["x", "y"]) == [b"7", None]
     assert registers.events() == [
-        ("invoke", 0, [["w", "x", 7]]),
-        ("ok", 0, revision, [["w", "x", 7]]),
-        ("invoke", 0, [["r", "x", None]]),
-        ("ok", 0, [["r", "x", 7]]),
-        ("invoke", 0, [["r", "y", None]]),
-        ("ok", 0, [["r", "y", None]]),
-        ("invoke", 0, [["r", "x", None], ["r", "y", None]]),
-        ("ok", 0, [["r", "x", 7], ["r", "y", None]]),
-    ]
+        ("invoke", 0, [["w", "x", 7]]), ("ok", 0, revision, [["w", "x", 7]]),
+        ("invoke", 0, [["r", "x", None]]), ("ok", 0, [["r", "x", 7]]),
+        ("invoke", 0, [["r", "y", None]]), ("ok", 0, [["r", "y", None]]),
+        ("invoke", 0, [["r", "x", None], ["r", "y", None]]), ("ok", 0, [["r", "x", 7], ["r", "y", None]]),
+    ]  # fmt: skip
 
 
 def test_what_is_not_strict_is_left_out(registers: Recorded) -> None:
@@ -97,15 +93,10 @@ def test_of_two_branches_one_fails(registers: Recorded) -> None:
     then = [["r", "y", None], ["w", "x", 1]]
     otherwise = [["r", "x", None], ["w", "y", 2]]
     assert registers.events() == [
-        ("invoke", 0, then),
-        ("invoke", 1, otherwise),
-        ("fail", 1, otherwise),
-        ("ok", 0, first, then),
-        ("invoke", 0, then),
-        ("invoke", 1, otherwise),
-        ("fail", 0, then),
+        ("invoke", 0, then), ("invoke", 1, otherwise), ("fail", 1, otherwise), ("ok", 0, first, then),
+        ("invoke", 0, then), ("invoke", 1, otherwise), ("fail", 0, then),
         ("ok", 1, second, [["r", "x", 1], ["w", "y", 2]]),
-    ]
+    ]  # fmt: skip
 
 
 def test_an_interactive_transaction_is_its_commit(registers: Recorded) -> None:
@@ -161,14 +152,11 @@ def test_what_cannot_be_recorded_is_not_sent(registers: Recorded) -> None:
     tx = client.transaction()
     tx.delete("x")
     calls: list[Callable[[], object]] = [
-        lambda: client.delete("x"),
-        lambda: client.delete(wbkv.EVERYTHING),
-        lambda: client.add("x"),
+        lambda: client.delete("x"), lambda: client.delete(wbkv.EVERYTHING), lambda: client.add("x"),
         lambda: client.append("x", b"1"),
         lambda: client.txn().then(wbkv.put("x", b"1"), wbkv.delete("y")).commit(),
-        lambda: client.txn().when(wbkv.absent("x")).otherwise(wbkv.minimum("x", 1)).commit(),
-        tx.commit,
-    ]
+        lambda: client.txn().when(wbkv.absent("x")).otherwise(wbkv.minimum("x", 1)).commit(), tx.commit,
+    ]  # fmt: skip
     for call in calls:
         with pytest.raises(wbkv.InvalidRequest, match="cannot express"):
             call()
