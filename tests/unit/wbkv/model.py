@@ -15,7 +15,9 @@ import wbkv
 from google.protobuf.message import Message
 from wbkv import client
 from wbkv.core import calls, locks, routing, streams, transactions
+from wbkv.core.calls import Calls
 from wbkv.core.effects import Ask, Emit, Failure, Method, Next, Open, Plan, Wait, failed
+from wbkv.core.routing import Router
 from wbkv.links import threads
 from wbkv.links.tasks import AsyncLink
 from wbkv_proto.v1 import cluster_pb2 as cluster
@@ -407,6 +409,14 @@ def drive(link: ModelLink, plan: Plan[Any]) -> Any:
             link.clock.sleep(effect.seconds)
 
 
+def connected(link: ModelLink, timeout_s: float = 10.0) -> Calls:
+    """The calls of a client that has just connected."""
+    made = Calls(Router(ADDRESSES[:1]), timeout_s)
+    drive(link, made.connect(60.0))
+    link.asked.clear()
+    return made
+
+
 def lost(kind: ApiError.Kind = ApiError.UNAVAILABLE, *, begun: bool = True) -> Failure:
     """Nobody knows what became of it."""
     return failed(kind, "the connection broke", begun=begun)
@@ -430,3 +440,9 @@ def times(count: int, failure: Failure, *, method: str = "") -> Rule:
         return failure
 
     return rule
+
+
+def script(*failures: Failure | None) -> Rule:
+    """One after the other, for the next requests; None lets a request through."""
+    coming = iter(failures)
+    return lambda asked: None if asked.method.name == "Topology" else next(coming, None)
