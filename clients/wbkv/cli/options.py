@@ -135,6 +135,15 @@ def print_json(what: Any) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
 
 
+def print_result(arguments: argparse.Namespace, found: Any, text: str) -> int:
+    """Print what was found as JSON if that was asked for, else the text. Return the status of success."""
+    if arguments.json:
+        print_json(found)
+    else:
+        print_line(text)
+    return 0
+
+
 def print_line(text: str) -> None:
     """Print one line of text."""
     sys.stdout.write(text + "\n")

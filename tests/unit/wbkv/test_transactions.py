@@ -14,7 +14,7 @@ from wbkv import aio
 from wbkv.core.requests import Requests
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from tests.unit.wbkv.model import KEY_BYTES, Clock, ModelLink, lost, range_of, times
+from tests.unit.wbkv.model import KEY_BYTES, Clock, ModelLink, ModelTasks, lost, range_of, times
 
 
 def commit_of(link: ModelLink) -> kv.TxnRequest:
@@ -78,7 +78,9 @@ def test_a_scan_is_of_the_store_with_its_writes(
     there = sorted((key, value) for key, value in expected.items() if value is not None)
     there = (there[::-1] if reverse else there)[: limit or None]
 
-    def apply(writes: dict[bytes, bytes | None]) -> None:
+    def apply(
+        tx: wbkv.Transaction[bytes] | aio.Transaction[bytes], writes: dict[bytes, bytes | None]
+    ) -> None:
         for key, value in writes.items():
             if value is None:
                 tx.delete(key)
@@ -86,41 +88,20 @@ def test_a_scan_is_of_the_store_with_its_writes(
                 tx.put(key, value)
 
     async def as_twin() -> list[tuple[bytes, bytes]]:
-        other = aio.Client(_Tasks(link), requests).transaction()
-        for key, value in written.items():
-            if value is None:
-                other.delete(key)
-            else:
-                other.put(key, value)
+        other = aio.Client(ModelTasks(link), requests).transaction()
+        apply(other, written)
         return [(e.key, e.value) async for e in other.scan("b", limit=limit, reverse=reverse)]
 
     with wbkv.Client(link, requests).transaction() as tx:
-        apply(written)
+        apply(tx, written)
         found: list[tuple[bytes, bytes]] = []
         for entry in tx.scan("b", limit=limit, reverse=reverse):
             if not found:
-                apply(meanwhile)
+                apply(tx, meanwhile)
             found.append((entry.key, entry.value))
         assert found == there
         tx.rollback()
     assert asyncio.run(as_twin()) == there
-
-
-class _Tasks:
-    def __init__(self, link: ModelLink) -> None:
-        self.link = link
-
-    async def ask(self, ask: Any) -> Any:
-        return self.link.ask(ask)
-
-    def open(self, open_: Any) -> Any:
-        return self.link.open(open_)
-
-    async def next(self, stream: Any) -> Any:
-        return self.link.next(stream, 0.0)
-
-    async def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize(

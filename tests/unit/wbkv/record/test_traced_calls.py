@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -488,11 +489,9 @@ def test_threads_write_whole_lines(tmp_path: Path, scripted: Scripted) -> None:
             for _ in range(200):
                 drive(ModelLink(Clock()), scripted.requests.put("k" * 100, b"", None))
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(4):
+                threads.submit(work)
     assert len(lines_of(tmp_path / "requests.jsonl")) == 800
 
 
