@@ -82,12 +82,8 @@ def test_put_get_and_del(shell: Shell) -> None:
     revision = shell.json("put", "pgd/a", "one")["revision"]
     assert shell.out("get", "pgd/a") == "one\n"
     assert shell.json("get", "pgd/a") == {
-        "key": "pgd/a",
-        "value": "one",
-        "create_revision": revision,
-        "mod_revision": revision,
-        "version": 1,
-    }
+        "key": "pgd/a", "value": "one", "create_revision": revision, "mod_revision": revision, "version": 1,
+    }  # fmt: skip
     assert re.fullmatch(r"revision \d+\n", shell.out("put", "pgd/a", "two"))
     assert shell.out("get", "pgd/a", "--revision", str(revision)) == "one\n"
     assert shell.out("get", "pgd/a", "--stale") in ("one\n", "two\n")
@@ -175,11 +171,8 @@ def test_txn(shell: Shell, tmp_path: Path) -> None:
     done = shell.process("txn", "--from-json", "--json", given=json.dumps(script).encode())
     assert done.returncode == 1
     assert json.loads(done.stdout) | {"revision": 0} == {
-        "succeeded": False,
-        "revision": 0,
-        "unmet": [0],
-        "results": [4],
-    }
+        "succeeded": False, "revision": 0, "unmet": [0], "results": [4],
+    }  # fmt: skip
 
 
 def test_an_operation_that_cannot_be_performed(shell: Shell) -> None:

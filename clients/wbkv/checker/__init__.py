@@ -17,18 +17,9 @@ from wbkv.checker.reader import of_events, read
 from wbkv.checker.verdict import MODELS, NAMES, Anomaly, Description, Step, Verdict
 
 __all__ = [
-    "MODELS",
-    "NAMES",
-    "Anomaly",
-    "Description",
-    "HistoryError",
-    "Recording",
-    "Step",
-    "Verdict",
-    "check",
-    "of_events",
-    "read",
-]
+    "MODELS", "NAMES", "Anomaly", "Description", "HistoryError", "Recording", "Step", "Verdict", "check",
+    "of_events", "read",
+]  # fmt: skip
 
 
 def check(recording: Recording, model: str = MODELS[0]) -> Verdict:

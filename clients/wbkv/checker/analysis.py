@@ -13,15 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from wbkv.checker.cycles import Cycle, Edge, Layers, name, strongest
-from wbkv.checker.dependencies import (
-    BY_DATA,
-    BY_PROCESS,
-    BY_REVISION,
-    BY_TIME,
-    REALTIME,
-    RW,
-    Dependencies,
-)
+from wbkv.checker.dependencies import BY_DATA, BY_PROCESS, BY_REVISION, BY_TIME, REALTIME, RW, Dependencies
 from wbkv.checker.explain import Explainer
 from wbkv.checker.graph import Further, Graph, Integers, Mask, add_process_order, barriers, cyclic, inside
 from wbkv.checker.history import FAIL, OK, UNKNOWN, HistoryColumns, called

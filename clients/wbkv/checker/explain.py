@@ -59,14 +59,9 @@ class Explainer:
         """Describe a dependency, with the sentence that explains it."""
         key = None if edge.key == NOTHING else self._history.keys[edge.key]
         return Step(
-            edge.source + 1,
-            edge.target + 1,
-            KIND_NAMES[edge.kind],
-            self._sentence(edge),
-            key,
-            self.value(edge.before),
-            self.value(edge.after),
-        )
+            edge.source + 1, edge.target + 1, KIND_NAMES[edge.kind], self._sentence(edge), key,
+            self.value(edge.before), self.value(edge.after),
+        )  # fmt: skip
 
     def _sentence(self, edge: Edge) -> str:
         history = self._history

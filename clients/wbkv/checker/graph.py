@@ -42,34 +42,19 @@ class Graph:
             return np.array(values, dtype=np.int64)
 
         return cls(
-            transactions=dependencies.transactions,
-            nodes=dependencies.nodes,
-            source=column(dependencies.source),
-            target=column(dependencies.target),
-            kind=column(dependencies.kind),
-            basis=column(dependencies.basis),
-            key=column(dependencies.key),
-            before=column(dependencies.before),
-            after=column(dependencies.after),
-            start=column(history.start),
-            end=column(history.end),
-        )
+            transactions=dependencies.transactions, nodes=dependencies.nodes,
+            source=column(dependencies.source), target=column(dependencies.target),
+            kind=column(dependencies.kind), basis=column(dependencies.basis), key=column(dependencies.key),
+            before=column(dependencies.before), after=column(dependencies.after),
+            start=column(history.start), end=column(history.end),
+        )  # fmt: skip
 
     def select(self, edges: Mask) -> Graph:
         """Return the graph with only these edges."""
         return Graph(
-            self.transactions,
-            self.nodes,
-            self.source[edges],
-            self.target[edges],
-            self.kind[edges],
-            self.basis[edges],
-            self.key[edges],
-            self.before[edges],
-            self.after[edges],
-            self.start,
-            self.end,
-        )
+            self.transactions, self.nodes, self.source[edges], self.target[edges], self.kind[edges],
+            self.basis[edges], self.key[edges], self.before[edges], self.after[edges], self.start, self.end,
+        )  # fmt: skip
 
     def within(self, transactions: Mask) -> Graph:
         """Return the graph without edges of other transactions; joints stay."""

@@ -17,7 +17,6 @@ from wbkv.checker.history import (
     OK,
     READ,
     UNKNOWN,
-    UNSEEN,
     WRITE,
     HistoryColumns,
     HistoryError,
@@ -26,17 +25,19 @@ from wbkv.checker.history import (
     called,
     show,
 )
+from wbkv.checker.model import Model
 from wbkv.checker.updates import Updates
 
 
-class Lists:
+class Lists(Model):
     """The reads of each list, and the dependencies that follow from them."""
 
     name = "list-append"
     write = "append"
+    written = "an element"
 
     def __init__(self, history: HistoryColumns) -> None:
-        self._history = history
+        super().__init__(history)
         self._orders: list[list[Scalar]] = []
         """By key: the longest read."""
         self._positions: list[dict[Scalar, int]] = []
@@ -44,9 +45,6 @@ class Lists:
         """By key and position: the transaction that read the element first."""
         self._broken: set[int] = set()
         """Keys whose reads contradict each other: nothing follows from them."""
-        self._reads: list[tuple[array[int], array[int], bytearray]] = []
-        """By key: reads of other transactions' writes, as transactions, lengths, and whether they append."""
-
         self._several: dict[int, list[int]] = {}
         """By key: transactions with more than one append to it."""
 
@@ -64,12 +62,11 @@ class Lists:
         for function, name, value in operations:
             key = self._key(name)
             if function == "append":
-                element = _scalar(value)
+                element = self._scalar(value)
                 if element in own.setdefault(key, []):
                     raise HistoryError(f"{show(element)} is appended to key {show(name)} twice")
                 own[key].append(element)
-                last[key] = history.wrote(transaction, key, element)
-                history.add_operation(WRITE, key, last[key])
+                self._add_write(transaction, key, element, last)
                 continue
             seen = _sequence(value)
             mine = own.get(key, [])
@@ -89,29 +86,11 @@ class Lists:
             elif key not in known:
                 outside[key] = length - len(mine)
             known[key] = seen[: len(seen) - len(mine)]
-        self._end(transaction, last)
-        for key, length in outside.items():
-            transactions, lengths, appends = self._reads[key]
-            transactions.append(transaction)
-            lengths.append(length)
-            appends.append(key in own)
+        self._end(transaction, last, outside)
 
-    def note(self, transaction: int, operations: list[Operation]) -> None:
-        """Record a transaction that failed, or has no response."""
+    def _end(self, transaction: int, last: dict[int, int], outside: dict[int, int]) -> None:
+        super()._end(transaction, last, outside)
         history = self._history
-        last: dict[int, int] = {}
-        for function, name, value in operations:
-            key = self._key(name)
-            if function == "append":
-                last[key] = history.wrote(transaction, key, _scalar(value))
-                history.add_operation(WRITE, key, last[key])
-            else:
-                history.add_operation(READ, key, UNSEEN)
-        self._end(transaction, last)
-
-    def _end(self, transaction: int, last: dict[int, int]) -> None:
-        history = self._history
-        history.end_writes(transaction, last)
         if len(last) < sum(
             history.op_kind[position] == WRITE for position in history.operations(transaction)
         ):
@@ -119,16 +98,11 @@ class Lists:
                 if len(history.writes(transaction, key)) > 1:
                     self._several.setdefault(key, []).append(transaction)
 
-    def _key(self, name: object) -> int:
-        if not isinstance(name, str | int) or isinstance(name, bool):
-            raise HistoryError(f"key {name!r} is neither a string nor an integer")
-        key = self._history.key_number(name)
-        if key == len(self._orders):
-            self._orders.append([])
-            self._positions.append({})
-            self._seen_by.append(array("q"))
-            self._reads.append((array("q"), array("i"), bytearray()))
-        return key
+    def _add_key(self) -> None:
+        super()._add_key()
+        self._orders.append([])
+        self._positions.append({})
+        self._seen_by.append(array("q"))
 
     def _place(self, transaction: int, key: int, seen: list[Scalar]) -> int:
         """Return the length of a read that fits the order of its key, which it may extend."""
@@ -138,14 +112,14 @@ class Lists:
             if seen == (order if length == len(order) else order[:length]):
                 return length
         elif order == seen[: len(order)]:
-            news = [_scalar(element) for element in seen[len(order) :]]
+            news = [self._scalar(element) for element in seen[len(order) :]]
             positions = self._positions[key]
             if len(set(news)) == len(news) and positions.keys().isdisjoint(news):
                 positions.update(zip(news, range(len(order), length), strict=True))
                 order.extend(news)
                 self._seen_by[key].extend([transaction] * len(news))
                 return length
-        self._reject(transaction, key, [_scalar(element) for element in seen])
+        self._reject(transaction, key, [self._scalar(element) for element in seen])
         return ODD
 
     def _reject(self, transaction: int, key: int, seen: list[Scalar]) -> None:
@@ -303,10 +277,4 @@ def _sequence(value: object) -> list[Scalar]:
         return []
     if not isinstance(value, list):
         raise HistoryError(f"the result of a read must be a list, not {value!r}")
-    return value
-
-
-def _scalar(value: object) -> Scalar:
-    if not isinstance(value, str | int | float):
-        raise HistoryError(f"an element must be a string or a number, not {value!r}")
     return value

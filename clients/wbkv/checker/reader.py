@@ -16,13 +16,13 @@ from typing import BinaryIO
 
 from wbkv.checker.history import FAIL, OK, UNKNOWN, HistoryColumns, HistoryError, Operation
 from wbkv.checker.lists import Lists
-from wbkv.checker.model import Recording
+from wbkv.checker.model import Model, Recording
 from wbkv.checker.registers import Registers
 
 VERSION = 1
 LINE_BYTES = 64 << 20
 """The maximum length of a line; a longer one is rejected before it is read."""
-MODELS: dict[str, type[Lists] | type[Registers]] = {"list-append": Lists, "register": Registers}
+MODELS: dict[str, type[Model]] = {"list-append": Lists, "register": Registers}
 WRITES = {"append": "list-append", "w": "register"}
 OUTCOMES = {"ok": OK, "fail": FAIL, "unknown": UNKNOWN, "info": UNKNOWN}
 TIME_MAX = 2**62
@@ -67,7 +67,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.history = HistoryColumns()
-        self._model: Lists | Registers | None = None
+        self._model: Model | None = None
         self._open: dict[int, tuple[int, list[Operation]]] = {}
         """By process: the transaction in progress."""
         self._times: dict[int, int] = {}

@@ -12,7 +12,6 @@ Four things are sure, and nothing else is used:
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from itertools import pairwise
 
@@ -25,28 +24,21 @@ from wbkv.checker.history import (
     OK,
     READ,
     UNKNOWN,
-    UNSEEN,
-    WRITE,
     HistoryColumns,
-    HistoryError,
     Operation,
-    Scalar,
     called,
     show,
 )
+from wbkv.checker.model import Model
 from wbkv.checker.updates import Updates
 
 
-class Registers:
+class Registers(Model):
     """The reads of each register, and the dependencies that follow from them."""
 
     name = "register"
     write = "w"
-
-    def __init__(self, history: HistoryColumns) -> None:
-        self._history = history
-        self._reads: list[tuple[array[int], array[int], bytearray]] = []
-        """By key: reads of other transactions' writes, as transactions, values, and whether they write."""
+    written = "a value"
 
     def shown(self, key: int, value: int) -> object:
         """Return the result of a read."""
@@ -61,10 +53,10 @@ class Registers:
         for function, name, value in operations:
             key = self._key(name)
             if function == "w":
-                known[key] = last[key] = history.wrote(transaction, key, _scalar(value))
-                history.add_operation(WRITE, key, known[key])
+                self._add_write(transaction, key, value, last)
+                known[key] = last[key]
                 continue
-            seen = NOTHING if value is None else history.value_number(key, _scalar(value))
+            seen = NOTHING if value is None else history.value_number(key, self._scalar(value))
             if known.setdefault(key, seen) != seen:
                 expected = show(self.shown(key, known[key]))
                 text = f"read {show(value)} from {show(name)}, which must be {expected} by its own operations"
@@ -74,33 +66,7 @@ class Registers:
             history.add_operation(READ, key, seen)
             if key not in last:
                 outside[key] = seen
-        history.end_writes(transaction, last)
-        for key, seen in outside.items():
-            transactions, values, writes = self._reads[key]
-            transactions.append(transaction)
-            values.append(seen)
-            writes.append(key in last)
-
-    def note(self, transaction: int, operations: list[Operation]) -> None:
-        """Record a transaction that failed, or has no response."""
-        history = self._history
-        last: dict[int, int] = {}
-        for function, name, value in operations:
-            key = self._key(name)
-            if function == "w":
-                last[key] = history.wrote(transaction, key, _scalar(value))
-                history.add_operation(WRITE, key, last[key])
-            else:
-                history.add_operation(READ, key, UNSEEN)
-        history.end_writes(transaction, last)
-
-    def _key(self, name: object) -> int:
-        if not isinstance(name, str | int) or isinstance(name, bool):
-            raise HistoryError(f"key {name!r} is neither a string nor an integer")
-        key = self._history.key_number(name)
-        if key == len(self._reads):
-            self._reads.append((array("q"), array("i"), bytearray()))
-        return key
+        self._end(transaction, last, outside)
 
     def infer(self, dependencies: Dependencies) -> bytearray:
         """Infer all dependencies. Return which transactions were executed."""
@@ -245,9 +211,3 @@ class _Key:
         for version in block:
             known += self._readers.get(version, ())
         return max(history.start[t] for t in known), min(history.end[t] for t in known)
-
-
-def _scalar(value: object) -> Scalar:
-    if not isinstance(value, str | int | float):
-        raise HistoryError(f"a value must be a string or a number, not {value!r}")
-    return value

@@ -8,20 +8,9 @@ MODELS = ("strict-serializable", "sequential", "serializable")
 """Consistency models, each weaker than the one before: without real time, then without process order."""
 
 PLAIN = (
-    "internal",
-    "duplicate-elements",
-    "incompatible-order",
-    "unwritten",
-    "G1a",
-    "G1b",
-    "G0",
-    "G1c",
-    "lost-update",
-    "G-single",
-    "G-nonadjacent",
-    "write-skew",
-    "G2-item",
-)
+    "internal", "duplicate-elements", "incompatible-order", "unwritten", "G1a", "G1b", "G0", "G1c",
+    "lost-update", "G-single", "G-nonadjacent", "write-skew", "G2-item",
+)  # fmt: skip
 CYCLES = ("G0", "G1c", "G-single", "G-nonadjacent", "G2-item")
 NAMES = (
     *PLAIN,

@@ -24,11 +24,9 @@ class CompactCommand:
         """Run the command."""
         with options.connect(arguments) as client:
             client.compact(arguments.revision)
-        if arguments.json:
-            options.print_json({"revision": arguments.revision})
-        else:
-            options.print_line(f"revisions below {arguments.revision} are no longer readable")
-        return 0
+        oldest = arguments.revision
+        text = f"revisions below {oldest} are no longer readable"
+        return options.print_result(arguments, {"revision": oldest}, text)
 
 
 command = CompactCommand()

@@ -34,11 +34,7 @@ class DeleteCommand:
         with options.connect(arguments) as client:
             target = argument(arguments.key, escaped=arguments.escaped) if keys is None else keys
             deleted = client.delete(target)
-        if arguments.json:
-            options.print_json({"deleted": deleted})
-        else:
-            options.print_line(f"{deleted} deleted")
-        return 0
+        return options.print_result(arguments, {"deleted": deleted}, f"{deleted} deleted")
 
 
 command = DeleteCommand()

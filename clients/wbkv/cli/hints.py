@@ -6,21 +6,10 @@ from collections.abc import Collection
 from typing import Final
 
 HABITS: Final = {
-    "delete": "del",
-    "else": "otherwise",
-    "if": "when",
-    "incr": "add",
-    "increment": "add",
-    "list": "scan",
-    "ls": "scan",
-    "maximum": "max",
-    "minimum": "min",
-    "remove": "del",
-    "rm": "del",
-    "set": "put",
-    "start": "up",
-    "stop": "down",
-}
+    "delete": "del", "else": "otherwise", "if": "when", "incr": "add", "increment": "add", "list": "scan",
+    "ls": "scan", "maximum": "max", "minimum": "min", "remove": "del", "rm": "del", "set": "put",
+    "start": "up", "stop": "down",
+}  # fmt: skip
 """Names in other tools, for which similarity of spelling suggests nothing, or the wrong name."""
 
 

@@ -20,17 +20,9 @@ from wbkv import errors
 from wbkv.cli.hints import did_you_mean
 
 OWN: Final = {
-    "compact": "compact",
-    "completion": "completion",
-    "del": "delete",
-    "get": "get",
-    "put": "put",
-    "scan": "scan",
-    "snapshot": "snapshot",
-    "status": "status",
-    "txn": "txn",
-    "watch": "watch",
-}
+    "compact": "compact", "completion": "completion", "del": "delete", "get": "get", "put": "put",
+    "scan": "scan", "snapshot": "snapshot", "status": "status", "txn": "txn", "watch": "watch",
+}  # fmt: skip
 """The client's commands and their modules."""
 
 GROUP: Final = "wbkv.commands"
@@ -55,13 +47,9 @@ exit status:
 
 
 STATUSES: Final[tuple[tuple[type[errors.Error], int], ...]] = (
-    (errors.Pinned, 1),
-    (errors.InvalidRequest, 2),
-    (errors.Unavailable, 3),
-    (errors.DeadlineExceeded, 3),
-    (errors.OutcomeUnknown, 4),
-    (errors.Compacted, 5),
-)
+    (errors.Pinned, 1), (errors.InvalidRequest, 2), (errors.Unavailable, 3), (errors.DeadlineExceeded, 3),
+    (errors.OutcomeUnknown, 4), (errors.Compacted, 5),
+)  # fmt: skip
 FAILED: Final = 6
 
 

@@ -75,17 +75,9 @@ def add_escaped(parser: argparse.ArgumentParser) -> None:
 def add_reading(parser: argparse.ArgumentParser) -> None:
     """Add the options for the revision and consistency of a read."""
     which = parser.add_mutually_exclusive_group()
+    which.add_argument("--revision", type=revision, default=0, metavar="R", help="read at this revision")
     which.add_argument(
-        "--revision",
-        type=revision,
-        default=0,
-        metavar="R",
-        help="read at this revision",
-    )
-    which.add_argument(
-        "--stale",
-        action="store_true",
-        help="read a past state from any replica (serializable, may be stale)",
+        "--stale", action="store_true", help="read a past state from any replica (serializable, may be stale)"
     )
 
 
@@ -143,6 +135,15 @@ def print_json(what: Any) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
 
 
+def print_result(arguments: argparse.Namespace, found: Any, text: str) -> int:
+    """Print what was found as JSON if that was asked for, else the text. Return the status of success."""
+    if arguments.json:
+        print_json(found)
+    else:
+        print_line(text)
+    return 0
+
+
 def print_line(text: str) -> None:
     """Print one line of text."""
     sys.stdout.write(text + "\n")
@@ -151,9 +152,6 @@ def print_line(text: str) -> None:
 def entry_json(entry: Entry[bytes]) -> dict[str, Any]:
     """Return a key with its value and revisions, for JSON."""
     return {
-        "key": to_json(entry.key),
-        "value": to_json(entry.value),
-        "create_revision": entry.create_revision,
-        "mod_revision": entry.mod_revision,
-        "version": entry.version,
-    }
+        "key": to_json(entry.key), "value": to_json(entry.value), "create_revision": entry.create_revision,
+        "mod_revision": entry.mod_revision, "version": entry.version,
+    }  # fmt: skip

@@ -26,19 +26,13 @@ class PutCommand:
         if (arguments.value is None) == (arguments.file is None):
             raise ValueError("give a value, or - to read it from the standard input, or --file FILE")
         key = argument(arguments.key, escaped=arguments.escaped)
-        if arguments.file is not None:
-            value = options.read_input(arguments.file)
-        elif arguments.value == "-":
-            value = options.read_input("-")
+        if arguments.value in (None, "-"):
+            value = options.read_input("-" if arguments.file is None else arguments.file)
         else:
             value = argument(arguments.value, escaped=arguments.escaped)
         with options.connect(arguments) as client:
             revision = client.put(key, value)
-        if arguments.json:
-            options.print_json({"revision": revision})
-        else:
-            options.print_line(f"revision {revision}")
-        return 0
+        return options.print_result(arguments, {"revision": revision}, f"revision {revision}")
 
 
 command = PutCommand()

@@ -39,8 +39,7 @@ class ScanCommand:
         with options.connect(arguments) as client:
             if arguments.count:
                 number = client.count(keys, **reading)
-                options.print_json({"count": number}) if arguments.json else options.print_line(str(number))
-                return 0
+                return options.print_result(arguments, {"count": number}, str(number))
             if arguments.keys:
                 for key in client.keys(keys, limit=arguments.limit, reverse=arguments.reverse, **reading):
                     options.print_json(to_json(key)) if arguments.json else options.print_line(escape(key))

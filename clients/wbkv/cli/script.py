@@ -23,11 +23,8 @@ COUNTED: Final = ("add", "min", "max")
 RANGES: Final = ("prefix", "between", "everything")
 STRUCTURE: Final = ("when", "and", "then", "otherwise")
 OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-}
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
 
 SPECIAL: Final = frozenset(" \"'();,<>=!#\\")
 """Characters that need quotes."""

@@ -41,11 +41,8 @@ class SnapshotCommand:
                 client.release(arguments.release)
                 return 0
             revision = client.snapshot(ttl=arguments.ttl).revision
-        if arguments.json:
-            options.print_json({"revision": revision, "ttl": arguments.ttl})
-        else:
-            options.print_line(f"revision {revision}")
-        return 0
+        found = {"revision": revision, "ttl": arguments.ttl}
+        return options.print_result(arguments, found, f"revision {revision}")
 
 
 command = SnapshotCommand()

@@ -39,10 +39,7 @@ class WatchCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Run the command."""
         ranges = _ranges(arguments)
-        with (
-            options.connect(arguments) as client,
-            client.watch(*ranges, after=arguments.after) as changes,
-        ):
+        with options.connect(arguments) as client, client.watch(*ranges, after=arguments.after) as changes:
             sys.stderr.write(f"watching after revision {changes.revision}\n")
             sys.stderr.flush()
             for number, change in enumerate(changes, 1):

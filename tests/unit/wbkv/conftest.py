@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import wbkv
 from wbkv import aio
-from wbkv.core.calls import Calls
 from wbkv.core.requests import Requests
-from wbkv.core.routing import Router
 
-from tests.unit.wbkv.model import TIMED, Clock, ModelLink, ModelTasks, drive
+from tests.unit.wbkv.model import TIMED, Clock, ModelLink, ModelTasks, connected
 
 
 @pytest.fixture
@@ -28,10 +26,7 @@ def link(clock: Clock) -> ModelLink:
 @pytest.fixture
 def requests(link: ModelLink) -> Requests[bytes]:
     """What a client that has just connected can ask for."""
-    made = Calls(Router(("h1:1",)), 10.0)
-    drive(link, made.connect(0.0))
-    link.asked.clear()
-    return Requests(made, wbkv.codecs.BYTES, "strict")
+    return Requests(connected(link), wbkv.codecs.BYTES, "strict")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ threads, and a clock that only moves when somebody waits.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import queue
 import struct
@@ -15,7 +16,9 @@ import wbkv
 from google.protobuf.message import Message
 from wbkv import client
 from wbkv.core import calls, locks, routing, streams, transactions
+from wbkv.core.calls import Calls
 from wbkv.core.effects import Ask, Emit, Failure, Method, Next, Open, Plan, Wait, failed
+from wbkv.core.routing import Router
 from wbkv.links import threads
 from wbkv.links.tasks import AsyncLink
 from wbkv_proto.v1 import cluster_pb2 as cluster
@@ -71,7 +74,6 @@ class ModelStore:
         self.history: dict[bytes, list[Version]] = {}
         self.log: list[tuple[int, list[kv.Event]]] = []
         self.results: dict[tuple[int, int], Message] = {}
-        self.floor = 0
 
     def at(self, key: bytes, revision: int = 0) -> Version:
         """A key as of a revision; (0, None, 0, 0) if it is not there."""
@@ -111,10 +113,8 @@ class ModelStore:
 
     def call(self, method: Method, request: Any) -> Any:
         """What a node would answer."""
-        identity = (
-            request.id if "id" in request.DESCRIPTOR.fields_by_name and request.HasField("id") else None
-        )
-        known = (identity.client, identity.sequence) if identity is not None else None
+        has_id = "id" in request.DESCRIPTOR.fields_by_name and request.HasField("id")
+        known = (request.id.client, request.id.sequence) if has_id else None
         if known in self.results:
             return self.results[known]
         answer: Any = getattr(self, f"_{method.name.lower()}")(request)
@@ -187,9 +187,8 @@ class ModelStore:
             writes[asked.key] = asked.value
             return kv.OperationResult(written=kv.Written())
         if kind == "delete":
-            there = self.entry(asked.key) is not None
             writes[asked.key] = None
-            return kv.OperationResult(deleted=kv.Deleted(count=int(there)))
+            return kv.OperationResult(deleted=kv.Deleted(count=int(self.entry(asked.key) is not None)))
         old = writes.get(asked.key, self.at(asked.key)[1])
         if kind == "append":
             writes[asked.key] = longer = (old or b"") + asked.value
@@ -252,11 +251,7 @@ def range_of(keys: kv.Range) -> wbkv.KeyRange:
     return wbkv.prefix(keys.prefix)
 
 
-def topology(
-    name: str = "c",
-    leaders: tuple[str, ...] = ("n1", "n2"),
-    scheme: cluster.Placement.Scheme = cluster.Placement.ORDERED,
-) -> cluster.TopologyResponse:
+def topology(name: str = "c", leaders: tuple[str, ...] = ("n1", "n2")) -> cluster.TopologyResponse:
     """Three nodes and two partitions: keys below and above "m"."""
     return cluster.TopologyResponse(
         header=kv.Header(cluster=name),
@@ -306,9 +301,7 @@ class ModelLink:
 
     def ask(self, ask: Ask) -> Any:
         assert ask.timeout_s > 0
-        copy: Any = type(ask.request)()
-        copy.CopyFrom(ask.request)
-        self.asked.append(ask._replace(request=copy))
+        self.asked.append(ask._replace(request=copy.copy(ask.request)))
         answer = self.before(ask)
         if answer is None:
             found = self.store.call(ask.method, ask.request)
@@ -320,16 +313,14 @@ class ModelLink:
         return answer
 
     def open(self, open_: Open) -> ModelStream:
-        request: Any = type(open_.request)()
-        request.CopyFrom(open_.request)
+        request: Any = copy.copy(open_.request)
         self.asked.append(open_._replace(request=request))
         refusal = self.before(open_)
         if refusal is not None:
-            return self._opened(ModelStream(iter([refusal]), -1))
-        source = self.store.pages if open_.method.name == "Scan" else self.store.changes
-        return self._opened(ModelStream(source(request, self.page), self.cuts.pop(0) if self.cuts else -1))
-
-    def _opened(self, stream: ModelStream) -> ModelStream:
+            stream = ModelStream(iter([refusal]), -1)
+        else:
+            source = self.store.pages if open_.method.name == "Scan" else self.store.changes
+            stream = ModelStream(source(request, self.page), self.cuts.pop(0) if self.cuts else -1)
         self.opened.append(stream)
         return stream
 
@@ -407,6 +398,14 @@ def drive(link: ModelLink, plan: Plan[Any]) -> Any:
             link.clock.sleep(effect.seconds)
 
 
+def connected(link: ModelLink, timeout_s: float = 10.0) -> Calls:
+    """The calls of a client that has just connected."""
+    made = Calls(Router(ADDRESSES[:1]), timeout_s)
+    drive(link, made.connect(60.0))
+    link.asked.clear()
+    return made
+
+
 def lost(kind: ApiError.Kind = ApiError.UNAVAILABLE, *, begun: bool = True) -> Failure:
     """Nobody knows what became of it."""
     return failed(kind, "the connection broke", begun=begun)
@@ -430,3 +429,9 @@ def times(count: int, failure: Failure, *, method: str = "") -> Rule:
         return failure
 
     return rule
+
+
+def script(*failures: Failure | None) -> Rule:
+    """One after the other, for the next requests; None lets a request through."""
+    coming = iter(failures)
+    return lambda asked: None if asked.method.name == "Topology" else next(coming, None)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import wbkv
 from wbkv.core.calls import BACKOFF_MAX_S, PATIENCE_S, REPEAT_S, Calls, backoff
-from wbkv.core.effects import Ask, Open
+from wbkv.core.effects import Ask
 from wbkv.core.identity import Identity
 from wbkv.core.requests import Requests
 from wbkv.core.routing import REFRESH_S, REST_S, Placement, Router, endpoints_of
@@ -30,6 +30,7 @@ from tests.unit.wbkv.model import (
     ModelLink,
     drive,
     lost,
+    script,
     times,
     told,
     topology,
@@ -91,9 +92,7 @@ def test_a_node_that_knows_the_leader_is_believed(link: ModelLink, requests: Req
     assert link.addresses == [H1, H3, H3]
 
 
-def test_a_node_that_is_gone_is_left_alone_for_a_while(
-    link: ModelLink, clock: Clock, requests: Requests[bytes]
-) -> None:
+def test_a_node_that_is_gone_is_left_alone_for_a_while(link: ModelLink, requests: Requests[bytes]) -> None:
     link.before = lambda asked: lost(begun=False) if asked.address == H1 else None
     drive(link, requests.put("a", b"1", None))
     first = len(link.asked)
@@ -101,22 +100,20 @@ def test_a_node_that_is_gone_is_left_alone_for_a_while(
         drive(link, requests.put("a", b"1", None))
     assert H1 not in [ask.address for ask in link.asked[first:]]
     link.before = lambda asked: None
-    clock.now += REST_S + REFRESH_S
+    link.clock.now += REST_S + REFRESH_S
     drive(link, requests.put("a", b"1", None))
     assert link.addresses[-1] == H1
 
 
-def test_a_silent_node_costs_one_call_its_patience(
-    link: ModelLink, clock: Clock, requests: Requests[bytes]
-) -> None:
+def test_a_silent_node_costs_one_call_its_patience(link: ModelLink, requests: Requests[bytes]) -> None:
     """It leads, by the map that all others give, and does not answer."""
     link.before = lambda asked: lost(ApiError.DEADLINE_PASSED) if asked.address == H1 else None
-    begun = clock.now
+    begun = link.clock.now
     drive(link, requests.put("a", b"1", None))
-    assert PATIENCE_S <= clock.now - begun < 2 * PATIENCE_S + 1
-    begun = clock.now
+    assert PATIENCE_S <= link.clock.now - begun < 2 * PATIENCE_S + 1
+    begun = link.clock.now
     drive(link, requests.put("a", b"1", None))
-    assert clock.now == begun
+    assert link.clock.now == begun
 
 
 def test_a_caller_in_a_hurry_says_nothing_of_the_node(link: ModelLink, requests: Requests[bytes]) -> None:
@@ -127,11 +124,9 @@ def test_a_caller_in_a_hurry_says_nothing_of_the_node(link: ModelLink, requests:
     assert link.addresses == [H1, H1]
 
 
-def test_the_map_is_asked_for_when_it_is_old(
-    link: ModelLink, clock: Clock, requests: Requests[bytes]
-) -> None:
+def test_the_map_is_asked_for_when_it_is_old(link: ModelLink, requests: Requests[bytes]) -> None:
     drive(link, requests.get("a", 0, None, None))
-    clock.now += REFRESH_S + 1
+    link.clock.now += REFRESH_S + 1
     drive(link, requests.get("a", 0, None, None))
     drive(link, requests.get("a", 0, None, None))
     assert [ask.method.name for ask in link.asked] == ["Get", "Topology", "Get", "Get"]
@@ -168,8 +163,7 @@ def test_another_clusters_map_is_ignored(link: ModelLink, clock: Clock, requests
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    ["", "h", "h:", ":1", "h:0", "h:65536", "h:x", "h1:1,,h2:2", "h:1 2", ["h:1", "h"], "h:\u0661"],
+    "wrong", ["", "h", "h:", ":1", "h:0", "h:65536", "h:x", "h1:1,,h2:2", "h:1 2", ["h:1", "h"], "h:\u0661"]
 )
 def test_endpoints_that_are_none(wrong: str | list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WBKV_ENDPOINTS", raising=False)
@@ -265,78 +259,54 @@ def test_a_write_is_not_repeated_for_longer_than_it_is_remembered(
 # What is raised
 
 
-def put(requests: Requests[bytes]) -> Any:
-    return requests.put("a", b"1", 3.0)
-
-
-def get(requests: Requests[bytes]) -> Any:
-    return requests.get("a", 0, None, 3.0)
-
-
-def reading_txn(requests: Requests[bytes]) -> Any:
-    return requests.transact((), (wbkv.get("a"),), (), 3.0)
+CALLS: dict[str, Callable[[Requests[bytes]], Any]] = {
+    "put": lambda requests: requests.put("a", b"1", 3.0),
+    "get": lambda requests: requests.get("a", 0, None, 3.0),
+    "reading txn": lambda requests: requests.transact((), (wbkv.get("a"),), (), 3.0),
+}
 
 
 @pytest.mark.parametrize(
     ("call", "failure", "error"),
     [
-        (put, lost(), wbkv.OutcomeUnknown),
-        (put, lost(ApiError.DEADLINE_PASSED), wbkv.OutcomeUnknown),
-        (put, told(ApiError.OUTCOME_UNKNOWN, retryable=True, same_id=True), wbkv.OutcomeUnknown),
-        (put, told(ApiError.UNAVAILABLE, retryable=True, same_id=True), wbkv.OutcomeUnknown),
-        (put, lost(begun=False), wbkv.Unavailable),
-        (put, told(ApiError.OVERLOADED, retryable=True), wbkv.DeadlineExceeded),
-        (get, lost(), wbkv.DeadlineExceeded),
-        (get, lost(ApiError.DEADLINE_PASSED), wbkv.DeadlineExceeded),
-        (get, lost(begun=False), wbkv.Unavailable),
-        (get, told(ApiError.UNAVAILABLE, retryable=True, same_id=True), wbkv.DeadlineExceeded),
-        (reading_txn, lost(), wbkv.DeadlineExceeded),
+        ("put", lost(), wbkv.OutcomeUnknown), ("put", lost(ApiError.DEADLINE_PASSED), wbkv.OutcomeUnknown),
+        ("put", told(ApiError.OUTCOME_UNKNOWN, retryable=True, same_id=True), wbkv.OutcomeUnknown),
+        ("put", told(ApiError.UNAVAILABLE, retryable=True, same_id=True), wbkv.OutcomeUnknown),
+        ("put", lost(begun=False), wbkv.Unavailable),
+        ("put", told(ApiError.OVERLOADED, retryable=True), wbkv.DeadlineExceeded),
+        ("get", lost(), wbkv.DeadlineExceeded), ("get", lost(begun=False), wbkv.Unavailable),
+        ("get", lost(ApiError.DEADLINE_PASSED), wbkv.DeadlineExceeded),
+        ("get", told(ApiError.UNAVAILABLE, retryable=True, same_id=True), wbkv.DeadlineExceeded),
+        ("reading txn", lost(), wbkv.DeadlineExceeded),
     ],
-)
+)  # fmt: skip
 def test_what_is_known_when_time_is_over(
-    link: ModelLink,
-    requests: Requests[bytes],
-    call: Callable[[Requests[bytes]], Any],
-    failure: Any,
-    error: type[wbkv.Error],
+    link: ModelLink, requests: Requests[bytes], call: str, failure: Any, error: type[wbkv.Error]
 ) -> None:
     link.before = lambda asked: failure if asked.method.name != "Topology" else None
     with pytest.raises(wbkv.Error) as found:
-        drive(link, call(requests))
+        drive(link, CALLS[call](requests))
     assert type(found.value) is error
     assert found.value.retry_safe is (error is not wbkv.OutcomeUnknown)
     assert len(link.addresses) > 1
 
 
 def test_one_lost_answer_makes_the_outcome_unknown(link: ModelLink, requests: Requests[bytes]) -> None:
-    answers = iter([lost()])
-
-    def before(asked: Ask | Open) -> Any:
-        return next(answers, lost(begun=False)) if asked.method.name == "Put" else None
-
-    link.before = before
+    link.before = script(lost(), *[lost(begun=False)] * 99)
     with pytest.raises(wbkv.OutcomeUnknown, match="may have been executed"):
         drive(link, requests.put("a", b"1", 2.0))
 
 
 KINDS = {
-    ApiError.INVALID_REQUEST: wbkv.InvalidRequest,
-    ApiError.LIMIT_EXCEEDED: wbkv.LimitExceeded,
-    ApiError.UNAVAILABLE: wbkv.Unavailable,
-    ApiError.OVERLOADED: wbkv.Unavailable,
-    ApiError.OUTCOME_UNKNOWN: wbkv.OutcomeUnknown,
-    ApiError.DEADLINE_PASSED: wbkv.DeadlineExceeded,
-    ApiError.COMPACTED: wbkv.Compacted,
-    ApiError.FUTURE_REVISION: wbkv.FutureRevision,
-    ApiError.PINNED: wbkv.Pinned,
-    ApiError.REQUEST_MISMATCH: wbkv.RequestMismatch,
-    ApiError.REQUEST_EXPIRED: wbkv.OutcomeUnknown,
-    ApiError.WINDOW_FULL: wbkv.Unavailable,
-    ApiError.REQUEST_FORGOTTEN: wbkv.OutcomeUnknown,
-    ApiError.RESPONSE_TOO_LARGE: wbkv.ResponseTooLarge,
-    ApiError.INTERNAL: wbkv.ServerError,
-    ApiError.KIND_UNSPECIFIED: wbkv.ServerError,
-}
+    ApiError.INVALID_REQUEST: wbkv.InvalidRequest, ApiError.LIMIT_EXCEEDED: wbkv.LimitExceeded,
+    ApiError.UNAVAILABLE: wbkv.Unavailable, ApiError.OVERLOADED: wbkv.Unavailable,
+    ApiError.OUTCOME_UNKNOWN: wbkv.OutcomeUnknown, ApiError.DEADLINE_PASSED: wbkv.DeadlineExceeded,
+    ApiError.COMPACTED: wbkv.Compacted, ApiError.FUTURE_REVISION: wbkv.FutureRevision,
+    ApiError.PINNED: wbkv.Pinned, ApiError.REQUEST_MISMATCH: wbkv.RequestMismatch,
+    ApiError.REQUEST_EXPIRED: wbkv.OutcomeUnknown, ApiError.WINDOW_FULL: wbkv.Unavailable,
+    ApiError.REQUEST_FORGOTTEN: wbkv.OutcomeUnknown, ApiError.RESPONSE_TOO_LARGE: wbkv.ResponseTooLarge,
+    ApiError.INTERNAL: wbkv.ServerError, ApiError.KIND_UNSPECIFIED: wbkv.ServerError,
+}  # fmt: skip
 
 
 def test_every_kind_of_error_has_an_exception() -> None:
@@ -367,8 +337,7 @@ def test_what_cannot_be_retried_is_raised_at_once(
 def test_a_repetition_that_came_too_late_says_nothing_of_the_first(
     link: ModelLink, requests: Requests[bytes], kind: ApiError.Kind
 ) -> None:
-    answers = iter([lost(), told(kind)])
-    link.before = lambda asked: next(answers) if asked.method.name == "Put" else None
+    link.before = script(lost(), told(kind))
     with pytest.raises(wbkv.OutcomeUnknown):
         drive(link, requests.put("a", b"1", None))
 
@@ -413,8 +382,7 @@ def test_what_is_said_of_a_given_id(
 ) -> None:
     """Also if an attempt without an answer came before: somebody else's attempts may have, at any time."""
     for failures in ([], [lost()]):
-        script = iter([*failures, told(kind)])
-        link.before = lambda asked: None if asked.method.name == "Topology" else next(script)  # noqa: B023 - used here
+        link.before = script(*failures, told(kind))
         with pytest.raises(error):
             client.txn(id=wbkv.RequestId(1, 1, 99)).then(wbkv.put("k", b"")).commit()
 
@@ -492,11 +460,8 @@ def test_what_was_seen_never_goes_back(requests: Requests[bytes]) -> None:
         for revision in part:
             calls.saw(revision)
 
-    threads = [threading.Thread(target=see, args=(everything[i::4],)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(see, (everything[i::4] for i in range(4))))
     assert calls.seen == 20_000
 
 

@@ -7,45 +7,26 @@ from typing import Any
 
 import pytest
 import wbkv
-from wbkv import codecs
 from wbkv.client import Client
-from wbkv.core.calls import Calls
-from wbkv.core.effects import Ask, Failure, Plan, failed
+from wbkv.core.effects import Ask, Plan
 from wbkv.core.identity import WINDOW, Identity
 from wbkv.core.locks import Holding
 from wbkv.core.requests import Requests
 from wbkv.core.transactions import Attempt
-from wbkv.links.threads import run
 from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 from kvstore.machine import sessions
-from tests.unit.kvstore.store.scripted_store import Store, calls_of
-
-
-@pytest.fixture
-def store() -> Store:
-    return Store()
-
-
-@pytest.fixture
-def calls() -> Calls:
-    return calls_of()
-
-
-@pytest.fixture
-def client(store: Store, calls: Calls) -> Client[bytes]:
-    return Client(store, Requests(calls, codecs.BYTES, "strict"))
-
+from tests.unit.wbkv.model import ModelLink, drive, lost, script, told
 
 # Interactive transactions
 
 
 def test_what_is_written_during_a_scan_takes_nothing_away_from_it(
-    store: Store, client: Client[bytes]
+    link: ModelLink, client: Client[bytes]
 ) -> None:
     for key in b"abcdef":
-        store.put(bytes((key,)), b"old")
+        link.store.put(bytes((key,)), b"old")
     with client.transaction() as tx:
         tx.put("b", b"before")
         seen = {}
@@ -57,13 +38,15 @@ def test_what_is_written_during_a_scan_takes_nothing_away_from_it(
         assert tx.get("e") == b"during"
 
 
-def interleave(store: Store, first: Plan[Any], second: Plan[Any], between: Callable[[], None]) -> list[Any]:
+def interleave(
+    link: ModelLink, first: Plan[Any], second: Plan[Any], between: Callable[[], None]
+) -> list[Any]:
     """Two tasks: both ask, then something happens before the second is answered."""
     asked = [first.send(None), second.send(None)]
     results = []
     for plan, ask in zip((first, second), asked, strict=True):
         assert isinstance(ask, Ask)
-        answer = store.ask(ask)
+        answer = link.ask(ask)
         with pytest.raises(StopIteration) as end:
             plan.send(answer)
         results.append(end.value.value)
@@ -71,31 +54,31 @@ def interleave(store: Store, first: Plan[Any], second: Plan[Any], between: Calla
     return results
 
 
-def test_tasks_of_one_transaction_read_the_same(store: Store, calls: Calls) -> None:
-    store.put(b"a", b"1")
-    attempt = Attempt(Requests(calls, codecs.BYTES, "strict"), None)
-    values = interleave(store, attempt.get("a"), attempt.get("a"), lambda: store.put(b"a", b"2"))
+def test_tasks_of_one_transaction_read_the_same(link: ModelLink, requests: Requests[bytes]) -> None:
+    link.store.put(b"a", b"1")
+    attempt = Attempt(requests, None)
+    values = interleave(link, attempt.get("a"), attempt.get("a"), lambda: link.store.put(b"a", b"2"))
     assert values == [b"1", b"1"]
     attempt.put("b", b"")
     with pytest.raises(wbkv.Aborted):
-        run(store, attempt.commit())
+        drive(link, attempt.commit())
 
 
-def test_tasks_of_one_transaction_add_up(store: Store, calls: Calls) -> None:
-    attempt = Attempt(Requests(calls, codecs.BYTES, "strict"), None)
-    assert interleave(store, attempt.add("n", 1), attempt.add("n", 1), lambda: None) == [1, 2]
-    run(store, attempt.commit())
-    assert store.rows[b"n"].value == b"2"
+def test_tasks_of_one_transaction_add_up(link: ModelLink, requests: Requests[bytes]) -> None:
+    attempt = Attempt(requests, None)
+    assert interleave(link, attempt.add("n", 1), attempt.add("n", 1), lambda: None) == [1, 2]
+    drive(link, attempt.commit())
+    assert link.store.at(b"n")[1] == b"2"
 
 
 @pytest.mark.parametrize("value", [b"", b" 1", b"1_0", b"+1", b"01", "\u0663".encode()])
-def test_a_transaction_counts_as_the_store_does(store: Store, client: Client[bytes], value: bytes) -> None:
-    store.put(b"n", value)
+def test_a_transaction_counts_as_the_store_does(link: ModelLink, client: Client[bytes], value: bytes) -> None:
+    link.store.put(b"n", value)
     with pytest.raises(wbkv.OperationFailed, match="not a number"), client.transaction() as tx:
         tx.add("n")
 
 
-def test_a_function_that_has_committed_is_not_run_again(store: Store, client: Client[bytes]) -> None:
+def test_a_function_that_has_committed_is_not_run_again(link: ModelLink, client: Client[bytes]) -> None:
     runs = []
 
     @wbkv.transactional
@@ -110,17 +93,17 @@ def test_a_function_that_has_committed_is_not_run_again(store: Store, client: Cl
     assert len(runs) == 1
 
 
-def test_a_range_is_protected_from_what_comes_after_its_scan(store: Store, client: Client[bytes]) -> None:
-    store.put(b"user/1", b"")
+def test_a_range_is_protected_from_what_comes_after_its_scan(link: ModelLink, client: Client[bytes]) -> None:
+    link.store.put(b"user/1", b"")
     tx = client.transaction()
     tx.put("count", b"%d" % len(list(tx.scan("user/"))))
-    store.put(b"user/2", b"")
+    link.store.put(b"user/2", b"")
     with pytest.raises(wbkv.Aborted, match="user/"):
         tx.commit()
     with client.transaction() as tx:
         tx.put("count", b"%d" % len(list(tx.scan("user/"))))
-        store.put(b"other", b"")
-    assert store.rows[b"count"].value == b"2"
+        link.store.put(b"other", b"")
+    assert link.store.at(b"count")[1] == b"2"
 
 
 # What a client has seen
@@ -128,15 +111,11 @@ def test_a_range_is_protected_from_what_comes_after_its_scan(store: Store, clien
 
 @pytest.mark.parametrize("operation", [wbkv.get("a"), wbkv.scan("a")])
 def test_a_transaction_that_reads_has_seen_what_it_shows(
-    store: Store, client: Client[bytes], operation: wbkv.Operation, monkeypatch: pytest.MonkeyPatch
+    link: ModelLink, client: Client[bytes], operation: wbkv.Operation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.put(b"a", b"")
-    mod = store.rows[b"a"].mod_revision
-    entry = store.rows[b"a"]
-    scanned = kv.OperationResult(scanned=kv.Scanned(entries=[entry], count=1))
-    got = kv.OperationResult(got=kv.Got(entry=entry))
-    monkeypatch.setattr(store, "_perform", lambda asked: got if asked.HasField("get") else scanned)
-    store.lag = 500
+    link.store.put(b"a", b"")
+    mod = link.store.at(b"a")[0]
+    monkeypatch.setattr(link.store, "_header", lambda own: kv.Header(revision=1))  # it lags behind the reads
     client.txn().then(operation).commit()
     assert client._requests.calls.seen == mod
 
@@ -169,23 +148,19 @@ def test_the_window_is_the_stores() -> None:
 
 
 REFUSALS = (
-    ApiError.INVALID_REQUEST,
-    ApiError.FUTURE_REVISION,
-    ApiError.REQUEST_EXPIRED,
-    ApiError.WINDOW_FULL,
-)
+    ApiError.INVALID_REQUEST, ApiError.FUTURE_REVISION, ApiError.REQUEST_EXPIRED, ApiError.WINDOW_FULL,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", REFUSALS, ids=ApiError.Kind.Name)
 def test_a_refusal_says_nothing_of_an_attempt_before_it(
-    store: Store, client: Client[bytes], kind: ApiError.Kind
+    link: ModelLink, client: Client[bytes], kind: ApiError.Kind
 ) -> None:
-    refusal = Failure(ApiError(kind=kind, message="no"))
-    store.script = [refusal]
+    link.before = script(told(kind))
     with pytest.raises(wbkv.Error) as found:
         client.put("a", b"")
     assert not isinstance(found.value, wbkv.OutcomeUnknown)
-    store.script = [failed(ApiError.UNAVAILABLE, "the connection broke"), refusal]
+    link.before = script(lost(), told(kind))
     with pytest.raises(wbkv.OutcomeUnknown):
         client.put("a", b"")
 
@@ -193,30 +168,31 @@ def test_a_refusal_says_nothing_of_an_attempt_before_it(
 # Locks
 
 
-def test_a_renewal_that_comes_late_does_not_end_another_holding(store: Store, calls: Calls) -> None:
-    holding = Holding(Requests(calls, codecs.BYTES, "strict"), "lock", 10.0)
-    assert run(store, holding.acquire(None))
+def test_a_renewal_that_comes_late_does_not_end_another_holding(
+    link: ModelLink, requests: Requests[bytes]
+) -> None:
+    holding = Holding(requests, "lock", 10.0)
+    assert drive(link, holding.acquire(None))
     late = holding.renew()
     asked = late.send(None)
-    assert run(store, holding.release())
-    assert run(store, holding.acquire(None))
+    assert drive(link, holding.release())
+    assert drive(link, holding.acquire(None))
     assert isinstance(asked, Ask)
     with pytest.raises(StopIteration) as end:
-        late.send(store.ask(asked))
+        late.send(link.ask(asked))
     assert end.value.value is False
     assert not holding.lost
 
 
-def test_a_lock_taken_over_has_a_new_token(store: Store, calls: Calls) -> None:
-    requests = Requests(calls, codecs.BYTES, "strict")
+def test_a_lock_taken_over_has_a_new_token(link: ModelLink, requests: Requests[bytes]) -> None:
     dead, heir = Holding(requests, "lock", 0.001), Holding(requests, "lock", 10.0)
-    assert run(store, dead.acquire(None))
-    assert run(store, heir.acquire(5.0))
+    assert drive(link, dead.acquire(None))
+    assert drive(link, heir.acquire(5.0))
     assert heir.token > dead.token
 
     def write_under(holding: Holding) -> bool:
         plan = requests.transact((holding.condition(),), (wbkv.put("x", b""),), (), None)
-        return run(store, plan).succeeded
+        return bool(drive(link, plan).succeeded)
 
     assert not write_under(dead)
     assert write_under(heir)

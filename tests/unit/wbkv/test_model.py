@@ -8,12 +8,10 @@ import wbkv
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from wbkv.core.calls import Calls
 from wbkv.core.effects import Ask, Failure, Open
 from wbkv.core.requests import Requests
-from wbkv.core.routing import Router
 
-from tests.unit.wbkv.model import Clock, ModelLink, drive, lost
+from tests.unit.wbkv.model import Clock, ModelLink, connected, drive, lost
 
 KEY = st.sampled_from([b"a", b"ab", b"b", b"z", b"k" * 16])
 VALUE = st.binary(max_size=3)
@@ -38,9 +36,7 @@ class Against(RuleBasedStateMachine):
 
         self.link.before = before
         self.link.after = lambda asked: lost() if now[0] == "after" else None
-        calls = Calls(Router(("h1:1",)), 100.0)
-        drive(self.link, calls.connect(60.0))
-        self.requests = Requests(calls, wbkv.codecs.BYTES, "strict")
+        self.requests = Requests(connected(self.link, 100.0), wbkv.codecs.BYTES, "strict")
         self.expected: dict[bytes, bytes] = {}
 
     def call(self, plan: Any) -> Any:

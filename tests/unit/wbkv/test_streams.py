@@ -132,9 +132,7 @@ def test_a_scan_that_is_left_ends(link: ModelLink, client: wbkv.Client[bytes]) -
         gc.enable()
 
 
-def test_a_node_that_says_nothing_is_left_for_another(
-    link: ModelLink, clock: Clock, requests: Requests[bytes]
-) -> None:
+def test_a_node_that_says_nothing_is_left_for_another(link: ModelLink, requests: Requests[bytes]) -> None:
     fill(link)
     link.before = times(1, lost(ApiError.DEADLINE_PASSED), method="Scan")
     waits: list[float] = []
@@ -241,10 +239,7 @@ def test_a_watch_goes_on_from_its_revision(link: ModelLink, client: wbkv.Client[
     for taken in range(len(expected) + 1):
         found = []
         with client.watch("k", after=begin) as watch:
-            for _ in range(taken):
-                change = watch.next()
-                assert change is not None
-                found.append(change.revision)
+            found += [next(watch).revision for _ in range(taken)]
             position = watch.revision
         with client.watch("k", after=position) as watch:
             while (change := watch.next(timeout=0.1)) is not None:
@@ -259,8 +254,7 @@ def test_a_watch_begins_when_it_is_entered(link: ModelLink, client: wbkv.Client[
         link.cuts = [0, 0]
         link.opened[-1].left = 0  # it breaks at once, and nothing is lost
         expected = write(link, [[2], [3]])
-        changes = [watch.next(), watch.next()]
-        assert [change.revision for change in changes if change] == [revision for revision, _ in expected]
+        assert [next(watch).revision, next(watch).revision] == [revision for revision, _ in expected]
 
 
 def test_marks_of_progress(link: ModelLink, client: wbkv.Client[bytes]) -> None:
@@ -280,18 +274,14 @@ def test_a_watch_below_the_floor(link: ModelLink, client: wbkv.Client[bytes]) ->
     assert found.value.revision == 77
 
 
-def test_a_slow_reader_of_a_watch_does_not_end_it(
-    link: ModelLink, clock: Clock, client: wbkv.Client[bytes]
-) -> None:
+def test_a_slow_reader_of_a_watch_does_not_end_it(link: ModelLink, client: wbkv.Client[bytes]) -> None:
     begin = link.store.revision
     expected = write(link, [[1], [2], [3]])
     link.cuts = [2, 2, 2]
     with client.watch("k", after=begin, timeout=1.0) as watch:
         for revision, _ in expected:
-            change = watch.next()
-            assert change is not None
-            assert change.revision == revision
-            clock.now += 100.0
+            assert next(watch).revision == revision
+            link.clock.now += 100.0
 
 
 def test_a_silent_watch_goes_elsewhere_whatever_its_timeout(
@@ -317,12 +307,10 @@ def test_a_change_that_the_codec_cannot_read_costs_no_other(
     for value in (b"1", b"x", b"3"):
         link.store.put(b"k", value)
     with client.using(wbkv.codecs.INTEGER).watch("k", after=begin) as watch:
-        first = watch.next()
+        first = next(watch)
         with pytest.raises(ValueError, match="value of b'k'"):
             watch.next()
-        third = watch.next()
-    assert first is not None
-    assert third is not None
+        third = next(watch)
     assert [first.events[0].value, third.events[0].value] == [1, 3]
 
 
@@ -398,13 +386,11 @@ def test_the_twin_scans_and_watches_likewise(link: ModelLink, aclient: aio.Clien
     asyncio.run(main())
 
 
-def test_the_twins_watch_says_that_it_failed(
-    link: ModelLink, clock: Clock, aclient: aio.Client[bytes]
-) -> None:
+def test_the_twins_watch_says_that_it_failed(link: ModelLink, aclient: aio.Client[bytes]) -> None:
     """`DeadlineExceeded` is a `TimeoutError`, but not that of `next`."""
 
     def silent(asked: Ask | Open) -> Failure:
-        clock.now += 0.1
+        link.clock.now += 0.1
         return lost(ApiError.DEADLINE_PASSED)
 
     link.before = silent

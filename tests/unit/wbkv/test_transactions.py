@@ -14,7 +14,7 @@ from wbkv import aio
 from wbkv.core.requests import Requests
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from tests.unit.wbkv.model import KEY_BYTES, Clock, ModelLink, lost, range_of, times
+from tests.unit.wbkv.model import KEY_BYTES, Clock, ModelLink, ModelTasks, lost, range_of, times
 
 
 def commit_of(link: ModelLink) -> kv.TxnRequest:
@@ -56,13 +56,10 @@ KEY = st.sampled_from([b"b%d" % i for i in range(6)])
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    stored=st.sets(KEY),
-    written=st.dictionaries(KEY, st.one_of(st.none(), st.just(b"mine"))),
-    meanwhile=st.dictionaries(KEY, st.one_of(st.none(), st.just(b"later"))),
-    limit=st.integers(0, 5),
-    reverse=st.booleans(),
-    page=st.integers(1, 3),
-)
+    stored=st.sets(KEY), written=st.dictionaries(KEY, st.one_of(st.none(), st.just(b"mine"))),
+    meanwhile=st.dictionaries(KEY, st.one_of(st.none(), st.just(b"later"))), limit=st.integers(0, 5),
+    reverse=st.booleans(), page=st.integers(1, 3),
+)  # fmt: skip
 def test_a_scan_is_of_the_store_with_its_writes(
     clock: Clock,
     requests: Requests[bytes],
@@ -81,7 +78,9 @@ def test_a_scan_is_of_the_store_with_its_writes(
     there = sorted((key, value) for key, value in expected.items() if value is not None)
     there = (there[::-1] if reverse else there)[: limit or None]
 
-    def apply(writes: dict[bytes, bytes | None]) -> None:
+    def apply(
+        tx: wbkv.Transaction[bytes] | aio.Transaction[bytes], writes: dict[bytes, bytes | None]
+    ) -> None:
         for key, value in writes.items():
             if value is None:
                 tx.delete(key)
@@ -89,60 +88,31 @@ def test_a_scan_is_of_the_store_with_its_writes(
                 tx.put(key, value)
 
     async def as_twin() -> list[tuple[bytes, bytes]]:
-        other = aio.Client(_Tasks(link), requests).transaction()
-        for key, value in written.items():
-            if value is None:
-                other.delete(key)
-            else:
-                other.put(key, value)
+        other = aio.Client(ModelTasks(link), requests).transaction()
+        apply(other, written)
         return [(e.key, e.value) async for e in other.scan("b", limit=limit, reverse=reverse)]
 
     with wbkv.Client(link, requests).transaction() as tx:
-        apply(written)
+        apply(tx, written)
         found: list[tuple[bytes, bytes]] = []
         for entry in tx.scan("b", limit=limit, reverse=reverse):
             if not found:
-                apply(meanwhile)
+                apply(tx, meanwhile)
             found.append((entry.key, entry.value))
         assert found == there
         tx.rollback()
     assert asyncio.run(as_twin()) == there
 
 
-class _Tasks:
-    def __init__(self, link: ModelLink) -> None:
-        self.link = link
-
-    async def ask(self, ask: Any) -> Any:
-        return self.link.ask(ask)
-
-    def open(self, open_: Any) -> Any:
-        return self.link.open(open_)
-
-    async def next(self, stream: Any) -> Any:
-        return self.link.next(stream, 0.0)
-
-    async def close(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize(
     ("stored", "amount", "expected"),
     [
-        (None, 3, 3),
-        (b"-4", 3, -1),
-        (b"0", 0, 0),
-        (b"9223372036854775807", 1, "overflow"),
-        (b"-9223372036854775808", -1, "overflow"),
-        (b"9223372036854775808", -1, "not a number"),
-        (b"", 1, "not a number"),
-        (b" 1", 1, "not a number"),
-        (b"1_0", 1, "not a number"),
-        (b"01", 1, "not a number"),
-        (b"-0", 1, "not a number"),
-        (b"x", 1, "not a number"),
+        (None, 3, 3), (b"-4", 3, -1), (b"0", 0, 0), (b"9223372036854775807", 1, "overflow"),
+        (b"-9223372036854775808", -1, "overflow"), (b"9223372036854775808", -1, "not a number"),
+        (b"", 1, "not a number"), (b" 1", 1, "not a number"), (b"1_0", 1, "not a number"),
+        (b"01", 1, "not a number"), (b"-0", 1, "not a number"), (b"x", 1, "not a number"),
     ],
-)
+)  # fmt: skip
 def test_adding_is_as_the_store_adds(
     link: ModelLink, client: wbkv.Client[bytes], stored: bytes | None, amount: int, expected: int | str
 ) -> None:

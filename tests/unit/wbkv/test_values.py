@@ -70,13 +70,11 @@ def test_keys() -> None:
 @pytest.mark.parametrize(
     ("codec", "value", "raw"),
     [
-        (codecs.BYTES, b"\0\xff", b"\0\xff"),
-        (codecs.TEXT, "é", "é".encode()),
-        (codecs.INTEGER, -12, b"-12"),
-        (codecs.INTEGER, -(2**63), b"%d" % -(2**63)),
+        (codecs.BYTES, b"\0\xff", b"\0\xff"), (codecs.TEXT, "é", "é".encode()),
+        (codecs.INTEGER, -12, b"-12"), (codecs.INTEGER, -(2**63), b"%d" % -(2**63)),
         (codecs.JSON, {"a": [1, None, "é"]}, '{"a":[1,null,"é"]}'.encode()),
     ],
-)
+)  # fmt: skip
 def test_codecs(codec: codecs.Codec[Any], value: Any, raw: bytes) -> None:
     assert codec.encode(value) == raw
     assert codec.decode(raw) == value
@@ -85,24 +83,15 @@ def test_codecs(codec: codecs.Codec[Any], value: Any, raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("codec", "value", "error"),
     [
-        (codecs.BYTES, "text", TypeError),
-        (codecs.BYTES, 5, TypeError),
-        (codecs.BYTES, None, TypeError),
-        (codecs.TEXT, b"x", TypeError),
-        (codecs.TEXT, "\ud800", ValueError),
-        (codecs.INTEGER, "5", TypeError),
-        (codecs.INTEGER, 1.0, TypeError),
-        (codecs.JSON, {1, 2}, TypeError),
-        (codecs.JSON, float("nan"), ValueError),
+        (codecs.BYTES, "text", TypeError), (codecs.BYTES, 5, TypeError), (codecs.BYTES, None, TypeError),
+        (codecs.TEXT, b"x", TypeError), (codecs.TEXT, "\ud800", ValueError),
+        (codecs.INTEGER, "5", TypeError), (codecs.INTEGER, 1.0, TypeError),
+        (codecs.JSON, {1, 2}, TypeError), (codecs.JSON, float("nan"), ValueError),
         (codecs.JSON, "\ud800", ValueError),
     ],
-)
+)  # fmt: skip
 def test_values_that_a_codec_cannot_write(
-    link: ModelLink,
-    client: wbkv.Client[bytes],
-    codec: codecs.Codec[Any],
-    value: Any,
-    error: type[Exception],
+    link: ModelLink, client: wbkv.Client[bytes], codec: codecs.Codec[Any], value: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error, match="the value of b'key'"):
         client.using(codec).put("key", value)

@@ -66,10 +66,7 @@ BAD: dict[str, list[Any]] = {
     "line 2: key None is neither": [invoke(txn=[["r", None, None]]), ok(txn=[["r", None, [1]]])],
     "line 2: 1 is appended to key \"x\" twice": [invoke(txn=DONE + DONE), ok(txn=DONE + DONE)],
     "line 4: 1 is written to key \"x\" again (first by the transaction of line 1)": [
-        invoke(),
-        ok(),
-        invoke(1),
-        ok(1),
+        invoke(), ok(), invoke(1), ok(1),
     ],
     "line 2: 1 is written to key \"x\" again": [invoke(), invoke(1)],
     "line 1: version 2 is not known, only 1": [{"history": "register", "version": 2}],
@@ -91,13 +88,11 @@ def test_bad_input_is_refused(message: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"{", "line 2: not JSON"),
-        (b"\xff", "line 2: not JSON"),
+        (b"{", "line 2: not JSON"), (b"\xff", "line 2: not JSON"),
         (b'{"type": "ok", "time": NaN}', "line 2: not JSON: NaN is not a number of JSON"),
-        (b"[" * 100_000, "line 2: not JSON"),
-        (b"9" * 10_000, "line 2: not JSON"),
+        (b"[" * 100_000, "line 2: not JSON"), (b"9" * 10_000, "line 2: not JSON"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_json_is_refused_unless_it_is_the_end(line: bytes, message: str) -> None:
     good = json.dumps(invoke()).encode() + b"\n"
     with pytest.raises(checker.HistoryError, match=message):
@@ -130,11 +125,8 @@ def test_a_long_line_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatc
 def test_the_kind_follows_from_reads_where_nothing_is_written(value: object, kind: str) -> None:
     asked = [["r", "x", None]]
     events = [
-        invoke(txn=asked),
-        ok(txn=asked),
-        invoke(time=3, txn=asked),
-        ok(time=4, txn=[["r", "x", value]]),
-    ]
+        invoke(txn=asked), ok(txn=asked), invoke(time=3, txn=asked), ok(time=4, txn=[["r", "x", value]]),
+    ]  # fmt: skip
     verdict = checker.check(checker.of_events(events))
     assert (verdict.history, verdict.counts["ok"]) == (kind, 2)
     assert verdict.holds == (value in ([], None))
@@ -155,13 +147,9 @@ def test_info_is_another_word_for_unknown() -> None:
 def test_what_is_unknown_may_happen_after_the_same_process_has_gone_on() -> None:
     append, read = [["append", "x", 1]], [["r", "x", None]]
     events = [
-        invoke(txn=append),
-        {"type": "unknown", "process": 0, "time": 2},
-        invoke(time=3, txn=read),
-        ok(time=4, txn=[["r", "x", []]]),
-        invoke(time=5, txn=read),
-        ok(time=6, txn=[["r", "x", [1]]]),
-    ]
+        invoke(txn=append), {"type": "unknown", "process": 0, "time": 2}, invoke(time=3, txn=read),
+        ok(time=4, txn=[["r", "x", []]]), invoke(time=5, txn=read), ok(time=6, txn=[["r", "x", [1]]]),
+    ]  # fmt: skip
     assert checker.check(checker.of_events(events)).holds
 
 

@@ -195,18 +195,13 @@ def test_the_version() -> None:
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (errors.Pinned("a snapshot holds it"), 1),
-        (errors.InvalidRequest("bad"), 2),
-        (errors.LimitExceeded("too large"), 2),
-        (errors.FutureRevision("not yet"), 2),
-        (errors.Unavailable("no quorum"), 3),
-        (errors.DeadlineExceeded("too late"), 3),
-        (errors.OutcomeUnknown("no answer"), 4),
-        (errors.Compacted("gone", 7), 5),
-        (errors.ServerError("broken"), 6),
-        (errors.ResponseTooLarge("too large", 7), 6),
+        (errors.Pinned("a snapshot holds it"), 1), (errors.InvalidRequest("bad"), 2),
+        (errors.LimitExceeded("too large"), 2), (errors.FutureRevision("not yet"), 2),
+        (errors.Unavailable("no quorum"), 3), (errors.DeadlineExceeded("too late"), 3),
+        (errors.OutcomeUnknown("no answer"), 4), (errors.Compacted("gone", 7), 5),
+        (errors.ServerError("broken"), 6), (errors.ResponseTooLarge("too large", 7), 6),
     ],
-)
+)  # fmt: skip
 def test_every_error_has_its_status(error: errors.Error, status: int) -> None:
     assert command.status_of(error) == status
 

@@ -38,14 +38,10 @@ def test_json_is_reversible(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"alice", "alice"),
-        ("grüße".encode(), "grüße"),
-        (b"a\0b\n", r"a\x00b\n"),
-        (b"C:\\dir", r"C:\\dir"),
-        (b"\xff\xfe", r"\xff\xfe"),
-        ("\u202e".encode(), r"\xe2\x80\xae"),
+        (b"alice", "alice"), ("grüße".encode(), "grüße"), (b"a\0b\n", r"a\x00b\n"),
+        (b"C:\\dir", r"C:\\dir"), (b"\xff\xfe", r"\xff\xfe"), ("\u202e".encode(), r"\xe2\x80\xae"),
     ],
-)
+)  # fmt: skip
 def test_escapes(data: bytes, text: str) -> None:
     assert escape(data) == text
 
@@ -53,12 +49,10 @@ def test_escapes(data: bytes, text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (b'{"a": "b\\n"}\n\tnext', '{"a": "b\\n"}\n\tnext'),
-        (b"\x1b[31mred", r"\x1b[31mred"),
-        (b"half \xc3", r"half \xc3"),
-        (b"", ""),
+        (b'{"a": "b\\n"}\n\tnext', '{"a": "b\\n"}\n\tnext'), (b"\x1b[31mred", r"\x1b[31mred"),
+        (b"half \xc3", r"half \xc3"), (b"", ""),
     ],
-)
+)  # fmt: skip
 def test_a_value_is_shown_as_it_is_if_it_is_text(value: bytes, text: str) -> None:
     assert shown(value) == text
 
@@ -79,13 +73,10 @@ def test_what_is_no_escape_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("word", "hint"),
     [
-        ("scna", ": did you mean scan?"),
-        ("GET", ": did you mean get?"),
-        ("ls", ": did you mean scan?"),
-        ("set", ": did you mean put?"),
-        ("xyzzy", ""),
+        ("scna", ": did you mean scan?"), ("GET", ": did you mean get?"), ("ls", ": did you mean scan?"),
+        ("set", ": did you mean put?"), ("xyzzy", ""),
     ],
-)
+)  # fmt: skip
 def test_hints(word: str, hint: str) -> None:
     assert did_you_mean(word, {"get", "put", "scan", "status"}) == hint
 

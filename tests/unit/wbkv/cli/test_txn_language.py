@@ -100,10 +100,7 @@ def test_every_operation(text: str, operation: ScriptOperation) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (
-            "",
-            "column 1: expected when or an operation (get, put, .*, scan), found the end",
-        ),
+        ("", "column 1: expected when or an operation (get, put, .*, scan), found the end"),
         ("when value(a) > 30 then get a", "column 17: values are compared as bytes"),
         ("gte alice", "column 1: expected when or an operation .*, found gte: did you mean get?"),
         ("get a; delete b", "column 8: expected .*, found delete: did you mean del?"),
@@ -229,24 +226,8 @@ def test_a_damaged_script_is_read_or_pointed_at(script: Script, data: st.DataObj
 
 
 FRAGMENTS = [
-    "when ",
-    "then ",
-    "get ",
-    "put ",
-    "a ",
-    "(",
-    ")",
-    ",",
-    ";",
-    "==",
-    ">=",
-    "'",
-    '"',
-    "\\",
-    "#",
-    "\n",
-    "9 ",
-]
+    "when ", "then ", "get ", "put ", "a ", "(", ")", ",", ";", "==", ">=", "'", '"', "\\", "#", "\n", "9 ",
+]  # fmt: skip
 
 
 @EXAMPLES
@@ -269,14 +250,8 @@ def read_or_pointed_at(text: str) -> None:
 
 def test_words_are_quoted_only_where_they_must_be() -> None:
     assert [word(data) for data in (b"user/1", b"a b", b"then", b"", b"\xff", b'"', b"30")] == [
-        "user/1",
-        '"a b"',
-        '"then"',
-        '""',
-        '"\\xff"',
-        '"\\""',
-        "30",
-    ]
+        "user/1", '"a b"', '"then"', '""', '"\\xff"', '"\\""', "30",
+    ]  # fmt: skip
 
 
 # JSON

@@ -11,23 +11,22 @@ import pytest
 import wbkv
 from wbkv import codecs
 from wbkv.client import Client
-from wbkv.core.effects import Failure, failed
+from wbkv.core.effects import Failure
 from wbkv.core.recording import requests_of
 from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1.error_pb2 import Error as ApiError
 
-from tests.unit.kvstore.store.scripted_store import Store, calls_of
+from tests.unit.wbkv.model import ModelLink, connected, lost, script, told
 
 
 class Recorded:
-    """A client of a scripted store, and what it has recorded."""
+    """A client of a model store, and what it has recorded."""
 
-    def __init__(self, model: Any, timeout_s: float = 5.0) -> None:
+    def __init__(self, link: ModelLink, model: Any = "register", timeout_s: float = 5.0) -> None:
         self.file = io.BytesIO()
         self.history = wbkv.History(self.file, model=model)
-        self.store = Store()
-        requests = requests_of(calls_of(timeout_s), codecs.BYTES, "strict", self.history)
-        self.client = Client(self.store, requests)
+        requests = requests_of(connected(link, timeout_s), codecs.BYTES, "strict", self.history)
+        self.client = Client(link, requests)
 
     def events(self) -> list[Any]:
         """Since the last time, without times: type, process, revision, operations."""
@@ -43,8 +42,8 @@ class Recorded:
 
 
 @pytest.fixture
-def registers() -> Recorded:
-    return Recorded("register")
+def registers(link: ModelLink) -> Recorded:
+    return Recorded(link)
 
 
 def test_single_calls(registers: Recorded) -> None:
@@ -55,15 +54,11 @@ def test_single_calls(registers: Recorded) -> None:
     assert entry is None
     assert client.get_many(["x", "y"]) == [b"7", None]
     assert registers.events() == [
-        ("invoke", 0, [["w", "x", 7]]),
-        ("ok", 0, revision, [["w", "x", 7]]),
-        ("invoke", 0, [["r", "x", None]]),
-        ("ok", 0, [["r", "x", 7]]),
-        ("invoke", 0, [["r", "y", None]]),
-        ("ok", 0, [["r", "y", None]]),
-        ("invoke", 0, [["r", "x", None], ["r", "y", None]]),
-        ("ok", 0, [["r", "x", 7], ["r", "y", None]]),
-    ]
+        ("invoke", 0, [["w", "x", 7]]), ("ok", 0, revision, [["w", "x", 7]]),
+        ("invoke", 0, [["r", "x", None]]), ("ok", 0, [["r", "x", 7]]),
+        ("invoke", 0, [["r", "y", None]]), ("ok", 0, [["r", "y", None]]),
+        ("invoke", 0, [["r", "x", None], ["r", "y", None]]), ("ok", 0, [["r", "x", 7], ["r", "y", None]]),
+    ]  # fmt: skip
 
 
 def test_what_is_not_strict_is_left_out(registers: Recorded) -> None:
@@ -97,19 +92,14 @@ def test_of_two_branches_one_fails(registers: Recorded) -> None:
     then = [["r", "y", None], ["w", "x", 1]]
     otherwise = [["r", "x", None], ["w", "y", 2]]
     assert registers.events() == [
-        ("invoke", 0, then),
-        ("invoke", 1, otherwise),
-        ("fail", 1, otherwise),
-        ("ok", 0, first, then),
-        ("invoke", 0, then),
-        ("invoke", 1, otherwise),
-        ("fail", 0, then),
+        ("invoke", 0, then), ("invoke", 1, otherwise), ("fail", 1, otherwise), ("ok", 0, first, then),
+        ("invoke", 0, then), ("invoke", 1, otherwise), ("fail", 0, then),
         ("ok", 1, second, [["r", "x", 1], ["w", "y", 2]]),
-    ]
+    ]  # fmt: skip
 
 
-def test_an_interactive_transaction_is_its_commit(registers: Recorded) -> None:
-    client, store = registers.client, registers.store
+def test_an_interactive_transaction_is_its_commit(link: ModelLink, registers: Recorded) -> None:
+    client, store = registers.client, link.store
     store.put(b"x", b"1")
     with client.transaction() as tx:
         assert tx.get("x") == b"1"
@@ -146,33 +136,30 @@ def test_transactions_that_only_read(registers: Recorded) -> None:
     assert registers.events()[4:] == once
 
 
-def test_lists_are_appended_to() -> None:
-    lists = Recorded("list-append")
-    lists.store.put(b"x", b"1,2,")
+def test_lists_are_appended_to(link: ModelLink) -> None:
+    lists = Recorded(link, "list-append")
+    link.store.put(b"x", b"1,2,")
     with lists.client.transaction() as tx:
         tx.append("x", b"3,")
         tx.append("x", b"4,")
     assert lists.events()[-1][-1] == [["r", "x", [1, 2]], ["append", "x", 3], ["append", "x", 4]]
-    assert lists.store.rows[b"x"].value == b"1,2,3,4,"
+    assert link.store.at(b"x")[1] == b"1,2,3,4,"
 
 
-def test_what_cannot_be_recorded_is_not_sent(registers: Recorded) -> None:
-    client, store = registers.client, registers.store
+def test_what_cannot_be_recorded_is_not_sent(link: ModelLink, registers: Recorded) -> None:
+    client = registers.client
     tx = client.transaction()
     tx.delete("x")
     calls: list[Callable[[], object]] = [
-        lambda: client.delete("x"),
-        lambda: client.delete(wbkv.EVERYTHING),
-        lambda: client.add("x"),
+        lambda: client.delete("x"), lambda: client.delete(wbkv.EVERYTHING), lambda: client.add("x"),
         lambda: client.append("x", b"1"),
         lambda: client.txn().then(wbkv.put("x", b"1"), wbkv.delete("y")).commit(),
-        lambda: client.txn().when(wbkv.absent("x")).otherwise(wbkv.minimum("x", 1)).commit(),
-        tx.commit,
-    ]
+        lambda: client.txn().when(wbkv.absent("x")).otherwise(wbkv.minimum("x", 1)).commit(), tx.commit,
+    ]  # fmt: skip
     for call in calls:
         with pytest.raises(wbkv.InvalidRequest, match="cannot express"):
             call()
-    assert store.asked == []
+    assert link.asked == []
     assert registers.events() == []
 
 
@@ -190,31 +177,30 @@ def _interactive(client: Client[bytes]) -> object:
     return None
 
 
-LOST = failed(ApiError.UNAVAILABLE, "the connection broke")
 OUTCOMES = [
-    pytest.param([Failure(ApiError(kind=ApiError.INVALID_REQUEST))], "fail", id="refused"),
-    pytest.param([Failure(ApiError(kind=ApiError.PINNED))], "fail", id="pinned"),
-    pytest.param([Failure(ApiError(kind=ApiError.INTERNAL))], "unknown", id="internal"),
-    pytest.param([Failure(ApiError(kind=ApiError.RESPONSE_TOO_LARGE))], "unknown", id="executed"),
-    pytest.param([LOST, Failure(ApiError(kind=ApiError.REQUEST_EXPIRED))], "unknown", id="perhaps executed"),
-    pytest.param([failed(ApiError.UNAVAILABLE, "", begun=False)] * 99, "fail", id="not sent"),
-    pytest.param([LOST] * 99, "unknown", id="lost"),
+    pytest.param([told(ApiError.INVALID_REQUEST)], "fail", id="refused"),
+    pytest.param([told(ApiError.PINNED)], "fail", id="pinned"),
+    pytest.param([told(ApiError.INTERNAL)], "unknown", id="internal"),
+    pytest.param([told(ApiError.RESPONSE_TOO_LARGE)], "unknown", id="executed"),
+    pytest.param([lost(), told(ApiError.REQUEST_EXPIRED)], "unknown", id="perhaps executed"),
+    pytest.param([lost(begun=False)] * 99, "fail", id="not sent"),
+    pytest.param([lost()] * 99, "unknown", id="lost"),
 ]
 
 
 @pytest.mark.parametrize("write", [_put, _txn, _interactive])
-@pytest.mark.parametrize(("script", "outcome"), OUTCOMES)
+@pytest.mark.parametrize(("failures", "outcome"), OUTCOMES)
 def test_what_is_known_of_a_write(
-    script: list[Failure | None], outcome: str, write: Callable[[Client[bytes]], object]
+    link: ModelLink, failures: list[Failure], outcome: str, write: Callable[[Client[bytes]], object]
 ) -> None:
-    recorded = Recorded("register", timeout_s=0.05)
-    recorded.store.script = list(script)
+    recorded = Recorded(link, timeout_s=0.05)
+    link.before = script(*failures)
     with pytest.raises(wbkv.Error):
         write(recorded.client)
     written, *others = [event for event in recorded.events() if event[0] != "invoke"]
     assert written == (outcome, 0, [["w", "x", 1]])
     assert all(event == ("fail", 1, [["r", "y", None]]) for event in others)
-    recorded.store.script = []
+    link.before = script()
     recorded.client.put("x", b"2")
     first = recorded.events()[0]
     assert first[2] == [["w", "x", 2]]
@@ -222,26 +208,26 @@ def test_what_is_known_of_a_write(
 
 
 @pytest.mark.parametrize("write", [_put, _txn, _interactive])
-def test_what_is_interrupted_is_unknown(write: Callable[[Client[bytes]], object]) -> None:
-    recorded = Recorded("register")
-
+def test_what_is_interrupted_is_unknown(
+    link: ModelLink, registers: Recorded, write: Callable[[Client[bytes]], object]
+) -> None:
     def interrupt(ask: object) -> Any:
         raise KeyboardInterrupt
 
-    recorded.store.ask = interrupt  # type: ignore[method-assign]  # as Ctrl-C does
+    link.before = interrupt  # as Ctrl-C does
     with pytest.raises(KeyboardInterrupt):
-        write(recorded.client)
+        write(registers.client)
     with pytest.raises(KeyboardInterrupt):
-        recorded.client.get("x")
-    found = [event for event in recorded.events() if event[0] != "invoke"]
+        registers.client.get("x")
+    found = [event for event in registers.events() if event[0] != "invoke"]
     assert found[0] == ("unknown", 0, [["w", "x", 1]])
     assert {event[0] for event in found[1:]} == {"fail"}
 
 
-def test_an_operation_that_failed_leaves_no_ok(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = Recorded("list-append")
+def test_an_operation_that_failed_leaves_no_ok(link: ModelLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded(link, "list-append")
     failure = kv.OperationResult(failed=kv.Failed(fault=kv.VALUE_TOO_LARGE))
-    monkeypatch.setattr(recorded.store, "_perform", lambda _: failure)
+    monkeypatch.setattr(link.store, "_perform", lambda *_: failure)
     with pytest.raises(wbkv.OperationFailed):
         recorded.client.append("x", b"1,")
     assert [event[0] for event in recorded.events()] == ["invoke", "unknown"]

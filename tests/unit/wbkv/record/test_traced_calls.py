@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,16 @@ import pytest
 import wbkv
 from wbkv import aio, codecs
 from wbkv.client import Client
-from wbkv.core.effects import Ask, Failure, failed
+from wbkv.core.effects import Ask, Failure
 from wbkv.core.recording import requests_of
 from wbkv.core.requests import Requests
 from wbkv.core.routing import Placement
-from wbkv.links.threads import run
 from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 from kvstore.machine import placement as server
 from kvstore.machine.request import Range
 from multicast.types import GroupId
-from tests.unit.kvstore.store.scripted_store import Store, calls_of
+from tests.unit.wbkv.model import Clock, ModelLink, connected, drive, lost, script, told
 
 TOLD = ("outcome", "error", "revision", "exact", "reads", "writes")
 
@@ -306,14 +306,13 @@ def test_tasks_are_traced_alike() -> None:
 class Scripted:
     """A client of a store that does what a test says."""
 
-    def __init__(self, timeout_s: float = 5.0) -> None:
+    def __init__(self, link: ModelLink) -> None:
         self.file = io.BytesIO()
         self.trace = wbkv.Trace(self.file)
-        self.store = Store()
-        calls = calls_of(timeout_s)
+        calls = connected(link, timeout_s=5.0)
         calls.trace = self.trace
         self.requests: Requests[bytes] = requests_of(calls, codecs.BYTES, "strict", None)
-        self.client = Client(self.store, self.requests)
+        self.client = Client(link, self.requests)
 
     def told(self) -> dict[str, Any]:
         """The last line, without what is always there."""
@@ -322,35 +321,34 @@ class Scripted:
         return {name: last[name] for name in TOLD if name in last}
 
 
-def refusal(kind: ApiError.Kind, *, retryable: bool = False) -> Failure:
-    return Failure(ApiError(kind=kind, message="so it is", retryable=retryable, same_id=True))
+@pytest.fixture
+def scripted(link: ModelLink) -> Scripted:
+    return Scripted(link)
 
 
-LOST = failed(ApiError.UNAVAILABLE, "it does not answer")
-UNSENT = failed(ApiError.UNAVAILABLE, "nobody listens", begun=False)
+LOST, UNSENT = lost(), lost(begun=False)
 
 
 @pytest.mark.parametrize(
-    ("script", "outcome", "error"),
+    ("failures", "outcome", "error"),
     [
-        ([refusal(ApiError.INVALID_REQUEST)], "failed", "InvalidRequest"),
-        ([refusal(ApiError.LIMIT_EXCEEDED)], "failed", "LimitExceeded"),
-        ([refusal(ApiError.REQUEST_MISMATCH)], "failed", "RequestMismatch"),
-        ([refusal(ApiError.OVERLOADED)], "failed", "Unavailable"),
-        ([refusal(ApiError.REQUEST_EXPIRED)], "failed", "Unavailable"),
+        ([told(ApiError.INVALID_REQUEST)], "failed", "InvalidRequest"),
+        ([told(ApiError.LIMIT_EXCEEDED)], "failed", "LimitExceeded"),
+        ([told(ApiError.REQUEST_MISMATCH)], "failed", "RequestMismatch"),
+        ([told(ApiError.OVERLOADED)], "failed", "Unavailable"),
+        ([told(ApiError.REQUEST_EXPIRED)], "failed", "Unavailable"),
         ([UNSENT] * 1000, "failed", "Unavailable"),
-        ([refusal(ApiError.OUTCOME_UNKNOWN)], "unknown", "OutcomeUnknown"),
+        ([told(ApiError.OUTCOME_UNKNOWN)], "unknown", "OutcomeUnknown"),
         ([LOST] * 1000, "unknown", "OutcomeUnknown"),
-        ([LOST, refusal(ApiError.INVALID_REQUEST)], "unknown", "OutcomeUnknown"),
-        ([refusal(ApiError.INTERNAL)], "unknown", "ServerError"),
-        ([refusal(ApiError.RESPONSE_TOO_LARGE)], "unknown", "ResponseTooLarge"),
+        ([LOST, told(ApiError.INVALID_REQUEST)], "unknown", "OutcomeUnknown"),
+        ([told(ApiError.INTERNAL)], "unknown", "ServerError"),
+        ([told(ApiError.RESPONSE_TOO_LARGE)], "unknown", "ResponseTooLarge"),
     ],
 )
 def test_a_write_that_fails_is_failed_only_if_it_certainly_is(
-    script: list[Failure | None], outcome: str, error: str
+    link: ModelLink, scripted: Scripted, failures: list[Failure], outcome: str, error: str
 ) -> None:
-    scripted = Scripted(timeout_s=0.05)
-    scripted.store.script += script
+    link.before = script(*failures)
     txn = scripted.client.txn().when(wbkv.exists("x")).then(wbkv.put("x", b""), wbkv.get("z"))
     with pytest.raises(wbkv.Error):
         txn.otherwise(wbkv.delete("y"), wbkv.delete(wbkv.prefix("y/"))).commit()
@@ -359,24 +357,24 @@ def test_a_write_that_fails_is_failed_only_if_it_certainly_is(
 
 
 @pytest.mark.parametrize(
-    ("script", "outcome", "error"),
+    ("failures", "outcome", "error"),
     [
         ([LOST] * 1000, "unknown", "DeadlineExceeded"),
         ([UNSENT] * 1000, "failed", "Unavailable"),
-        ([refusal(ApiError.COMPACTED)], "failed", "Compacted"),
+        ([told(ApiError.COMPACTED)], "failed", "Compacted"),
     ],
 )
-def test_a_read_that_fails(script: list[Failure | None], outcome: str, error: str) -> None:
-    scripted = Scripted(timeout_s=0.05)
-    scripted.store.script += script
+def test_a_read_that_fails(
+    link: ModelLink, scripted: Scripted, failures: list[Failure], outcome: str, error: str
+) -> None:
+    link.before = script(*failures)
     with pytest.raises(wbkv.Error):
         scripted.client.get("x")
     assert scripted.told() == {"outcome": outcome, "error": error, "reads": [], "writes": []}
 
 
-def test_a_call_that_is_repeated_leaves_one_line() -> None:
-    scripted = Scripted()
-    scripted.store.script += [LOST, None]
+def test_a_call_that_is_repeated_leaves_one_line(link: ModelLink, scripted: Scripted) -> None:
+    link.before = script(LOST, None)
     revision = scripted.client.put("x", b"")
     assert scripted.told() == {
         "outcome": "ok", "revision": revision, "exact": True, "reads": [], "writes": written("x"),
@@ -384,8 +382,7 @@ def test_a_call_that_is_repeated_leaves_one_line() -> None:
     assert len(lines_of(scripted.file)) == 1
 
 
-def test_a_call_that_nobody_waits_for_may_have_been_executed_once_it_was_sent() -> None:
-    scripted = Scripted()
+def test_a_call_that_nobody_waits_for_may_have_been_executed_once_it_was_sent(scripted: Scripted) -> None:
     plan = scripted.requests.put("x", b"", None)
     assert type(plan.send(None)) is Ask
     plan.close()
@@ -404,8 +401,7 @@ def test_a_call_that_nobody_waits_for_may_have_been_executed_once_it_was_sent() 
     assert scripted.told() == {"outcome": "failed", "error": "GeneratorExit", "reads": [], "writes": []}
 
 
-def test_a_closed_trace_knows_no_more_of_calls_under_way() -> None:
-    scripted = Scripted()
+def test_a_closed_trace_knows_no_more_of_calls_under_way(link: ModelLink, scripted: Scripted) -> None:
     plan = scripted.requests.put("x", b"", None)
     ask = plan.send(None)
     assert isinstance(ask, Ask)
@@ -413,11 +409,11 @@ def test_a_closed_trace_knows_no_more_of_calls_under_way() -> None:
     told = scripted.told()
     assert (told["outcome"], told["error"], told["writes"]) == ("unknown", "TraceClosed", written("x"))
     with pytest.raises(StopIteration):
-        plan.send(scripted.store.ask(ask))
+        plan.send(link.ask(ask))
     assert len(lines_of(scripted.file)) == 1
     with pytest.raises(wbkv.Error, match="closed"):
         scripted.client.put("y", b"")
-    assert len(scripted.store.asked) == 1, "what cannot be recorded is not sent"
+    assert len(link.asked) == 1, "what cannot be recorded is not sent"
 
 
 # Partitions
@@ -485,20 +481,17 @@ def test_a_trace_of_nonsense_is_refused_and_makes_no_file(tmp_path: Path, wrong:
         wbkv.Trace(io.BytesIO()).mark("crash")
 
 
-def test_threads_write_whole_lines(tmp_path: Path) -> None:
+def test_threads_write_whole_lines(tmp_path: Path, scripted: Scripted) -> None:
     with wbkv.Trace(tmp_path / "requests.jsonl") as trace:
-        scripted = Scripted()
         scripted.requests.calls.trace = trace
 
         def work() -> None:
             for _ in range(200):
-                run(Store(), scripted.requests.put("k" * 100, b"", None))
+                drive(ModelLink(Clock()), scripted.requests.put("k" * 100, b"", None))
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(4):
+                threads.submit(work)
     assert len(lines_of(tmp_path / "requests.jsonl")) == 800
 
 
