@@ -8,17 +8,13 @@ import pytest
 from wbkv import checker
 
 from benchmarks.checker_speed import Shape, simulate
-from tests.unit.wbkv.checker.brute import Transaction, events
+from tests.unit.wbkv.checker.brute import Transaction, check, events
 from tests.unit.wbkv.checker.planted import LISTS, REGISTERS, WITH_READS, at_once, first_and_then, parse
 
 ALL = [
     *(pytest.param("list-append", name, history, id=f"lists-{name}") for name, history in LISTS.items()),
     *(pytest.param("register", name, history, id=f"registers-{name}") for name, history in REGISTERS.items()),
 ]
-
-
-def check(transactions: list[Transaction], model: str = "strict-serializable") -> checker.Verdict:
-    return checker.check(checker.of_events(events(transactions)), model)
 
 
 def among(kind: str, planted: list[Transaction], seed: int) -> list[dict[str, Any]]:
