@@ -61,18 +61,14 @@ def _ranges(arguments: argparse.Namespace) -> list[KeyRange]:
 
 
 def _json(change: Change[bytes]) -> dict[str, Any]:
-    return {
-        "revision": change.revision,
-        "events": [
-            {
-                "key": to_json(event.key),
-                "value": None if event.value is None else to_json(event.value),
-                "create_revision": event.create_revision,
-                "version": event.version,
-            }
-            for event in change.events
-        ],
-    }
+    events = [
+        {
+            "key": to_json(event.key), "value": None if event.value is None else to_json(event.value),
+            "create_revision": event.create_revision, "version": event.version,
+        }
+        for event in change.events
+    ]  # fmt: skip
+    return {"revision": change.revision, "events": events}
 
 
 def _line(revision: int, event: Event[bytes]) -> str:
