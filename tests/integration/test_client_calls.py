@@ -245,18 +245,11 @@ def test_watches(client: wbkv.Client[bytes]) -> None:
 def test_a_watch_can_be_closed_by_another_thread(client: wbkv.Client[bytes]) -> None:
     watch = client.watch("never")
     watch.__enter__()
-    ended = threading.Event()
-
-    def follow() -> None:
-        for _ in watch:
-            pass
-        ended.set()
-
-    thread = threading.Thread(target=follow)
-    thread.start()
+    threads = ThreadPoolExecutor(1)
+    following = threads.submit(lambda: list(watch))
     watch.close()
-    assert ended.wait(PATIENCE_S)
-    thread.join()
+    assert following.result(PATIENCE_S) == []
+    threads.shutdown()
 
 
 def test_locks(client: wbkv.Client[bytes]) -> None:

@@ -26,12 +26,8 @@ class WatchCommand:
         add = parser.add_argument
         add("prefix", metavar="PREFIX", nargs="*", help="prefix of the keys (default: all keys)")
         options.add_range(parser)
-        add(
-            "--after",
-            type=options.revision,
-            metavar="R",
-            help="print all changes above this revision (default: from now on)",
-        )
+        after = "print all changes above this revision (default: from now on)"
+        add("--after", type=options.revision, metavar="R", help=after)
         add("--limit", type=options.count, metavar="N", help="end after this number of transactions")
         options.add_escaped(parser)
         options.add_common(parser)

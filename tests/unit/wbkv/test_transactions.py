@@ -19,8 +19,7 @@ from tests.unit.wbkv.model import KEY_BYTES, Clock, ModelLink, ModelTasks, lost,
 
 def commit_of(link: ModelLink) -> kv.TxnRequest:
     """The last one."""
-    asked = [ask.request for ask in link.kinds("Txn")]
-    found = asked[-1]
+    found = link.kinds("Txn")[-1].request
     assert isinstance(found, kv.TxnRequest)
     return found
 
