@@ -10,7 +10,6 @@ import textwrap
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import wbkv
@@ -246,18 +245,11 @@ def test_watches(client: wbkv.Client[bytes]) -> None:
 def test_a_watch_can_be_closed_by_another_thread(client: wbkv.Client[bytes]) -> None:
     watch = client.watch("never")
     watch.__enter__()
-    ended = threading.Event()
-
-    def follow() -> None:
-        for _ in watch:
-            pass
-        ended.set()
-
-    thread = threading.Thread(target=follow)
-    thread.start()
+    threads = ThreadPoolExecutor(1)
+    following = threads.submit(lambda: list(watch))
     watch.close()
-    assert ended.wait(PATIENCE_S)
-    thread.join()
+    assert following.result(PATIENCE_S) == []
+    threads.shutdown()
 
 
 def test_locks(client: wbkv.Client[bytes]) -> None:
@@ -497,24 +489,17 @@ def test_the_twin_belongs_to_its_loop(endpoints: str) -> None:
 # Processes of their own
 
 
-def in_process(tmp_path: Path, endpoints: str, program: str, *, strict: bool = True) -> str:
+def in_process(endpoints: str, program: str, *, strict: bool = True) -> str:
     """What the program prints. Nothing may be left, or warned of."""
-    file = tmp_path / "program.py"
-    file.write_text(textwrap.dedent(program))
-    done = subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, "-X", "dev", "-W", "error", str(file), endpoints],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(program), endpoints]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)  # noqa: S603 - ours
     assert done.returncode == 0, done.stderr
     assert not strict or not done.stderr
     return done.stdout
 
 
-def test_nothing_is_left_behind(tmp_path: Path, endpoints: str) -> None:
-    in_process(
-        tmp_path,
-        endpoints,
-        """
+def test_nothing_is_left_behind(endpoints: str) -> None:
+    program = """
         import asyncio, gc, sys, threading, wbkv
         with wbkv.connect(sys.argv[1]) as client:
             client.put("a", b"1")
@@ -543,16 +528,13 @@ def test_nothing_is_left_behind(tmp_path: Path, endpoints: str) -> None:
             assert not left, left
         asyncio.run(main(), debug=True)
         gc.collect()
-        """,
-    )
+    """
+    in_process(endpoints, program)
 
 
-def test_only_what_it_needs_is_loaded(tmp_path: Path, endpoints: str) -> None:
+def test_only_what_it_needs_is_loaded(endpoints: str) -> None:
     """Grpc and protobuf, and not what happens to be installed beside them."""
-    out = in_process(
-        tmp_path,
-        endpoints,
-        """
+    program = """
         import sys
         import wbkv
         client = wbkv.connect(sys.argv[1])
@@ -562,9 +544,8 @@ def test_only_what_it_needs_is_loaded(tmp_path: Path, endpoints: str) -> None:
         roots -= set(sys.stdlib_module_names) | {"__main__", "__mp_main__"}
         print(*sorted(roots))
         print(*sorted(name for name in sys.modules if name.startswith("google.")))
-        """,
-    )
-    roots, google = out.splitlines()
+    """
+    roots, google = in_process(endpoints, program).splitlines()
     allowed = {"google", "grpc", "typing_extensions", "wbkv", "wbkv_proto", "cython_runtime"}
     allowed |= {"grpc_health", "grpc_reflection", "grpc_tools"}  # which grpc looks for itself
     found = {root for root in roots.split() if not root.startswith(("_", "sitecustomize"))}
@@ -596,7 +577,7 @@ def in_child(do):
 """
 
 
-def test_a_fork_goes_on_with_connections_of_its_own(tmp_path: Path, endpoints: str) -> None:
+def test_a_fork_goes_on_with_connections_of_its_own(endpoints: str) -> None:
     program = """
 client = wbkv.connect(sys.argv[1])
 client.put("a", b"1")
@@ -623,11 +604,11 @@ assert process.exitcode == 0
 assert queue.get() == b"1"
 client.close()
 """
-    in_process(tmp_path, endpoints, FORKS + program)
+    in_process(endpoints, FORKS + program)
 
 
 @pytest.mark.parametrize("how", ["threads", "batch", "streams"])
-def test_a_fork_of_a_process_that_is_busy_with_grpc_says_so(tmp_path: Path, endpoints: str, how: str) -> None:
+def test_a_fork_of_a_process_that_is_busy_with_grpc_says_so(endpoints: str, how: str) -> None:
     """It would hang or crash at some time."""
     threads = """
 client = wbkv.connect(sys.argv[1])
@@ -673,10 +654,10 @@ assert watch.next(timeout=20).revision == revision
 watch.close(), client.close()
 """
     programs = {"threads": threads, "batch": batch, "streams": streams}
-    in_process(tmp_path, endpoints, FORKS + programs[how], strict=False)
+    in_process(endpoints, FORKS + programs[how], strict=False)
 
 
-def test_the_twin_does_not_go_into_a_fork(tmp_path: Path, endpoints: str) -> None:
+def test_the_twin_does_not_go_into_a_fork(endpoints: str) -> None:
     program = """
 async def main():
     async with wbkv.aio.connect(sys.argv[1]) as client:
@@ -687,4 +668,4 @@ async def main():
 
 asyncio.run(main())
 """
-    in_process(tmp_path, endpoints, FORKS + program, strict=False)
+    in_process(endpoints, FORKS + program, strict=False)

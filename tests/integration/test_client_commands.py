@@ -44,7 +44,6 @@ class Shell:
     ) -> None:
         monkeypatch.setenv("WBKV_ENDPOINTS", address)
         self._capsys = capsys
-        self.address = address
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
         code = command.main(words)
@@ -63,7 +62,7 @@ class Shell:
     def lines(self, *words: str) -> list[Any]:
         return [json.loads(line) for line in self.out(*words, "--json").splitlines()]
 
-    def process(self, *words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    def process(self, *words: str | bytes, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(  # noqa: S603 - our own command
             [PROGRAM, *words], input=given, capture_output=True, timeout=WAIT_S, check=False
         )
@@ -116,9 +115,7 @@ def test_any_bytes(shell: Shell, tmp_path: Path) -> None:
     ]
     shell.out("put", "bytes/b", "--escaped", r"\xff\n")
     assert shell.process("get", "bytes/b", "--raw").stdout == b"\xff\n"
-    done = subprocess.run(  # noqa: S603 - our own command
-        [PROGRAM.encode(), b"put", b"bytes/\xfe", b"raw"], capture_output=True, timeout=WAIT_S, check=False
-    )
+    done = shell.process("put", b"bytes/\xfe", "raw")
     assert done.returncode == 0, done.stderr
     assert shell.out("get", r"bytes/\xfe", "--escaped") == "raw\n"
 
@@ -140,34 +137,25 @@ def test_scan(shell: Shell) -> None:
 
 def test_txn(shell: Shell, tmp_path: Path) -> None:
     assert shell("txn", "put txn/alice 100; put txn/bob 100")[0] == 0
-    pay = (
-        "when exists(txn/alice) then add txn/alice -30; add txn/bob 30; scan prefix(txn/) limit 1; get txn/no"
-    )
-    code, out, err = shell("txn", pay)
+    pay = "add txn/alice -30; add txn/bob 30; scan prefix(txn/) limit 1; get txn/no"
+    code, out, err = shell("txn", f"when exists(txn/alice) then {pay}")
     assert (code, err) == (0, "")
     assert [line.split("  ")[-1].strip() for line in out.splitlines()[1:-1]] == [
         *("70", "130", "txn/alice = 70", "1 keys, and more", "-")
     ]
     assert re.fullmatch(r"revision \d+", out.splitlines()[-1])
-    code, out, err = shell(
-        "txn", "when value(txn/alice) == 100 and version(txn/bob) > 5 otherwise get txn/bob"
-    )
-    assert code == 1
-    assert err == "wbkv txn: does not hold: value(txn/alice) == 100, version(txn/bob) > 5\n"
+    unmet = ("value(txn/alice) == 100", "version(txn/bob) > 5")
+    code, out, err = shell("txn", f"when {' and '.join(unmet)} otherwise get txn/bob")
+    assert (code, err) == (1, f"wbkv txn: does not hold: {', '.join(unmet)}\n")
     assert out.splitlines()[1].split() == ["get", "txn/bob", "130"]
     file = tmp_path / "script.txn"
     file.write_text("# all of it\ndel prefix(txn/)\nput txn/x 'a b'\nget txn/x\n")
     said = shell.json("txn", "--file", str(file))
-    assert said["succeeded"]
-    assert said["unmet"] == []
-    assert said["results"][:2] == [2, None]
+    assert (said["succeeded"], said["unmet"], said["results"][:2]) == (True, [], [2, None])
     assert said["results"][2]["value"] == "a b"
     assert said["results"][2]["mod_revision"] == said["revision"]
-    script = {
-        "when": [["exists", "txn/y"]],
-        "then": [["get", "txn/x"]],
-        "otherwise": [["append", "txn/x", "!"]],
-    }
+    then, otherwise = ["get", "txn/x"], ["append", "txn/x", "!"]
+    script = {"when": [["exists", "txn/y"]], "then": [then], "otherwise": [otherwise]}
     done = shell.process("txn", "--from-json", "--json", given=json.dumps(script).encode())
     assert done.returncode == 1
     assert json.loads(done.stdout) | {"revision": 0} == {
@@ -227,9 +215,8 @@ def test_watch(shell: Shell) -> None:
     assert [change["revision"] for change in changes] == [first, second]
     assert changes[0]["events"][0] == {"key": "watch/a", "value": "1", "create_revision": first, "version": 1}
     assert changes[1]["events"][0]["value"] is None
-    code, out, _ = shell(
-        "watch", "--from", "watch/a", "--to", "watch/b", "--after", str(first - 1), "--limit", "1"
-    )
+    bounds = ("--from", "watch/a", "--to", "watch/b")
+    code, out, _ = shell("watch", *bounds, "--after", str(first - 1), "--limit", "1")
     assert (code, out) == (0, f"{first}  put  watch/a  1\n")
 
 
@@ -359,14 +346,9 @@ def test_the_page_says_what_happens(tmp_path: Path) -> None:
     script = "exec 2>&1\n" + "".join(f"{each}\nprintf {shlex.quote(mark)}\n" for each in given)
     try:
         done = subprocess.run(  # noqa: S603 - our own page
-            ["/bin/bash", "-c", script],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            timeout=2 * WAIT_S,
-            text=True,
-            check=True,
-        )
+            ["/bin/bash", "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
+            timeout=2 * WAIT_S, text=True, check=True,
+        )  # fmt: skip
     finally:
         down = [PROGRAM, "down", "--data", str(tmp_path / "demo")]
         subprocess.run(down, capture_output=True, check=False, timeout=WAIT_S)  # noqa: S603 - our own command

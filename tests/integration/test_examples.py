@@ -33,13 +33,9 @@ def endpoints() -> Iterator[str]:
 def run(name: str, *arguments: str, **environment: str) -> str:
     """The last line that an example prints."""
     done = subprocess.run(  # noqa: S603 - our own example
-        [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+        [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments], env=os.environ | environment,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr
     return done.stdout.splitlines()[-1]

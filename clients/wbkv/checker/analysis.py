@@ -71,22 +71,16 @@ class _Analysis:
         self._anomalies.sort(key=lambda anomaly: (strength[anomaly.name], anomaly.transactions))
         concerned = {number for anomaly in self._anomalies for number in anomaly.transactions}
         counts = {
-            "transactions": len(history),
-            "ok": history.status.count(OK),
-            "fail": history.status.count(FAIL),
-            "unknown": history.status.count(UNKNOWN),
-            "operations": len(history.op_kind),
-            "processes": len(set(history.process)),
+            "transactions": len(history), "ok": history.status.count(OK),
+            "fail": history.status.count(FAIL), "unknown": history.status.count(UNKNOWN),
+            "operations": len(history.op_kind), "processes": len(set(history.process)),
             "keys": len(history.keys),
-        }
+        }  # fmt: skip
         return Verdict(
-            self._wanted,
-            self._model.name,
-            counts,
-            tuple(self._anomalies),
+            self._wanted, self._model.name, counts, tuple(self._anomalies),
             {number: self._explainer.describe(number - 1) for number in sorted(concerned)},
             tuple(self._warnings),
-        )
+        )  # fmt: skip
 
     def _single(self) -> None:
         for finding in self._history.findings:

@@ -37,13 +37,11 @@ class Explainer:
         history = self._history
         revision = history.revision[transaction]
         return Description(
-            transaction + 1,
-            history.process[transaction],
-            history.line[transaction],
+            transaction + 1, history.process[transaction], history.line[transaction],
             OUTCOMES[history.status[transaction]],
             tuple(self._operation(index) for index in history.operations(transaction)),
             None if revision == NOTHING else revision,
-        )
+        )  # fmt: skip
 
     def _operation(self, index: int) -> str:
         history = self._history

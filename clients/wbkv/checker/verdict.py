@@ -39,12 +39,10 @@ MEANINGS = {
 
 
 AGAINST = {
-    "G0": "writes in an order",
-    "G1c": "reads and writes in an order",
-    "G-single": "stale read: a missed write",
-    "G-nonadjacent": "several missed writes, no two in a row,",
+    "G0": "writes in an order", "G1c": "reads and writes in an order",
+    "G-single": "stale read: a missed write", "G-nonadjacent": "several missed writes, no two in a row,",
     "G2-item": "several missed writes",
-}
+}  # fmt: skip
 
 
 def meaning(name: str) -> str:

@@ -20,18 +20,11 @@ class SnapshotCommand:
         parser.epilog = (
             "It ends after --ttl. Read it with --revision: wbkv get KEY --revision R, wbkv scan --revision R."
         )
-        parser.add_argument(
-            "--ttl",
-            type=options.seconds,
-            default=TTL_S,
-            metavar="S",
-            help="how long it stays readable, in seconds (default: 60)",
-        )
-        parser.add_argument(
-            "--release",
-            metavar="NAME",
-            help="end the snapshot of this name instead; a rejected compact names it",
-        )
+        add = parser.add_argument
+        ttl = "how long it stays readable, in seconds (default: 60)"
+        add("--ttl", type=options.seconds, default=TTL_S, metavar="S", help=ttl)
+        release = "end the snapshot of this name instead; a rejected compact names it"
+        add("--release", metavar="NAME", help=release)
         options.add_common(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:

@@ -72,9 +72,7 @@ def report(topology: Topology, nodes: list[NodeStatus]) -> dict[str, Any]:
         "cluster": topology.cluster,
         "nodes": [
             {
-                "name": node.name,
-                "address": node.address,
-                "up": node.partitions is not None,
+                "name": node.name, "address": node.address, "up": node.partitions is not None,
                 "details": None if node.partitions is None else json.loads(node.details),
                 "problem": node.details if node.partitions is None else None,
             }
@@ -82,8 +80,7 @@ def report(topology: Topology, nodes: list[NodeStatus]) -> dict[str, Any]:
         ],
         "partitions": [
             {
-                "id": partition.id,
-                "leader": partition.leader,
+                "id": partition.id, "leader": partition.leader,
                 "members": [
                     {"node": node.name, "serving": own.serving, "leads": own.leads, "revision": own.revision}
                     for node in nodes
@@ -94,7 +91,7 @@ def report(topology: Topology, nodes: list[NodeStatus]) -> dict[str, Any]:
             for partition in topology.partitions
         ],
         "limits": dict(topology.limits),
-    }
+    }  # fmt: skip
 
 
 def show(topology: Topology, nodes: list[NodeStatus]) -> None:
@@ -105,14 +102,12 @@ def show(topology: Topology, nodes: list[NodeStatus]) -> None:
         ("NODE", "ADDRESS", "ANSWERS", "LEADS"),
         [
             (
-                node.name,
-                node.address,
-                "NO" if node.partitions is None else "yes",
+                node.name, node.address, "NO" if node.partitions is None else "yes",
                 ", ".join(str(own.id) for own in node.partitions or () if own.leads) or None,
             )
             for node in nodes
         ],
-    )
+    )  # fmt: skip
     options.print_line("")
     tables.show(
         ("PARTITION", "LEADER", "NODE", "SERVES", "REVISION"),

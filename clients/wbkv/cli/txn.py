@@ -50,12 +50,8 @@ class TxnCommand:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = EXAMPLES
         add = parser.add_argument
-        add(
-            "script",
-            metavar="TRANSACTION",
-            nargs="?",
-            help="the transaction; - or nothing reads the standard input",
-        )
+        how = "the transaction; - or nothing reads the standard input"
+        add("script", metavar="TRANSACTION", nargs="?", help=how)
         add("--file", metavar="FILE", help="read the transaction from a file")
         add("--from-json", action="store_true", help="the transaction is JSON")
         options.add_common(parser)
@@ -95,11 +91,9 @@ def _read(arguments: argparse.Namespace) -> Script:
 
 def _json(result: TxnResult[bytes]) -> dict[str, Any]:
     return {
-        "succeeded": result.succeeded,
-        "revision": result.revision,
-        "unmet": list(result.unmet),
+        "succeeded": result.succeeded, "revision": result.revision, "unmet": list(result.unmet),
         "results": [_result_json(each) for each in result.results],
-    }
+    }  # fmt: skip
 
 
 def _result_json(found: Entry[bytes] | Scanned[bytes] | Failed | int | None) -> Any:

@@ -26,12 +26,8 @@ class WatchCommand:
         add = parser.add_argument
         add("prefix", metavar="PREFIX", nargs="*", help="prefix of the keys (default: all keys)")
         options.add_range(parser)
-        add(
-            "--after",
-            type=options.revision,
-            metavar="R",
-            help="print all changes above this revision (default: from now on)",
-        )
+        after = "print all changes above this revision (default: from now on)"
+        add("--after", type=options.revision, metavar="R", help=after)
         add("--limit", type=options.count, metavar="N", help="end after this number of transactions")
         options.add_escaped(parser)
         options.add_common(parser)
@@ -61,18 +57,14 @@ def _ranges(arguments: argparse.Namespace) -> list[KeyRange]:
 
 
 def _json(change: Change[bytes]) -> dict[str, Any]:
-    return {
-        "revision": change.revision,
-        "events": [
-            {
-                "key": to_json(event.key),
-                "value": None if event.value is None else to_json(event.value),
-                "create_revision": event.create_revision,
-                "version": event.version,
-            }
-            for event in change.events
-        ],
-    }
+    events = [
+        {
+            "key": to_json(event.key), "value": None if event.value is None else to_json(event.value),
+            "create_revision": event.create_revision, "version": event.version,
+        }
+        for event in change.events
+    ]  # fmt: skip
+    return {"revision": change.revision, "events": events}
 
 
 def _line(revision: int, event: Event[bytes]) -> str:

@@ -147,11 +147,9 @@ class ModelStore:
         removed = frozenset(o.delete.key for o in branch if o.HasField("delete"))
         own = self._commit(writes, removed) if request.HasField("id") else 0
         return kv.TxnResponse(
-            header=self._header(own),
-            succeeded=not unmet,
-            unmet=[kv.Unmet(condition=i) for i in unmet],
+            header=self._header(own), succeeded=not unmet, unmet=[kv.Unmet(condition=i) for i in unmet],
             results=results,
-        )
+        )  # fmt: skip
 
     def _holds(self, condition: kv.Condition) -> bool:
         if condition.HasField("unchanged"):
@@ -162,12 +160,9 @@ class ModelStore:
         changed, value, created, version = self.at(compare.key)
         kind = compare.WhichOneof("operand")
         mine: Any = {
-            "value": value,
-            "exists": value is not None,
-            "version": version,
-            "create_revision": created,
+            "value": value, "exists": value is not None, "version": version, "create_revision": created,
             "mod_revision": changed if value is not None else 0,
-        }[kind or ""]
+        }[kind or ""]  # fmt: skip
         theirs = getattr(compare, kind or "")
         if compare.operator == kv.EQUAL:
             return bool(mine == theirs)

@@ -66,11 +66,8 @@ class Against(RuleBasedStateMachine):
 
     @rule(key=KEY, other=KEY, value=VALUE)
     def swap_if_equal(self, key: bytes, other: bytes, value: bytes) -> None:
-        result = self.call(
-            self.requests.transact(
-                (wbkv.value(key) == value,), (wbkv.put(other, value),), (wbkv.get(key),), None
-            )
-        )
+        condition, then, otherwise = wbkv.value(key) == value, wbkv.put(other, value), wbkv.get(key)
+        result = self.call(self.requests.transact((condition,), (then,), (otherwise,), None))
         assert result.succeeded == (self.expected.get(key) == value)
         if result.succeeded:
             self.expected[other] = value

@@ -19,8 +19,7 @@ from tests.unit.wbkv.model import KEY_BYTES, Clock, ModelLink, ModelTasks, lost,
 
 def commit_of(link: ModelLink) -> kv.TxnRequest:
     """The last one."""
-    asked = [ask.request for ask in link.kinds("Txn")]
-    found = asked[-1]
+    found = link.kinds("Txn")[-1].request
     assert isinstance(found, kv.TxnRequest)
     return found
 
@@ -239,11 +238,9 @@ def test_a_range_that_ends_with_the_longest_key(link: ModelLink, client: wbkv.Cl
 def test_reading_once_needs_no_commit(link: ModelLink, client: wbkv.Client[bytes]) -> None:
     fill(link, "a", "b", "c")
     for read in (
-        lambda tx: tx.get("a"),
-        lambda tx: tx.get_many(["a", "b", "c"]),
-        lambda tx: list(tx.scan(wbkv.EVERYTHING)),
-        lambda tx: [tx.get("a"), tx.get("a")],
-    ):
+        lambda tx: tx.get("a"), lambda tx: tx.get_many(["a", "b", "c"]),
+        lambda tx: list(tx.scan(wbkv.EVERYTHING)), lambda tx: [tx.get("a"), tx.get("a")],
+    ):  # fmt: skip
         link.asked.clear()
         with client.transaction() as tx:
             read(tx)
@@ -284,14 +281,9 @@ def test_an_exception_leaves_nothing(link: ModelLink, client: wbkv.Client[bytes]
         raise KeyError
     assert not link.asked
     for use in (
-        lambda: tx.put("a", b""),
-        lambda: tx.get("a"),
-        lambda: tx.delete("a"),
-        lambda: tx.add("a"),
-        lambda: tx.append("a", b""),
-        lambda: tx.scan("a"),
-        tx.commit,
-    ):
+        lambda: tx.put("a", b""), lambda: tx.get("a"), lambda: tx.delete("a"), lambda: tx.add("a"),
+        lambda: tx.append("a", b""), lambda: tx.scan("a"), tx.commit,
+    ):  # fmt: skip
         with pytest.raises(wbkv.Error, match="rolled back"):
             use()
 

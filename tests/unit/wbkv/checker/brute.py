@@ -6,6 +6,8 @@ import random
 from itertools import permutations
 from typing import Any, NamedTuple
 
+from wbkv import checker
+
 Operations = list[list[Any]]
 
 
@@ -30,6 +32,11 @@ def events(transactions: list[Transaction]) -> list[dict[str, Any]]:
                 event["revision"] = revision
             lines.append((end, number, event))
     return [event for _, _, event in sorted(lines, key=lambda line: line[:2])]
+
+
+def check(transactions: list[Transaction], model: str = "strict-serializable") -> checker.Verdict:
+    """What the checker says of them."""
+    return checker.check(checker.of_events(events(transactions)), model)
 
 
 def serializable(transactions: list[Transaction], *, lists: bool, realtime: bool, process: bool) -> bool:

@@ -24,6 +24,15 @@ def first_and_then(first: str, then: str, *others: str, process: bool) -> list[T
     ]
 
 
+def in_both_orders(cases: dict[str, tuple[str, ...]]) -> dict[str, list[Transaction]]:
+    """The cases in the order of one process, and of real time."""
+    return {
+        f"{name}-{'process' if process else 'realtime'}": first_and_then(*operations, process=process)
+        for process in (True, False)
+        for name, operations in cases.items()
+    }
+
+
 def parse(text: str) -> list[list[Any]]:
     """'a x 1' appends, 'w x 1' writes, 'r x 1,2' and 'r x []' read lists, 'r x =1' and 'r x =' registers."""
     operations: list[list[Any]] = []
@@ -52,17 +61,15 @@ LISTS = {
     "G-nonadjacent": at_once("a x 1", "a y 1", "r x 1; r y []", "r x []; r y 1"),
     "write-skew": at_once("r x []; a y 1", "r y []; a x 1"),
     "G2-item": at_once("r x []; a y 1", "r y []; a z 1", "r z []; a x 1"),
-    **{
-        f"{name}-{'process' if process else 'realtime'}": first_and_then(*operations, process=process)
-        for process in (True, False)
-        for name, operations in {
+    **in_both_orders(
+        {
             "G0": ("a x 1", "a x 2", "r x 2,1"),
             "G1c": ("r x 1", "a x 1"),
             "G-single": ("a x 1", "r x []"),
             "G-nonadjacent": ("a y 1", "r x []", "a x 1; a z 1", "r z 1; r y []"),
             "G2-item": ("a y 1", "r x []", "a x 1; r y []"),
-        }.items()
-    },
+        }
+    ),
 }
 REGISTERS = {
     "internal": at_once("w x 1; r x ="),
@@ -75,20 +82,17 @@ REGISTERS = {
     "G-nonadjacent": at_once("w x 1", "w y 1", "r x =1; r y =", "r x =; r y =1"),
     "write-skew": at_once("r x =; w y 1", "r y =; w x 1"),
     "G2-item": at_once("r x =; w y 1", "r y =; w z 1", "r z =; w x 1"),
-    **{
-        f"{name}-{'process' if process else 'realtime'}": first_and_then(*operations, process=process)
-        for process in (True, False)
-        for name, operations in {
+    **in_both_orders(
+        {
             "G1c": ("r x =1", "w x 1"),
             "G-single": ("w x 1", "r x ="),
             "G-nonadjacent": ("w y 1", "r x =", "w x 1; w z 1", "r z =1; r y ="),
             "G2-item": ("w y 1", "r x =", "w x 1; r y ="),
-        }.items()
-    },
+        }
+    ),
 }
 WITH_READS = {
     "G0": at_once("r x =; w x 1; r y =2; w y 3", "r x =1; w x 2; w y 2"),
-    "G0-process": first_and_then("r x =2; w x 1", "w x 2", process=True),
-    "G0-realtime": first_and_then("r x =2; w x 1", "w x 2", process=False),
+    **in_both_orders({"G0": ("r x =2; w x 1", "w x 2")}),
 }
 """Registers whose writes are ordered by reads, so that the same transactions are on a cycle of reads, too."""

@@ -8,7 +8,7 @@ import pytest
 from wbkv import checker
 
 from benchmarks.checker_speed import Shape, simulate
-from tests.unit.wbkv.checker.brute import Transaction, events
+from tests.unit.wbkv.checker.brute import Transaction, check, events
 from tests.unit.wbkv.checker.planted import LISTS, REGISTERS, WITH_READS, at_once, first_and_then, parse
 
 ALL = [
@@ -17,21 +17,15 @@ ALL = [
 ]
 
 
-def check(transactions: list[Transaction], model: str = "strict-serializable") -> checker.Verdict:
-    return checker.check(checker.of_events(events(transactions)), model)
-
-
 def among(kind: str, planted: list[Transaction], seed: int) -> list[dict[str, Any]]:
     """A clean history in the middle of which something else has happened."""
     stretched = [
-        planted_one._replace(
-            process=planted_one.process + 100_000,
-            start=2_000 + planted_one.start * 50,
-            end=2_000 + planted_one.end * 50,
-            operations=[[f, f"planted {k}", v] for f, k, v in planted_one.operations],
+        t._replace(
+            process=t.process + 100_000, start=2_000 + t.start * 50, end=2_000 + t.end * 50,
+            operations=[[f, f"planted {k}", v] for f, k, v in t.operations],
         )
-        for planted_one in planted
-    ]
+        for t in planted
+    ]  # fmt: skip
     clean = list(simulate(Shape(kind, 500, revisions=False), seed))
     assert clean[-1]["time"] > 7_000
     return sorted([*clean, *events(stretched)], key=lambda event: int(event["time"]))

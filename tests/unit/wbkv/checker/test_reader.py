@@ -44,24 +44,20 @@ BAD: dict[str, list[Any]] = {
     "line 1: function 'inc' is not known": [invoke(txn=written("inc", 1))],
     "line 1: function ['r'] is not known": [invoke(txn=[[["r"], "x", 1]])],
     "line 2: function 'w' does not belong in a list-append history": [
-        invoke(),
-        invoke(1, txn=written("w", 1)),
+        invoke(), invoke(1, txn=written("w", 1)),
     ],
     "line 2: 1 operations are answered, but 2 were asked for": [invoke(), ok(txn=DONE[:1])],
     "line 2: ['append', 'x', 2] is answered, but ['append', 'x', 1]": [
-        invoke(),
-        ok(txn=[DONE[0], *written("append", 2)]),
+        invoke(), ok(txn=[DONE[0], *written("append", 2)]),
     ],
     "line 2: revision 'r1' is not a number": [invoke(), ok(revision="r1")],
     "line 2: revision -1 is not a number": [invoke(), ok(revision=-1)],
     "line 2: the result of a read must be a list, not 7": [invoke(), ok(txn=[["r", "x", 7], DONE[1]])],
     "line 2: an element must be a string or a number, not [1]": [
-        invoke(),
-        ok(txn=[["r", "x", [[1]]], DONE[1]]),
+        invoke(), ok(txn=[["r", "x", [[1]]], DONE[1]]),
     ],
     "line 2: a value must be a string or a number, not None": [
-        invoke(txn=written("w", None)),
-        ok(txn=written("w", None)),
+        invoke(txn=written("w", None)), ok(txn=written("w", None)),
     ],
     "line 2: key None is neither": [invoke(txn=[["r", None, None]]), ok(txn=[["r", None, [1]]])],
     "line 2: 1 is appended to key \"x\" twice": [invoke(txn=DONE + DONE), ok(txn=DONE + DONE)],
@@ -97,14 +93,11 @@ def test_what_is_not_json_is_refused_unless_it_is_the_end(line: bytes, message: 
     good = json.dumps(invoke()).encode() + b"\n"
     with pytest.raises(checker.HistoryError, match=message):
         checker.read(io.BytesIO(good + line + b"\n" + good))
+    warning = "line 2, the last, is cut off and ignored"
     recording = checker.read(io.BytesIO(good + line))
-    assert recording.history.warnings == ["line 2, the last, is cut off and ignored"]
+    assert recording.history.warnings == [warning]
     verdict = checker.check(recording)
-    assert (verdict.holds, verdict.counts["unknown"], verdict.warnings) == (
-        True,
-        1,
-        ("line 2, the last, is cut off and ignored",),
-    )
+    assert (verdict.holds, verdict.counts["unknown"], verdict.warnings) == (True, 1, (warning,))
 
 
 def test_a_last_line_without_its_end_counts_if_it_is_whole() -> None:

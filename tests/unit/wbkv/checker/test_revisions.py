@@ -6,16 +6,12 @@ import pytest
 from wbkv import checker
 
 from benchmarks.checker_speed import Shape, simulate
-from tests.unit.wbkv.checker.brute import Transaction, events
+from tests.unit.wbkv.checker.brute import Transaction, check
 from tests.unit.wbkv.checker.planted import at_once, first_and_then
 
 
 def revised(transactions: list[Transaction], *revisions: int | None) -> list[Transaction]:
     return [t._replace(revision=revision) for t, revision in zip(transactions, revisions, strict=True)]
-
-
-def check(transactions: list[Transaction], model: str = "strict-serializable") -> checker.Verdict:
-    return checker.check(checker.of_events(events(transactions)), model)
 
 
 def test_revisions_are_unique() -> None:

@@ -23,10 +23,5 @@ CLIENT_ONLY = HIDE.format(HIDDEN.split()) + "from wbkv.cli.main import main\nsys
 
 
 def client_only(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, "-c", CLIENT_ONLY, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-c", CLIENT_ONLY, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - ours

@@ -55,25 +55,22 @@ def test_a_client_only_install_offers_the_clients_commands() -> None:
     assert offered(done.stdout) == set(command.OWN) | ({"check"} & offered(done.stdout))
 
 
-@pytest.mark.parametrize("name", ["up", "serve", "sim"])
-def test_a_command_of_another_extra_says_which(name: str) -> None:
-    done = client_only(name, "--data", "x")
-    assert done.returncode == 2
-    assert done.stderr == (
-        f"wbkv: {name} needs kvstore, which is not installed: pip install 'wbkv[server]'\n"
-    )
+NEEDS_SERVER = "needs kvstore, which is not installed: pip install 'wbkv[server]'\n"
 
 
-def test_completion_and_local_status_say_what_they_need() -> None:
-    done = client_only("completion", "bash")
-    assert done.returncode == 2
-    assert done.stderr == "wbkv completion: this needs the package shtab: pip install 'wbkv[cli]'\n"
-    done = client_only("status", "--data", "x")
-    assert done.returncode == 2
-    assert (
-        done.stderr
-        == "wbkv status: --data needs kvstore, which is not installed: pip install 'wbkv[server]'\n"
-    )
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("up --data x", f"wbkv: up {NEEDS_SERVER}"),
+        ("serve --data x", f"wbkv: serve {NEEDS_SERVER}"),
+        ("sim --data x", f"wbkv: sim {NEEDS_SERVER}"),
+        ("completion bash", "wbkv completion: this needs the package shtab: pip install 'wbkv[cli]'\n"),
+        ("status --data x", f"wbkv status: --data {NEEDS_SERVER}"),
+    ],
+)
+def test_a_command_of_another_extra_says_which(words: str, told: str) -> None:
+    done = client_only(*words.split())
+    assert (done.returncode, done.stderr) == (2, told)
 
 
 def test_only_the_command_that_was_asked_for_is_loaded() -> None:
@@ -238,13 +235,9 @@ def complete(*words: str, script: Path) -> list[str]:
         '$(complete -p wbkv | sed "s/.*-F \\([^ ]*\\).*/\\1/"); printf "%s\\n" "${COMPREPLY[@]}"'
     )
     done = subprocess.run(  # noqa: S603 - our own script
-        ["/bin/bash", "--norc", "-c", code],
-        env={**os.environ, "SCRIPT": str(script)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+        ["/bin/bash", "--norc", "-c", code], env={**os.environ, "SCRIPT": str(script)},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
     assert done.stderr == ""
     return done.stdout.split()
 

@@ -119,12 +119,9 @@ def on_terminal(code: str, **environment: str) -> str:
     master, slave = pty.openpty()
     try:
         subprocess.run(  # noqa: S603 - our own code
-            [sys.executable, "-c", code],
-            stdout=slave,
+            [sys.executable, "-c", code], stdout=slave, timeout=60, check=True,
             env={**os.environ, "COLUMNS": "60", "TERM": "xterm", **environment},
-            timeout=60,
-            check=True,
-        )
+        )  # fmt: skip
         return os.read(master, 65536).decode()
     finally:
         os.close(master)

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,9 @@ def test_many_threads_write_whole_lines(tmp_path: Path) -> None:
         for _ in range(300):
             history.executed(history.begin([("append", "x", "y" * 50)]), [("append", "x", "y" * 50)], 1)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(8):
+            threads.submit(work)
     assert path.stat().st_size > 0
     assert path.read_bytes().endswith(b"\n")
     history.flush()

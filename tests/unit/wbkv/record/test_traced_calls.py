@@ -448,10 +448,8 @@ def test_a_folder_gets_files_that_nobody_else_writes(tmp_path: Path) -> None:
     first.mark("crash", node="n1")
     with wbkv.scenario("other"):
         first.mark("leader", node="n2", group=0)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {f"requests-{trace.run}.jsonl" for trace in (first, second)} | {
-        f"marks-{first.run}.jsonl"
-    }
+    requests = {f"requests-{trace.run}.jsonl" for trace in (first, second)}
+    assert {path.name for path in tmp_path.iterdir()} == requests | {f"marks-{first.run}.jsonl"}
     assert len(lines_of(tmp_path / f"requests-{first.run}.jsonl")) == 1, "closing the client writes the rest"
     crash, leader = lines_of(tmp_path / f"marks-{first.run}.jsonl")
     assert crash.pop("at_us") <= leader.pop("at_us")
