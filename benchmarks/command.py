@@ -9,13 +9,11 @@ from collections.abc import Sequence
 
 from benchmarks import convoy_command as convoy
 from benchmarks.load import command as load
+from benchmarks.paper.claims import PAPER_DELAYS
 from kvstore.commands.sim import positive
 from kvstore.wire.frames import ORDERING_CODEC
 from multicast import PROTOCOLS, VARIANTS, Protocol
 from multicast.sim.delays import Measured, cost, group_size, measure
-
-PAPER = {"skeen": (2, 4), "ftskeen": (6, 12), "fastcast": (4, 8), "whitebox": (3, 5)}
-"""Collision-free and failure-free latency at leaders, in δ, as the paper has them."""
 
 DESTINATIONS = (1, 2, 4, 6, 8, 10)
 
@@ -85,8 +83,9 @@ def _delays(arguments: argparse.Namespace, found: dict[str, Measured]) -> int:
     rows: list[tuple[str, ...]] = [
         ("", "alone, leader", "follower", "worst, leader", "follower", "paper", "m' arrives at")
     ]
+    known = PAPER_DELAYS if arguments.clock == "logical" else {}
     for name, it in found.items():
-        paper = "{}δ and {}δ".format(*PAPER[name]) if name in PAPER and arguments.clock == "logical" else "-"
+        paper = "{}δ and {}δ".format(*known[name]) if name in known else "-"
         arrivals = " and ".join(f"{at:g}δ" for at in it.worst_arrivals)
         latencies = (it.collision_free.leader, it.collision_free.follower)
         worst = (it.failure_free.leader, it.failure_free.follower)
@@ -97,13 +96,8 @@ def _delays(arguments: argparse.Namespace, found: dict[str, Measured]) -> int:
 
 def shape(measured: Measured) -> dict[str, dict[str, float | None]]:
     """The JSON object of one protocol."""
-    return {
-        "collision_free": {
-            "leader": measured.collision_free.leader,
-            "follower": measured.collision_free.follower,
-        },
-        "failure_free": {"leader": measured.failure_free.leader, "follower": measured.failure_free.follower},
-    }
+    kinds = {"collision_free": measured.collision_free, "failure_free": measured.failure_free}
+    return {name: {"leader": it.leader, "follower": it.follower} for name, it in kinds.items()}
 
 
 def _theorem(arguments: argparse.Namespace, found: dict[str, Measured]) -> int:
@@ -130,12 +124,11 @@ def _theorem(arguments: argparse.Namespace, found: dict[str, Measured]) -> int:
 
 
 def _messages(arguments: argparse.Namespace, protocols: dict[str, type[Protocol]]) -> int:
-    report = {}
-    for name, protocol in protocols.items():
-        report[name] = {
-            str(groups): _cost(protocol, groups, arguments.replicas, arguments.payload)
-            for groups in DESTINATIONS
-        }
+    sizes = (arguments.replicas, arguments.payload)
+    report = {
+        name: {str(groups): _cost(protocol, groups, *sizes) for groups in DESTINATIONS}
+        for name, protocol in protocols.items()
+    }
     if arguments.json:
         print(json.dumps(report))
         return 0

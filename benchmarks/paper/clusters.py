@@ -11,13 +11,15 @@ import contextlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from operator import attrgetter
 from typing import Any, Final
+
+import msgspec
 
 from benchmarks.load import Plan, measure, running
 from benchmarks.paper.counters import Counters
 from kvstore.local.cluster import LocalCluster
-from multicast.protocol import Timing
 
 HOME_S: Final = 60.0
 """How long leadership may take to reach the preferred leaders."""
@@ -25,23 +27,8 @@ GIVE_BACK_S: Final = 2.0
 """Of clusters that are measured: a leader that is not the preferred one hands over sooner than usual."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What a cluster is started with. Plans that differ in anything else can share one."""
-
-    protocol: str
-    clock: str
-    groups: int
-    replicas: int
-    regions: bool
-    durability: str
-    level: str
-
-
-def _shape(plan: Plan) -> _Shape:
-    return _Shape(
-        plan.protocol, plan.clock, plan.groups, plan.replicas, plan.regions, plan.durability, plan.level
-    )
+_shape = attrgetter("protocol", "clock", "groups", "replicas", "regions", "durability", "level")
+"""What a cluster of a plan is started with. Plans that differ in anything else can share one."""
 
 
 class Clusters:
@@ -53,7 +40,7 @@ class Clusters:
         """
         self._keep = keep
         self._together = together
-        self._up: dict[_Shape, tuple[LocalCluster, contextlib.ExitStack]] = {}
+        self._up: dict[object, tuple[LocalCluster, contextlib.ExitStack]] = {}
 
     def __enter__(self) -> Clusters:
         return self
@@ -79,7 +66,7 @@ class Clusters:
         if (shape := _shape(plan)) in self._up:
             self._close(shape)
 
-    def _close(self, shape: _Shape) -> None:
+    def _close(self, shape: object) -> None:
         _, stack = self._up.pop(shape)
         stack.close()
 
@@ -165,5 +152,4 @@ def as_plan(plan: Plan) -> dict[str, Any]:
 
 def from_plan(plan: Mapping[str, Any]) -> Plan:
     """The plan of which `as_plan` made this."""
-    timing = plan["timing"]
-    return Plan(**{**plan, "timing": None if timing is None else Timing(**timing)})
+    return msgspec.convert(plan, Plan)
