@@ -18,6 +18,27 @@ from multicast.sim.delays import Measured, cost, group_size, measure
 DESTINATIONS = (1, 2, 4, 6, 8, 10)
 
 
+KINDS = {
+    "throughput": ("throughput and latency of a cluster of real processes", load.DESCRIPTION),
+    "delays": (
+        "delivery latency in message delays",
+        "Delivery latency in message delays δ, in virtual time with every link at δ: alone, "
+        "and the worst found when the arrival of a conflicting message is searched over a grid.",
+    ),
+    "theorem4": (
+        "check the paper's Theorem 4",
+        "Measures clock-update latency C and commit latency D of each protocol, and checks "
+        "that the failure-free latency is C plus the collision-free latency. Status 1 if it is not.",
+    ),
+    "messages": (
+        "messages and bytes per multicast",
+        "Counts what one multicast sends between processes without collisions. Answers to "
+        "clients do not count; bytes are those of the node's wire format, one message in a frame.",
+    ),
+}
+"""Subcommands, but for the convoy: what they measure, in short and at length."""
+
+
 class BenchCommand:
     """Measurements, each a subcommand."""
 
@@ -26,30 +47,10 @@ class BenchCommand:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         kinds = parser.add_subparsers(dest="kind", metavar="WHAT", required=True)
-        throughput = kinds.add_parser(
-            "throughput",
-            help="throughput and latency of a cluster of real processes",
-            description=load.DESCRIPTION,
+        throughput, delays, theorem, messages = (
+            kinds.add_parser(kind, help=what, description=about) for kind, (what, about) in KINDS.items()
         )
         load.configure(throughput)
-        delays = kinds.add_parser(
-            "delays",
-            help="delivery latency in message delays",
-            description="Delivery latency in message delays δ, in virtual time with every link at δ: alone, "
-            "and the worst found when the arrival of a conflicting message is searched over a grid.",
-        )
-        theorem = kinds.add_parser(
-            "theorem4",
-            help="check the paper's Theorem 4",
-            description="Measures clock-update latency C and commit latency D of each protocol, and checks "
-            "that the failure-free latency is C plus the collision-free latency. Status 1 if it is not.",
-        )
-        messages = kinds.add_parser(
-            "messages",
-            help="messages and bytes per multicast",
-            description="Counts what one multicast sends between processes without collisions. Answers to "
-            "clients do not count; bytes are those of the node's wire format, one message in a frame.",
-        )
         for sub in (delays, theorem):
             sub.add_argument("--grid", type=positive, default=8, help="steps per δ of the search (8)")
             convoy.add_clock(sub)

@@ -11,15 +11,16 @@ import contextlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from benchmarks.load import Plan, measure, running
-from benchmarks.paper.counters import Counters
 from kvstore.local.cluster import LocalCluster
+from kvstore.local.status import ask
 
 HOME_S: Final = 60.0
 """How long leadership may take to reach the preferred leaders."""
@@ -81,6 +82,45 @@ def led_by(plan: Plan, together: int | None) -> list[list[str]] | None:
         [f"n{1 + (together + number - group) % size}" for number in range(size)]
         for group in range(plan.groups)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What all nodes together have read from their sockets since they started, and delivered.
+
+    The kernel counts what a process reads. Nodes read little else: their disks are mapped into memory. What
+    a node sends to itself is not in it, nor what two of its replicas send to each other.
+    """
+
+    delivered: int
+    """Deliveries, counted once for every group."""
+    read_bytes: int
+    reads: int
+
+    @classmethod
+    def of(cls, cluster: LocalCluster) -> Counters:
+        """Read the counters. Raises `RuntimeError` if a node does not answer."""
+        totals = {"rchar": 0, "syscr": 0}
+        delivered: dict[str, int] = {}
+        for node in cluster.config.nodes:
+            pid, said = cluster.pid(node), ask(cluster.config.status_socket(node))
+            if pid is None or said is None:
+                raise RuntimeError(f"{node} has ended, or does not answer")
+            for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+                name, _, value = line.partition(": ")
+                if name in totals:
+                    totals[name] += int(value)
+            for group, about in said["groups"].items():
+                delivered[group] = max(delivered.get(group, 0), int(about["deliveries"]))
+        return cls(sum(delivered.values()), totals["rchar"], totals["syscr"])
+
+    def since(self, before: Counters, dest: int) -> dict[str, Any]:
+        """Counts for each multicast to `dest` groups since `before`; empty if there was none."""
+        count = (self.delivered - before.delivered) / dest
+        if not count:
+            return {}
+        read_bytes, reads = self.read_bytes - before.read_bytes, self.reads - before.reads
+        return {"read_bytes": read_bytes / count, "reads": reads / count}
 
 
 def in_turns(plans: Sequence[Plan], rounds: int, clusters: Clusters) -> dict[str, Any]:

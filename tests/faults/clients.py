@@ -7,6 +7,7 @@ import itertools
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -565,15 +566,11 @@ class StoreLoad:
         return found
 
     def _check_counters(self) -> None:
-        counted = dict.fromkeys(COUNTERS, 0)
-        for action in self.history.actions:
-            for key in action.writes:
-                if key in counted:
-                    counted[key] += 1
+        counted = Counter(key for action in self.history.actions for key in action.writes)
         values = self.values()
-        for key, count in counted.items():
+        for key in COUNTERS:
             found = int(values.get(key, b"0"))
-            check(found == count, f"{key!r} is {found} after {count} requests")
+            check(found == counted[key], f"{key!r} is {found} after {counted[key]} requests")
 
     def _check_lists(self) -> None:
         values = self.values()
