@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.load import BackgroundMeasurement, Plan, read_samples, running
-from benchmarks.load.nodes import cpu_s, memory_mib, pids
+from benchmarks.load.nodes import cpu_s, groups_of, memory_mib, pids
 from benchmarks.record import Benchmark, Figure
 from benchmarks.scan import fill
 from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
-from kvstore.local.status import ask
 
 PLAN: Final = Plan(level="store", groups=3, durability="fsync", clients=16, rounds=1)
 PATIENCE_S: Final = 60.0
@@ -40,12 +39,6 @@ def converged(cluster: LocalCluster, lag: float = 0) -> bool:
     """Whether every replica serves, and lacks no more than so many of the messages that others have."""
     replicas = [replica for group in cluster.status()["groups"] for replica in group["replicas"]]
     return all(it["up"] and it["status"] in SERVING and (it["lag"] or 0) <= lag for it in replicas)
-
-
-def groups_of(cluster: LocalCluster, node: NodeId) -> dict[str, Any]:
-    """What a node says of its replicas; nothing while it does not answer."""
-    groups: dict[str, Any] = (ask(cluster.config.status_socket(node)) or {}).get("groups", {})
-    return groups
 
 
 # Fail-over

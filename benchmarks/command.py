@@ -9,15 +9,34 @@ from collections.abc import Sequence
 
 from benchmarks import convoy_command as convoy
 from benchmarks.load import command as load
+from benchmarks.paper.claims import PAPER_DELAYS
 from kvstore.commands.sim import positive
 from kvstore.wire.frames import ORDERING_CODEC
 from multicast import PROTOCOLS, VARIANTS, Protocol
 from multicast.sim.delays import Measured, cost, group_size, measure
 
-PAPER = {"skeen": (2, 4), "ftskeen": (6, 12), "fastcast": (4, 8), "whitebox": (3, 5)}
-"""Collision-free and failure-free latency at leaders, in δ, as the paper has them."""
-
 DESTINATIONS = (1, 2, 4, 6, 8, 10)
+
+
+KINDS = {
+    "throughput": ("throughput and latency of a cluster of real processes", load.DESCRIPTION),
+    "delays": (
+        "delivery latency in message delays",
+        "Delivery latency in message delays δ, in virtual time with every link at δ: alone, "
+        "and the worst found when the arrival of a conflicting message is searched over a grid.",
+    ),
+    "theorem4": (
+        "check the paper's Theorem 4",
+        "Measures clock-update latency C and commit latency D of each protocol, and checks "
+        "that the failure-free latency is C plus the collision-free latency. Status 1 if it is not.",
+    ),
+    "messages": (
+        "messages and bytes per multicast",
+        "Counts what one multicast sends between processes without collisions. Answers to "
+        "clients do not count; bytes are those of the node's wire format, one message in a frame.",
+    ),
+}
+"""Subcommands, but for the convoy: what they measure, in short and at length."""
 
 
 class BenchCommand:
@@ -28,30 +47,10 @@ class BenchCommand:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         kinds = parser.add_subparsers(dest="kind", metavar="WHAT", required=True)
-        throughput = kinds.add_parser(
-            "throughput",
-            help="throughput and latency of a cluster of real processes",
-            description=load.DESCRIPTION,
+        throughput, delays, theorem, messages = (
+            kinds.add_parser(kind, help=what, description=about) for kind, (what, about) in KINDS.items()
         )
         load.configure(throughput)
-        delays = kinds.add_parser(
-            "delays",
-            help="delivery latency in message delays",
-            description="Delivery latency in message delays δ, in virtual time with every link at δ: alone, "
-            "and the worst found when the arrival of a conflicting message is searched over a grid.",
-        )
-        theorem = kinds.add_parser(
-            "theorem4",
-            help="check the paper's Theorem 4",
-            description="Measures clock-update latency C and commit latency D of each protocol, and checks "
-            "that the failure-free latency is C plus the collision-free latency. Status 1 if it is not.",
-        )
-        messages = kinds.add_parser(
-            "messages",
-            help="messages and bytes per multicast",
-            description="Counts what one multicast sends between processes without collisions. Answers to "
-            "clients do not count; bytes are those of the node's wire format, one message in a frame.",
-        )
         for sub in (delays, theorem):
             sub.add_argument("--grid", type=positive, default=8, help="steps per δ of the search (8)")
             convoy.add_clock(sub)
@@ -85,8 +84,9 @@ def _delays(arguments: argparse.Namespace, found: dict[str, Measured]) -> int:
     rows: list[tuple[str, ...]] = [
         ("", "alone, leader", "follower", "worst, leader", "follower", "paper", "m' arrives at")
     ]
+    known = PAPER_DELAYS if arguments.clock == "logical" else {}
     for name, it in found.items():
-        paper = "{}δ and {}δ".format(*PAPER[name]) if name in PAPER and arguments.clock == "logical" else "-"
+        paper = "{}δ and {}δ".format(*known[name]) if name in known else "-"
         arrivals = " and ".join(f"{at:g}δ" for at in it.worst_arrivals)
         latencies = (it.collision_free.leader, it.collision_free.follower)
         worst = (it.failure_free.leader, it.failure_free.follower)
@@ -97,13 +97,8 @@ def _delays(arguments: argparse.Namespace, found: dict[str, Measured]) -> int:
 
 def shape(measured: Measured) -> dict[str, dict[str, float | None]]:
     """The JSON object of one protocol."""
-    return {
-        "collision_free": {
-            "leader": measured.collision_free.leader,
-            "follower": measured.collision_free.follower,
-        },
-        "failure_free": {"leader": measured.failure_free.leader, "follower": measured.failure_free.follower},
-    }
+    kinds = {"collision_free": measured.collision_free, "failure_free": measured.failure_free}
+    return {name: {"leader": it.leader, "follower": it.follower} for name, it in kinds.items()}
 
 
 def _theorem(arguments: argparse.Namespace, found: dict[str, Measured]) -> int:
@@ -130,12 +125,11 @@ def _theorem(arguments: argparse.Namespace, found: dict[str, Measured]) -> int:
 
 
 def _messages(arguments: argparse.Namespace, protocols: dict[str, type[Protocol]]) -> int:
-    report = {}
-    for name, protocol in protocols.items():
-        report[name] = {
-            str(groups): _cost(protocol, groups, arguments.replicas, arguments.payload)
-            for groups in DESTINATIONS
-        }
+    sizes = (arguments.replicas, arguments.payload)
+    report = {
+        name: {str(groups): _cost(protocol, groups, *sizes) for groups in DESTINATIONS}
+        for name, protocol in protocols.items()
+    }
     if arguments.json:
         print(json.dumps(report))
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kvstore.commands.sim import positive
@@ -23,7 +23,7 @@ def configure(kinds: Any) -> None:
         "took less than the collision-free or more than the failure-free latency.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--protocols", type=_protocols, default=PROTOCOLS | VARIANTS, help="NAME,... (all)")
+    parser.add_argument("--protocols", type=protocols_of, default=PROTOCOLS | VARIANTS, help="NAME,... (all)")
     parser.add_argument("--rates", type=_rates, default=RATES, help="messages per δ: RATE,... (0.01 to 8)")
     parser.add_argument("--workload", choices=tuple(WORKLOADS), default="pair", help="destinations (pair)")
     parser.add_argument("--links", choices=LINKS, default=LINKS[0], help="how MULTICAST travels (unequal)")
@@ -86,10 +86,6 @@ def _summary(it: Summary) -> str:
     return f"{it.mean:>7.3f} ± {it.error:<6.3f}{it.p50:>7.2f}{it.p99:>7.2f}{it.max:>7.2f}"
 
 
-def _list(text: str, each: Callable[[str], Any]) -> list[Any]:
-    return [each(part.strip()) for part in text.split(",")]
-
-
 def _rate(text: str) -> float:
     try:
         return ConvoyLoad(rate=float(text)).rate
@@ -100,18 +96,16 @@ def _rate(text: str) -> float:
 
 
 def _rates(text: str) -> list[float]:
-    return _list(text, _rate)
+    return [_rate(part.strip()) for part in text.split(",")]
 
 
-def _protocol(text: str) -> tuple[str, type[Protocol]]:
-    known = PROTOCOLS | VARIANTS
-    if text not in known:
-        raise argparse.ArgumentTypeError(f"unknown protocol {text!r}; choose from {', '.join(known)}")
-    return text, known[text]
-
-
-def _protocols(text: str) -> dict[str, type[Protocol]]:
-    return dict(_list(text, _protocol))
+def protocols_of(text: str) -> dict[str, type[Protocol]]:
+    """Parse the value of an option: names of protocols, separated by commas."""
+    known, names = PROTOCOLS | VARIANTS, [part.strip() for part in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"unknown protocol {name!r}; choose from {', '.join(known)}")
+    return {name: known[name] for name in names}
 
 
 def _skew(text: str) -> float:

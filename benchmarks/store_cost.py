@@ -162,15 +162,8 @@ class Traffic:
     def _payload(self, puts: tuple[Put, ...]) -> bytes:
         self._count += 1
         sequence = self._count // CLIENTS
-        request = Request(
-            self._count % CLIENTS,
-            sequence,
-            max(0, sequence - 8),
-            FAR_FUTURE,
-            self._count,
-            Transaction((), puts),
-        )
-        return encode_request(request)
+        client, below, transaction = self._count % CLIENTS, max(0, sequence - 8), Transaction((), puts)
+        return encode_request(Request(client, sequence, below, FAR_FUTURE, self._count, transaction))
 
     def all_keys(self) -> Iterator[list[bytes]]:
         """Batches that put every key once."""

@@ -37,6 +37,12 @@ OPTIONS: Final[tuple[tuple[str, str, type[int] | type[float] | type[str], str, s
 )
 """Options, the plan's names of them, their types, and what they mean."""
 
+FOLDERS: Final = {
+    "trace": "at the store level: where to write traces for `wbkv pipeline`",
+    "samples": "where to write files with a row for each message",
+    "profile": "where to write profiles of nodes, for `python -m pstats`",
+}
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -46,25 +52,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         add(f"--{option}", type=kind, dest=name, default=default, metavar=metavar,
             help=f"{meaning} ({default})")  # fmt: skip
     add("--replicas", type=int, metavar="N", help="members of a group (3; skeen: 1)")
-    add(
-        "--clients", type=int, metavar="N", help=f"messages in flight ({usual.clients}); with --rate, at most"
-    )
+    most = f"messages in flight ({usual.clients}); with --rate, at most"
+    add("--clients", type=int, metavar="N", help=most)
     add("--rate", type=float, metavar="N", help="messages per second; latency counts from their due times")
     add("--clock", metavar="WHAT", help=f"{' or '.join(CLOCKS)} (logical; at the store level hybrid)")
     add("--regions", action="store_true", help="emulate regions, with round trips of 60, 75 and 130 ms")
-    add(
-        "--trace",
-        type=Path,
-        metavar="DIR",
-        help="at the store level: where to write traces for `wbkv pipeline`",
-    )
-    add("--samples", type=Path, metavar="DIR", help="where to write files with a row for each message")
-    add(
-        "--profile",
-        type=Path,
-        metavar="DIR",
-        help="where to write profiles of nodes, for `python -m pstats`",
-    )
+    for option, what in FOLDERS.items():
+        add(f"--{option}", type=Path, metavar="DIR", help=what)
     add("--json", action="store_true", help="print one JSON object")
 
 
@@ -86,7 +80,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         raise ValueError(f"--{options.get(error.name, error.name)}: {error.problem}") from None
     if arguments.trace is not None and plan.level != "store":
         raise ValueError("--trace: only the store level records traces; add --level store")
-    for name in ("trace", "samples", "profile"):
+    for name in FOLDERS:
         folder: Path | None = getattr(arguments, name)
         if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"--{name}: {folder} is not a new or empty folder")
@@ -104,10 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
             found = measure(plan, cluster, arguments.samples, trace=arguments.trace)
     except (ClusterError, LoadError) as error:
         raise ValueError(str(error)) from error
-    if arguments.json:
-        print(json.dumps(found.as_json()))
-    else:
-        print(table(found))
+    print(json.dumps(found.as_json()) if arguments.json else table(found))
     return int(not found.messages)
 
 

@@ -8,11 +8,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from benchmarks.load.plan import DELAYS_MS, REGIONS, Plan, PlanError
+from kvstore.config.addresses import NodeId
 from kvstore.config.checks import Durability
 from kvstore.local.cluster import SERVE, LocalCluster
+from kvstore.local.status import ask
 from multicast.protocol import Timing
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -56,17 +58,17 @@ def running(
     """
     count = plan.nodes if nodes is None else nodes
     regions = {f"n{n + 1}": REGIONS[n % len(REGIONS)] for n in range(count)} if plan.regions else None
-    placed = {"groups": groups} if groups is not None else {}
-    sizes = {} if groups is not None else {"partitions": plan.groups, "replicas": plan.replicas}
+    sizes: dict[str, Any] = {"partitions": plan.groups, "replicas": plan.replicas}
+    if groups is not None:
+        sizes = {"groups": groups}
     with contextlib.ExitStack() as stack:
         if folder is None:
             made = tempfile.TemporaryDirectory(prefix="wbkv-", ignore_cleanup_errors=True)
             folder = Path(stack.enter_context(made))
         cluster = stack.enter_context(
             LocalCluster(
-                folder, count, **sizes, **placed,  # type: ignore[arg-type]  # one or the other
-                protocol=plan.protocol, durability=cast(Durability, plan.durability),
-                application=plan.application, clock=plan.clock,
+                folder, count, **sizes, protocol=plan.protocol, application=plan.level, clock=plan.clock,
+                durability=cast(Durability, plan.durability),
                 timing=plan.timing or (FAR if plan.regions else None),
                 regions=regions, delays_ms=DELAYS_MS if plan.regions else delays_ms,
                 trace=trace, restart=False, command=command,
@@ -109,6 +111,12 @@ def memory_mib(pid: int, field: str = "RssAnon") -> float:
 def pids(cluster: LocalCluster) -> list[int]:
     """Processes of the nodes that run."""
     return [pid for node in cluster.nodes if (pid := cluster.pid(node)) is not None]
+
+
+def groups_of(cluster: LocalCluster, node: NodeId) -> dict[str, Any]:
+    """The status of a node's replicas, by group; empty while the node does not answer."""
+    groups: dict[str, Any] = (ask(cluster.config.status_socket(node)) or {}).get("groups", {})
+    return groups
 
 
 def spent_s(cluster: LocalCluster) -> dict[str, float]:

@@ -89,11 +89,6 @@ class Plan:
         return max(3, self.replicas)
 
     @property
-    def application(self) -> str:
-        """What nodes run."""
-        return self.level
-
-    @property
     def end_s(self) -> float:
         """From the start of the warm-up to the end of the last round."""
         return self.warm_up_s + self.rounds * self.seconds

@@ -36,6 +36,9 @@ class Worker:
         self._process = subprocess.Popen(  # noqa: S603 - our own command
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
         )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
         self.pid = self._process.pid
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -43,17 +46,15 @@ class Worker:
         self.say(job)
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._output:
             self._lines.put(line)
         self._lines.put(b"")
 
     def say(self, what: object) -> None:
         """Send it a line. If it has ended, the next `hear` raises."""
-        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(msgspec.json.encode(what) + b"\n")
-            self._process.stdin.flush()
+            self._input.write(msgspec.json.encode(what) + b"\n")
+            self._input.flush()
 
     def hear(self, deadline: float) -> bytes:
         """Its next line. Raises `LoadError` if there is none, or none in time."""
@@ -74,17 +75,15 @@ class Worker:
 
     def close(self, grace_s: float = GRACE_S) -> None:
         """End it: close its input, and kill it if it does not end."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._input.close()
         try:
             self._process.wait(grace_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         self._reader.join()
-        self._process.stdout.close()
+        self._output.close()
         self._errors.close()
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from benchmarks.convoy_command import protocols_of
 from benchmarks.page import fill
 from benchmarks.paper import curves
 from benchmarks.paper.convoy import convoy
@@ -16,7 +17,6 @@ from benchmarks.paper.points import RESULTS, Results
 from benchmarks.paper.recovery import recovery
 from benchmarks.paper.runner import Experiment, run
 from benchmarks.record import ROOT
-from multicast import PROTOCOLS, VARIANTS
 
 EXPERIMENTS: Final = ("lan", "wan", "together", "recovery", "convoy")
 IMAGES: Final = ROOT / "docs" / "images"
@@ -46,7 +46,8 @@ def folder_of(base: Path, protocols: Sequence[str] | None, *, quick: bool) -> Pa
 def main(argv: Sequence[str] | None = None) -> int:
     """Run experiments, or print tables, or draw plots. The status is 1 if a point failed."""
     arguments = _parser().parse_args(argv)
-    results = Results(folder_of(arguments.folder, arguments.only, quick=arguments.quick))
+    only = list(arguments.only) if arguments.only else None
+    results = Results(folder_of(arguments.folder, only, quick=arguments.quick))
     if arguments.what == "tables":
         from benchmarks.paper.tables import everything
 
@@ -62,14 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(path)
         return 0
     names = EXPERIMENTS if arguments.what == "all" else (arguments.what,)
-    report = functools.partial(print, flush=True)
+    chosen, report = experiments(names, only, quick=arguments.quick), partial(print, flush=True)
     try:
-        failed = run(
-            experiments(names, arguments.only, quick=arguments.quick),
-            results,
-            again=arguments.again,
-            report=report,
-        )
+        failed = run(chosen, results, again=arguments.again, report=report)
     except KeyboardInterrupt:
         print("interrupted; the same command continues from here")
         return 130
@@ -84,29 +80,14 @@ def _parser() -> argparse.ArgumentParser:
     choices = ("all", *EXPERIMENTS, "tables", "plots")
     add("what", nargs="?", choices=choices, default="all", help="an experiment, or what to make of results")
     add("--quick", action="store_true", help="a few short points, in a folder of their own")
-    add(
-        "--again",
-        nargs="?",
-        choices=("failed", "all"),
-        const="all",
-        default="no",
-        help="make points again that are there already: all, or those that failed",
-    )
-    add("--only", type=_protocols, metavar="PROTOCOL,...", help="only these, in a folder of their own")
+    again = "make points again that are there already: all, or those that failed"
+    add("--again", nargs="?", choices=("failed", "all"), const="all", default="no", help=again)
+    add("--only", type=protocols_of, metavar="PROTOCOL,...", help="only these, in a folder of their own")
     add("--folder", type=Path, default=RESULTS, help="where results are kept (build/figures)")
     add("--write", action="store_true", help="tables: also put them into the page")
     add("--page", type=Path, default=PAGE, help="which (docs/evaluation.md)")
     add("--images", type=Path, default=IMAGES, help="where plots go (docs/images)")
     return parser
-
-
-def _protocols(text: str) -> list[str]:
-    known = [*PROTOCOLS, *VARIANTS]
-    found = [name.strip() for name in text.split(",")]
-    for name in found:
-        if name not in known:
-            raise argparse.ArgumentTypeError(f"unknown protocol {name!r}; choose from {', '.join(known)}")
-    return found
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.paper.points import Results
+from benchmarks.paper.points import Found, Results
 from benchmarks.paper.runner import failures
 
 
@@ -79,22 +79,33 @@ class Ratio:
 
 
 @dataclass(slots=True)
-class Measured:
-    """All turns of an experiment, and why some failed."""
+class Origin:
+    """What the files of an experiment say of their making: why points failed, commits, and load averages."""
 
-    turns: list[Turn] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     commits: set[str] = field(default_factory=set)
     loads: list[float] = field(default_factory=list)
+
+    def files(self, results: Results, experiment: str) -> Iterator[Found]:
+        """Yield the contents of all files, and note how each was made."""
+        for found in results.all(experiment):
+            self.failed += [f"{experiment} {found['name']}: {why}" for why in failures(found)]
+            self.commits.add(str(found.get("commit", "unknown")))
+            self.loads.append(float(found.get("load_before", 0.0)))
+            yield found
+
+
+@dataclass(slots=True)
+class Measured(Origin):
+    """All turns of an experiment."""
+
+    turns: list[Turn] = field(default_factory=list)
 
     @classmethod
     def read(cls, results: Results, experiment: str) -> Measured:
         """Read an experiment from its files."""
         measured = cls()
-        for found in results.all(experiment):
-            measured.failed += [f"{experiment} {found['name']}: {why}" for why in failures(found)]
-            measured.commits.add(str(found.get("commit", "unknown")))
-            measured.loads.append(float(found.get("load_before", 0.0)))
+        for found in measured.files(results, experiment):
             load: Mapping[str, Any] = found["plan"]["load"]
             measured.turns += [
                 Turn(
@@ -136,12 +147,9 @@ class Measured:
 
     def peak(self, protocol: str, dest: int) -> Peak | None:
         """The peak of a protocol; None if nothing was measured."""
-        medians = {clients: self.median(protocol, dest, clients, throughput) for clients in self.clients}
-        known = {clients: found for clients, found in medians.items() if found is not None}
-        if not known:
-            return None
-        best = max(known, key=lambda clients: known[clients])
-        return Peak(known[best], best)
+        medians = [(self.median(protocol, dest, clients, throughput), clients) for clients in self.clients]
+        known = [Peak(found, clients) for found, clients in medians if found is not None]
+        return max(known, key=lambda peak: peak.throughput, default=None)
 
     def ratio(self, above: str, below: str, dest: int, clients: int, value: Value) -> Ratio | None:
         """One protocol's value divided by another's in the same round: both are neighbours in time."""

@@ -30,18 +30,11 @@ def measured(dest: int, rounds: int, clusters: Clusters) -> dict[str, float]:
     """Mean latency in ms of each variant: the median over rounds, in which they take turns."""
     plans = [
         Plan(
-            protocol=protocol,
-            clock=clock,
-            dest=dest,
-            clients=MODERATE,
-            rounds=1,
-            warm_up_s=1.0,
-            seconds=2.5,
-            regions=True,
-            timing=FAR,
+            protocol=protocol, clock=clock, dest=dest, clients=MODERATE, rounds=1,
+            warm_up_s=1.0, seconds=2.5, regions=True, timing=FAR,
         )
         for protocol, clock in VARIANTS.values()
-    ]
+    ]  # fmt: skip
     result: dict[str, Any] = in_turns(plans, rounds, clusters)
     found = {}
     for name, (protocol, clock) in VARIANTS.items():
@@ -59,10 +52,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    rows: dict[int, dict[str, float]] = {}
     with Clusters(len(VARIANTS)) as clusters:
-        for dest in DESTINATIONS:
-            rows[dest] = measured(dest, arguments.rounds, clusters)
+        rows = {dest: measured(dest, arguments.rounds, clusters) for dest in DESTINATIONS}
     if arguments.json:
         print(json.dumps(rows))
         return

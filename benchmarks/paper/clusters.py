@@ -12,12 +12,15 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from benchmarks.load import Plan, measure, running
-from benchmarks.paper.counters import Counters
 from kvstore.local.cluster import LocalCluster
-from multicast.protocol import Timing
+from kvstore.local.status import ask
 
 HOME_S: Final = 60.0
 """How long leadership may take to reach the preferred leaders."""
@@ -25,23 +28,8 @@ GIVE_BACK_S: Final = 2.0
 """Of clusters that are measured: a leader that is not the preferred one hands over sooner than usual."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What a cluster is started with. Plans that differ in anything else can share one."""
-
-    protocol: str
-    clock: str
-    groups: int
-    replicas: int
-    regions: bool
-    durability: str
-    level: str
-
-
-def _shape(plan: Plan) -> _Shape:
-    return _Shape(
-        plan.protocol, plan.clock, plan.groups, plan.replicas, plan.regions, plan.durability, plan.level
-    )
+_shape = attrgetter("protocol", "clock", "groups", "replicas", "regions", "durability", "level")
+"""What a cluster of a plan is started with. Plans that differ in anything else can share one."""
 
 
 class Clusters:
@@ -53,7 +41,7 @@ class Clusters:
         """
         self._keep = keep
         self._together = together
-        self._up: dict[_Shape, tuple[LocalCluster, contextlib.ExitStack]] = {}
+        self._up: dict[object, tuple[LocalCluster, contextlib.ExitStack]] = {}
 
     def __enter__(self) -> Clusters:
         return self
@@ -79,7 +67,7 @@ class Clusters:
         if (shape := _shape(plan)) in self._up:
             self._close(shape)
 
-    def _close(self, shape: _Shape) -> None:
+    def _close(self, shape: object) -> None:
         _, stack = self._up.pop(shape)
         stack.close()
 
@@ -94,6 +82,45 @@ def led_by(plan: Plan, together: int | None) -> list[list[str]] | None:
         [f"n{1 + (together + number - group) % size}" for number in range(size)]
         for group in range(plan.groups)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What all nodes together have read from their sockets since they started, and delivered.
+
+    The kernel counts what a process reads. Nodes read little else: their disks are mapped into memory. What
+    a node sends to itself is not in it, nor what two of its replicas send to each other.
+    """
+
+    delivered: int
+    """Deliveries, counted once for every group."""
+    read_bytes: int
+    reads: int
+
+    @classmethod
+    def of(cls, cluster: LocalCluster) -> Counters:
+        """Read the counters. Raises `RuntimeError` if a node does not answer."""
+        totals = {"rchar": 0, "syscr": 0}
+        delivered: dict[str, int] = {}
+        for node in cluster.config.nodes:
+            pid, said = cluster.pid(node), ask(cluster.config.status_socket(node))
+            if pid is None or said is None:
+                raise RuntimeError(f"{node} has ended, or does not answer")
+            for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+                name, _, value = line.partition(": ")
+                if name in totals:
+                    totals[name] += int(value)
+            for group, about in said["groups"].items():
+                delivered[group] = max(delivered.get(group, 0), int(about["deliveries"]))
+        return cls(sum(delivered.values()), totals["rchar"], totals["syscr"])
+
+    def since(self, before: Counters, dest: int) -> dict[str, Any]:
+        """Counts for each multicast to `dest` groups since `before`; empty if there was none."""
+        count = (self.delivered - before.delivered) / dest
+        if not count:
+            return {}
+        read_bytes, reads = self.read_bytes - before.read_bytes, self.reads - before.reads
+        return {"read_bytes": read_bytes / count, "reads": reads / count}
 
 
 def in_turns(plans: Sequence[Plan], rounds: int, clusters: Clusters) -> dict[str, Any]:
@@ -165,5 +192,4 @@ def as_plan(plan: Plan) -> dict[str, Any]:
 
 def from_plan(plan: Mapping[str, Any]) -> Plan:
     """The plan of which `as_plan` made this."""
-    timing = plan["timing"]
-    return Plan(**{**plan, "timing": None if timing is None else Timing(**timing)})
+    return msgspec.convert(plan, Plan)

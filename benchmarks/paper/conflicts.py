@@ -7,39 +7,31 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchmarks.paper import claims
+from benchmarks.paper.analysis import Origin
 from benchmarks.paper.points import Results
-from benchmarks.paper.runner import failures
 
 BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "whitebox": claims.PAPER_DELAYS["whitebox"],
     "whitebox-hybrid": (3, 4),
     "whitebox-everywhere": (3, 5),
-    "fastcast": claims.PAPER_DELAYS["fastcast"],
-    "ftskeen": claims.PAPER_DELAYS["ftskeen"],
-    "skeen": claims.PAPER_DELAYS["skeen"],
+    **{name: claims.PAPER_DELAYS[name] for name in ("fastcast", "ftskeen", "skeen")},
 }
 """Latency alone and at worst, at leaders: the paper's, and 4δ plus skew with hybrid clocks."""
 
 
 @dataclass(slots=True)
-class Conflicts:
+class Conflicts(Origin):
     """Curves by variant: rows of a rate in messages per δ, and latencies at leaders and followers."""
 
     real: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     virtual: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    failed: list[str] = field(default_factory=list)
-    commits: set[str] = field(default_factory=set)
-    loads: list[float] = field(default_factory=list)
 
     @classmethod
     def read(cls, results: Results) -> Conflicts:
         """Read the study from its files."""
         conflicts = cls()
-        for found in results.all("convoy"):
+        for found in conflicts.files(results, "convoy"):
             plan = found["plan"]
-            conflicts.failed += [f"convoy {found['name']}: {why}" for why in failures(found)]
-            conflicts.commits.add(str(found.get("commit", "unknown")))
-            conflicts.loads.append(float(found.get("load_before", 0.0)))
             if "leader" in found:
                 row = {"rate": plan["rate"], "leader": found["leader"], "follower": found["follower"]}
                 conflicts.real.setdefault(plan["variant"], []).append(row)
@@ -68,14 +60,12 @@ class Conflicts:
         for variant in self.variants:
             low, high = BOUNDS.get(variant, (None, None))
             name = variant if low is None else f"{variant} ({low:g}δ, at worst {high:g}δ)"
-            virtual = {row["rate"]: row for row in self.virtual.get(variant, ())}
-            real = {row["rate"]: row for row in self.real.get(variant, ())}
+            virtual, real = (
+                {row["rate"]: row for row in curves.get(variant, ())} for curves in (self.virtual, self.real)
+            )
             for rate in sorted(real) or sorted(virtual):
-                cells = [
-                    _cell(rows.get(rate), where)
-                    for where in ("leader", "follower")
-                    for rows in (real, virtual)
-                ]
+                both = (real.get(rate), virtual.get(rate))
+                cells = [_cell(row, where) for where in ("leader", "follower") for row in both]
                 lines.append(f"| {name} | {rate:g} | {' | '.join(cells)} |")
         return "\n".join(lines)
 

@@ -16,15 +16,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +36,7 @@ from kvstore.bare.client import MulticastClient
 from kvstore.local.cluster import LocalCluster
 from multicast import PROTOCOLS, VARIANTS
 from multicast.protocol import Timing
+from multicast.sim.convoy import Summary
 from multicast.types import GroupId
 
 COMMAND: Final = (sys.executable, "-P", "-m", "benchmarks.paper.timed_node")
@@ -64,6 +63,11 @@ class Variant:
     def name(self) -> str:
         """The name in files and plots."""
         return self.protocol if self.clock == "logical" else f"{self.protocol}-{self.clock}"
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The variant in the plan of a point."""
+        return {"variant": self.name, "protocol": self.protocol, "clock": self.clock}
 
 
 def variants(protocols: Sequence[str] | None = None) -> list[Variant]:
@@ -94,29 +98,16 @@ class ConvoyStudy:
 
     def _real(self, variant: Variant, rate: float) -> Point:
         per_s = rate / (DELTA_MS / 1000)
-        plan = {
-            "kind": "real",
-            "variant": variant.name,
-            "protocol": variant.protocol,
-            "clock": variant.clock,
-            "delta_ms": DELTA_MS,
-            "rate": rate,
-            "warm_up_s": 1.0,
-            "seconds": round(min(max(self.messages / per_s, self.least_s), self.most_s), 2),
-            "seed": 0,
-        }
-        return Point(self.name, f"real-{variant.name}-{rate:g}", plan, plan["seconds"] + 3.0)  # type: ignore[operator]  # a number
+        seconds = round(min(max(self.messages / per_s, self.least_s), self.most_s), 2)
+        plan = {"kind": "real", **variant.plan, "delta_ms": DELTA_MS, "rate": rate, "warm_up_s": 1.0}
+        plan |= {"seconds": seconds, "seed": 0}
+        return Point(self.name, f"real-{variant.name}-{rate:g}", plan, seconds + 3.0)
 
     def _virtual(self, variant: Variant) -> Point:
         rates = ",".join(f"{rate:g}" for rate in VIRTUAL_RATES)
         options = ["--protocols", variant.protocol, "--clock", variant.clock, "--rates", rates]
-        plan = {
-            "kind": "virtual",
-            "variant": variant.name,
-            "protocol": variant.protocol,
-            "clock": variant.clock,
-        }
-        plan["options"] = " ".join([*options, "--messages", str(self.virtual_messages), "--seeds", "2"])
+        options += ["--messages", str(self.virtual_messages), "--seeds", "2"]
+        plan = {"kind": "virtual", **variant.plan, "options": " ".join(options)}
         return Point(self.name, f"virtual-{variant.name}", plan, 15.0)
 
     @contextlib.contextmanager
@@ -216,20 +207,18 @@ def on_real_nodes(plan: Mapping[str, Any], nodes: _Nodes) -> dict[str, Any]:
         sent, late = runner.run(_send(nodes, per_s, warm_up_s + seconds, random.Random(plan["seed"])))
     counted = sent[int(len(sent) * warm_up_s / (warm_up_s + seconds)) :]
     times = _wait_for_deliveries(nodes, counted)
-    at_leaders, at_followers = [], []
+    latencies: dict[bool, list[float]] = {True: [], False: []}  # at leaders, and at followers
     for message in counted:
         delivered = times[message.client, message.number]
-        here = [at for node, at in delivered.items() if node in nodes.leaders]
-        there = [at for node, at in delivered.items() if node not in nodes.leaders]
-        at_leaders.append((max(here) - message.start_us) / 1e6 / nodes.delta_s)
-        if there:
-            at_followers.append((max(there) - message.start_us) / 1e6 / nodes.delta_s)
-    leader = summary(at_leaders)
+        for leads, found in latencies.items():
+            if ends := [at for node, at in delivered.items() if (node in nodes.leaders) == leads]:
+                found.append((max(ends) - message.start_us) / 1e6 / nodes.delta_s)
+    leader = summary(latencies[True])
     return {
         "messages": len(counted),
         "late": late,
         "leader": leader,
-        "follower": summary(at_followers) if at_followers else None,
+        "follower": summary(latencies[False]) if latencies[False] else None,
         "summary": f"at leaders {leader['mean']:.2f}δ, p99 {leader['p99']:.2f}δ, most {leader['max']:.2f}δ",
     }
 
@@ -288,15 +277,6 @@ def _wait_for_deliveries(nodes: _Nodes, sent: Sequence[_Sent]) -> dict[tuple[int
 
 def summary(latencies: Sequence[float]) -> dict[str, float]:
     """Statistics of latencies in δ, with the keys of `wbkv bench convoy`."""
-    ordered = sorted(latencies)
-
-    def percentile(part: float) -> float:
-        return ordered[math.ceil(len(ordered) * part) - 1]
-
-    return {
-        "mean": statistics.fmean(ordered),
-        "min": ordered[0],
-        "p50": percentile(0.5),
-        "p99": percentile(0.99),
-        "max": ordered[-1],
-    }
+    found: dict[str, float] = asdict(Summary.of([latencies]))
+    del found["error"]  # there is one run: its error is unknown
+    return found

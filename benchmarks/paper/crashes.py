@@ -8,29 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.paper import claims
+from benchmarks.paper.analysis import Origin
 from benchmarks.paper.points import Found, Results
-from benchmarks.paper.runner import failures
 
 
 @dataclass(slots=True)
-class Crashes:
+class Crashes(Origin):
     """All crashes that were measured."""
 
     found: list[Found] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    commits: set[str] = field(default_factory=set)
-    loads: list[float] = field(default_factory=list)
 
     @classmethod
     def read(cls, results: Results) -> Crashes:
         """Read the crashes from their files."""
         crashes = cls()
-        for found in results.all("recovery"):
-            crashes.failed += [f"recovery {found['name']}: {why}" for why in failures(found)]
-            crashes.commits.add(str(found.get("commit", "unknown")))
-            crashes.loads.append(float(found.get("load_before", 0.0)))
-            if "figures" in found:
-                crashes.found.append(found)
+        crashes.found += [found for found in crashes.files(results, "recovery") if "figures" in found]
         return crashes
 
     @property
@@ -42,10 +34,10 @@ class Crashes:
         """The crashes of an area."""
         return [found for found in self.found if _area(found) == area]
 
-    def spread(self, area: str, what: str) -> list[float | None]:
-        """One figure of each crash of an area: "leader_s", or one of the clients'."""
+    def spread(self, area: str, what: str, series: str = "clients") -> list[float | None]:
+        """One figure of each crash of an area: "leader_s", or one of a series."""
         return [
-            found["leader_s"] if what == "leader_s" else found["figures"]["clients"][what]
+            found["leader_s"] if what == "leader_s" else found["figures"][series][what]
             for found in self.of(area)
         ]
 
@@ -67,15 +59,10 @@ class Crashes:
             "|---|---|---|---|---|---|---|",
         ]
         for area in self.areas:
-            mine = self.of(area)
-            cells = [_spread([each["leader_s"] for each in mine])]
-            cells += [
-                _spread([each["figures"][series]["recovered_s"] for each in mine])
-                for series in ("affected", "others", "clients")
-            ]
-            longest = [each["figures"]["clients"]["worst_ms"] for each in mine]
-            cells.append(_spread([None if ms is None else ms / 1000 for ms in longest]))
-            lines.append(f"| {area} | {len(mine)} | {' | '.join(cells)} |")
+            recovered = [self.spread(area, "recovered_s", each) for each in ("affected", "others", "clients")]
+            longest = [None if ms is None else ms / 1000 for ms in self.spread(area, "worst_ms")]
+            cells = map(_spread, (self.spread(area, "leader_s"), *recovered, longest))
+            lines.append(f"| {area} | {len(self.of(area))} | {' | '.join(cells)} |")
         whole_s = claims.PAPER_LEADER_S + claims.PAPER_CLEARING_S
         lines.append(f"| the paper, WAN | 1 | {claims.PAPER_LEADER_S} | {whole_s:g} | | | |")
         return "\n".join(lines)

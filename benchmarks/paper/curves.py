@@ -65,15 +65,8 @@ class Curves:
 
     def _load(self, dest: int, clients: int) -> Plan:
         more_s = round(self.settle_per_client_s * clients * dest, 2)
-        base = self.base
-        return replace(
-            base,
-            dest=dest,
-            clients=clients,
-            rounds=1,
-            warm_up_s=base.warm_up_s + more_s,
-            seconds=base.seconds + more_s,
-        )
+        warm_up_s, seconds = self.base.warm_up_s + more_s, self.base.seconds + more_s
+        return replace(self.base, dest=dest, clients=clients, rounds=1, warm_up_s=warm_up_s, seconds=seconds)
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[Measure]:

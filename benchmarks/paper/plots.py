@@ -93,18 +93,12 @@ def curves(measured: Measured, title: str, moderate: int | None = None) -> Figur
                 for clients in measured.clients
             ]  # fmt: skip
             points = [(clients, x, y) for clients, x, y in found if x is not None and y is not None]
-            axes.plot(
-                [x for _, x, _ in points],
-                [y for _, _, y in points],
-                color=colour,
-                marker=marker,
-                markersize=4,
-            )
+            xs, ys = [x for _, x, _ in points], [y for _, _, y in points]
+            axes.plot(xs, ys, color=colour, marker=marker, markersize=4)
             for clients, x, y in points:
-                if clients == measured.clients[-1]:
-                    axes.plot(x, y, marker="o", markersize=10, fillstyle="none", color=INK, alpha=0.6)
-                elif clients == moderate:
-                    axes.plot(x, y, marker="s", markersize=10, fillstyle="none", color=INK, alpha=0.6)
+                mark = "o" if clients == measured.clients[-1] else "s" if clients == moderate else None
+                if mark:
+                    axes.plot(x, y, marker=mark, markersize=10, fillstyle="none", color=INK, alpha=0.6)
         axes.set_title(f"{dest} destination{'' if dest == 1 else 's'}")
         axes.set_xmargin(0.12)
         plain_log(axes, "x")

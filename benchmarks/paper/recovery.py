@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.load import BackgroundMeasurement, Plan, read_samples, running
+from benchmarks.load.nodes import groups_of
 from benchmarks.paper.bins import SERIES, bins, figures, split
 from benchmarks.paper.clusters import GIVE_BACK_S, as_plan, from_plan, homes, wait_home
 from benchmarks.paper.points import Point
 from benchmarks.paper.runner import Measure
 from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
-from kvstore.local.status import ask
 from multicast.protocol import Timing
 
 AFFECTED: Final = 3
@@ -73,9 +73,7 @@ class Recovery:
     @contextlib.contextmanager
     def measuring(self) -> Iterator[Measure]:
         """Every point has a cluster of its own: what a crash leaves behind would disturb the next."""
-        yield lambda point: crash(
-            from_plan(point.plan["load"]), point.plan["before_s"], point.plan["after_s"]
-        )
+        yield lambda it: crash(from_plan(it.plan["load"]), it.plan["before_s"], it.plan["after_s"])
 
 
 def recovery(protocols: Sequence[str], *, quick: bool = False) -> Recovery:
@@ -131,8 +129,7 @@ def cluster_of(plan: Plan, folder: Path) -> Iterator[LocalCluster]:
 
 
 def _ballot(cluster: LocalCluster) -> int:
-    answer = ask(cluster.config.status_socket(VICTIM)) or {}
-    return int(answer["groups"][str(AFFECTED)]["ballot"])
+    return int(groups_of(cluster, VICTIM)[str(AFFECTED)]["ballot"])
 
 
 def _new_leader(cluster: LocalCluster, ballot: int, loading: BackgroundMeasurement) -> int:
@@ -141,7 +138,7 @@ def _new_leader(cluster: LocalCluster, ballot: int, loading: BackgroundMeasureme
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         for node in survivors:
-            about = ((ask(cluster.config.status_socket(node)) or {}).get("groups", {})).get(str(AFFECTED))
+            about = groups_of(cluster, node).get(str(AFFECTED))
             if about and about["status"] == "leader" and about["ballot"] > ballot:
                 return time.time_ns() // 1000
         loading.sleep(LOOK_S)

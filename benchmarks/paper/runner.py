@@ -68,11 +68,8 @@ def run(
                 found = _made(measure, point)
                 results.write(point, found)
                 progress.made(point, found, time.monotonic() - began)
-    bad = 0
-    for experiment in experiments:
-        for point in experiment.points():
-            bad += bool(failures(results.read(point) or {"failed": "it has no result"}))
-    return bad
+    ends = [results.read(point) for experiment in experiments for point in experiment.points()]
+    return sum(bool(failures(each or {"failed": "it has no result"})) for each in ends)
 
 
 def _made(measure: Measure, point: Point) -> Found:

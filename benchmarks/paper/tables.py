@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from benchmarks.paper import claims, modelled, predicted
 from benchmarks.paper.analysis import (
     Measured,
+    Origin,
     Ratio,
     Value,
     cpu_us,
@@ -70,7 +71,7 @@ def verdict(lan: Measured, wan: Measured, together: Measured, crashes: Crashes) 
     for where, measured in (("WAN", wan), ("WAN, leaders together", together)):
         for other, wanted in (("ftskeen", claims.GOAL_WAN_FTSKEEN), ("fastcast", claims.GOAL_WAN_FASTCAST)):
             what = f"{where}, moderate load: {_name(other)}'s latency by white-box's, mean over destinations"
-            rows.append(_at_least(what, wanted, _mean_latency_ratio(measured, other, MODERATE)))
+            rows.append(_at_least(what, wanted, _mean_ratio(measured, other, OURS, MODERATE, mean_ms)))
     what = "LAN: white-box's peak throughput by FastCast's, mean over destinations"
     rows.append(_at_least(what, claims.GOAL_LAN_FASTCAST, _mean_peak_ratio(lan, "fastcast")))
     for area in crashes.areas:
@@ -103,15 +104,13 @@ def _mean_peak_ratio(lan: Measured, other: str) -> float | None:
 
 
 def _peak_ratio(lan: Measured, other: str, dest: int) -> float | None:
-    ours, theirs = lan.peak(OURS, dest), lan.peak(other, dest)
-    return None if ours is None or theirs is None else ours.throughput / theirs.throughput
+    ours, theirs = _peak(lan, OURS, dest), _peak(lan, other, dest)
+    return None if ours is None or theirs is None else ours / theirs
 
 
-def _mean_latency_ratio(measured: Measured, other: str, clients: int) -> float | None:
-    """Another protocol's latency divided by ours."""
-    return mean_of(
-        _median(measured.ratio(other, OURS, dest, clients, mean_ms)) for dest in measured.destinations
-    )
+def _peak(lan: Measured, protocol: str, dest: int) -> float | None:
+    best = lan.peak(protocol, dest)
+    return None if best is None else best.throughput
 
 
 # Curves
@@ -133,17 +132,11 @@ def peaks(lan: Measured) -> str:
     rows.append(
         ["mean of ratios", *blank, *(f"**{_times(_mean_peak_ratio(lan, each))}**" for each in others)]
     )
-    rows.append(["ratio of means", *blank, *(_times(_peak_ratio_of_means(lan, each)) for each in others)])
+    bests = {each: [_peak(lan, each, dest) for dest in lan.destinations] for each in (OURS, *others)}
+    of_means = [_times(ratio_of_means(bests[OURS], bests[each])) for each in others]
+    rows.append(["ratio of means", *blank, *of_means])
     header = ["destinations", *map(_name, lan.protocols), *(f"white-box / {_name(each)}" for each in others)]
     return _table("LAN: peak throughput, messages/s (at so many clients)", header, rows)
-
-
-def _peak_ratio_of_means(lan: Measured, other: str) -> float | None:
-    def best(protocol: str) -> Iterable[float | None]:
-        found = (lan.peak(protocol, dest) for dest in lan.destinations)
-        return [None if peak is None else peak.throughput for peak in found]
-
-    return ratio_of_means(best(OURS), best(other))
 
 
 def at_most_clients(measured: Measured, area: str, paper: claims.Ratios) -> str:
@@ -153,32 +146,22 @@ def at_most_clients(measured: Measured, area: str, paper: claims.Ratios) -> str:
     clients = measured.clients[-1]
     others = [protocol for protocol in measured.protocols if protocol != OURS]
     header = ["destinations"]
+    compared: list[tuple[str, str, Value]] = []
     for other in others:
         header += [f"throughput, by {_name(other)}'s", f"latency, {_name(other)}'s by ours"]
+        compared += [(OURS, other, throughput), (other, OURS, mean_ms)]
     rows = []
     for dest in measured.destinations:
-        cells = [str(dest)]
-        for other in others:
-            cells += [
-                _spread(measured.ratio(OURS, other, dest, clients, throughput)),
-                _spread(measured.ratio(other, OURS, dest, clients, mean_ms)),
-            ]
-        rows.append(cells)
-    means, of_means = ["mean of ratios"], ["ratio of means"]
-    for other in others:
-        means += [
-            _times(_mean_ratio(measured, OURS, other, clients, throughput)),
-            _times(_mean_ratio(measured, other, OURS, clients, mean_ms)),
-        ]
-        of_means += [
-            _times(_ratio_of_means(measured, OURS, other, clients, throughput)),
-            _times(_ratio_of_means(measured, other, OURS, clients, mean_ms)),
-        ]
-    paper_row = ["the paper"] + [str(paper) if other == "fastcast" else "" for other in others for _ in "tl"]
+        ratios = [measured.ratio(above, below, dest, clients, value) for above, below, value in compared]
+        rows.append([str(dest), *map(_spread, ratios)])
+    for name, mean in (("mean of ratios", _mean_ratio), ("ratio of means", _ratio_of_means)):
+        means = [mean(measured, above, below, clients, value) for above, below, value in compared]
+        rows.append([name, *map(_times, means)])
+    rows.append(["the paper"] + [str(paper) if "fastcast" in each else "" for each in compared])
     title = (
         f"{area}: white-box against the others at {clients:,} clients, in the same round (median, extremes)"
     )
-    return _table(title, header, [*rows, means, of_means, paper_row])
+    return _table(title, header, rows)
 
 
 def _mean_ratio(measured: Measured, above: str, below: str, clients: int, value: Value) -> float | None:
@@ -208,13 +191,7 @@ def work(lan: Measured) -> str:
             found = [lan.median(protocol, dest, best.clients, value) for value in (cpu_us, read_bytes, reads)]
             spent, size, often = (math.nan if each is None else each for each in found)
             sent = len(cost((PROTOCOLS | VARIANTS)[protocol], dest))
-            cells = [
-                f"{spent:,.0f} µs",
-                f"{sent:,}",
-                f"{spent / sent:.1f} µs",
-                f"{size:,.0f}",
-                f"{often:.2f}",
-            ]
+            cells = f"{spent:,.0f} µs|{sent:,}|{spent / sent:.1f} µs|{size:,.0f}|{often:.2f}".split("|")
             rows.append([str(dest), _name(protocol), *("-" if "nan" in cell else cell for cell in cells)])
     return _table("LAN: what one multicast costs all processes together, at the peak", header, rows)
 
@@ -234,7 +211,7 @@ def moderate(wan: Measured, lan: Measured, where: str) -> str:
         shares = [_share(wan, lan, protocol, dest) for protocol in wan.protocols]
         rows.append([str(dest), *latencies, *ratios, *shares])
     blank = end = [""] * len(wan.protocols)
-    means = [f"**{_times(_mean_latency_ratio(wan, other, MODERATE))}**" for other in others]
+    means = [f"**{_times(_mean_ratio(wan, other, OURS, MODERATE, mean_ms))}**" for other in others]
     of_means = [_times(_ratio_of_means(wan, other, OURS, MODERATE, mean_ms)) for other in others]
     rows += [["mean of ratios", *blank, *means, *end], ["ratio of means", *blank, *of_means, *end]]
     return _table(f"{where}: mean latency at moderate load, {MODERATE} clients", header, rows)
@@ -269,8 +246,8 @@ def conflicts_alone(wan: Measured, area: Area, where: str) -> str:
 
 
 def _share(wan: Measured, lan: Measured, protocol: str, dest: int) -> str:
-    rate, best = wan.median(protocol, dest, MODERATE, throughput), lan.peak(protocol, dest)
-    return NOTHING if rate is None or best is None else f"{rate / best.throughput:.0%}"
+    rate, best = wan.median(protocol, dest, MODERATE, throughput), _peak(lan, protocol, dest)
+    return NOTHING if rate is None or best is None else f"{rate / best:.0%}"
 
 
 def delays(wan: Measured) -> str:
@@ -300,8 +277,9 @@ def delays(wan: Measured) -> str:
 def made(lan: Measured, wan: Measured, together: Measured, crashes: Crashes, convoy: Conflicts) -> str:
     """Commits, load averages before the points, and failures."""
     lines = []
-    parts: dict[str, Measured | Crashes | Conflicts] = {"lan": lan, "wan": wan, "together": together}
-    parts |= {"recovery": crashes, "convoy": convoy}
+    parts: dict[str, Origin] = {
+        "lan": lan, "wan": wan, "together": together, "recovery": crashes, "convoy": convoy,
+    }  # fmt: skip
     for name, part in parts.items():
         if part.loads:
             load = f"load average before a point {min(part.loads):g} - {max(part.loads):g}"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -20,8 +24,9 @@ from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
 from kvstore.local.status import ask
 from kvstore.server.engine import EPOCH_S
+from multicast.protocol import Timing
 from multicast.types import TICKS_PER_S, GroupId, timestamp
-from tests.faults.harness import PATIENCE_S
+from tests.faults.harness import PATIENCE_S, FaultyCluster, wait_at_rest
 from tests.faults.history import Action, Change, History, Wrong, check
 
 ATTEMPT_S = 1.0
@@ -29,7 +34,7 @@ ATTEMPT_S = 1.0
 DEADLINE_S = 600.0
 """How long a request may be repeated."""
 PROGRESS_S = 30.0
-"""How long it may take until everyone has got some answers, whatever was done to the nodes."""
+"""How long it may take until all clients have got some answers, whatever was done to the nodes."""
 SILENCE_S = 2.0
 """A watch that says nothing for so long is broken."""
 
@@ -66,16 +71,16 @@ class Nodes:
     """Connections to all nodes of a cluster. They belong to one event loop."""
 
     def __init__(self, cluster: LocalCluster, rng: random.Random) -> None:
-        places = cluster.config.api_addresses
+        addresses = cluster.config.api_addresses
         self._channels = {
             node: grpc.aio.insecure_channel(f"{host}:{port}", options=_OPTIONS)
-            for node, (host, port) in places.items()
+            for node, (host, port) in addresses.items()
         }
         stub: Any = kv_pb2_grpc.KVStub
         self._stubs = {node: stub(channel) for node, channel in self._channels.items()}
         self._rng = rng
         self._failed: dict[NodeId, float] = {}
-        self.names = list(places)
+        self.names = list(addresses)
 
     async def close(self) -> None:
         for channel in self._channels.values():
@@ -94,36 +99,36 @@ class Nodes:
 
     async def ask(self, method: str, request: Any, *nodes: NodeId) -> Any:
         """The answer of these nodes, or of any: they are asked in turn until one has a definite answer."""
-        order, until, last = list(nodes) or self.order(), time.monotonic() + PATIENCE_S, "none"
-        for turn in range(10**9):
-            node = order[turn % len(order)]
+
+        async def attempt(node: NodeId) -> Any:
+            return await getattr(self._stubs[node], method)(request, timeout=ATTEMPT_S)
+
+        return await self._repeat(attempt, nodes, request)
+
+    async def scan(self, request: kv.ScanRequest, *nodes: NodeId) -> tuple[int, list[kv.Entry]]:
+        """All of a scan, of one of these nodes, and its revision. One that breaks is begun again."""
+
+        async def attempt(node: NodeId) -> tuple[int, list[kv.Entry]]:
+            pages = [page async for page in self._stubs[node].Scan(request, timeout=2 * ATTEMPT_S)]
+            return pages[-1].header.revision if pages else 0, [
+                entry for page in pages for entry in page.entries
+            ]
+
+        return await self._repeat(attempt, nodes, request)
+
+    async def _repeat(
+        self, attempt: Callable[[NodeId], Awaitable[T]], nodes: Sequence[NodeId], request: Any
+    ) -> T:
+        until, last = time.monotonic() + PATIENCE_S, "none"
+        for node in itertools.cycle(nodes or self.order()):
             try:
-                return await getattr(self._stubs[node], method)(request, timeout=ATTEMPT_S)
+                return await attempt(node)
             except grpc.aio.AioRpcError as error:
                 if not may_repeat(error):
                     raise
                 last = f"{node}: {error.code()} {error.details()}"
                 self._failed[node] = time.monotonic()
             check(time.monotonic() < until, f"no answer within {PATIENCE_S} s, the last: {last}; {request}")
-            await asyncio.sleep(0.02)
-        raise AssertionError
-
-    async def scan(self, request: kv.ScanRequest, *nodes: NodeId) -> tuple[int, list[kv.Entry]]:
-        """All of a scan, of one of these nodes, and its revision. One that breaks is begun again."""
-        order, until = list(nodes) or self.order(), time.monotonic() + PATIENCE_S
-        for turn in range(10**9):
-            entries: list[kv.Entry] = []
-            revision = 0
-            try:
-                async for page in self._stubs[order[turn % len(order)]].Scan(request, timeout=2 * ATTEMPT_S):
-                    revision = page.header.revision
-                    entries += page.entries
-            except grpc.aio.AioRpcError as error:
-                if not may_repeat(error):
-                    raise
-            else:
-                return revision, entries
-            check(time.monotonic() < until, f"no scan within {PATIENCE_S} s: {request}")
             await asyncio.sleep(0.02)
         raise AssertionError
 
@@ -451,7 +456,7 @@ WORKERS: tuple[tuple[type[Any], int], ...] = (
 )  # fmt: skip
 
 
-class Load:
+class StoreLoad:
     """All of them, in an event loop of their own, until told to stop."""
 
     def __init__(self, cluster: LocalCluster, seed: int = 0) -> None:
@@ -470,7 +475,7 @@ class Load:
         """Do something in the loop, and wait for it."""
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(2 * PATIENCE_S)
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> StoreLoad:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -512,10 +517,6 @@ class Load:
     async def _work(self, client: Any) -> None:
         while not self._stop.is_set():
             await client.work()
-
-    def note(self, fault: str) -> None:
-        """Somebody does something bad."""
-        self.history.faults.append((time.monotonic(), fault))
 
     def wait_for(self, more: int) -> None:
         """Until every client has so many more answers, and the watch has moved: all make progress."""
@@ -565,15 +566,11 @@ class Load:
         return found
 
     def _check_counters(self) -> None:
-        counted = dict.fromkeys(COUNTERS, 0)
-        for action in self.history.actions:
-            for key in action.writes:
-                if key in counted:
-                    counted[key] += 1
+        counted = Counter(key for action in self.history.actions for key in action.writes)
         values = self.values()
-        for key, count in counted.items():
+        for key in COUNTERS:
             found = int(values.get(key, b"0"))
-            check(found == count, f"{key!r} is {found} after {count} requests")
+            check(found == counted[key], f"{key!r} is {found} after {counted[key]} requests")
 
     def _check_lists(self) -> None:
         values = self.values()
@@ -590,3 +587,56 @@ class Load:
             for key in change.values.keys() & set(LISTS):
                 check(change.values[key].startswith(seen.get(key, b"")), f"{key!r} was rewritten")
                 seen[key] = change.values[key]
+
+
+@contextmanager
+def stored(folder: Path, seed: int = 0, timing: Timing | None = None) -> Iterator[FaultyCluster]:
+    """A store and its load. At the end all must be at rest, agree, and have kept what was promised."""
+    cluster = FaultyCluster(folder / "cluster", 3, 3, durability="fsync", timing=timing)
+    with cluster, StoreLoad(cluster, seed) as load:
+        cluster.load, cluster.step = load, 5
+        load.history.faults = cluster.faults
+        try:
+            load.wait_for(10)
+            yield cluster
+            load.wait_for(10)
+            load.finish()
+            wait_at_rest(cluster)
+            check_nodes(cluster, load)
+            cluster.hurt("stop", *cluster.nodes)
+            cluster.hurt("start", *cluster.nodes)
+            cluster.wait_ready()
+            check_nodes(cluster, load)
+            load.check()
+        finally:
+            load.history.write(folder / "history.jsonl")
+    check_logs(cluster)
+
+
+def check_nodes(cluster: LocalCluster, load: StoreLoad) -> None:
+    """All nodes serve, and each has what the watch has seen, by itself."""
+
+    async def look(nodes: Nodes) -> None:
+        for node in nodes.names:
+            while not await nodes.healthy(node):
+                await asyncio.sleep(0.05)
+        taken = await nodes.ask("Snapshot", kv.SnapshotRequest())
+        asked = kv.ScanRequest(range=EVERYTHING, revision=taken.revision, consistency=kv.SERIALIZABLE)
+        scans = {node: await nodes.scan(asked, node) for node in nodes.names}
+        wanted = load.values()
+        for node, (_, entries) in scans.items():
+            check(entries == scans[NodeId("n1")][1], f"{node} and n1 differ: {scans}")
+            found = {entry.key: entry.value for entry in entries}
+            check(found == wanted, f"{node} has {found}, not {wanted}")
+
+    load.run(look(load.nodes))
+    for group in cluster.status()["groups"]:
+        found = {str(replica["status"]) for replica in group["replicas"]}
+        check(group["leader"] is not None and found == {"leader", "follower"}, f"not all serve: {group}")
+
+
+def check_logs(cluster: LocalCluster) -> None:
+    for node in cluster.config.nodes:
+        log = cluster.log(node).read_text()
+        for bad in ("Traceback", "own state is wrong", "ERROR", "CRITICAL"):
+            check(bad not in log, f"{node} says:\n{log[-5000:]}")

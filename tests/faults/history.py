@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -179,28 +180,14 @@ def _conflicts(actions: Sequence[Action]) -> defaultdict[int, list[int]]:
 
 def _circle(after: Mapping[int, Sequence[int]]) -> list[int]:
     """Some circle, or nothing."""
-    done: set[int] = set()
-    for root in list(after):
-        path: list[int] = []
-        on_path: set[int] = set()
-        stack: list[tuple[int, Iterator[int]]] = [] if root in done else [(root, iter(after[root]))]
-        if stack:
-            path.append(root)
-            on_path.add(root)
-        while stack:
-            node, rest = stack[-1]
-            following = next((n for n in rest if n not in done), None)
-            if following is None:
-                stack.pop()
-                path.pop()
-                on_path.discard(node)
-                done.add(node)
-            elif following in on_path:
-                return path[path.index(following) :]
-            else:
-                stack.append((following, iter(after.get(following, ()))))
-                path.append(following)
-                on_path.add(following)
+    order: TopologicalSorter[int] = TopologicalSorter()
+    for node, following in after.items():
+        for each in following:
+            order.add(each, node)
+    try:
+        order.prepare()
+    except CycleError as error:
+        return list(error.args[1][1:])  # the first is the last, too
     return []
 
 

@@ -8,10 +8,9 @@ import heapq
 import itertools
 import json
 import random
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +43,6 @@ class Worker:
         self.lists = model == "list-append"
         self._rng = random.Random(f"{seed}/{number}")
         self._numbers = itertools.count(number, WORKERS_MAX)
-        self.ended = 0
-        self.failed = 0
 
     def kind(self) -> str:
         return self._rng.choice(KINDS)
@@ -65,9 +62,6 @@ class Worker:
         return [wbkv.get(key) if value is None else write(key, value) for key, value in steps]
 
 
-# For threads
-
-
 @wbkv.transactional
 def perform(tx: wbkv.Transaction[bytes], worker: Worker, steps: Sequence[Step]) -> None:
     for key, value in steps:
@@ -77,39 +71,6 @@ def perform(tx: wbkv.Transaction[bytes], worker: Worker, steps: Sequence[Step]) 
             tx.append(key, value)
         else:
             tx.put(key, value)
-
-
-def work(client: wbkv.Client[bytes], worker: Worker, go_on: Callable[[], bool]) -> None:
-    """A thread's transactions."""
-    while go_on():
-        try:
-            _one(client, worker)
-            worker.ended += 1
-        except wbkv.Error:
-            worker.failed += 1
-
-
-def _one(client: wbkv.Client[bytes], worker: Worker) -> None:
-    kind, steps = worker.kind(), worker.steps()
-    key, value = steps[0]
-    if kind == "single" and value is None:
-        client.get_many([step.key for step in steps])
-    elif kind == "single":
-        assert value is not None
-        (client.append if worker.lists else client.put)(key, value)
-    elif kind == "txn":
-        client.txn().then(*worker.operations(steps)).commit()
-    elif kind == "conditional":
-        txn = client.txn().when(wbkv.exists(key)).then(*worker.operations(steps))
-        txn.otherwise(*worker.operations(worker.steps())).commit()
-    elif kind == "interactive":
-        with client.transaction() as tx:
-            perform(tx, worker, steps)
-    else:
-        perform(client, worker, steps)
-
-
-# For tasks
 
 
 @wbkv.transactional
@@ -123,34 +84,45 @@ async def perform_async(tx: wbkv.aio.Transaction[bytes], worker: Worker, steps: 
             tx.put(key, value)
 
 
+def _ask(client: Any, worker: Worker, kind: str, steps: Sequence[Step]) -> Any:
+    """Call the client of threads, or that of tasks, which returns an awaitable."""
+    key, value = steps[0]
+    if kind == "single" and value is None:
+        return client.get_many([step.key for step in steps])
+    if kind == "single":
+        return (client.append if worker.lists else client.put)(key, value)
+    if kind == "txn":
+        return client.txn().then(*worker.operations(steps)).commit()
+    txn = client.txn().when(wbkv.exists(key)).then(*worker.operations(steps))
+    return txn.otherwise(*worker.operations(worker.steps())).commit()
+
+
+def work(client: wbkv.Client[bytes], worker: Worker, go_on: Callable[[], bool]) -> None:
+    """A thread's transactions."""
+    while go_on():
+        kind, steps = worker.kind(), worker.steps()
+        with contextlib.suppress(wbkv.Error):
+            if kind == "interactive":
+                with client.transaction() as tx:
+                    perform(tx, worker, steps)
+            elif kind == "transactional":
+                perform(client, worker, steps)
+            else:
+                _ask(client, worker, kind, steps)
+
+
 async def work_async(client: wbkv.aio.Client[bytes], worker: Worker, go_on: Callable[[], bool]) -> None:
     """A task's transactions."""
     while go_on():
-        try:
-            await _one_async(client, worker)
-            worker.ended += 1
-        except wbkv.Error:
-            worker.failed += 1
-
-
-async def _one_async(client: wbkv.aio.Client[bytes], worker: Worker) -> None:
-    kind, steps = worker.kind(), worker.steps()
-    key, value = steps[0]
-    if kind == "single" and value is None:
-        await client.get_many([step.key for step in steps])
-    elif kind == "single":
-        assert value is not None
-        await (client.append if worker.lists else client.put)(key, value)
-    elif kind == "txn":
-        await client.txn().then(*worker.operations(steps)).commit()
-    elif kind == "conditional":
-        txn = client.txn().when(wbkv.exists(key)).then(*worker.operations(steps))
-        await txn.otherwise(*worker.operations(worker.steps())).commit()
-    elif kind == "interactive":
-        async with client.transaction() as tx:
-            await perform_async(tx, worker, steps)
-    else:
-        await perform_async(client, worker, steps)
+        kind, steps = worker.kind(), worker.steps()
+        with contextlib.suppress(wbkv.Error):
+            if kind == "interactive":
+                async with client.transaction() as tx:
+                    await perform_async(tx, worker, steps)
+            elif kind == "transactional":
+                await perform_async(client, worker, steps)
+            else:
+                await _ask(client, worker, kind, steps)
 
 
 # A recording
@@ -169,16 +141,9 @@ class RecordingPlan(NamedTuple):
     timeout_s: float = 10.0
 
 
-def record(plan: RecordingPlan, file: Path, go_on: Callable[[], bool]) -> list[Worker]:
+def record(plan: RecordingPlan, file: Path, go_on: Callable[[], bool]) -> None:
     """Work until told otherwise, and record it."""
     workers = [Worker(plan.model, plan.first + i, plan.seed) for i in range(plan.threads + plan.tasks)]
-    failures: list[BaseException] = []
-
-    def run(target: Callable[[], None]) -> None:
-        try:
-            target()
-        except BaseException as error:  # noqa: BLE001 - raised below
-            failures.append(error)
 
     async def tasks(history: wbkv.History) -> None:
         connecting = wbkv.aio.connect(plan.addresses, timeout=plan.timeout_s, wait=READY_S, history=history)
@@ -188,24 +153,19 @@ def record(plan: RecordingPlan, file: Path, go_on: Callable[[], bool]) -> list[W
     with (
         wbkv.History(file, model=plan.model) as history,
         wbkv.connect(plan.addresses, timeout=plan.timeout_s, wait=READY_S, history=history) as client,
+        ThreadPoolExecutor(plan.threads + 1) as pool,
     ):
-        targets: list[Callable[[], None]] = [lambda: asyncio.run(tasks(history))]
-        targets += [partial(work, client, worker, go_on) for worker in workers[: plan.threads]]
-        running = [threading.Thread(target=run, args=(target,)) for target in targets]
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
-    for failure in failures:
-        raise failure
-    return workers
+        running = [pool.submit(work, client, worker, go_on) for worker in workers[: plan.threads]]
+        running.append(pool.submit(lambda: asyncio.run(tasks(history))))
+        for each in running:
+            each.result()
 
 
 # One history of several
 
 
-def merge(files: Sequence[Path], out: Path) -> int:
-    """One history of several of one machine, whose processes have numbers of their own. How many events."""
+def merge(files: Sequence[Path], out: Path) -> None:
+    """Write one history of several of one machine; processes get numbers of their own."""
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(file.open()) for file in files]
         headers = {file.readline() for file in opened}
@@ -214,13 +174,10 @@ def merge(files: Sequence[Path], out: Path) -> int:
         target = stack.enter_context(out.open("w"))
         target.write(headers.pop())
         numbers: dict[tuple[int, int], int] = {}
-        count = 0
         parts = (_events(i, file) for i, file in enumerate(opened))
         for _, i, event in heapq.merge(*parts, key=lambda part: part[0]):
             event["process"] = numbers.setdefault((i, event["process"]), len(numbers))
             target.write(json.dumps(event, separators=(",", ":")) + "\n")
-            count += 1
-    return count
 
 
 def _events(number: int, lines: Iterable[str]) -> Iterator[tuple[int, int, dict[str, Any]]]:

@@ -1,10 +1,9 @@
-"""Clients while nodes are killed, stopped and started: nothing lost, nothing twice, nobody stuck."""
+"""Clients while nodes are killed, paused and started: nothing lost, nothing twice, no client stuck."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,104 +13,42 @@ import wbkv
 from wbkv import aio
 
 from kvstore.config.addresses import NodeId
-from kvstore.local.cluster import LocalCluster
-from tests.faults.harness import leader_of, until
-
-PATIENCE_S = 60.0
+from tests.faults.harness import PATIENCE_S, CallLoad, FaultyCluster, until
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    data = tmp_path_factory.mktemp("faults") / "cluster"
-    with LocalCluster(data, 3, 2, durability="os", restart=False) as found:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCluster]:
+    found = FaultyCluster(tmp_path_factory.mktemp("faults") / "cluster", 3, 2, durability="os")
+    with found:
         assert found.wait_ready(PATIENCE_S)
         yield found
 
 
-def endpoints(cluster: LocalCluster) -> str:
-    return ",".join(f"{host}:{port}" for host, port in cluster.config.api_addresses.values())
-
-
 @pytest.fixture
-def client(cluster: LocalCluster) -> Iterator[wbkv.Client[bytes]]:
+def client(cluster: FaultyCluster) -> Iterator[wbkv.Client[bytes]]:
     assert cluster.wait_ready(PATIENCE_S)
-    with wbkv.connect(endpoints(cluster), timeout=PATIENCE_S) as found:
+    with wbkv.connect(cluster.addresses, timeout=PATIENCE_S) as found:
         found.delete(wbkv.EVERYTHING)
         yield found
 
 
 @contextlib.contextmanager
-def faulty(cluster: LocalCluster, how: str, group: int = 0) -> Iterator[Callable[[], None]]:
-    """Something to do to a leader. At the end, all is well again."""
-    until(lambda: leader_of(cluster, group) is not None)
-    node = leader_of(cluster, group)
-    assert node is not None
+def faulty(cluster: FaultyCluster, node: NodeId, how: str) -> Iterator[Callable[[], None]]:
+    """A function that hurts a node. At the end, all is well again."""
 
     def strike() -> None:
-        if how == "stop":
-            cluster.send_signal(node, signal.SIGSTOP)
-        else:
-            cluster.kill(node)
+        cluster.hurt("pause" if how == "pause" else "kill", node)
         if how == "restart":
             cluster.start(node)
 
     try:
         yield strike
     finally:
-        heal(cluster, node, how)
-
-
-def heal(cluster: LocalCluster, node: NodeId, how: str) -> None:
-    if how == "stop":
-        cluster.send_signal(node, signal.SIGCONT)
-    elif cluster.pid(node) is None:
-        cluster.start(node)
-    assert cluster.wait_ready(PATIENCE_S)
-
-
-class Work:
-    """Threads that do something again and again."""
-
-    def __init__(self, *calls: Callable[[], object]) -> None:
-        self.done = [0] * len(calls)
-        self._unknown = [0] * len(calls)
-        self.failures: list[BaseException] = []
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=each) for each in enumerate(calls)]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self, number: int, call: Callable[[], object]) -> None:
-        while not self._stop.is_set():
-            try:
-                call()
-                self.done[number] += 1
-            except wbkv.OutcomeUnknown:
-                self._unknown[number] += 1
-            except BaseException as error:  # noqa: BLE001 - told to the test
-                self.failures.append(error)
-                return
-
-    @property
-    def unknown(self) -> int:
-        """Of how many nobody knows whether they were done."""
-        return sum(self._unknown)
-
-    def wait_for(self, more: int) -> None:
-        """Until every thread has done so many more."""
-        goals = [done + more for done in self.done]
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.failures and any(d < g for d, g in zip(self.done, goals, strict=True)):
-            assert time.monotonic() < deadline, f"done {self.done}, goals {goals}, {self.unknown} unknown"
-            time.sleep(0.05)
-        assert not self.failures, self.failures
-
-    def finish(self) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(2 * PATIENCE_S)
-            assert not thread.is_alive()
-        assert not self.failures, self.failures
+        if how == "pause":
+            cluster.hurt("continue", node)
+        elif cluster.pid(node) is None:
+            cluster.start(node)
+        assert cluster.wait_ready(PATIENCE_S)
 
 
 @wbkv.transactional
@@ -126,8 +63,8 @@ async def transfer_async(tx: aio.Transaction[int], source: str, target: str) -> 
     tx.put(target, (await tx.get(target) or 0) + 1)
 
 
-@pytest.mark.parametrize("how", ["kill", "restart", "stop"])
-def test_threads_go_on(cluster: LocalCluster, client: wbkv.Client[bytes], how: str) -> None:
+@pytest.mark.parametrize("how", ["kill", "restart", "pause"])
+def test_threads_go_on(cluster: FaultyCluster, client: wbkv.Client[bytes], how: str) -> None:
     numbers = client.using(wbkv.codecs.INTEGER)
     watched: list[int] = []
     ended = threading.Event()
@@ -141,7 +78,7 @@ def test_threads_go_on(cluster: LocalCluster, client: wbkv.Client[bytes], how: s
 
     follower = threading.Thread(target=follow)
     follower.start()
-    work = Work(
+    work = CallLoad(
         lambda: client.add("count/a"),
         lambda: client.add("count/b"),
         lambda: transfer(numbers, "account/1", "account/2"),
@@ -150,7 +87,7 @@ def test_threads_go_on(cluster: LocalCluster, client: wbkv.Client[bytes], how: s
     )
     try:
         work.wait_for(5)
-        with faulty(cluster, how) as strike:
+        with faulty(cluster, cluster.leader(), how) as strike:
             strike()
             work.wait_for(5)
         work.wait_for(3)
@@ -167,12 +104,12 @@ def test_threads_go_on(cluster: LocalCluster, client: wbkv.Client[bytes], how: s
     assert watched == list(range(1, int(a or 0) + 1))  # every change once, in order
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
-def test_tasks_go_on(cluster: LocalCluster, client: wbkv.Client[bytes], how: str) -> None:
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_tasks_go_on(cluster: FaultyCluster, client: wbkv.Client[bytes], how: str) -> None:
     async def main() -> None:
         async with (
             asyncio.timeout(3 * PATIENCE_S),
-            aio.connect(endpoints(cluster), timeout=PATIENCE_S) as mine,
+            aio.connect(cluster.addresses, timeout=PATIENCE_S) as mine,
         ):
             numbers = mine.using(wbkv.codecs.INTEGER)
             stop = asyncio.Event()
@@ -205,7 +142,7 @@ def test_tasks_go_on(cluster: LocalCluster, client: wbkv.Client[bytes], how: str
                 tasks += [asyncio.create_task(keep_transferring()) for _ in range(2)]
                 following = asyncio.create_task(follow(watch))
                 await more(20, 3)
-                with faulty(cluster, how, group=1) as strike:
+                with faulty(cluster, cluster.leader(1), how) as strike:
                     await asyncio.to_thread(strike)
                     await more(20, 3)
                 stop.set()
@@ -221,8 +158,8 @@ def test_tasks_go_on(cluster: LocalCluster, client: wbkv.Client[bytes], how: str
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a_scan_goes_on_elsewhere(cluster: LocalCluster, client: wbkv.Client[bytes], how: str) -> None:
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_a_scan_goes_on_elsewhere(cluster: FaultyCluster, client: wbkv.Client[bytes], how: str) -> None:
     """The node that sends it goes away in the middle."""
     keys = [b"scan/%04d" % i for i in range(400)]
     for part in range(0, 400, 50):
@@ -233,20 +170,15 @@ def test_a_scan_goes_on_elsewhere(cluster: LocalCluster, client: wbkv.Client[byt
     client.put("scan/0000", b"later")
     address = client._requests.calls.router.address_for(b"scan/", 0)
     node = next(n for n, (h, p) in cluster.config.api_addresses.items() if f"{h}:{p}" == address)
-    if how == "kill":
-        cluster.kill(node)
-    else:
-        cluster.send_signal(node, signal.SIGSTOP)
-    try:
+    with faulty(cluster, node, how) as strike:
+        strike()
         found += [entry.key for entry in scan]
-    finally:
-        heal(cluster, node, how)
     assert found == keys
     assert scan.revision == revision
 
 
-def test_no_cluster_is_said_in_time(cluster: LocalCluster, client: wbkv.Client[bytes]) -> None:
-    """With one node of three there is no quorum, and then nobody is there at all."""
+def test_no_cluster_is_said_in_time(cluster: FaultyCluster, client: wbkv.Client[bytes]) -> None:
+    """With one node of three there is no quorum, and then there is no node at all."""
     nodes = list(cluster.config.nodes)
     try:
         cluster.kill(*nodes[:2])
@@ -262,7 +194,7 @@ def test_no_cluster_is_said_in_time(cluster: LocalCluster, client: wbkv.Client[b
         with pytest.raises(wbkv.Unavailable, match="is the cluster up"):
             client.put("a", b"", timeout=1.0)
         with pytest.raises(wbkv.Unavailable):
-            wbkv.connect(endpoints(cluster))
+            wbkv.connect(cluster.addresses)
         assert time.monotonic() - begun < PATIENCE_S  # no more than a bound against hanging
     finally:
         cluster.start(*nodes)

@@ -7,10 +7,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,7 +22,7 @@ from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
 from multicast.protocol import Timing
 from multicast.types import GroupId
-from tests.faults.harness import PATIENCE_S, until
+from tests.faults.harness import PATIENCE_S, CallLoad, until, wait_at_rest
 
 Line: TypeAlias = dict[str, Any]
 _MESSAGE = ("gts", "origin", "number", "digest", "destinations", "client", "sequence")
@@ -107,49 +107,20 @@ def check_requests(folder: Path, deliveries: Deliveries) -> Mapping[str, int]:
     return counts
 
 
-class Work:
-    """Threads that transact over several partitions, and count."""
-
-    def __init__(self, client: wbkv.Client[bytes], threads: int = 4) -> None:
-        self._client = client
-        self._over = threading.Event()
-        self.done = 0
-        self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(threads)]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self, number: int) -> None:
-        rng = random.Random(number)
-        while not self._over.is_set():
-            one, other = (f"key/{rng.randrange(50)}" for _ in range(2))
-            with suppress(wbkv.Error):
-                self._client.txn().then(wbkv.get(one), wbkv.put(other, b"x")).commit()
-                self._client.get_many([one, other])
-                self.done += 1
-
-    def more(self, count: int) -> None:
-        """Until so much more has been done."""
-        wanted = self.done + count
-        until(lambda: self.done >= wanted)
-
-    def end(self) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-
-
 @contextmanager
-def at_work(client: wbkv.Client[bytes]) -> Iterator[Work]:
-    work = Work(client)
+def at_work(client: wbkv.Client[bytes]) -> Iterator[CallLoad]:
+    """Four threads that transact over several partitions."""
+
+    def transact(rng: random.Random) -> None:
+        one, other = (f"key/{rng.randrange(50)}" for _ in range(2))
+        client.txn().then(wbkv.get(one), wbkv.put(other, b"x")).commit()
+        client.get_many([one, other])
+
+    work = CallLoad(*(partial(transact, random.Random(n)) for n in range(4)), ignored=wbkv.Error)
     try:
         yield work
     finally:
-        work.end()
-
-
-def at_rest(cluster: LocalCluster) -> bool:
-    groups = cluster.status()["groups"]
-    return all(replica["up"] and replica["lag"] == 0 for group in groups for replica in group["replicas"])
+        work.finish()
 
 
 def test_a_node_that_was_killed_one_that_had_nothing_and_all_at_once(tmp_path: Path) -> None:
@@ -165,19 +136,19 @@ def test_a_node_that_was_killed_one_that_had_nothing_and_all_at_once(tmp_path: P
             wbkv.connect(cluster.addresses, timeout=PATIENCE_S, trace=trace, wait=PATIENCE_S) as client,
             at_work(client) as work,
         ):
-            work.more(150)
+            work.wait_for(40)
             cluster.start(late)  # it needs the others' state
-            work.more(50)
+            work.wait_for(15)
             until(lambda: "took a snapshot" in cluster.log(late).read_text())
             cluster.kill(NodeId("n1"))
-            work.more(50)
+            work.wait_for(15)
             cluster.start(NodeId("n1"))
             cluster.wait_ready()
-            work.more(50)
+            work.wait_for(15)
             cluster.kill()
             cluster.start()
-            work.more(50)
-        until(lambda: at_rest(cluster))
+            work.wait_for(15)
+        wait_at_rest(cluster)
     deliveries = Deliveries(traces)
     deliveries.check_runs()
     deliveries.check_lives()
@@ -205,7 +176,7 @@ def test_bare_messages_are_traced_too(tmp_path: Path) -> None:
 
     with LocalCluster(tmp_path / "cluster", 3, 2, application="multicast", trace=traces) as cluster:
         asyncio.run(multicast(cluster))
-        until(lambda: at_rest(cluster))
+        wait_at_rest(cluster)
     deliveries = Deliveries(traces)
     deliveries.check_runs()
     deliveries.check_destinations()

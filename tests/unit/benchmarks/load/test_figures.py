@@ -100,10 +100,8 @@ def report(answered: list[int], latencies_s: list[list[float]], **errors: int) -
 
 def test_figures_are_medians_over_rounds_with_their_spread() -> None:
     plan = Plan(rounds=3, seconds=2.0, processes=2, clients=4, rate=7.0)
-    heard = [
-        report([100, 10, 40], [[0.01] * 9, [0.03] * 9, [0.02] * 9], Unavailable=1),
-        report([100, 10, 40], [[0.01] * 9, [0.03] * 9, [0.02] * 9], Unavailable=2, TimeoutError=1),
-    ]
+    errors: list[dict[str, int]] = [{"Unavailable": 1}, {"Unavailable": 2, "TimeoutError": 1}]
+    heard = [report([100, 10, 40], [[0.01] * 9, [0.03] * 9, [0.02] * 9], **each) for each in errors]
     spent = [
         {"n1": 1.0, "n2": 1.0, "clients": 0.0},
         {"n1": 1.2, "n2": 1.4, "clients": 0.1},
@@ -124,13 +122,8 @@ def test_figures_are_medians_over_rounds_with_their_spread() -> None:
     assert "messages/s" in shown
     assert "errors: TimeoutError 1, Unavailable 3" in shown
     assert "sent late: 2, not sent: 4" in shown
-    assert json.loads(json.dumps(found.as_json()))["latency_ms"].keys() == {
-        "mean",
-        "p50",
-        "p90",
-        "p99",
-        "max",
-    }
+    said = json.loads(json.dumps(found.as_json()))
+    assert said["latency_ms"].keys() == {"mean", "p50", "p90", "p99", "max"}
 
 
 def test_nothing_answered_is_no_figure() -> None:

@@ -54,13 +54,10 @@ def crash(results: Results, area: str, number: int, leader_s: float, recovered_s
     results.write(
         Point("recovery", f"{area}-whitebox-{number}", {"area": area, "load": {"protocol": "whitebox"}}, 1.0),
         {
-            "leader_s": leader_s,
-            "series": dict.fromkeys(series, rows),
-            "figures": dict.fromkeys(series, figure),
-            "commit": "abc1234",
-            "load_before": 0.25,
+            "leader_s": leader_s, "series": dict.fromkeys(series, rows),
+            "figures": dict.fromkeys(series, figure), "commit": "abc1234", "load_before": 0.25,
         },
-    )
+    )  # fmt: skip
 
 
 def latencies(mean: float) -> Mapping[str, float]:

@@ -23,6 +23,10 @@ def steady(from_s: float, to_s: float, every_ms: int, *groups: int, latency_ms: 
     return found
 
 
+OK_BEFORE = steady(-BEFORE_S, 0.0, 10)
+HELD_UP = steady(0.5, 0.6, 2) + steady(0.6, AFTER_S, 10)
+
+
 def test_bins_count_answers_and_average_latency_by_begin() -> None:
     samples = steady(-BEFORE_S, AFTER_S, 10, 1, 2)
     found = bins(samples, CRASH_US, BEFORE_S, AFTER_S)
@@ -44,43 +48,37 @@ def test_messages_are_split_by_the_group_that_lost_its_leader() -> None:
     assert found == {"affected": [with_it], "others": [without], "clients": [with_it, without]}
 
 
-def test_recovered_is_when_throughput_is_back_and_stays() -> None:
-    samples = steady(-BEFORE_S, 0.0, 10) + steady(1.5, AFTER_S, 10)
-    found = figures(samples, CRASH_US, BEFORE_S, AFTER_S)
+def test_throughput_before_and_at_its_lowest() -> None:
+    found = figures(OK_BEFORE + steady(1.5, AFTER_S, 10), CRASH_US, BEFORE_S, AFTER_S)
     assert found["before"] == pytest.approx(100)
     assert found["lowest"] == 0
-    assert found["recovered_s"] == pytest.approx(1.5, abs=0.1)
 
 
-def test_a_short_burst_is_no_recovery() -> None:
-    burst = steady(0.6, 0.9, 10)
-    samples = steady(-BEFORE_S, 0.0, 10) + burst + steady(2.4, AFTER_S, 10)
-    assert figures(samples, CRASH_US, BEFORE_S, AFTER_S)["recovered_s"] == pytest.approx(2.4, abs=0.1)
+RECOVERIES = {
+    "throughput is back, and stays": (steady(1.5, AFTER_S, 10), 0.0, pytest.approx(1.5, abs=0.1)),
+    "a short burst is not a recovery": (
+        steady(0.6, 0.9, 10) + steady(2.4, AFTER_S, 10), 0.0, pytest.approx(2.4, abs=0.1),
+    ),
+    # A second that begins with silence and ends with a flood has enough messages, but it is not back yet.
+    "nor is the silence before a burst": (
+        steady(1.5, 2.0, 4) + steady(2.0, AFTER_S, 10), 0.0, pytest.approx(1.5, abs=0.2),
+    ),
+    # What was held up fills the bin in which it is answered, though nothing was when that began.
+    "nothing is back before there is a leader": (HELD_UP, 0.52, 0.6),
+    "nine tenths are enough": (steady(1.0, AFTER_S, 11), 0.0, pytest.approx(1.0, abs=0.15)),
+    "eight are not": (steady(1.0, AFTER_S, 12), 0.0, None),
+    "without a gap it has recovered at once": (steady(0.0, AFTER_S + 1, 10), 0.0, 0.0),
+}  # fmt: skip
 
 
-def test_what_hides_before_a_burst_is_no_recovery_either() -> None:
-    """A second that begins with silence and ends with a flood has enough messages, but it is not back yet."""
-    samples = steady(-BEFORE_S, 0.0, 10) + steady(1.5, 2.0, 4) + steady(2.0, AFTER_S, 10)
-    assert figures(samples, CRASH_US, BEFORE_S, AFTER_S)["recovered_s"] == pytest.approx(1.5, abs=0.2)
+@pytest.mark.parametrize(("after", "leader_s", "recovered_s"), RECOVERIES.values(), ids=RECOVERIES)
+def test_recovered_is_when(after: list[Sample], leader_s: float, recovered_s: float | None) -> None:
+    found = figures(OK_BEFORE + after, CRASH_US, BEFORE_S, AFTER_S, leader_s)
+    assert found["recovered_s"] == recovered_s
 
 
-def test_nothing_is_back_before_there_is_a_leader() -> None:
-    """What was held up fills the bin in which it is answered, though nothing was when that began."""
-    samples = steady(-BEFORE_S, 0.0, 10) + steady(0.5, 0.6, 2) + steady(0.6, AFTER_S, 10)
-    assert figures(samples, CRASH_US, BEFORE_S, AFTER_S)["recovered_s"] < 0.5
-    assert figures(samples, CRASH_US, BEFORE_S, AFTER_S, leader_s=0.52)["recovered_s"] == 0.6
-
-
-def test_nine_tenths_are_enough_and_eight_are_not() -> None:
-    nearly = steady(-BEFORE_S, 0.0, 10) + steady(1.0, AFTER_S, 11)
-    assert figures(nearly, CRASH_US, BEFORE_S, AFTER_S)["recovered_s"] == pytest.approx(1.0, abs=0.15)
-    never = steady(-BEFORE_S, 0.0, 10) + steady(1.0, AFTER_S, 12)
-    assert figures(never, CRASH_US, BEFORE_S, AFTER_S)["recovered_s"] is None
-
-
-def test_who_never_noticed_has_recovered_at_once() -> None:
-    samples = steady(-BEFORE_S, AFTER_S + 1, 10)
-    assert figures(samples, CRASH_US, BEFORE_S, AFTER_S)["recovered_s"] == 0.0
+def test_without_a_leader_a_burst_looks_like_a_recovery() -> None:
+    assert figures(OK_BEFORE + HELD_UP, CRASH_US, BEFORE_S, AFTER_S)["recovered_s"] < 0.5
 
 
 def test_the_longest_latency_is_of_what_the_crash_may_have_touched() -> None:

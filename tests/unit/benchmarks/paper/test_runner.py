@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.paper.__main__ import EXPERIMENTS, experiments, folder_of, main
 from benchmarks.paper.points import Point, Results
-from benchmarks.paper.runner import Measure, run
+from benchmarks.paper.runner import Again, Measure, run
 
 
 @dataclass
@@ -54,46 +54,40 @@ def plans() -> dict[str, dict[str, Any]]:
     return {"a": {"x": 1, "pair": (1, 2)}, "b": {"x": 2}, "c": {"x": 3}}
 
 
-def ignore(line: str) -> None:
-    pass
+def measured(
+    results: Results, changed: dict[str, dict[str, Any]] | None = None, again: Again = "no", **options: Any
+) -> tuple[int, Counted]:
+    """Run the points, with changed plans. The number of failures, and the points."""
+    counted = Counted(plans() | (changed or {}), **options)
+    return run([counted], results, again=again, report=lambda _: None), counted
 
 
 def test_a_point_that_is_there_is_not_made_again(results: Results) -> None:
-    first = Counted(plans())
-    assert run([first], results, report=ignore) == 0
-    assert first.made == ["a", "b", "c"]
-    second = Counted(plans())
-    assert run([second], results, report=ignore) == 0
-    assert (second.made, second.entered) == ([], 0)  # and no cluster is started for nothing
+    failed, first = measured(results)
+    assert (failed, first.made) == (0, ["a", "b", "c"])
+    failed, second = measured(results)
+    assert (failed, second.made, second.entered) == (0, [], 0)  # and no cluster is started for nothing
 
 
 def test_a_point_whose_plan_has_changed_is_made_again(results: Results) -> None:
-    run([Counted(plans())], results, report=ignore)
-    changed = Counted(plans() | {"b": {"x": 5}})
-    run([changed], results, report=ignore)
-    assert changed.made == ["b"]
+    measured(results)
+    assert measured(results, {"b": {"x": 5}})[1].made == ["b"]
     assert [found["value"] for found in results.all("counted")] == [1, 5, 3]
 
 
 def test_again_makes_all_points_or_those_that_failed(results: Results) -> None:
-    assert run([Counted(plans(), fails={"b"})], results, report=ignore) == 1
-    kept = Counted(plans())
-    assert run([kept], results, report=ignore) == 1  # a failure stays until --again
-    assert kept.made == []
-    mended = Counted(plans())
-    assert run([mended], results, again="failed", report=ignore) == 0
-    assert mended.made == ["b"]
-    anew = Counted(plans())
-    run([anew], results, again="all", report=ignore)
-    assert anew.made == ["a", "b", "c"]
+    assert measured(results, fails={"b"})[0] == 1
+    failed, kept = measured(results)
+    assert (failed, kept.made) == (1, [])  # a failure stays until --again
+    failed, mended = measured(results, again="failed")
+    assert (failed, mended.made) == (0, ["b"])
+    assert measured(results, again="all")[1].made == ["a", "b", "c"]
 
 
 def test_an_interrupted_run_goes_on(results: Results) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run([Counted(plans(), interrupts={"b"})], results, report=ignore)
-    rest = Counted(plans())
-    run([rest], results, report=ignore)
-    assert rest.made == ["b", "c"]
+        measured(results, interrupts={"b"})
+    assert measured(results)[1].made == ["b", "c"]
 
 
 def test_a_failure_is_kept_with_its_reason_and_reported(results: Results) -> None:
