@@ -49,17 +49,17 @@ test: java lint types layers unit ## set up, and run every check
 java: $(VENV)/installed
 	@$(BIN)/python -m wbkv_pipeline.java --install
 
-lint: $(VENV)/installed
+lint: $(VENV)/installed ## ruff: style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/installed
+types: $(VENV)/installed ## mypy, strict
 	$(BIN)/mypy
 
-layers: $(VENV)/installed
+layers: $(VENV)/installed ## import-linter: which package may import which
 	$(BIN)/lint-imports --no-cache
 
-unit: java
+unit: java ## pytest: all tests
 	$(BIN)/python -m pytest -n $(JOBS)
 
 campaign: $(VENV)/installed ## many seeds of the simulator, for an hour or so

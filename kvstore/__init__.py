@@ -8,12 +8,13 @@ Every folder is one layer and imports only those below it (checked by import-lin
     storage      a node's disk: the log and the state, in LMDB
     node         one node without I/O: replicas, routing, batches, snapshots
     bare, store  the two applications of a node: bare multicast, and the store
-    api          the store over gRPC
+    api          the public API, as functions and over gRPC
     local        clusters and disks on this machine
     server       a node in an event loop, and as a process
     simulation   nodes and the store under the simulator
     embedded     a store inside another process
-    commands     the subcommands of `wbkv`
+    commands     the server's subcommands of `wbkv`
 
-Start with `node.loop` for the life of a message, and with `store.application` for the store.
+Start with the docstring of `store`, which follows a request through all layers, then `node` for the life of a
+message, and `machine` for what a transaction does.
 """

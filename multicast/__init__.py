@@ -9,13 +9,14 @@ drains a `Ready`: what to persist, send and deliver. One class runs under the si
 1. It hands `persist` to the disk, which makes batches durable in the order in which it gets them.
 2. It sends `send` at once: nothing in it reveals more than is already durable.
 3. It sends `promise` once `persist` of this `Ready`, and of every `Ready` before it, is durable.
-4. It hands messages to the replica itself, which appear only in `promise`, back with `step`.
-5. It gives `deliver` to the application, in order, and answers `duplicates` with the stored results. What the
-   application makes durable, an installed snapshot included, becomes durable no earlier than `persist` of the
-   `Ready` that delivered it, and of every `Ready` before that.
-6. It sends every replica in `transfers` a snapshot or the missing deliveries, and notes from `learned` where
+4. Messages to the replica itself occur only in `promise`; the host returns them with `step` when it sends the
+   rest.
+5. It gives `deliver` to the application, in order, and answers `duplicates` with the stored results.
+6. What the application makes durable, an installed snapshot included, becomes durable no earlier than
+   `persist` of the `Ready` that delivered it, and of every `Ready` before that.
+7. It sends every replica in `transfers` a snapshot or the missing deliveries, and notes from `learned` where
    members are.
-7. It calls `tick` no later than `wake_at`.
+8. It calls `tick` no later than `wake_at`.
 
 Once the application has durably executed everything up to a position, and the records of the `Ready` that
 delivered it are durable too, the host reports that position with `executed`. Links are FIFO within a
@@ -100,8 +101,10 @@ handlers of new messages in `_handlers`, and append their classes to `messages.M
 
 1. add the class to `PROTOCOLS`: commands, configurations and benchmarks find it there;
 2. add its own invariants to `sim.invariants.invariants_of`, and its module to the layers in `pyproject.toml`;
-3. join the tests: latencies and costs in `tests/paper/test_delays.py`, seeds in
-   `tests/sim/test_simulation.py`, mutants and schedules beside `skeen_mutants.py` and `skeen_schedules.py`.
+3. give new messages tags in `kvstore/wire/frames.py`, a case in `messages.about` and examples in the codec's
+   tests; new records a case in `durable.Durable.apply` and a tag in `kvstore/storage/records.py`;
+4. join the tests: latencies and costs in `tests/paper/test_delays.py`, mutants and schedules beside
+   `skeen_mutants.py` and `skeen_schedules.py`. `tests/sim/test_simulation.py` runs all of `PROTOCOLS`.
 """
 
 from typing import Final

@@ -12,7 +12,8 @@ same rows. Every change of this package keeps these rules:
 - **No iteration over unordered things** where the order can reach a result, a row or an effect: sort sets,
   and rely on insertion order only where deliveries determine it.
 - **Delivery never waits.** A transaction that needs locks or other groups' votes waits in the machine, while
-  later deliveries are executed. Everything up to the *watermark* is executed, and no read sees more.
+  later deliveries are executed. Everything up to the *watermark* is executed, and reads at a
+  revision and serializable reads see no more.
 - **All groups of a transaction judge it alike**: by the message, and by what exactly its destinations have
   delivered. Each group votes on its own conditions; the votes, not the groups' states, decide.
 - **An error is a result.** What cannot be done is refused (`Refused`) or fails (`Failed`), in every replica
@@ -45,6 +46,10 @@ The modules, in reading order
 Adding an operation
 ===================
 
+Paths below are of `kvstore/`, unless they begin with a top-level folder. An operation on numbers (as `add`,
+`min`, `max`) is no new struct but a member of `request.Arithmetic`: go on with `operations._calculate`,
+`simulation/model.calculate` (a dict: only tests notice what it lacks) and step 3.
+
 1. `request.py`: a struct with a `tag` of its own, which never changes: it is in messages and on disks. Add it
    to `PointOperation` (it has a `key`) or to `RangeOperation` and `RANGE_OPERATIONS` (it has a `range`), and
    to `ReadOperation` if replicas may perform it without ordering. Set `writes`. Now run `make types`:
@@ -58,15 +63,18 @@ Adding an operation
    - `simulation/checks._read_by`: which keys it reads, for the search for circles;
    - `tests/unit/kvstore/api/messages.operation`: how a client writes it, for the tests of the API.
 
-   An operation of neither kind is flagged also in `request.footprint_of` (what to lock) and in
-   `placement.owners_of` and `_split` (which groups it belongs to).
+   An operation that is neither on a key nor on a range must also be handled in `request.footprint_of` (what
+   to lock) and in `placement.owners_of` and `_split` (which groups it belongs to).
 2. `results.py`, if no result fits: a struct with a tag, in `OperationResult`. The type checker then asks for
    `api/convert._result`, `api/convert.results_size` and `simulation/checks._merge`.
 3. `proto/wbkv_proto/v1/kv.proto`: a field of `Operation` (and of `OperationResult`), then `make proto`;
-   `api/convert.Reader._operation` reads it. The type checker cannot see a field that is missing there; the
-   tests of `tests/unit/kvstore/api/test_convert.py` can, as `messages.py` has to write it.
-4. The SDK, `clients/wbkv/operations.py`: a class and a function, `result_of` for a new result,
-   `core/tracing.py` for recorded histories. `docs/api.md`, `docs/reference/sdk.md`.
+   `api/convert.Reader._operation` reads it. The type checker cannot see a field that is missing there;
+   `tests/unit/kvstore/api/test_convert.py` can, once `transactions` in `messages.py` beside it makes the
+   operation.
+4. The SDK, in `clients/wbkv/`: `operations.py` (a class and a function, `result_of` for a new result),
+   `__init__.py`, a method of `aio/client.py` if it deserves one (then `make sync-client`), `core/tracing.py`
+   and `record/history.py` if traces and histories record it, `cli/script.py` and `cli/language.py` for
+   `wbkv txn`. `docs/api.md`, `docs/cli.md`, `make reference`.
 5. Tests: `tests/unit/kvstore/machine/workload.py` must generate it (a test says so), for
    `tests/unit/kvstore/machine/test_machine_model.py`, which runs machines against the model; a workload in
    `simulation/workloads.py`, if it has an invariant of its own.
@@ -75,7 +83,8 @@ A condition is added alike (`Condition`: `request.footprint_of`, `request._size_
 `placement.owners_of`, `Model._unmet`, `Model._owners`, `checks`, `messages.condition`); so is a command
 (`Housekeeping`: `Housekeeper._housekeep`, `Model._housekeep`).
 
-A tag, a field or a limit that exists must not change its meaning: replicas of two versions must agree.
+A tag, a field or a limit that exists must not change its meaning: replicas of two versions must agree. An old
+replica takes an unknown tag for a malformed request, so upgrade every node before a client uses a new one.
 """
 
 from kvstore.machine.codec import (

@@ -56,7 +56,7 @@ class Fault(enum.Enum):
     """Why an operation wrote nothing, or a condition could not be evaluated."""
 
     OVERFLOW = "overflow"
-    """The sum is not a signed 64-bit number."""
+    """The result is not a signed 64-bit number."""
     NOT_A_NUMBER = "not_a_number"
     """The value is not a signed 64-bit number in decimal digits."""
     VALUE_TOO_LARGE = "value_too_large"

@@ -14,7 +14,6 @@ from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
 from kvstore.machine.merge import merge
 from kvstore.machine.placement import Placement, groups_of, share_of
 from kvstore.machine.request import (
-    Get,
     Limits,
     Range,
     ReadOperation,
@@ -197,7 +196,7 @@ class Service:
     ) -> Committed:
         async with self._deadline(timeout_s):
             if len(groups) == 1:
-                operations = tuple(each for each in transaction.then if isinstance(each, Get | Scan))
+                operations = tuple(each for each in transaction.then if isinstance(each, ReadOperation))
                 at_least = 0 if revision else min_revision
                 return _committed(await self._values(groups[0], operations, revision, at_least))
             if not revision:
@@ -210,7 +209,7 @@ class Service:
         for group in groups:
             part = share_of(transaction, self.placement, group, tuple(groups))
             mine = () if part is None else part.then
-            operations = tuple(operation for _, operation in mine if isinstance(operation, Get | Scan))
+            operations = tuple(operation for _, operation in mine if isinstance(operation, ReadOperation))
             values = await self._values(group, operations, revision, 0)
             results = tuple(zip((i for i, _ in mine), values.results, strict=True))
             outcomes[group] = Outcome(succeeded=True, unmet=(), results=results)

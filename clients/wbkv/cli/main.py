@@ -151,7 +151,7 @@ def _others() -> Collection[Any]:
 
 def _needs(name: str, error: ModuleNotFoundError) -> str:
     if error.name == "wbkv_bench":
-        return f"{name} belongs to the development install: clone the repository, and run `make test` in it"
+        return f"{name} belongs to the development install: clone the repository, `make .venv/installed`"
     extra = {"check": "check", "completion": "cli", "pipeline": "pipeline"}.get(name, "server")
     return f"{name} needs {error.name}, which is not installed: pip install 'wbkv[{extra}]'"
 

@@ -28,7 +28,7 @@ SPARKS_OWN: Final[Mapping[str, tuple[Use, ...]]] = {
     "checkpointLocation": ("writeStream",),
     "queryName": ("writeStream",),
 }
-"""SourceOptions of Spark's that Spark passes on to a data source."""
+"""Options of Spark's own that Spark passes on to a data source."""
 
 
 @dataclass(frozen=True, slots=True)
