@@ -1,5 +1,5 @@
-"""One node without I/O. Read `ports` first (what a node needs of its machine), then `loop`.
+"""One node without I/O. Read `ports` first (what a node needs from its machine), then `loop`.
 
-`snapshots` transfers whole states, `directory` knows which replica is on which node, `recorder` writes
-deliveries to a trace.
+`outbox` queues outgoing messages, `snapshots` transfers whole states, `directory` maps replicas to nodes,
+`recorder` writes deliveries to a trace.
 """

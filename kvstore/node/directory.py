@@ -1,4 +1,4 @@
-"""On which node each replica is."""
+"""The node of each replica."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from multicast.types import ReplicaId
 
 
 class Directory:
-    """On which node each replica is. A node's replicas have the incarnation of its disk."""
+    """The node of each replica, by incarnation: all replicas of a node have that of its disk."""
 
     def __init__(self, incarnations: Mapping[NodeId, int]) -> None:
         self._nodes = {incarnation: node for node, incarnation in incarnations.items()}
 
     def note(self, node: NodeId, incarnation: int) -> None:
-        """The node is on this disk."""
+        """Note that the node runs on the disk with this incarnation."""
         self._nodes[incarnation] = node
 
     def node_of(self, replica: ReplicaId) -> NodeId | None:
-        """Where the replica is, or was."""
+        """Return the node that the replica is or was on; None if unknown."""
         return self._nodes.get(replica.incarnation)
 
     def learn(self, membership: Membership) -> dict[NodeId, Address]:
-        """Note where new members are. Nodes and addresses, as the membership has them."""
+        """Note the nodes of all members; return the addresses that the membership has for them."""
         found: dict[NodeId, Address] = {}
         current = membership.current
-        for member, place in zip(current.members, current.addresses, strict=True):
-            known = parse_node_address(place)
+        for member, address in zip(current.members, current.addresses, strict=True):
+            known = parse_node_address(address)
             if known is not None:
                 node, found[node] = known
                 self.note(node, member.incarnation)

@@ -1,16 +1,16 @@
 """One node: a replica of any number of groups, on one log, one state and one network.
 
-The node does no I/O of its own: see `ports`. It works in turns. Whatever has come (frames, durable batches,
-the time) is handled first; then `turn` drains all replicas together: one batch of records for the log, one
-frame for each other node, and what the application has to do. What its own replicas say to each other stays.
+The node does no I/O of its own: see `ports`. It works in turns. It first handles what has arrived (frames,
+durable batches, timers); then `turn` drains all replicas together: one batch of records for the log, one
+frame for each other node, and the application's work. Messages between its own replicas never leave it.
 
 The contract of `multicast`, and where it is kept:
 
 - promises leave when their batch, and all before it, are durable: `_waiting`, `durable`;
-- nothing of a delivery is durable in the application before its records are in the log: `commit(..., after)`;
+- no effect of a delivery is durable before its records are in the log: `commit(..., after)`;
 - a replica may report what it has executed when the application has made that durable: `committed`.
 
-What messages mean is the `Application`'s business, and so is what clients are told.
+The `Application` decides what messages mean, and what clients get as answers.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final, TypeAlias
-from typing import Protocol as Interface
+from typing import Any, Final
 
 from kvstore.config.addresses import NodeId
-from kvstore.node.ports import Application, Clock, Log, Network
-from kvstore.node.snapshots import SnapshotReceiver, SnapshotSender, decode_checkpoint, pieces_of
+from kvstore.node.outbox import Outbox
+from kvstore.node.ports import Application, Clock, DeliveryObserver, Log, Network, Observer
+from kvstore.node.snapshots import SnapshotReceiver, SnapshotTransfers, decode_checkpoint
 from kvstore.storage.errors import BadSnapshot
 from kvstore.wire.frames import Envelope, WireError
 from kvstore.wire.messages import SnapshotAck, SnapshotPiece
@@ -35,7 +35,7 @@ from multicast.client import MulticastRefused, Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.membership import Membership
-from multicast.messages import TO_ANYONE, Deliveries, Delivery, Message, Multicast
+from multicast.messages import TO_ANYONE, Deliveries, Message, Multicast
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.topology import Topology
 from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
@@ -43,49 +43,14 @@ from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
 logger = logging.getLogger(__name__)
 
 COMMIT_S: Final = 0.5
-"""How often the application's state is committed, if there is anything to commit."""
+"""Interval between commits of the application's state, if there is anything to commit."""
 
-_OF_SNAPSHOTS: Final = frozenset((SnapshotPiece, SnapshotAck))
-
-TRANSFER_S: Final = 5.0
-"""How long a piece of a snapshot may take, before the transfer may begin anew."""
-
-
-class Observer(Interface):
-    """Who watches a node, for checkers."""
-
-    def sent(self, replica: ReplicaId, receivers: Sequence[Process], message: object) -> None:
-        """A replica's message leaves it."""
-
-    def delivered(self, replica: ReplicaId, delivery: Delivery) -> None:
-        """A replica's application got a message."""
-
-    def installed(self, replica: ReplicaId) -> None:
-        """A replica's application was replaced by a snapshot."""
-
-    def learned(self, replica: ReplicaId, membership: Membership) -> None:
-        """A replica knows who is in a group."""
-
-
-class DeliveryObserver(Interface):
-    """Who keeps what a node delivers: see `kvstore.node.recorder`."""
-
-    def began(self, group: GroupId, position: Timestamp) -> None:
-        """The group's replica has started, with everything up to this position."""
-
-    def delivered(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """Its next deliveries."""
-
-    def jumped(self, group: GroupId, position: Timestamp) -> None:
-        """It has taken over the state of another, which is at this position."""
-
-    def write(self) -> None:
-        """Let go of all that: the state that it led to is about to be committed."""
+_SNAPSHOT_MESSAGES: Final = frozenset((SnapshotPiece, SnapshotAck))
 
 
 @dataclass(slots=True)
 class Statistics:
-    """What a node has done since it started."""
+    """Counters of a node since it started."""
 
     turns: int = 0
     batches: int = 0
@@ -94,31 +59,23 @@ class Statistics:
     refused: int = 0
     """Messages that no correct process sends."""
     strays: int = 0
-    """Messages for a replica that is not here, or from here to one that is nowhere."""
+    """Messages to a replica that is not on this node, or from here to one whose node is unknown."""
 
 
 @dataclass(slots=True)
 class _Hosted:
-    """A replica of this node, and what is not yet committed of it."""
+    """A replica of this node, and the uncommitted part of its state."""
 
     replica: Protocol
     applied: bool = False
-    """Whether anything was, since the last commit of the state."""
+    """Whether anything was applied since the last commit of the state."""
     position: Timestamp = field(default=Timestamp(0))
     replaced: bool = False
-    """Whether a snapshot has taken the place of the state that is being committed."""
-
-
-_Queues: TypeAlias = dict[tuple[Process, Process], list[Any]]
-"""Messages, by sender and receiver, in the order in which they were sent."""
-
-
-def _envelopes(queues: _Queues) -> list[Envelope]:
-    return [(sender, receiver, messages) for (sender, receiver), messages in queues.items()]
+    """Whether a snapshot has replaced the state that is being committed."""
 
 
 class Node:
-    """All replicas of one process of the operating system."""
+    """All replicas of one operating-system process."""
 
     def __init__(
         self,
@@ -128,7 +85,7 @@ class Node:
         protocol: type[Protocol],
         *,
         node_of: Callable[[ReplicaId], NodeId | None],
-        place: str = "",
+        address: str = "",
         clock: Clock,
         network: Network,
         log: Log,
@@ -140,16 +97,15 @@ class Node:
         recorder: DeliveryObserver | None = None,
         on_learned: Callable[[Membership], None] = lambda _: None,
     ) -> None:
-        """`replicas` are those of this node's disk. `node_of` says where others are, as far as known; `place`
-        is what to tell those who do not know where this node is. With `wall_s`, the time of day is the
+        """Start the replicas of this node's disk. `node_of` returns the node of another replica, if known;
+        `address` is announced to processes that do not know this node. With `wall_s`, the time of day is the
         clock's plus that: see `multicast.protocol.Start`.
         """
         self.me = me
         self.topology = topology
         self._protocol = protocol
         self._timing = timing
-        self._node_of = node_of
-        self._place = place
+        self._address = address
         self._wall_s = wall_s
         self._clock = clock
         self._network = network
@@ -165,28 +121,14 @@ class Node:
         self._waiting: deque[tuple[int, ReplicaId, list[Send]]] = deque()
         """Promises, and the batch that must be durable before they leave."""
         self._records: dict[GroupId, list[Record]] = defaultdict(list)
-        """For the log's next batch: it is written when a promise, or a commit of the state, waits for it."""
+        """The log's next batch: written when a promise, or a commit of the state, waits for it."""
         self._written = self._durable = 0
         """Numbers of the last batch handed to the log, and of the last durable one."""
-        self._links: dict[NodeId, _Queues] = defaultdict(dict)
-        """What leaves at the end of the turn, by node."""
-        self._answers: _Queues = {}
-        """What leaves to clients."""
-        self._local: _Queues = {}
-        """Between replicas of this node, and from a replica to itself."""
-        self._routes: dict[Process, dict[Sequence[Process], list[list[Any]]]] = defaultdict(dict)
-        """Into which of these queues a message goes, by sender and receivers: few, for many messages."""
-        self._clients: dict[ClientId, NodeId] = {}
-        """Clients that live on other nodes, and where they last spoke from."""
-        self._strays: list[Message] = []
-        """What was sent to replicas of which nobody knows where they are."""
         self._dirty: dict[ReplicaId, None] = {}
         self._committing = False
         self._rng = rng
-        self._outgoing: dict[tuple[ReplicaId, ReplicaId], SnapshotSender] = {}
-        self._incoming: dict[ReplicaId, SnapshotReceiver] = {}
-        self._pieces: list[tuple[ReplicaId, ReplicaId, SnapshotPiece | SnapshotAck]] = []
-        """Of snapshots, to be sent with this turn."""
+        self._outbox = Outbox(me, self._hosted, application, node_of, observer)
+        self._transfers = SnapshotTransfers(rng)
         now = clock.now()
         self._commit_at = now + COMMIT_S
         self.wake_at = now
@@ -196,16 +138,16 @@ class Node:
             self.host(replica)
 
     def host(self, replica: ReplicaId, evicts: ReplicaId | None = None) -> None:
-        """Start a replica from what the disk has of its group: nothing, if it is to become a member.
+        """Start a replica from the disk's state of its group, which is empty if it is to become a member.
 
-        It takes the place of the member with its number if that is gone, or if it `evicts` just that one.
+        It replaces the member with its number if that member is gone, or if it `evicts` that very member.
         """
         group, now = replica.group, self._clock.now()
         if group in self._by_group:
-            raise InvalidArgument(f"node {self.me} has a replica of group {group} already")
+            raise InvalidArgument(f"node {self.me} already has a replica of group {group}")
         start = Start(
             replica, self.topology, random.Random(self._rng.getrandbits(64)), now, self._timing,
-            self._log.load(group), self._application.load(group), self._place, evicts, self._wall_s,
+            self._log.load(group), self._application.load(group), self._address, evicts, self._wall_s,
         )  # fmt: skip
         hosted = _Hosted(self._protocol(start), position=start.checkpoint.position)
         self._hosted[replica] = self._by_group[group] = hosted
@@ -215,51 +157,54 @@ class Node:
         self._dirty[replica] = None
         self._wakes[replica] = now
 
-    # What comes in
+    # Incoming messages and events
 
     def receive(self, envelopes: Iterable[Envelope], node: NodeId | None = None) -> None:
-        """Messages from a node or a client. Who sent them has been checked; what they say has not."""
+        """Handle messages from a node or a client. Only their senders have been checked."""
         now = self._clock.now()
         for sender, receiver, messages in envelopes:
             if node is not None and not isinstance(sender, ReplicaId):
-                self._clients[sender] = node
+                self._outbox.clients[sender] = node
             self._take(sender, receiver, messages, now)
 
     def _take(self, sender: Process, receiver: Process, messages: Sequence[Any], now: float) -> None:
         if receiver in self._application.processes:
-            self._tell(receiver, sender, messages)
+            self._pass_on(receiver, sender, messages)
             return
         hosted = self._hosted.get(receiver) if isinstance(receiver, ReplicaId) else None
         if hosted is None:
             hosted = self._stand_in(receiver, messages)
             if hosted is None:
                 self.statistics.strays += 1
-                logger.debug("%s is not on node %s: %s asked for it", receiver, self.me, sender)
+                logger.debug("dropped messages from %s: %s is not on node %s", sender, receiver, self.me)
                 return
         self._dirty[hosted.replica.me] = None
         if self._application_messages.isdisjoint(map(type, messages)):
-            if len(messages) == 1 and type(messages[0]) in _OF_SNAPSHOTS:
+            if len(messages) == 1 and type(messages[0]) in _SNAPSHOT_MESSAGES:
                 self._transfer(hosted, sender, messages[0], now)
             else:
                 self._handle(hosted.replica, sender, messages, now)
         elif len(messages) == 1:
-            self._tell(hosted.replica.me, sender, messages)
+            self._pass_on(hosted.replica.me, sender, messages)
         else:
             own = self._application_messages
             for applications, run in groupby(messages, lambda message: type(message) in own):
                 if applications:
-                    self._tell(hosted.replica.me, sender, list(run))
+                    self._pass_on(hosted.replica.me, sender, list(run))
                 else:
                     self._handle(hosted.replica, sender, list(run), now)
 
-    def _tell(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
+    def _pass_on(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
         try:
             self._application.receive(receiver, sender, messages)
         except (PeerViolation, InvalidArgument) as error:
             self._refuse(sender, str(error))
 
     def _stand_in(self, receiver: Process, messages: Sequence[Message | Reply]) -> _Hosted | None:
-        """Who was here before, on another disk, is gone; but some things are said to whoever is there."""
+        """Return the replica that takes messages to its predecessor, which was here on another disk.
+
+        Only messages that any replica of the group may handle.
+        """
         if not isinstance(receiver, ReplicaId) or not all(isinstance(m, TO_ANYONE) for m in messages):
             return None
         return self._by_group.get(receiver.group)
@@ -267,7 +212,7 @@ class Node:
     def _handle(
         self, replica: Protocol, sender: Process, messages: Sequence[Message | Reply], now: float
     ) -> None:
-        """Everything from one sender. What is refused does not keep the rest from being handled."""
+        """Handle messages of one sender. The node rejects invalid ones, and handles the rest."""
         rest = iter(messages)
         while True:
             try:
@@ -283,33 +228,35 @@ class Node:
                 return
 
     def _answer_refused(self, me: ReplicaId, client: ClientId, message: object, why: str) -> None:
-        """A client must not wait for ever for what nobody does for it."""
+        """Reject a client's message: otherwise the client would wait for ever."""
         if isinstance(message, Multicast):
-            refused = MulticastRefused(message.mid, me.group, why)
-            if self._observer is not None:
-                self._observer.sent(me, (client,), refused)
-            self._answers.setdefault((me, client), []).append(refused)
+            self._outbox.answer(me, client, MulticastRefused(message.mid, me.group, why))
 
     def _refuse(self, sender: Process, why: str) -> None:
         self.statistics.refused += 1
-        logger.warning("refused what %s sent: %s", sender, why)
+        logger.warning("rejected a message of %s: %s", sender, why)
 
     # Snapshots
 
     def _transfer(
         self, hosted: _Hosted, sender: Process, message: SnapshotPiece | SnapshotAck, now: float
     ) -> None:
-        if not isinstance(sender, ReplicaId) or sender.group != hosted.replica.me.group:
+        me = hosted.replica.me
+        if not isinstance(sender, ReplicaId) or sender.group != me.group:
             self._refuse(sender, "snapshots are for members of the same group")
         elif isinstance(message, SnapshotAck):
-            self._next_piece(hosted.replica.me, sender, message, now)
-        else:
-            self._take_piece(hosted, sender, message, now)
+            self._transfers.acknowledge(me, sender, message, now)
+        elif (snapshot := self._transfers.receive(me, sender, message)) is not None:
+            self._drain(now)
+            try:
+                self._install(hosted, snapshot, now)
+            except (WireError, BadSnapshot) as error:
+                self._refuse(sender, str(error))
 
     def _bring_up(self, hosted: _Hosted, target: ReplicaId, after: Timestamp, now: float) -> None:
-        """A replica has missed more than ours retains. The state may have it still; else it gets all.
+        """Send a replica what it has missed, if the state still has the deliveries; else a snapshot.
 
-        So does whoever has nothing yet: of most applications, that is less than all that ever happened.
+        An empty replica gets a snapshot: most applications' state is smaller than their history.
         """
         me, timing = hosted.replica.me, self._timing
         missed = (
@@ -318,58 +265,21 @@ class Node:
             else ()
         )
         if missed and missed[0].previous_ts == after:
-            self._route(me, [((target,), Deliveries(tuple(missed), hosted.position))])
-        else:
-            self._send_snapshot(hosted, target, now)
+            self._outbox.add(me, [((target,), Deliveries(tuple(missed), hosted.position))])
+        elif not self._transfers.is_sending(me, target, now):
+            state = self._application.snapshot(me.group)
+            self._transfers.send(me, target, hosted.replica.checkpoint(), state, now)
 
-    def _send_snapshot(self, hosted: _Hosted, target: ReplicaId, now: float) -> None:
-        """The replica needs all: begin, unless that is on its way already."""
-        me = hosted.replica.me
-        known = self._outgoing.get((me, target))
-        if known is not None and now < known.deadline:
-            return
-        transfer = self._rng.getrandbits(62)
-        pieces = pieces_of(transfer, hosted.replica.checkpoint(), self._application.snapshot(me.group))
-        outgoing = SnapshotSender(transfer, pieces, next(pieces), now + TRANSFER_S)
-        self._outgoing[me, target] = outgoing
-        self._pieces.append((me, target, outgoing.sent))
-
-    def _next_piece(self, me: ReplicaId, target: ReplicaId, ack: SnapshotAck, now: float) -> None:
-        outgoing = self._outgoing.get((me, target))
-        if outgoing is None or (ack.transfer, ack.index) != (outgoing.transfer, outgoing.sent.index):
-            return
-        if outgoing.sent.last:
-            del self._outgoing[me, target]
-            return
-        outgoing.sent, outgoing.deadline = next(outgoing.pieces), now + TRANSFER_S
-        self._pieces.append((me, target, outgoing.sent))
-
-    def _take_piece(self, hosted: _Hosted, source: ReplicaId, piece: SnapshotPiece, now: float) -> None:
-        me = hosted.replica.me
-        incoming = self._incoming.get(me)
-        if piece.index == 0:
-            incoming = self._incoming[me] = SnapshotReceiver(source, piece.transfer)
-        if incoming is None or incoming.transfer != piece.transfer or not incoming.add(piece):
-            return
-        self._pieces.append((me, source, SnapshotAck(piece.transfer, piece.index)))
-        if piece.last:
-            del self._incoming[me]
-            self._drain(now)
-            try:
-                self._install(hosted, incoming, now)
-            except (WireError, BadSnapshot) as error:
-                self._refuse(source, str(error))
-
-    def _install(self, hosted: _Hosted, incoming: SnapshotReceiver, now: float) -> None:
-        """Take the snapshot's place, if it is ahead of ours. A bad one changes nothing."""
+    def _install(self, hosted: _Hosted, snapshot: SnapshotReceiver, now: float) -> None:
+        """Replace the replica's state by the snapshot if that is ahead. An invalid one changes nothing."""
         replica = hosted.replica
-        checkpoint = decode_checkpoint(b"".join(incoming.ordering))
+        checkpoint = decode_checkpoint(b"".join(snapshot.ordering))
         if not replica.takes(checkpoint):
             return
-        self._application.install(replica.me.group, incoming.state, checkpoint)
+        self._application.install(replica.me.group, snapshot.state, checkpoint)
         if not replica.install(checkpoint, now):
-            raise InvariantBroken(f"{replica.me} did not take the snapshot that its state has taken")
-        logger.info("%s took a snapshot of %s, at %d", replica.me, incoming.source, checkpoint.position)
+            raise InvariantBroken(f"{replica.me} did not install the snapshot that its state comes from")
+        logger.info("%s took a snapshot of %s, at %d", replica.me, snapshot.source, checkpoint.position)
         hosted.applied = True
         hosted.position = checkpoint.position
         hosted.replaced = self._committing
@@ -379,14 +289,14 @@ class Node:
             self._observer.installed(replica.me)
 
     def durable(self, number: int) -> None:
-        """The log's batches up to this one are durable: their promises leave with the next turn."""
+        """Note that the log's batches up to this one are durable: their promises leave with the next turn."""
         self._durable = max(self._durable, number)
 
     def committed(self, executed: Mapping[GroupId, Timestamp]) -> None:
-        """The application is durable; of these groups, everything up to here is executed.
+        """Report what these groups have executed: the application has committed it.
 
-        Not of one whose state was replaced meanwhile: the snapshot may have executed less, and what is
-        reported is never taken back.
+        A group whose state was replaced meanwhile reports nothing: the snapshot may have executed less, and
+        a report is never taken back.
         """
         self._committing = False
         for hosted in self._hosted.values():
@@ -396,7 +306,7 @@ class Node:
             hosted.replaced = False
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Advance the replicas whose timers are due."""
         now = self._clock.now()
         for replica, hosted in self._hosted.items():
             if self._wakes[replica] <= now:
@@ -404,33 +314,35 @@ class Node:
                 self._dirty[replica] = None
 
     def nominate(self, replica: ReplicaId) -> None:
-        """Leader selection, or an operator, wants this replica to lead."""
+        """Let this replica try to lead, as leader selection or an operator wants."""
         self._hosted[replica].replica.nominate(self._clock.now())
         self._dirty[replica] = None
 
-    # A turn
+    # The turn
 
     def turn(self) -> None:
-        """Do all that the replicas want done."""
+        """Drain the replicas and the application: write, apply, commit and send."""
         self.statistics.turns += 1
         now = self._clock.now()
         self._release()
-        while self._dirty or self._local or self._speak(now):
+        while self._dirty or self._outbox.local or self._send_application(now):
             self._drain(now)
             self._release()
         self._commit(now)
-        self._flush()
+        self.statistics.strays += self._outbox.flush(self._network, self._transfers.take_pieces())
         self.wake_at = min([self._commit_at, self._application.wake_at, *self._wakes.values()])
 
     def _drain(self, now: float) -> None:
-        """Until no replica of this node has anything for another: then one batch for the log, if need be.
+        """Run the replicas until none has a message for another; then write one batch if a promise needs it.
 
-        Nobody waits for the records of mere deliveries, so they go with the next that somebody waits for:
-        that halves the commits of a busy node, and what it promises never queues behind what it does not.
+        No promise waits for the records of mere deliveries, so they go with the next batch that is needed:
+        that halves the commits of a busy node, and promises never queue behind records that none needs.
         """
+        outbox = self._outbox
         promises: list[tuple[ReplicaId, list[Send]]] = []
-        while self._dirty or self._local:
-            self._handle_local(now)
+        while self._dirty or outbox.local:
+            for (sender, receiver), messages in outbox.take_local().items():
+                self._take(sender, receiver, messages, now)
             if not self._dirty:
                 continue
             me, _ = self._dirty.popitem()
@@ -439,10 +351,10 @@ class Node:
             self._wakes[me] = ready.wake_at
             for membership in ready.learned:
                 self._on_learned(membership)
-                self._routes.clear()
+                outbox.forget_routes()
                 if self._observer is not None:
                     self._observer.learned(me, membership)
-            self._route(me, ready.send)
+            outbox.add(me, ready.send)
             self._apply(hosted, ready, now)
             if ready.persist:
                 self._records[me.group] += ready.persist
@@ -461,42 +373,11 @@ class Node:
             self.statistics.batches += 1
             self.statistics.records += sum(map(len, records.values()))
 
-    def _handle_local(self, now: float) -> None:
-        """What replicas of this node have for each other."""
-        local, self._local = self._local, {}
-        self._routes.clear()
-        for (sender, receiver), messages in local.items():
-            self._take(sender, receiver, messages, now)
-
-    def _speak(self, now: float) -> bool:
-        """Send what the application says. Whether a process of this node has to hear it."""
+    def _send_application(self, now: float) -> bool:
+        """Send the application's messages; return whether any is for a process of this node."""
         for me, receivers, message in self._application.turn(now):
-            self._route(me, [(receivers, message)])
-        return bool(self._local)
-
-    def _route(self, me: Process, sends: Iterable[tuple[Sequence[Process], Any]]) -> None:
-        """Put messages where they leave from."""
-        routes = self._routes[me]
-        for receivers, message in sends:
-            if self._observer is not None and isinstance(me, ReplicaId):
-                self._observer.sent(me, receivers, message)
-            route = routes.get(receivers)
-            if route is None:
-                route = routes[receivers] = [self._queue(me, receiver) for receiver in receivers]
-            for queue in route:
-                queue.append(message)
-
-    def _queue(self, me: Process, receiver: Process) -> list[Any]:
-        if receiver in self._hosted or receiver in self._application.processes:
-            queues = self._local
-        elif not isinstance(receiver, ReplicaId):
-            home = self._clients.get(receiver)
-            queues = self._answers if home is None else self._links[home]
-        elif (node := self._node_of(receiver)) is None or node == self.me:
-            return self._strays
-        else:
-            queues = self._links[node]
-        return queues.setdefault((me, receiver), [])
+            self._outbox.add(me, [(receivers, message)])
+        return bool(self._outbox.local)
 
     def _apply(self, hosted: _Hosted, ready: Ready, now: float) -> None:
         me = hosted.replica.me
@@ -518,13 +399,13 @@ class Node:
             self._application.repeat(group, asked)
 
     def _release(self) -> None:
-        """Promises leave whose records, and all before them, are durable."""
+        """Send the promises whose records, and all before them, are durable."""
         while self._waiting and self._waiting[0][0] <= self._durable:
             _, me, sends = self._waiting.popleft()
-            self._route(me, sends)
+            self._outbox.add(me, sends)
 
     def _commit(self, now: float) -> None:
-        """Commit the state now and then, behind the log."""
+        """Commit the state every COMMIT_S, behind the log."""
         if now < self._commit_at:
             return
         self._commit_at = now + COMMIT_S
@@ -534,7 +415,7 @@ class Node:
             self._recorder.write()
 
     def commit(self) -> None:
-        """Commit what was applied since the last time: now and then, and before the node stops."""
+        """Commit what was applied since the last commit; also called before the node stops."""
         self._write()
         if self._recorder is not None:
             self._recorder.write()
@@ -547,27 +428,10 @@ class Node:
             self._committing = True
             self._application.commit(positions, self._written)
 
-    def _flush(self) -> None:
-        links, self._links = self._links, defaultdict(dict)
-        answers, self._answers = self._answers, {}
-        self._routes.clear()
-        pieces, self._pieces = self._pieces, []
-        frames = {node: _envelopes(queues) for node, queues in links.items()}
-        for me, target, piece in pieces:
-            node = self._node_of(target)
-            if node is not None and node != self.me:
-                frames.setdefault(node, []).append((me, target, [piece]))
-        for node, frame in frames.items():
-            self._network.send(node, frame)
-        if answers:
-            self._network.answer(_envelopes(answers))
-        self.statistics.strays += len(self._strays)
-        self._strays.clear()
-
-    # Stopping, and looking
+    # Handover and status
 
     def hand_over(self, replicas: Iterable[ReplicaId]) -> set[ReplicaId]:
-        """Ask others to lead the groups that these lead. Those for which there is somebody to ask."""
+        """Ask other members to lead in place of these replicas; return those that have a member to ask."""
         asked = set()
         for me in replicas:
             if self._hosted[me].replica.hand_over(self._clock.now()):
@@ -576,11 +440,11 @@ class Node:
         return asked
 
     def leading(self) -> set[ReplicaId]:
-        """The replicas of this node that lead their groups."""
+        """Return the replicas of this node that lead their groups."""
         return {me for me, hosted in self._hosted.items() if hosted.replica.is_leader}
 
     def status(self) -> dict[ReplicaId, dict[str, Any]]:
-        """Each replica, for people."""
+        """Return the status of each replica."""
         return {
             me: {
                 **hosted.replica.status_of(),

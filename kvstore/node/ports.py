@@ -1,8 +1,7 @@
-"""What a node needs of its machine, as small interfaces.
+"""The interfaces that a node needs from its machine, and those of its observers.
 
-The node itself (`loop`) does no I/O: it runs on these under asyncio, and under the simulator. None of
-the calls blocks. What they announce later (a batch is durable, a frame has come) reaches the node as a call
-in its own loop.
+The node itself (`loop`) does no I/O: it runs on these interfaces under asyncio and under the simulator. No
+call blocks. Later events (a batch is durable, a frame arrived) reach the node as calls in its own loop.
 """
 
 from __future__ import annotations
@@ -13,48 +12,49 @@ from typing import Any, Protocol, TypeAlias
 from kvstore.config.addresses import NodeId
 from kvstore.wire.frames import Envelope
 from multicast.durable import Checkpoint, Durable, Record
+from multicast.membership import Membership
 from multicast.messages import Delivery, Multicast
 from multicast.protocol import Protocol as Replica
-from multicast.types import ClientId, GroupId, Process, Timestamp
+from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
 
 
 class Clock(Protocol):
-    """Time that never goes back; its zero means nothing."""
+    """A monotonic clock with an arbitrary zero."""
 
     def now(self) -> float:
-        """Seconds."""
+        """Return the time in seconds."""
 
 
 class Network(Protocol):
-    """Links to the other nodes and to clients. FIFO while a connection lasts; what is sent may be lost."""
+    """Links to other nodes and to clients: FIFO while a connection lasts; messages may be lost."""
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
-        """All of one turn's messages to one node, as one frame. A link too far behind is reset."""
+        """Send all of one turn's messages to one node, as one frame. A link too far behind is reset."""
 
     def answer(self, envelopes: Iterable[Envelope]) -> None:
-        """Messages to clients, by the connections they last spoke on; a client that is gone gets none."""
+        """Send to clients, on the connections they last used; drop messages to disconnected clients."""
 
 
 class Log(Protocol):
-    """The disk that promises wait for: batches become durable in the order in which they were written."""
+    """The log that promises wait for: batches become durable in the order in which they were written."""
 
     def load(self, group: GroupId) -> Durable:
-        """What the durable records of a group amount to."""
+        """Return the state that the durable records of a group add up to."""
 
     def write(self, records: Mapping[GroupId, Sequence[Record]]) -> int:
-        """Hand over a batch. It gets a number; when it is durable, the node's `durable(number)` is called."""
+        """Queue a batch; return its number. Once durable, the log calls the node's `durable(number)`."""
 
 
 Outgoing: TypeAlias = tuple[Process, Sequence[Process], Any]
-"""Who says what to whom."""
+"""An outgoing message: its sender, its receivers, and the message."""
 
 
 class Application(Protocol):
-    """What delivered messages mean, for all groups of a node: they go in, and what is to be sent comes out.
+    """The meaning of delivered messages, for all groups of a node: deliveries go in, messages come out.
 
-    What it makes durable is committed lazily, in one commit for all groups. Nothing of a delivery may become
-    durable before the log's batch that has its records: `commit` is called with the number of that batch, and
-    waits for it. When it is done, the node's `committed` is called, with what each group has executed.
+    The application commits its state lazily, in one commit for all groups. No effect of a delivery may become
+    durable before the log's batch with its records: `commit` gets the number of that batch, and waits for it.
+    Once the commit is durable, it calls the node's `committed` with what each group has executed.
     """
 
     @property
@@ -63,32 +63,32 @@ class Application(Protocol):
 
     @property
     def processes(self) -> Sequence[ClientId]:
-        """Processes of its own, which messages may come from and go to."""
+        """Its own processes, which send and receive messages."""
 
     @property
     def wake_at(self) -> float:
         """When `turn` is due, if nothing happens before."""
 
     def load(self, group: GroupId) -> Checkpoint:
-        """What is durable of a group, on the ordering side."""
+        """Return the durable ordering state of a group."""
 
     def host(self, replica: Replica) -> None:
-        """The group's replica has started from that."""
+        """Note the group's replica, which has started from that checkpoint."""
 
     def deliver(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """Deliveries, in order."""
+        """Apply deliveries, in order."""
 
     def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:
-        """Clients multicast these again, after they were delivered: they have missed the answers."""
+        """Answer retries of messages that were already delivered: their clients have missed the answers."""
 
     def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
-        """Messages that are not the ordering protocol's, or are for a process of its own."""
+        """Handle messages of its own classes, or to one of its own processes."""
 
     def turn(self, now: float) -> list[Outgoing]:
-        """What is to be sent, at once."""
+        """Return and remove the messages to send."""
 
     def unsaved(self, group: GroupId) -> bool:
-        """Whether there is something to commit, even if nothing was delivered since the last time."""
+        """Return whether there is anything to commit besides deliveries."""
 
     def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
         """Commit everything delivered so far to these groups, which are at these positions, once the log's
@@ -96,15 +96,47 @@ class Application(Protocol):
         """
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
-        """What follows the position, as far as it is still known: at most so many, and at most so many bytes
-        (but at least one). Empty if there is no more, or if it is not known any more.
+        """Return retained deliveries that follow the position: at most `count`, and at most `size` bytes (but
+        at least one). Empty if there are none, or if they are no longer retained.
         """
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
-        """The group's whole state at the time of this call, in pieces of bounded size, while it goes on."""
+        """Return the group's state at the time of this call, in bounded pieces; deliveries may go on."""
 
     def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
         """Replace the group's state by a snapshot; durable with the next commit, as a whole."""
 
     def status(self, group: GroupId) -> Mapping[str, Any]:
-        """For people."""
+        """Return the group's part of the status output."""
+
+
+class Observer(Protocol):
+    """A checker that watches the replicas of a node."""
+
+    def sent(self, replica: ReplicaId, receivers: Sequence[Process], message: object) -> None:
+        """Note that a replica's message leaves it."""
+
+    def delivered(self, replica: ReplicaId, delivery: Delivery) -> None:
+        """Note that a replica's application got a message."""
+
+    def installed(self, replica: ReplicaId) -> None:
+        """Note that a snapshot replaced the state of a replica's application."""
+
+    def learned(self, replica: ReplicaId, membership: Membership) -> None:
+        """Note that a replica has learned the members of a group."""
+
+
+class DeliveryObserver(Protocol):
+    """A recorder of a node's deliveries: see `kvstore.node.recorder`."""
+
+    def began(self, group: GroupId, position: Timestamp) -> None:
+        """Note that the group's replica has started, with everything up to this position."""
+
+    def delivered(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
+        """Note the group's next deliveries."""
+
+    def jumped(self, group: GroupId, position: Timestamp) -> None:
+        """Note that the group's replica has installed a snapshot, which is at this position."""
+
+    def write(self) -> None:
+        """Write all notes: the state that the deliveries led to is about to be committed."""

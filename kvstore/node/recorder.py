@@ -1,13 +1,12 @@
-"""What a node delivers, written to a file while it runs: evidence for checkers that look at whole runs.
+"""Record the deliveries of a running node in a file: evidence for checkers of whole runs.
 
 Each run of a node has a file of its own, `deliveries-NODE-START-RANDOM.jsonl`, with a line of JSON for each
-delivery of each of its replicas. `pipeline/wbkv_pipeline/traces.py` says what the lines have.
+delivery of each of its replicas. `pipeline/wbkv_pipeline/traces.py` describes the lines.
 
-Lines are written in large pieces, twice a second, and before the node's state is committed: so the next run
-begins nowhere above what this one has written, and no delivery is missing between them, however this one
-ends. The operating system has them then; that the disk has them nobody waits for. A file that cannot be
-written must not harm the node: recording ends, the log says why, and so does the last line, if there is room
-for it. Only the last line can be torn, by a crash.
+The recorder writes in large pieces, twice a second, and before the node's state is committed: so the next run
+begins at or below the end of this file, and no delivery is missing between them, however this run ends. It
+does not wait for the disk, only for the operating system. A write error must not harm the node: recording
+ends, and the log gives the reason, as does the last line if it fits. Only a crash tears the last line.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from multicast.types import Destinations, GroupId, Timestamp
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES: Final = 1 << 20
-"""How much may wait to be written."""
+"""Size of buffered lines that triggers a write."""
 
 
 class _Head(msgspec.Struct, array_like=True, gc=False):
-    """How a request begins. The rest of it is passed over."""
+    """The first fields of a request; decoding skips the rest."""
 
     client: int
     sequence: int
@@ -47,7 +46,7 @@ _head: Final = msgspec.msgpack.Decoder(_Head).decode
 
 
 class _Lines:
-    """One group's."""
+    """The line prefixes and the last line number of one group."""
 
     __slots__ = ("message", "other", "position")
 
@@ -59,10 +58,10 @@ class _Lines:
 
 
 class DeliveryRecorder:
-    """The file of one run."""
+    """The recorder of one run, with a file of its own."""
 
     def __init__(self, folder: Path, node: NodeId, *, requests: bool) -> None:
-        """Make the file, in a folder that is made if need be. `requests`: messages carry a store's requests.
+        """Create the file, and its folder if need be. `requests`: messages carry requests of a store.
 
         Raises `OSError`.
         """
@@ -76,20 +75,20 @@ class DeliveryRecorder:
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self._waiting: list[str] = []
         self._size = 0
-        """Of what waits, in characters, which are bytes here."""
+        """Size of the buffered lines in characters; all are ASCII, so also in bytes."""
         self._whole = 0
-        """How much of the file is whole lines."""
+        """Size of the whole lines in the file, in bytes."""
         self._open = True
 
-    # What happens
+    # Events
 
     def began(self, group: GroupId, position: Timestamp) -> None:
-        """A replica has started, with everything up to this position."""
+        """Record that a replica has started, with everything up to this position."""
         self._groups[group] = _Lines(self.run, self._node, group)
         self._mark("begin", group, position)
 
     def jumped(self, group: GroupId, position: Timestamp) -> None:
-        """A replica has taken over the state of another, which is at this position."""
+        """Record that a replica has installed a snapshot, which is at this position."""
         self._mark("jump", group, position)
 
     def _mark(self, kind: str, group: GroupId, position: Timestamp) -> None:
@@ -98,7 +97,7 @@ class DeliveryRecorder:
         self._add(f'{lines.other}"{kind}","position":{lines.position},"gts":{position}}}\n')
 
     def delivered(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """A replica's next deliveries."""
+        """Record a replica's next deliveries."""
         if not self._open:
             return
         lines = self._groups[group]
@@ -107,16 +106,16 @@ class DeliveryRecorder:
         for mid, dest, payload, _, _, gts, _, _ in deliveries:
             position += 1
             origin, number, digest = mid
-            whose = self._whose(origin, payload)
+            client = self._client_fields(origin, payload)
             found.append(
                 f'{begin}{position},"gts":{gts},"origin":{_signed(origin)},"number":{number},'
-                f'"digest":{_signed(digest)},"destinations":{_shown(dest)}{whose}}}\n'
+                f'"digest":{_signed(digest)},"destinations":{_shown(dest)}{client}}}\n'
             )
         lines.position = position
         self._add("".join(found))
 
-    def _whose(self, origin: int, payload: bytes) -> str:
-        """The client's id of the request: none if the gateway made it up, as it does for housekeeping."""
+    def _client_fields(self, origin: int, payload: bytes) -> str:
+        """Return the client's id and sequence; nothing for the gateway's own housekeeping requests."""
         if not self._requests or origin == MEMBERSHIP:
             return ""
         try:
@@ -137,7 +136,7 @@ class DeliveryRecorder:
     # The file
 
     def write(self) -> None:
-        """Write what is not written yet."""
+        """Write the buffered lines."""
         if not self._waiting:
             return
         data = "".join(self._waiting).encode()
@@ -146,12 +145,12 @@ class DeliveryRecorder:
         try:
             self._write_lines(data)
         except OSError as error:
-            logger.error("deliveries are not recorded any more: %s: %s", self.path, error)  # noqa: TRY400 - no trace explains more
-            self._say_why(str(error))
+            logger.error("stopped recording deliveries in %s: %s", self.path, error)  # noqa: TRY400 - no trace explains more
+            self._write_reason(str(error))
             self._end()
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write the buffered lines, and close the file."""
         if self._open:
             self.write()
             self._end()
@@ -162,7 +161,7 @@ class DeliveryRecorder:
             os.close(self._file)
 
     def _write_lines(self, data: bytes) -> None:
-        """Write whole lines. If that fails, as many of them as possible are in the file, and no piece."""
+        """Write whole lines. After an error, the file has as many of them as possible, and no torn one."""
         written = 0
         try:
             while written < len(data):
@@ -174,20 +173,20 @@ class DeliveryRecorder:
             raise
         self._whole += written
 
-    def _say_why(self, why: str) -> None:
-        line = json.dumps({"run": self.run, "node": self._node, "kind": "stopped", "error": why})
+    def _write_reason(self, reason: str) -> None:
+        line = json.dumps({"run": self.run, "node": self._node, "kind": "stopped", "error": reason})
         try:
             self._write_lines(line.encode() + b"\n")
         except OSError as error:
-            logger.debug("%s cannot say why it ends: %s", self.path, error)
+            logger.debug("cannot write to %s why it ends: %s", self.path, error)
 
 
 @functools.lru_cache(4096)
 def _shown(dest: Destinations) -> str:
-    """There are few sets of destinations, for many messages."""
+    """Return the destinations as JSON; cached, for few sets of them occur in many messages."""
     return json.dumps(dest)
 
 
 def _signed(number: int) -> int:
-    """As signed numbers of 64 bits, which readers have, instead of unsigned ones."""
+    """Return an unsigned number of 64 bits as a signed one, which readers of traces use."""
     return number - (1 << 64) if number >> 63 else number

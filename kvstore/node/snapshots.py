@@ -1,19 +1,20 @@
-"""Snapshots, for a replica that is behind all that the others of its group retain.
+"""Transfer snapshots to replicas that have missed more than the other members of their group retain.
 
 A snapshot travels in pieces of bounded size, one at a time: the next leaves when the last has been
 acknowledged, so that a transfer never fills a link, and the group goes on meanwhile. First comes the ordering
-side (the `Checkpoint`), then the application's own pieces. Nothing is replaced before all of it is there.
+state (the `Checkpoint`), then the application's pieces. No state is replaced before the last piece arrived.
 """
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from kvstore.wire.frames import ORDERING_CODEC, WireError
-from kvstore.wire.messages import SnapshotPiece
+from kvstore.wire.messages import SnapshotAck, SnapshotPiece
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
 from multicast.errors import InvalidArgument
@@ -22,15 +23,21 @@ from multicast.messages import NewState, StatePart
 from multicast.types import NO_BALLOT, ClientId, GroupId, MessageId, ReplicaId, Timestamp
 
 PIECE_BYTES: Final = 1 << 20
+TRANSFER_S: Final = 5.0
+"""How long a piece may stay without an acknowledgement before the transfer may start anew."""
+
+Piece: TypeAlias = tuple[ReplicaId, ReplicaId, SnapshotPiece | SnapshotAck]
+"""A piece or an acknowledgement to send: its sender, its receiver, and the message."""
+
 _HEAD: Final = struct.Struct("<QQQQ")
 _CLIENT: Final = struct.Struct("<QQI")
 _NUMBER: Final = struct.Struct("<QQ")
-_NOBODY: Final = ReplicaId(GroupId(0), 0, 0)
+_NO_REPLICA: Final = ReplicaId(GroupId(0), 0, 0)
 
 
 @dataclass(slots=True)
 class SnapshotSender:
-    """A snapshot on its way to a replica."""
+    """A snapshot that a replica of this node sends."""
 
     transfer: int
     pieces: Iterator[SnapshotPiece]
@@ -40,7 +47,7 @@ class SnapshotSender:
 
 @dataclass(slots=True)
 class SnapshotReceiver:
-    """A snapshot that is coming."""
+    """A snapshot that a replica of this node receives."""
 
     source: ReplicaId
     transfer: int
@@ -49,7 +56,7 @@ class SnapshotReceiver:
     count: int = 0
 
     def add(self, piece: SnapshotPiece) -> bool:
-        """Take the next piece. False if it is not the next."""
+        """Add the next piece; return whether it is the next."""
         if piece.index != self.count:
             return False
         self.count += 1
@@ -58,8 +65,58 @@ class SnapshotReceiver:
         return True
 
 
+class SnapshotTransfers:
+    """All snapshots that the replicas of a node send and receive."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._senders: dict[tuple[ReplicaId, ReplicaId], SnapshotSender] = {}
+        self._receivers: dict[ReplicaId, SnapshotReceiver] = {}
+        self._pieces: list[Piece] = []
+
+    def is_sending(self, me: ReplicaId, target: ReplicaId, now: float) -> bool:
+        """Return whether a transfer to the replica is under way, and its last piece not overdue."""
+        sender = self._senders.get((me, target))
+        return sender is not None and now < sender.deadline
+
+    def send(
+        self, me: ReplicaId, target: ReplicaId, checkpoint: Checkpoint, state: Iterator[bytes], now: float
+    ) -> None:
+        """Start to send a snapshot."""
+        transfer = self._rng.getrandbits(62)
+        pieces = pieces_of(transfer, checkpoint, state)
+        sender = self._senders[me, target] = SnapshotSender(transfer, pieces, next(pieces), now + TRANSFER_S)
+        self._pieces.append((me, target, sender.sent))
+
+    def acknowledge(self, me: ReplicaId, target: ReplicaId, ack: SnapshotAck, now: float) -> None:
+        """Send the next piece if the acknowledgement is for the last one; ignore a stale one."""
+        sender = self._senders.get((me, target))
+        if sender is None or (ack.transfer, ack.index) != (sender.transfer, sender.sent.index):
+            return
+        if sender.sent.last:
+            del self._senders[me, target]
+            return
+        sender.sent, sender.deadline = next(sender.pieces), now + TRANSFER_S
+        self._pieces.append((me, target, sender.sent))
+
+    def receive(self, me: ReplicaId, source: ReplicaId, piece: SnapshotPiece) -> SnapshotReceiver | None:
+        """Add a piece and acknowledge it; return the snapshot if that was its last piece."""
+        if piece.index == 0:
+            self._receivers[me] = SnapshotReceiver(source, piece.transfer)
+        receiver = self._receivers.get(me)
+        if receiver is None or receiver.transfer != piece.transfer or not receiver.add(piece):
+            return None
+        self._pieces.append((me, source, SnapshotAck(piece.transfer, piece.index)))
+        return self._receivers.pop(me) if piece.last else None
+
+    def take_pieces(self) -> list[Piece]:
+        """Return and remove what is to be sent with this turn."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+
 def pieces_of(transfer: int, checkpoint: Checkpoint, state: Iterator[bytes]) -> Iterator[SnapshotPiece]:
-    """All pieces, in order; the application's are made as they are asked for."""
+    """Yield all pieces, in order; the application makes its pieces on demand."""
     encoded = encode_checkpoint(checkpoint)
     index = 0
     for start in range(0, len(encoded), PIECE_BYTES):
@@ -73,9 +130,9 @@ def pieces_of(transfer: int, checkpoint: Checkpoint, state: Iterator[bytes]) -> 
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The checkpoint as bytes."""
+    """Return the checkpoint as bytes."""
     state = NewState(NO_BALLOT, 0, StatePart(0, 0, 1), checkpoint.entries)
-    entries = ORDERING_CODEC.encode([(_NOBODY, _NOBODY, [state])])
+    entries = ORDERING_CODEC.encode([(_NO_REPLICA, _NO_REPLICA, [state])])
     membership = b"" if checkpoint.membership is None else checkpoint.membership.encode()
     head = _HEAD.pack(checkpoint.position, checkpoint.executed, len(membership), len(entries))
     parts = [head, membership, entries]
@@ -87,7 +144,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
-    """What `encode_checkpoint` was given. Raises `WireError` for anything else."""
+    """Return the checkpoint that `encode_checkpoint` encoded. Raises `WireError` for other bytes."""
     try:
         position, executed, members, length = _HEAD.unpack_from(data)
         if executed > position:

@@ -1,11 +1,11 @@
 """A node in an event loop, on its disk: the turns, timers and threads' callbacks around `Node`.
 
-Everything that happens (a frame, a durable batch, a timer) is handed to the node at once, and a turn follows
-in the same round of the event loop: so all that came together is handled together, in one batch and one frame
-for each peer. The loop never waits for a disk: commits are made by the disk's own threads.
+The engine passes each event (a frame, a durable batch, a timer) to the node at once, and a turn follows in the
+same round of the event loop: so events that arrive together are handled together, in one batch and one frame
+for each peer. The loop never waits for a disk: the disk's own threads commit.
 
-Whether there are others is not its business: `server` puts it on a network, `embedded` into a process that
-has all there is.
+The engine does not know whether there are other nodes: `server` puts it on a network, `embedded` runs it as
+the only node of a store.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from multicast.types import TICKS_PER_S, ClientId, GroupId, ReplicaId, Timestamp
 logger = logging.getLogger(__name__)
 
 TIMER_S: Final = 0.001
-"""What uvloop's timers count in. Rounded down, one would wake us just before it is time, again and again."""
+"""Resolution of uvloop's timers. A timer rounded down would fire too early, again and again."""
 
 EPOCH_S: Final = 1_767_225_600
-"""When revisions begin: the first of January 2026, UTC."""
+"""Epoch of revisions: the first of January 2026, UTC."""
 
 
 class Engine:
@@ -61,9 +61,9 @@ class Engine:
         on_turned: Callable[[], None] = lambda: None,
         replace_lost: Callable[[str], None] | None = None,
     ) -> None:
-        """`network` is made when it is known on which disk the node is. `on_address` learns where nodes are;
-        `on_turned` is told that all that came is handled. `replace_lost` makes another disk in the place of
-        one that is lost, and is told why; without it, that is an error.
+        """Open the disk, then make the `network`, which needs its incarnation. `on_address` gets addresses of
+        nodes; `on_turned` is called when all arrived messages are handled. `replace_lost` replaces a lost disk,
+        for the given reason; without it, a lost disk is an error.
         """
         self._config = config
         self.me = me
@@ -71,11 +71,11 @@ class Engine:
         self._on_turned = on_turned
         self._loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
-        """Whoever runs the node should end: it was told to, or has failed."""
+        """Set when the node is to stop: on request, or because it has failed."""
         self.failure: Exception | None = None
         self._turning = False
         self._closing = False
-        """From here on there are no turns: soon the disk is closed, in another thread."""
+        """Whether turns have ended: another thread closes the disk soon."""
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = float("inf")
         self.disk = self._open_disk(replace_lost)
@@ -95,7 +95,7 @@ class Engine:
             links = network(self)
             self.node = Node(
                 me, config.topology, self._replicas(), config.protocol_type,
-                node_of=self.directory.node_of, place=node_address(me, config.addresses[me]),
+                node_of=self.directory.node_of, address=node_address(me, config.addresses[me]),
                 clock=self, network=links, log=self.disk.log, application=application,
                 wall_s=self._wall_s if config.clock == "hybrid" else None,
                 rng=random.Random(secrets.randbits(128)), timing=config.timing, on_learned=self._learned,
@@ -106,7 +106,7 @@ class Engine:
             raise
 
     def _application(self) -> Application:
-        """What the cluster is for."""
+        """Return the application of the configuration: the store, or bare multicast."""
         config, state = self._config, self.disk.state
         if isinstance(state, storage.LmdbState):
             return BareMulticast(state)
@@ -124,7 +124,7 @@ class Engine:
     def _open_disk(
         self, replace_lost: Callable[[str], None] | None
     ) -> storage.Disk[storage.LmdbState] | storage.Disk[storage.StoreState]:
-        """The node's disk; if it is lost, a new one."""
+        """Open the node's disk, or a new one if it is lost."""
         if replace_lost is None:
             return self._open()
         path = self._config.data(self.me)
@@ -148,9 +148,9 @@ class Engine:
         return storage.open(*where, tables=TABLES, **calls)
 
     def _replicas(self) -> list[ReplicaId]:
-        """Who is on this disk: members of groups, or those who are to become that.
+        """Return the replicas of this disk, which are members or are to become members.
 
-        A group's number is known from the log, if the replica ever was a member; else from the configuration.
+        A replica's number is in the log if it ever was a member; otherwise in the configuration.
         """
         found = []
         for group, nodes in self._config.groups.items():
@@ -165,41 +165,41 @@ class Engine:
         return found
 
     def _learned(self, membership: Membership) -> None:
-        """There may be replicas on nodes that we do not know."""
+        """Note the addresses of members, which may be on unknown nodes."""
         for node, address in self.directory.learn(membership).items():
             self._on_address(node, address)
 
     def replace(self, members: Iterable[ReplicaId]) -> None:
-        """Take the places of these members, even if they are well."""
+        """Replace these members by replicas of this node, even if they are healthy."""
         wanted = list(members)
         hosted = {replica.group for replica in self.node.replicas}
         for old in wanted:
             if old.group in hosted:
-                raise InvalidArgument(f"{self.me} has a replica of group {old.group} already")
+                raise InvalidArgument(f"{self.me} already has a replica of group {old.group}")
             hosted.add(old.group)
         for old in wanted:
             self.node.host(old._replace(incarnation=self.incarnation), evicts=old)
         self.turn_soon()
 
     def now(self) -> float:
-        """`ports.Clock`."""
+        """Return the time of the event loop: see `ports.Clock`."""
         return self._loop.time()
 
     def _from_thread(self, call: Any) -> Any:
-        """The call, made in the loop, from wherever it is asked for; never, once the loop has gone."""
+        """Return a function for other threads that makes the call in the loop; not after the loop is closed."""
 
         def pass_on(*arguments: object) -> None:
             try:
                 self._loop.call_soon_threadsafe(call, *arguments)
             except RuntimeError:
-                logger.debug("too late for %s", call)
+                logger.debug("dropped %s: the event loop is closed", call)
 
         return pass_on
 
-    # What happens
+    # Events
 
     def _do(self, call: Callable[..., None], *arguments: object) -> None:
-        """Call the node, whoever has woken us. One that is wrong about itself must stop, and say so."""
+        """Call the node. After any exception its state cannot be trusted: it must stop, and log the reason."""
         if self.failure is not None:
             return
         try:
@@ -209,7 +209,7 @@ class Engine:
             self._failed(error)
 
     def receive(self, envelopes: list[Envelope], node: NodeId | None = None) -> None:
-        """A frame has come, from a node or a client."""
+        """Handle a frame from a node or a client."""
         self._do(self.node.receive, envelopes, node)
         self.turn_soon()
 
@@ -223,7 +223,7 @@ class Engine:
         self.turn_soon()
 
     def _failed(self, error: Exception) -> None:
-        """A disk that fails is not trusted again: the node stops, and says why."""
+        """Stop the node: a disk that has failed is not trusted again."""
         if self.failure is None:
             self.failure = error
             self.stopped.set()
@@ -236,7 +236,7 @@ class Engine:
     # Turns
 
     def turn_soon(self) -> None:
-        """A turn follows, in this round of the loop or the next."""
+        """Schedule a turn, in this round of the loop or the next."""
         if not self._turning:
             self._turning = True
             self._loop.call_soon(self._turn)
@@ -261,32 +261,32 @@ class Engine:
                 self._timer.cancel()
             self._timer = self._loop.call_at(self._wake_at + TIMER_S, self._tick)
 
-    # Stopping, and looking
+    # Shutdown and status
 
     def commit(self) -> None:
-        """Before the end: commit what was delivered, so that the next start has less to do."""
+        """Commit what was delivered, before the node stops, so that the next start has less to do."""
         self._turn()
         self._do(self.node.commit)
 
     def rest(self) -> None:
-        """Take no turn any more: what it talks to, and its disk, are about to be closed."""
+        """Stop taking turns: the network and the disk are about to be closed."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
 
     def close(self) -> None:
-        """Close the disk, after `rest`. It takes a while."""
+        """Close the disk, after `rest`. Blocks until its threads have ended."""
         self.disk.close()
         if self._recorder is not None:
             self._recorder.close()
 
     def facts(self, status: Callable[[], Mapping[str, Any]]) -> Facts:
-        """What the API says of the store's cluster."""
+        """Return the facts about the cluster that the API serves."""
         assert self.store is not None
         return Facts(partial(topology_of, self._config, self.store, self.directory.node_of), status)
 
     def status(self) -> dict[str, Any]:
-        """The node, for people."""
+        """Return the node's part of the status output."""
         files = [self.disk.path / name / "data.mdb" for name in ("log", "state")]
         size = sum(file.stat().st_blocks * 512 for file in files)
         groups = {}

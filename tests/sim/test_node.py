@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import pytest
 
 from kvstore.node.loop import Node, _Hosted
+from kvstore.node.snapshots import SnapshotReceiver
 from kvstore.simulation import NodeSimulation, SimState
-from kvstore.wire.messages import SnapshotPiece
 from multicast import PROTOCOLS
 from multicast.messages import Delivery
 from multicast.protocol import Ready, Timing
 from multicast.sim import Outcome, Scenario, Workload
 from multicast.sim.host import DiskDelays
-from multicast.types import NO_TIMESTAMP, GroupId, ReplicaId, Timestamp
+from multicast.types import NO_TIMESTAMP, GroupId, Timestamp
 
 MANY = [name for name in PROTOCOLS if name != "skeen"]
 SLOW = DiskDelays(0.001, 0.02, 0.25)
@@ -115,13 +115,11 @@ class ExecutedBeforeItIsDurable(Node):
 
 
 class ForgetsTheStateOfASnapshot(Node):
-    """A snapshot's ordering side is taken over without the application's."""
+    """A replica installs a snapshot's ordering state without the application's."""
 
-    def _take_piece(self, hosted: _Hosted, source: ReplicaId, piece: SnapshotPiece, now: float) -> None:
-        incoming = self._incoming.get(hosted.replica.me)
-        if incoming is not None and piece.last:
-            incoming.state.clear()
-        super()._take_piece(hosted, source, piece, now)
+    def _install(self, hosted: _Hosted, snapshot: SnapshotReceiver, now: float) -> None:
+        snapshot.state.clear()
+        super()._install(hosted, snapshot, now)
 
 
 class KeepsRecordsFromACommit(Node):

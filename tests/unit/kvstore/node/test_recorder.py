@@ -47,7 +47,7 @@ def lines_of(recorder: DeliveryRecorder) -> list[dict[str, Any]]:
     return [json.loads(line) for line in raw.splitlines()]
 
 
-def told(line: dict[str, Any]) -> tuple[object, ...]:
+def fields_of(line: dict[str, Any]) -> tuple[object, ...]:
     return tuple(line.get(name) for name in ("group", "kind", "position", "gts", "client", "sequence"))
 
 
@@ -61,7 +61,7 @@ def test_each_group_has_its_own_numbers_and_says_where_it_begins(tmp_path: Path)
     recorder.delivered(B, [delivery(101, request(CLIENT, 11), dest=(B,), digest=2**64 - 1)])
     recorder.close()
     lines = lines_of(recorder)
-    assert [told(line) for line in lines] == [
+    assert [fields_of(line) for line in lines] == [
         (0, "begin", 1, 5, None, None),
         (1, "begin", 1, 0, None, None),
         (0, "message", 2, 7, CLIENT, 9),
@@ -105,7 +105,7 @@ def test_whose_request_it_is_is_said_only_if_a_client_has_named_it(
     recorder.began(A, Timestamp(0))
     recorder.delivered(A, [delivery(7, payload, origin=origin), delivery(8, request(CLIENT))])
     recorder.close()
-    assert [told(line)[4:] for line in lines_of(recorder)[1:]] == [(None, None), (CLIENT, 9)], what
+    assert [fields_of(line)[4:] for line in lines_of(recorder)[1:]] == [(None, None), (CLIENT, 9)], what
 
 
 def test_bare_messages_have_no_requests(tmp_path: Path) -> None:

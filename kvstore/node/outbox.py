@@ -1,0 +1,109 @@
+"""The messages that leave a node at the end of its turn, and those between its own replicas."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from kvstore.config.addresses import NodeId
+from kvstore.node.ports import Application, Network, Observer
+from kvstore.wire.frames import Envelope
+from multicast.messages import Message
+from multicast.types import ClientId, Process, ReplicaId
+
+Queues: TypeAlias = dict[tuple[Process, Process], list[Any]]
+"""Messages, by sender and receiver, in the order in which they were sent."""
+
+
+class Outbox:
+    """Queues of outgoing messages, one for each sender and receiver."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        hosted: Container[Process],
+        application: Application,
+        node_of: Callable[[ReplicaId], NodeId | None],
+        observer: Observer | None,
+    ) -> None:
+        """`hosted` are the replicas of this node."""
+        self._me = me
+        self._hosted = hosted
+        self._application = application
+        self._node_of = node_of
+        self._observer = observer
+        self.local: Queues = {}
+        """Between processes of this node, and from a replica to itself."""
+        self._links: dict[NodeId, Queues] = defaultdict(dict)
+        """To other nodes."""
+        self._answers: Queues = {}
+        """To clients that are connected to this node."""
+        self._strays: list[Message] = []
+        """To replicas whose node is unknown."""
+        self._routes: dict[Process, dict[Sequence[Process], list[list[Any]]]] = defaultdict(dict)
+        """The queues of a message, by sender and receivers: few, for many messages."""
+        self.clients: dict[ClientId, NodeId] = {}
+        """Clients of other nodes, and the node from which each last sent a message."""
+
+    def forget_routes(self) -> None:
+        """Look up receivers anew: a membership has changed."""
+        self._routes.clear()
+
+    def add(self, me: Process, sends: Iterable[tuple[Sequence[Process], Any]]) -> None:
+        """Queue a process's messages, each for its receivers."""
+        routes = self._routes[me]
+        for receivers, message in sends:
+            if self._observer is not None and isinstance(me, ReplicaId):
+                self._observer.sent(me, receivers, message)
+            route = routes.get(receivers)
+            if route is None:
+                route = routes[receivers] = [self._queue(me, receiver) for receiver in receivers]
+            for queue in route:
+                queue.append(message)
+
+    def answer(self, me: ReplicaId, client: ClientId, message: Any) -> None:
+        """Queue a message for a client on the connection on which it asked."""
+        if self._observer is not None:
+            self._observer.sent(me, (client,), message)
+        self._answers.setdefault((me, client), []).append(message)
+
+    def _queue(self, me: Process, receiver: Process) -> list[Any]:
+        if receiver in self._hosted or receiver in self._application.processes:
+            queues = self.local
+        elif not isinstance(receiver, ReplicaId):
+            home = self.clients.get(receiver)
+            queues = self._answers if home is None else self._links[home]
+        elif (node := self._node_of(receiver)) is None or node == self._me:
+            return self._strays
+        else:
+            queues = self._links[node]
+        return queues.setdefault((me, receiver), [])
+
+    def take_local(self) -> Queues:
+        """Return and remove the messages between processes of this node."""
+        local, self.local = self.local, {}
+        self._routes.clear()
+        return local
+
+    def flush(self, network: Network, pieces: Iterable[tuple[ReplicaId, ReplicaId, Any]]) -> int:
+        """Send one frame to each node, pieces of snapshots last; return the number of stray messages."""
+        links, self._links = self._links, defaultdict(dict)
+        answers, self._answers = self._answers, {}
+        self._routes.clear()
+        frames = {node: _envelopes(queues) for node, queues in links.items()}
+        for me, target, piece in pieces:
+            node = self._node_of(target)
+            if node is not None and node != self._me:
+                frames.setdefault(node, []).append((me, target, [piece]))
+        for node, frame in frames.items():
+            network.send(node, frame)
+        if answers:
+            network.answer(_envelopes(answers))
+        strays = len(self._strays)
+        self._strays.clear()
+        return strays
+
+
+def _envelopes(queues: Queues) -> list[Envelope]:
+    return [(sender, receiver, messages) for (sender, receiver), messages in queues.items()]
