@@ -74,7 +74,7 @@ class StoreConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A valid configuration: whoever holds one need not check it again."""
+    """A valid configuration: its holder need not check it again."""
 
     id: str
     nodes: Mapping[NodeId, NodeConfig]
@@ -286,7 +286,7 @@ class Config:
 
 
 def default_members(nodes: int, partitions: int, replicas: int) -> list[list[str]]:
-    """Which nodes are members of which groups, unless somebody says otherwise.
+    """The default members of each group.
 
     Group g's preferred leader is node g + 1, counted around, and its other members are the nodes that follow.
     With a replica on every node, all groups list the nodes in the same order.

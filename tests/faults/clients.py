@@ -91,7 +91,7 @@ class Nodes:
         return self._stubs[node]
 
     def order(self) -> list[NodeId]:
-        """All nodes, in the order in which somebody asks them: those last that failed, but not always."""
+        """All nodes, in the order in which a client asks them: failed nodes come last, but not always."""
         order = self._rng.sample(self.names, len(self.names))
         if self._rng.random() < 0.8:
             order.sort(key=lambda node: self._failed.get(node, 0.0) > time.monotonic() - ATTEMPT_S)

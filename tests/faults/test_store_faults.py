@@ -25,7 +25,7 @@ SEED = int(os.environ.get("WBKV_SEED", "1"))
 
 
 def test_a_leader_is_killed_again_and_again(tmp_path: Path) -> None:
-    """Nobody waits for those that come back: the next is killed as soon as anything has been answered."""
+    """Nodes that come back are not waited for: the next is killed as soon as anything has been answered."""
     with stored(tmp_path) as cluster:
         for _ in range(4):
             leader = cluster.leader()
@@ -42,7 +42,7 @@ def test_nodes_are_restarted_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_a_lost_disk_is_replaced(tmp_path: Path) -> None:
-    """The node comes back as somebody else, gets a snapshot, and can lead when another dies."""
+    """The node comes back as a new member, gets a snapshot, and can lead when another dies."""
     with stored(tmp_path, timing=Timing(history=8)) as cluster:
         node = cluster.leader(1)
         cluster.hurt("wipe", node)

@@ -193,7 +193,7 @@ class ForgetsWhatWasClosed(Partition):
 
 
 class AnnouncesToOldLeaders(Partition):
-    """Announcements are only sent to those who are taken for leaders, and nobody says that it is none."""
+    """Announcements are only sent to supposed leaders, and a follower does not say that it is none."""
 
     def _hear_levels(self, sender: ReplicaId, announcement: Announcement) -> None:
         super()._hear_levels(

@@ -222,7 +222,7 @@ def new_leaders_find_each_other() -> None:
 
 
 def a_deposed_leader_does_not_answer() -> None:
-    """A leader that nobody of its group hears any more does not know that another one leads."""
+    """A leader cut off from its group does not know that another one leads."""
     stage = Stage()
     assert stage.answered(stage.do(0, Put(stage.key(A), b"old")))
     members = [ReplicaId(A, number, 0) for number in range(3)]

@@ -45,7 +45,7 @@ def test_comes_through_with_snapshots_all_the_time(seed: int) -> None:
 
 
 class Tells(SimState):
-    """A state that has the last deliveries of a group for whoever missed them."""
+    """A state that has the last deliveries of a group for replicas that missed them."""
 
     kept = 6
     told: ClassVar[dict[bool, int]] = {}
@@ -67,7 +67,7 @@ def test_comes_through_with_deliveries_of_the_state_and_snapshots(monkeypatch: p
 
 
 class ComparesReports(Node):
-    """Whoever takes a snapshot while another state is being committed reports no more for that commit."""
+    """A replica that takes a snapshot while another is being committed reports nothing for that commit."""
 
     replaced: ClassVar[int] = 0
 

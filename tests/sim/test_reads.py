@@ -66,7 +66,7 @@ class Answers(Checker):
 
 
 class Reading(Simulation):
-    """A run in which whoever may answer reads is asked all the time."""
+    """A run in which every replica that may answer reads is asked all the time."""
 
     every_s = 0.02
     done: ClassVar[Counter[bool]] = Counter()

@@ -170,7 +170,7 @@ class _Key:
         return predecessors
 
     def _infer_by_time(self, to: Dependencies) -> None:
-        """A block precedes another if somebody was done with it before somebody began who knew the other.
+        """A block precedes another if a transaction that knew it ended before one began that knew the other.
 
         If both precede each other, one of the two is kept, that of the block which was known first: the
         contradiction shows in the graph all the same, by the real time of those who knew the blocks. What

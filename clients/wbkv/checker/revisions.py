@@ -1,7 +1,7 @@
 """The order that the store claims: revisions must be unique, and their order must explain what was seen.
 
 Nothing is asked of revisions of transactions that share no key: a store may give the later of two a lower
-one, if nobody can tell.
+one, if the history does not tell.
 """
 
 from __future__ import annotations

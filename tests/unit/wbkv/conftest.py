@@ -1,4 +1,4 @@
-"""A client of a model store, whose clock only moves when somebody waits."""
+"""A client of a model store, whose clock only moves when a caller waits."""
 
 from __future__ import annotations
 

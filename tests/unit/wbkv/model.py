@@ -1,5 +1,5 @@
 """A store that is a few lines long, and a link to it that fails when and how a test says: no network, no
-threads, and a clock that only moves when somebody waits.
+threads, and a clock that only moves when a caller waits.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ModelStore:
         return [entry for entry in entries if entry is not None]
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """One write, by somebody else."""
+        """One write, by another client."""
         self._commit({key: value})
 
     def _commit(self, writes: dict[bytes, bytes | None], removed: frozenset[bytes] = frozenset()) -> int:
@@ -402,7 +402,7 @@ def connected(link: ModelLink, timeout_s: float = 10.0) -> Calls:
 
 
 def lost(kind: ApiError.Kind = ApiError.UNAVAILABLE, *, begun: bool = True) -> Failure:
-    """Nobody knows what became of it."""
+    """Its outcome is unknown."""
     return failed(kind, "the connection broke", begun=begun)
 
 

@@ -380,7 +380,7 @@ def test_what_is_no_id(client: wbkv.Client[bytes], named: tuple[int, int, int]) 
 def test_what_is_said_of_a_given_id(
     link: ModelLink, client: wbkv.Client[bytes], kind: ApiError.Kind, error: type[wbkv.Error]
 ) -> None:
-    """Also if an attempt without an answer came before: somebody else's attempts may have, at any time."""
+    """Also if an attempt without an answer came before: another client's attempts may have, at any time."""
     for failures in ([], [lost()]):
         link.before = script(*failures, told(kind))
         with pytest.raises(error):

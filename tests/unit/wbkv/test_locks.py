@@ -142,7 +142,7 @@ def test_an_acquisition_without_an_answer_is_found_again(
     lock = holding(requests)
     assert acquire(link, lock, None)
     assert lock.token == held_by(link)
-    assert not lock.lost  # by a renewal: nobody knows how old the acquisition was
+    assert not lock.lost  # by a renewal: the age of the acquisition is unknown
     assert link.store.at(b"lock")[3] == 2
 
 

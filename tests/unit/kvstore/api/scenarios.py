@@ -233,7 +233,7 @@ def rows(columns: kv.Columns) -> list[kv.Entry]:
 
 
 async def snapshots_by_name(client: Client) -> None:
-    """A snapshot can be made of an old revision, and its time be extended, by whoever knows its name."""
+    """A snapshot of an old revision can be made, and its time extended, by any client that knows its name."""
     key = PREFIX + b"named"
     old = (await client.kv.Put(kv.PutRequest(key=key, value=b"old"))).header.transaction_revision
     new = (

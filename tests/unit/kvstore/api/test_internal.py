@@ -1,4 +1,4 @@
-"""What nobody expected is logged once, and not shown to clients."""
+"""An unexpected error is logged once, and not shown to clients."""
 
 from __future__ import annotations
 

@@ -474,7 +474,7 @@ def test_a_map_that_moves_keys_is_refused() -> None:
 
 
 def test_groups_that_start_from_another_map_judge_by_it() -> None:
-    """Whoever routes by an older map than the groups have is told of theirs, in all groups alike."""
+    """A client that routes by an older map than the groups have gets theirs, in all groups alike."""
     newer = Placement(5, Scheme.ORDERED, (b"", b"b"), (A, B), (A, B, C))
     by_old_map = then(Put(b"a", b""), Put(b"c", b""))
     for destinations in ("A", "AC"):

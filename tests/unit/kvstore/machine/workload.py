@@ -144,7 +144,7 @@ class Workload:
 
 
 def number(i: int) -> MessageId:
-    """Ordering has its own numbers, whoever the request is from."""
+    """Ordering has its own numbers, whichever client the request is from."""
     return MessageId(ClientId(77), i, 0)
 
 

@@ -123,7 +123,7 @@ def test_a_group_of_one_answers_a_read_at_once() -> None:
 
 
 def test_a_leader_asks_its_own_group_too() -> None:
-    # The others may have forgotten the outcome: what our group has executed concerns nobody but us.
+    # The others may have forgotten the outcome: what our group has executed concerns only our group.
     partition = partition_of(A)
     partition.deliver([delivery(10, if_absent(b"n", b"a"), (A, B))])
     assert wanted(partition, 4) == {A: {timestamp(10, A)}, B: {timestamp(10, A)}}
