@@ -145,12 +145,12 @@ class StoreRig(Loop):
     def map(self, name: str = "names", group: GroupId = G0) -> OrderedMap[Any, str]:
         return self.state.open(group)[1][name]
 
-    def image(self, picture: bytes = b"", group: GroupId = G0) -> GroupCheckpoint:
+    def image(self, machine_state: bytes = b"", group: GroupId = G0) -> GroupCheckpoint:
         position = self.state._group(group).position
-        return GroupCheckpoint(Checkpoint(position, executed=position), picture)
+        return GroupCheckpoint(Checkpoint(position, executed=position), machine_state)
 
-    def commit(self, picture: bytes = b"", *groups: GroupId, after: int = 0) -> None:
-        self.state.commit({g: self.image(picture, g) for g in groups or (G0,)}, after)
+    def commit(self, machine_state: bytes = b"", *groups: GroupId, after: int = 0) -> None:
+        self.state.commit({g: self.image(machine_state, g) for g in groups or (G0,)}, after)
 
     def crash(self, to: Path) -> StoreRig:
         """Another process finds what this one has on its disk now."""

@@ -29,16 +29,16 @@ def test_a_disk_is_made_once(tmp_path: Path) -> None:
     identity = Identity.new(CLUSTER, NODE)
     assert 0 < identity.incarnation < 2**63
     storage.create(tmp_path / "a" / "b", identity)
-    with pytest.raises(StorageError, match=r"has a disk already, or what was left of one: disk\.json"):
+    with pytest.raises(StorageError, match=r"contains a disk already, or remains of one: disk\.json"):
         storage.create(tmp_path / "a" / "b", identity)
     rig = Rig(tmp_path / "a" / "b")
     assert rig.disk.identity == identity
     rig.disk.close()
     (tmp_path / "c" / "log").mkdir(parents=True)
-    with pytest.raises(StorageError, match="what was left of one: log"):
+    with pytest.raises(StorageError, match="remains of one: log"):
         storage.create(tmp_path / "c", identity)
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot be made: File exists"):
+    with pytest.raises(StorageError, match="cannot be created: File exists"):
         storage.create(tmp_path / "file", identity)
 
 
@@ -87,7 +87,7 @@ def test_a_damaged_identity_is_refused(path: Path, text: str) -> None:
 
 
 def test_a_disk_that_is_not_there_is_refused(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"nothing has no disk: there is no such directory"):
+    with pytest.raises(StorageError, match=r"nothing has no disk: no such directory"):
         Rig(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(StorageError, match=r"empty has no disk: there is no disk\.json"):
@@ -97,7 +97,7 @@ def test_a_disk_that_is_not_there_is_refused(path: Path, tmp_path: Path) -> None
         Rig(path)
     (path / "state").mkdir()
     shutil.copy(path / "log" / "data.mdb", path / "state" / "data.mdb")
-    with pytest.raises(StorageError, match="state is not what it should be"):
+    with pytest.raises(StorageError, match="state is not a valid environment"):
         Rig(path)
 
 

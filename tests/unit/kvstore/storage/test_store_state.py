@@ -86,7 +86,7 @@ def test_what_was_committed_comes_back(store: StoreRig) -> None:
     delivered = DELIVERED[:20]
     position = delivered[-1].global_ts
     checkpoint = Checkpoint(position, table(delivered), executed=delivered[11].global_ts)
-    store.state.commit({G0: GroupCheckpoint(checkpoint, b"picture")}, 0)
+    store.state.commit({G0: GroupCheckpoint(checkpoint, b"machine")}, 0)
     store.map().put(b"later", "v")
     deliver(store, 5)
     store.settle()
@@ -94,7 +94,7 @@ def test_what_was_committed_comes_back(store: StoreRig) -> None:
     store.disk.close()
     again = StoreRig(store.path)
     image, maps = again.state.open(G0)
-    assert image == GroupCheckpoint(checkpoint, b"picture")
+    assert image == GroupCheckpoint(checkpoint, b"machine")
     assert list(maps["names"].items(b"", None)) == [(b"k", "v")]
     assert again.state.load(G0) == checkpoint
     assert again.state.count(G0) == 20
@@ -219,7 +219,7 @@ def test_a_ring_may_be_smaller_than_a_commit(store: StoreRig, monkeypatch: pytes
     assert store.state.deliveries(G0, DELIVERED[299].global_ts, 9) == DELIVERED[300:303]
 
 
-# Any history: groups, tables, the ring and the picture stay together
+# Any history: groups, tables, the ring and the checkpoint stay together
 
 
 class Model:
@@ -314,7 +314,7 @@ def test_any_history_leaves_one_commit_and_snapshots_of_one_moment(
                     except BadSnapshot:
                         continue
                 else:
-                    assert rig.state.install(group, found).picture == b"snapshot"
+                    assert rig.state.install(group, found).machine_state == b"snapshot"
                 now[group] = old.copy()
                 installs[group] += 1
             elif step == "crash" and (not rig.state._env.busy or rig.state._env._job.filling):  # type: ignore[union-attr]  # busy: there is a job
@@ -322,7 +322,7 @@ def test_any_history_leaves_one_commit_and_snapshots_of_one_moment(
                 rig.disk.close()
                 rig = again
                 image, _ = rig.state.open(G0)
-                commit = 0 if image is None else int(image.picture)
+                commit = 0 if image is None else int(image.machine_state)
                 now = {each: found.copy() for each, found in asked[commit].items()}
                 asked = asked[: commit + 1]
                 taken.clear()
@@ -371,7 +371,7 @@ def test_a_snapshot_is_of_the_time_it_was_taken(
     filled(store)
     change(store, rng)
     before = contents(store)
-    image = store.image(b"picture")
+    image = store.image(b"machine")
     first = store.state.snapshot(G0, image)
     found = []
     change(store, rng)
@@ -477,7 +477,7 @@ def test_an_installed_snapshot_replaces_all_or_nothing(
     other.disk.close()
     store.map().put(b"not yet committed", "v")
     maps = store.state.open(G0)[1]
-    assert store.state.install(G0, pieces).picture == b"new"
+    assert store.state.install(G0, pieces).machine_state == b"new"
     assert maps is store.state.open(G0)[1]
     assert contents(store) == new
     assert maps["names"].get(b"00007") == "v7" * 10
@@ -629,7 +629,7 @@ def frames_of(*frames: object) -> list[bytes]:
     return [checkpoint_format.frame(checksum.seal(msgspec.msgpack.encode(frame))) for frame in frames]
 
 
-HEAD: Final[tuple[Any, ...]] = (0, 0, 0, [], b"picture")
+HEAD: Final[tuple[Any, ...]] = (0, 0, 0, [], b"machine")
 ROW: Final = checksum.seal(b"value")
 
 
@@ -763,7 +763,7 @@ def test_a_killed_process_leaves_one_commit(tmp_path: Path, killed_at: int) -> N
     storage.create(tmp_path / "expected", Identity.new(CLUSTER, NODE, "os", "store"))
     expected = StoreRig(tmp_path / "expected")
     image, _ = rig.state.open(G0)
-    last = 0 if image is None else int(image.picture)
+    last = 0 if image is None else int(image.machine_state)
     for number in range(1, last + 1):
         step(expected, number)
     for group in (G0, G1):
@@ -772,7 +772,7 @@ def test_a_killed_process_leaves_one_commit(tmp_path: Path, killed_at: int) -> N
         found = rig.state.deliveries(group, NO_TIMESTAMP, 10**6)
         assert found == expected.state.deliveries(group, NO_TIMESTAMP, 10**6)
         if image is not None:
-            assert rig.state.open(group)[0] == expected.image(image.picture, group)
+            assert rig.state.open(group)[0] == expected.image(image.machine_state, group)
     assert rig.state.load(G0).executed >= Timestamp(told)
     rig.disk.close()
     expected.disk.close()
