@@ -1,15 +1,19 @@
-"""A node's disk: the log that promises wait for, and the state that deliveries make, each in LMDB.
+"""A node's disk: the log, which acknowledgements wait for, and the state, which deliveries make, in LMDB.
 
-Nothing here makes the loop that calls it wait, but for small commits of the log, if it may wait for those.
-Both stores gather what they are given; `pump`, at the end of each turn of the loop, begins a transaction if
-none is under way, and does its puts in the loop (py-lmdb gives up the interpreter lock at every put, so that
-a thread that did them would starve beside a busy loop). Then one thread for each store commits it. What is
-gathered meanwhile goes with the next commit. Callbacks come *from those threads*: the receiver passes them on
-to its loop, which pumps.
+Other packages use the names below, and `ports` (what an application needs of its disk). Reading order:
+`disk` (create and open), `environment` (LMDB and its thread), `log`, `lazy` (commits of a state); then the
+states, `deliveries` (bare multicast) and `store` (its `maps` on `rows`, and `views` for snapshots). Formats:
+`identity`, `keys`, `checksum`, `records`, `runs`, `run_format`, `delivery_snapshot`, `checkpoint_format`.
 
-A disk that fails (it is full, it gives errors) is not tried again: after a failed sync nobody knows what is
-on it. The store says so once to `on_failure`, and then at every call. What was durable is there at the next
-start.
+The calling loop never waits for the disk, except in small commits of the log, if it permits that. Log and
+state gather writes; `pump`, at the end of each turn of the loop, begins a transaction if none is under way,
+and does its puts in the loop (py-lmdb releases the interpreter lock at every put, so a thread that did them
+would starve beside a busy loop). Then one thread each commits it. Writes that are gathered meanwhile go with
+the next commit. Callbacks come *from those threads*: the receiver passes them on to its loop, which pumps.
+
+A disk that fails (it is full, it gives errors) is not retried: after a failed sync its contents are unknown.
+Log or state report the failure once to `on_failure`, and then at every call. What was durable is there at the
+next start.
 """
 
 from kvstore.storage.deliveries import LmdbState

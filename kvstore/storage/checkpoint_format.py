@@ -6,21 +6,19 @@ in no table); then follow the rows of the tables, in order, and last their numbe
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from kvstore.storage import checksum
+from kvstore.storage.checksum import LENGTH
 from kvstore.storage.errors import BadSnapshot, StorageError
 from kvstore.storage.ports import GroupCheckpoint
 from kvstore.storage.rows import CHUNK_BYTES, Pair
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint
 from multicast.types import ClientId, MessageId, Timestamp
-
-_LENGTH: Final = struct.Struct(">I")
 
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Wide: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -32,7 +30,7 @@ class _StoredCheckpoint(msgspec.Struct, array_like=True, forbid_unknown_fields=T
     executed: _Number
     count: _Number
     clients: list[tuple[_Wide, _Number, list[tuple[_Number, list[_Wide]]]]]
-    picture: bytes
+    machine_state: bytes
 
 
 class _Rows(msgspec.Struct, array_like=True, tag=0, forbid_unknown_fields=True):
@@ -54,7 +52,7 @@ def seal_checkpoint(stored: GroupCheckpoint, count: int) -> bytes:
     """Return the value of a checkpoint, and of the number of deliveries that led to it."""
     checkpoint = stored.checkpoint
     clients = list(checkpoint.delivered.rows())
-    found = checkpoint.position, checkpoint.executed, count, clients, stored.picture
+    found = checkpoint.position, checkpoint.executed, count, clients, stored.machine_state
     return checksum.seal(_encode(found))
 
 
@@ -71,12 +69,12 @@ def unseal_checkpoint(value: bytes, where: str) -> tuple[GroupCheckpoint, int]:
                 delivered.add(MessageId(ClientId(client), sequence, digest), 0)
         delivered.pass_below(ClientId(client), low)
     checkpoint = Checkpoint(Timestamp(found.position), delivered, executed=Timestamp(found.executed))
-    return GroupCheckpoint(checkpoint, found.picture), found.count
+    return GroupCheckpoint(checkpoint, found.machine_state), found.count
 
 
 def frame(sealed: bytes) -> bytes:
     """Return a sealed value as a frame of a stream."""
-    return _LENGTH.pack(len(sealed)) + sealed
+    return LENGTH.pack(len(sealed)) + sealed
 
 
 def row_frames(table: str, rows: Iterable[Pair]) -> Iterator[bytes]:
@@ -149,12 +147,12 @@ def _frames(pieces: Iterable[bytes]) -> Iterator[bytes]:
     rest = bytearray()
     for piece in pieces:
         rest += piece
-        while len(rest) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(rest)
-            end = _LENGTH.size + length
+        while len(rest) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(rest)
+            end = LENGTH.size + length
             if len(rest) < end:
                 break
-            yield bytes(rest[_LENGTH.size : end])
+            yield bytes(rest[LENGTH.size : end])
             del rest[:end]
     if rest:
         raise StorageError("it ends in a frame")

@@ -11,20 +11,19 @@ from typing import Final
 
 from kvstore.storage.errors import StorageError
 from kvstore.storage.keys import NUMBER, unpack
-from multicast.types import (
-    Timestamp,
-)
+from multicast.types import Timestamp
 
-# Values
+LENGTH: Final = struct.Struct(">I")
+"""The length of a sealed value in a stream, before it."""
 
 
 def seal(data: bytes) -> bytes:
-    """The value that keeps these bytes."""
+    """Return the bytes with their checksum."""
     return zlib.crc32(data).to_bytes(4, "big") + data
 
 
 def unseal(value: bytes, where: str) -> bytes:
-    """The bytes that were sealed."""
+    """Return the bytes that were sealed. Raises `StorageError` for a wrong checksum."""
     data = value[4:]
     if len(value) < 4 or zlib.crc32(data) != int.from_bytes(value[:4], "big"):
         raise StorageError(f"{where}: the checksum of {len(value)} bytes is wrong")
@@ -32,29 +31,29 @@ def unseal(value: bytes, where: str) -> bytes:
 
 
 def seal_number(number: int) -> bytes:
-    """The value that keeps a number."""
+    """Return the value of a number."""
     return seal(NUMBER.pack(number))
 
 
 def unseal_number(value: bytes, where: str) -> int:
-    """The number that was sealed."""
+    """Return the number that was sealed."""
     number: int
     (number,) = unpack(NUMBER, unseal(value, where), where)
     return number
 
 
 def unseal_node(value: bytes, where: str) -> bytes:
-    """What the rows of a node begin with, whose number was sealed."""
+    """Return the key prefix of the node with the number that was sealed."""
     return NUMBER.pack(unseal_number(value, where))
 
 
 def seal_base(number: int, batch: bytes) -> bytes:
-    """The value that keeps records that amount to all rows up to a number."""
+    """Return the value of a base: records that amount to all rows up to a number."""
     return seal(NUMBER.pack(number) + batch)
 
 
 def unseal_base(value: bytes, where: str) -> tuple[int, bytes]:
-    """The number and the records that were sealed."""
+    """Return the number and the records that were sealed."""
     data = unseal(value, where)
     number: int
     (number,) = unpack(NUMBER, data[: NUMBER.size], where)
@@ -65,11 +64,11 @@ _POSITION: Final = struct.Struct(">QQ")
 
 
 def seal_position(position: Timestamp, count: int) -> bytes:
-    """The value that keeps a group's position, and how many deliveries that is."""
+    """Return the value of a group's position, and of the number of deliveries up to it."""
     return seal(_POSITION.pack(position, count))
 
 
 def unseal_position(value: bytes, where: str) -> tuple[Timestamp, int]:
-    """The position and the count that were sealed."""
+    """Return the position and the count that were sealed."""
     position, count = unpack(_POSITION, unseal(value, where), where)
     return Timestamp(position), count

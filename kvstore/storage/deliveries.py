@@ -50,7 +50,7 @@ class _Positions:
     def __init__(self, ids: Ids = ()) -> None:  # type: ignore[assignment]  # an empty one of any type
         self._clients: dict[ClientId, _Client] = {}
         self.changed_positions: dict[MessageId, Timestamp | None] = {}
-        """What to put, and (None) what to delete."""
+        """Positions to put, and None for ids to delete."""
         self.changed_lows: dict[ClientId, int] = {}
         for client, low, above in ids:
             known = self._clients[client] = _Client(low)
@@ -156,25 +156,25 @@ class _PendingDeliveries:
 
 @dataclass(slots=True)
 class _GroupDeliveries:
-    """The state of one group."""
+    """One group: its position, its delivered ids, and deliveries not yet committed."""
 
     position: Timestamp
-    """Of the last delivery that was applied."""
+    """The position of the last delivery that was applied."""
     count: int
-    """Number of deliveries up to there."""
+    """The number of deliveries up to `position`."""
     positions: _Positions
     committed: Timestamp
     """Deliveries up to here are on the disk."""
     deliveries: list[Delivery] = field(default_factory=list)
-    """Those that follow."""
+    """The deliveries after `committed`."""
     counted: int = 0
-    """How many of them `positions` has."""
+    """The number of `deliveries` that `positions` has."""
     requested: int = 0
-    """How many of them go with a commit that was asked for already."""
+    """The number of `deliveries` in commits that were requested already."""
     installed: int = 0
-    """How many snapshots have replaced it."""
+    """The number of snapshots that were installed."""
     replace: bool = False
-    """Whether the last of them is not yet part of a commit."""
+    """Whether the last snapshot is not yet part of a requested commit."""
 
     def current_positions(self) -> _Positions:
         """Return the positions, up to date. Reads are rare, so many deliveries are added at once."""
@@ -212,7 +212,7 @@ class _GroupDeliveries:
 
 
 class LmdbState(LazyState[_PendingDeliveries]):
-    """The state of a plain log, which keeps every delivery. See `kvstore.storage.ports.DeliveryDisk`.
+    """The state of bare multicast, which keeps every delivery. See `kvstore.storage.ports.DeliveryDisk`.
 
     Delivered ids are kept as positions of deliveries and a low watermark for each client, so that a commit
     writes only what has changed. They follow from the deliveries, as those of a `Checkpoint` do.
@@ -266,8 +266,8 @@ class LmdbState(LazyState[_PendingDeliveries]):
         return self._group(group).count
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: float = inf) -> list[Delivery]:
-        """What the group delivered after this, in order; at most so many, and at most so many bytes (but at
-        least one).
+        """Return the group's deliveries after a position, in order: at most `count`, and at most `size` bytes
+        (but at least one).
         """
         known = self._group(group)
         return Runs(self._env, group).select(after, known.committed, known.deliveries, count, size)
@@ -308,8 +308,8 @@ class LmdbState(LazyState[_PendingDeliveries]):
             key = keys.client_key(group, client)
             transaction.put(key, checksum.seal_number(low), db=self._env[STATE_CLIENTS])
             yield 1
-        position = checksum.seal_position(change.executed, change.count)
-        transaction.put(keys.group_key(group), position, db=self._env[STATE_POSITIONS])
+        value = checksum.seal_position(change.executed, change.count)
+        transaction.put(keys.group_key(group), value, db=self._env[STATE_POSITIONS])
         yield 1
 
     def _finish(self, group: GroupId, change: _PendingDeliveries) -> None:
@@ -327,10 +327,10 @@ class LmdbState(LazyState[_PendingDeliveries]):
     # Snapshots
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
-        """The group's state at the time of this call, in pieces.
+        """Return the group's state at the time of this call, in pieces.
 
-        A delivery never changes, and up to a position all replicas have the same ones. So pieces are read as
-        they are asked for, whatever is applied, committed or installed meanwhile.
+        A delivery never changes, and up to a position all replicas have the same ones. So pieces are read on
+        demand, regardless of what is applied, committed or installed meanwhile.
         """
         known = self._group(group)
         head = delivery_snapshot.snapshot_head(known.position, known.current_positions().ids())

@@ -14,28 +14,23 @@ from typing import Any, Final, TypeAlias
 from google.protobuf.message import DecodeError
 from wbkv_proto.log_pb2 import SnapshotHead
 
-from kvstore.storage.checksum import seal, unseal
+from kvstore.storage.checksum import LENGTH, seal, unseal
 from kvstore.storage.errors import BadSnapshot, StorageError
 from kvstore.storage.run_format import unseal_run
 from multicast.messages import Delivery
-from multicast.types import (
-    NO_TIMESTAMP,
-    ClientId,
-    Timestamp,
-)
+from multicast.types import NO_TIMESTAMP, ClientId, Timestamp
 
 PIECE_BYTES: Final = 1 << 20
-"""What a piece has at most."""
+"""The largest piece."""
 
 Ids: TypeAlias = list[tuple[ClientId, int, list[tuple[int, int, Timestamp]]]]
 """Delivered ids: client, low watermark, and sequence, digest and position of each id at or above it."""
 
-_LENGTH: Final = struct.Struct(">I")
 _ROW: Final = struct.Struct(">QI")
 
 
 def snapshot_head(position: Timestamp, ids: Ids) -> bytes:
-    """What a snapshot begins with."""
+    """Return the head of a snapshot."""
     clients: list[int] = []
     positions: list[int] = []
     digests: list[int] = []
@@ -49,25 +44,25 @@ def snapshot_head(position: Timestamp, ids: Ids) -> bytes:
             position=position, clients=clients, places=positions, digests=digests
         ).SerializeToString()
     )
-    return _LENGTH.pack(len(head)) + head
+    return LENGTH.pack(len(head)) + head
 
 
 def snapshot_row(last: Timestamp, value: bytes) -> bytes:
-    """How a run of deliveries follows in a snapshot."""
+    """Return a run of deliveries as a row of a snapshot."""
     return _ROW.pack(last, len(value)) + value
 
 
 def read_snapshot(pieces: Iterable[bytes], where: str) -> tuple[Timestamp, Ids, list[Delivery]]:
-    """What a snapshot has: all of it, or `BadSnapshot`. Every delivery names the one before it."""
+    """Return the contents of a snapshot. Every delivery names the one before it. Raises `BadSnapshot`."""
     data = memoryview(b"".join(pieces))
-    if len(data) < _LENGTH.size:
+    if len(data) < LENGTH.size:
         raise BadSnapshot(f"{where}: {len(data)} bytes are not a snapshot")
-    (length,) = _LENGTH.unpack_from(data)
-    at = _LENGTH.size + length
+    (length,) = LENGTH.unpack_from(data)
+    at = LENGTH.size + length
     if at > len(data):
         raise BadSnapshot(f"{where} ends in its head")
     try:
-        head = SnapshotHead.FromString(unseal(bytes(data[_LENGTH.size : at]), where))
+        head = SnapshotHead.FromString(unseal(bytes(data[LENGTH.size : at]), where))
     except (DecodeError, StorageError) as error:
         raise BadSnapshot(f"{where} has no head: {error}") from None
     ids = _read_ids(head, where)

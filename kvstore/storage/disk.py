@@ -1,4 +1,4 @@
-"""A node's disk as a whole: made once, used by one process at a time."""
+"""A node's disk as a whole: created once, used by one process at a time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ S = TypeVar("S", bound="LmdbState | StoreState")
 
 
 class Disk(Generic[S]):
-    """A node's disk, in use by this process only."""
+    """An open disk of a node, locked by this process."""
 
     def __init__(self, path: Path, identity: Identity, log: LmdbLog, state: S, lock: int) -> None:
         self.path = path
@@ -49,9 +49,9 @@ class Disk(Generic[S]):
         self._lock = lock
 
     def close(self) -> None:
-        """Write what was gathered, and leave the disk clean, unless it has failed. Waits for the disk.
+        """Write what was gathered, and mark the disk as clean, unless it has failed. Waits for the disk.
 
-        No callback comes any more.
+        No callback is called any more.
         """
         if self._lock < 0:
             return
@@ -63,20 +63,20 @@ class Disk(Generic[S]):
             if whole:
                 write_disk(self.path, self.identity, Left(clean=True, boot=boot_id()))
         finally:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that was forked from this one may have it too
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process forked from this one may hold it too
             os.close(self._lock)
             self._lock = -1
 
 
 def create(path: Path, identity: Identity) -> None:
-    """Make a new disk in this directory, which may exist, but must not have one."""
+    """Create a disk in this directory, which may exist, but must not contain one."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"{path} cannot be made: {error.strerror}") from error
+        raise StorageError(f"{path} cannot be created: {error.strerror}") from error
     for name in (DISK, LOG, STATE):
         if (path / name).exists():
-            raise StorageError(f"{path} has a disk already, or what was left of one: {name}")
+            raise StorageError(f"{path} contains a disk already, or remains of one: {name}")
     lock = _lock(path)
     try:
         state = STORE_DATABASES if identity.keeps == "store" else DELIVERIES_DATABASES
@@ -91,11 +91,11 @@ def create(path: Path, identity: Identity) -> None:
 def _create_environment(path: Path, databases: Iterable[bytes], identity: Identity) -> None:
     env = open_environment(path, "fsync", create=True)
     try:
-        with env.begin(write=True) as transaction:  # one, since each waits for the disk
+        with env.begin(write=True) as transaction:  # a single one, since each waits for the disk
             made = {name: env.open_db(name, transaction) for name in databases}
             transaction.put(INCARNATION, checksum.seal_number(identity.incarnation), db=made[META])
     except lmdb.Error as error:
-        raise StorageError(f"{path} cannot be made: {error}") from error
+        raise StorageError(f"{path} cannot be created: {error}") from error
     finally:
         env.close()
     sync_directory(path)
@@ -135,14 +135,14 @@ def open(  # noqa: A001 - read as `storage.open`
     """Open a node's disk: with tables, a store's; without, one for bare multicast.
 
     `on_durable` gets the number of the log's last durable batch, maybe the same one again. `on_committed`
-    gets what a commit of the state has executed. `on_failure` is told, once by each store, that it has
-    failed. They may be called from any thread.
+    gets the executed positions of a commit of the state. `on_failure` gets the error of the log or of the
+    state, once each. They may be called from any thread.
 
-    Raises `LostDisk` if what the disk promised may be lost, and `StorageError` if it is not this node's, is
-    in use, or cannot be read.
+    Raises `LostDisk` if durable records may be lost, and `StorageError` if the disk is another node's, is in
+    use, or cannot be read.
     """
     if not path.is_dir():
-        raise StorageError(f"{path} has no disk: there is no such directory")
+        raise StorageError(f"{path} has no disk: no such directory")
     lock = _lock(path)
     opened: list[LmdbLog | LmdbState | StoreState] = []
     try:
@@ -168,7 +168,7 @@ def open(  # noqa: A001 - read as `storage.open`
 
 
 def _lock(path: Path) -> int:
-    """Keep other processes away from the disk, until this one closes the file or ends."""
+    """Lock the disk against other processes, until this one closes the file or ends."""
     file = path / LOCK
     try:
         lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

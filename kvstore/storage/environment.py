@@ -1,4 +1,4 @@
-"""One LMDB environment, and the thread that commits for it."""
+"""One LMDB environment, and the thread that commits its transactions."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ from kvstore.storage.identity import Identity, check_incarnation
 from kvstore.storage.keys import INCARNATION, META
 
 MAP_BYTES: Final = 64 << 20
-"""What an environment may grow to before its map is doubled."""
+"""The first size of an environment's map, which is doubled when it is full."""
 
 DATABASES_MAX: Final = 32
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 Puts: TypeAlias = Generator[int, None, None]
 Steps: TypeAlias = Callable[[Transaction], Puts]
-"""Fills a transaction; each step says how many puts it was. It may have to begin again, in another one."""
+"""Fills a transaction, in steps that yield their number of puts. May be called again, for another one."""
 
 OnFailure: TypeAlias = Callable[[StorageError], None]
 
 
 def _commit(transaction: Transaction) -> None:
-    """The only call that waits for a disk. Tests put something slow or broken in its place."""
+    """Commit: the only call that waits for a disk. Tests replace it by a slow or failing one."""
     transaction.commit()
 
 
 @dataclass(slots=True)
 class _Job:
-    """A transaction that is under way."""
+    """A transaction under way."""
 
     steps: Steps
     then: Callable[[bool], None]
-    """Called in the thread, when the commit is done (True), or must be done again in a larger map."""
+    """Called in the thread, with True after a commit, with False if it needs a larger map."""
     filling: tuple[Transaction, Puts] | None = None
-    """While it is in the loop's hands."""
+    """The transaction and its steps, while the loop fills it."""
     finished: bool = False
     full: bool = False
 
 
 class Environment:
-    """One LMDB environment: one write transaction at a time, begun in the loop and committed in a thread, or
-    in the loop if that is wanted.
+    """An LMDB environment: one write transaction at a time, begun in the loop and committed in a thread, or
+    in the loop on request.
 
-    It is opened without LMDB's locks, since its lock for writers belongs to the thread that began. That is
-    allowed to whoever sees to it that there is one writer, and that no reader is older than the last commit
-    when a write transaction begins. So all reads share one reader, which ends before the next write
-    transaction begins; and while the thread commits, when it may be writing the very page that a new reader
-    looks at first, it is one that was begun before. What a commit did is seen when `advance` finds it done.
+    The environment is opened without LMDB's locks, since a thread owns the write lock that it acquires. LMDB
+    then requires a single writer, and no reader older than the last commit when a write transaction begins.
+    So all reads share one reader, which ends before the next write transaction begins. While the thread
+    commits, it may be writing the page that a new reader reads first; reads then use a reader that began
+    before. A commit becomes visible when `advance` finds it done.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Environment:
         on_failure: OnFailure,
         tables: Iterable[bytes] = (),
     ) -> None:
-        """The databases must be there; tables are made when they are first asked for."""
+        """Open the environment. The databases must exist; missing tables are created."""
         self.path = path
         self._on_failure = on_failure
         self._env = open_environment(path, identity.durability, create=False)
@@ -78,7 +78,7 @@ class Environment:
             self._databases.update({name: self._env.open_db(name) for name in tables})
         except lmdb.Error as error:
             self._env.close()
-            raise StorageError(f"{path} is not what it should be: {error}") from error
+            raise StorageError(f"{path} is not a valid environment: {error}") from error
         except StorageError:
             self._env.close()
             raise
@@ -96,7 +96,7 @@ class Environment:
         return self._databases[database]
 
     def check(self) -> None:
-        """Raise if the disk has failed, is closed, or is being closed by another thread."""
+        """Raise `StorageError` if the disk has failed, is closed, or is being closed by another thread."""
         if self._closer is not None and self._closer != threading.get_ident():
             raise StorageError(f"{self.path} is closed")
         if self._failure is not None:
@@ -104,7 +104,7 @@ class Environment:
 
     @property
     def failed(self) -> bool:
-        """Whether nothing more can be written."""
+        """Whether the disk has failed: it accepts no more writes."""
         return self._failure is not None
 
     @property
@@ -113,7 +113,7 @@ class Environment:
         return self._job is not None
 
     def read(self) -> Transaction:
-        """What is committed. Not to be kept beyond this turn of the loop."""
+        """Return the reader of what is committed. It must not be kept beyond this turn of the loop."""
         self.check()
         if self._reader is None:
             self._reader = self._env.begin()
@@ -125,9 +125,9 @@ class Environment:
         self._begin(self._job)
 
     def advance(self, puts: int | None = None, *, at_once: bool = False) -> bool:
-        """Do so many puts, or all, of the transaction under way. Whether there is more for the loop to do.
+        """Do `puts` puts, or all, of the transaction under way. Return whether the loop has more to do.
 
-        With `at_once` it is committed here, and not in the thread: then it is done, and nobody is called.
+        With `at_once` the loop commits, not the thread, and no callback is called.
         """
         self.check()
         job = self._job
@@ -149,7 +149,7 @@ class Environment:
             self._grow()
             self._begin(job)
             return True
-        except BaseException as error:  # whatever it is, half a transaction must not be committed
+        except BaseException as error:  # of any kind: half a transaction must not be committed
             self._abort(job)
             self.fail(error)
             if isinstance(error, lmdb.Error):
@@ -171,7 +171,7 @@ class Environment:
         if job.filling is not None:
             transaction, steps = job.filling
             job.filling = None
-            steps.close()  # its cursors go first
+            steps.close()  # closes its cursors, before their transaction
             transaction.abort()
 
     def _fill(self, job: _Job, puts: int | None, *, at_once: bool) -> bool:
@@ -195,7 +195,7 @@ class Environment:
         try:
             _commit(transaction)
         except lmdb.MapFullError:
-            job.finished = job.full = True  # it is done again, in a larger map
+            job.finished = job.full = True  # repeated by `advance`, in a larger map
             return True
         except OSError as error:
             self.fail(error)
@@ -210,7 +210,7 @@ class Environment:
             self._reader = None
 
     def _grow(self) -> None:
-        """Double the map. No transaction may be open: neither ours nor a reader's."""
+        """Double the map. No transaction may be open, neither a writer nor a reader."""
         self._end_reader()
         try:
             self._env.set_mapsize(2 * self._env.info()["map_size"])
@@ -219,7 +219,7 @@ class Environment:
             self.check()
 
     def _work(self) -> None:
-        """The thread."""
+        """Commit transactions, in the thread."""
         while (found := self._jobs.get()) is not None:
             job, transaction = found
             try:
@@ -236,7 +236,7 @@ class Environment:
                 job.then(not job.full)
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more may be written. Whichever thread it is, this is said once."""
+        """Accept no more writes, and call `on_failure`, once. May be called in any thread."""
         if self._failure is None:
             failure = StorageError(f"{self.path} has failed: {error}")
             failure.__cause__ = error
@@ -245,12 +245,12 @@ class Environment:
                 self._on_failure(failure)
 
     def wait(self) -> None:
-        """Until the thread has nothing to do. Only for closing: nobody else gets in, or is told anything."""
+        """Wait until the thread is idle, to close: from now on calls of other threads and callbacks end."""
         self._closer = threading.get_ident()
         self._idle.wait()
 
     def close(self) -> bool:
-        """Close, and say whether all that was committed is durable. What is not in the thread yet is lost."""
+        """Close, and return whether all commits are durable. A transaction not yet in the thread is lost."""
         self.wait()
         self._jobs.put(None)
         self._thread.join()
@@ -270,7 +270,7 @@ class Environment:
 
 
 def open_environment(path: Path, durability: Durability, *, create: bool) -> lmdb.Environment:
-    """The map is not written through: a write to a full disk would be a signal then, and not an error."""
+    """Open LMDB without a writable map, in which a write to a full disk would be a signal, not an error."""
     sync = durability == "fsync"
     data = path / "data.mdb"
     size = data.stat().st_size if data.exists() else 0

@@ -1,9 +1,9 @@
-"""Whose disk this is, and how it was left.
+"""The identity of a disk, and the state in which it was left.
 
-    disk.json   the disk's identity, and how it was left
+    disk.json   its identity, and the state in which it was left
     lock        locked by the process that uses the disk
-    log/        LMDB: what acknowledgements promise
-    state/      LMDB: what deliveries did
+    log/        LMDB: the records behind acknowledgements
+    state/      LMDB: the state that deliveries made
 
 `disk.json` is not in LMDB because it must be readable when nothing else is: without fsync, a power cut may
 leave an environment that cannot even be opened safely.
@@ -43,7 +43,7 @@ STATE: Final = "state"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose disk this is. None of it ever changes."""
+    """The owner and kind of a disk. They never change."""
 
     cluster: str
     node: NodeId
@@ -74,11 +74,11 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """How a disk was left."""
+    """The state in which a disk was left."""
 
     clean: bool = True
     boot: str = ""
-    """Of the operating system, when the disk was last in use."""
+    """The boot id of the operating system that last used the disk."""
 
     def __post_init__(self) -> None:
         if type(self.clean) is not bool or not isinstance(self.boot, str):
@@ -86,7 +86,7 @@ class Left:
 
 
 def read_disk(path: Path) -> tuple[Identity, Left]:
-    """What `disk.json` says. Refuses a format that this program does not know."""
+    """Return the contents of `disk.json`. Rejects an unknown format."""
     file = path / DISK
     try:
         fields: Any = json.loads(file.read_bytes())
@@ -126,7 +126,7 @@ def write_disk(path: Path, identity: Identity, left: Left) -> None:
 
 
 def check_owner(path: Path, identity: Identity, cluster: str, node: NodeId, keeps: Keeps) -> None:
-    """Refuse a disk of another cluster or node, or for something else."""
+    """Reject a disk of another cluster or node, or of another kind."""
     if identity.cluster != cluster:
         raise StorageError(f"{path} is a disk of cluster {identity.cluster!r}, not of {cluster!r}")
     if identity.node != node:
@@ -136,7 +136,7 @@ def check_owner(path: Path, identity: Identity, cluster: str, node: NodeId, keep
 
 
 def check_incarnation(path: Path, identity: Identity, value: bytes) -> None:
-    """Refuse an environment that came from another disk. The value is what it has as `INCARNATION`."""
+    """Reject an environment of another disk, by its value of `INCARNATION`."""
     found = unseal_number(value, f"{path}, incarnation")
     if found != identity.incarnation:
         raise StorageError(f"{path} is of incarnation {found:x}, but its disk of {identity.incarnation:x}")
@@ -160,5 +160,5 @@ def sync_directory(path: Path) -> None:
 
 
 def boot_id() -> str:
-    """Which run of the operating system this is."""
+    """Return the id of this boot of the operating system."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

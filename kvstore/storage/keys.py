@@ -9,13 +9,7 @@ import struct
 from typing import Any, Final
 
 from kvstore.storage.errors import StorageError
-from multicast.types import (
-    GROUPS_MAX,
-    ClientId,
-    GroupId,
-    MessageId,
-    Timestamp,
-)
+from multicast.types import GROUPS_MAX, ClientId, GroupId, MessageId, Timestamp
 
 # Sub-databases
 
@@ -67,22 +61,22 @@ group_key = _GROUP.pack
 
 
 def row_key(group: GroupId, number: int) -> bytes:
-    """Of a row of the log."""
+    """Return the key of a row of the log."""
     return _PAIR.pack(group, number)
 
 
 def run_key(group: GroupId, last: Timestamp) -> bytes:
-    """Of a run of deliveries, which ends with this one."""
+    """Return the key of a run of deliveries that ends at this timestamp."""
     return _PAIR.pack(group, last)
 
 
 def client_key(group: GroupId, client: ClientId) -> bytes:
-    """Of a client's low watermark."""
+    """Return the key of a client's low watermark."""
     return _PAIR.pack(group, client)
 
 
 def delivery_key(group: GroupId, mid: MessageId) -> bytes:
-    """Of a delivery's position in the order."""
+    """Return the key of a delivery's position in the order."""
     return _DELIVERY.pack(group, *mid)
 
 
@@ -90,17 +84,17 @@ NODE_BYTES: Final = NUMBER.size
 
 
 def table_name(name: str) -> bytes:
-    """The sub-database of a store's table: (group, key), or what leads to the rest of a long key."""
+    """Return the sub-database of a store's table: (group, key), or a mark that leads to a long key."""
     return b"table " + name.encode()
 
 
 def number_of_node(key: bytes) -> int:
-    """Whose row this is."""
+    """Return the node that has this row."""
     return int.from_bytes(key[:NODE_BYTES], "big")
 
 
 def group_of_key(key: bytes, where: str) -> GroupId:
-    """Whose row this is."""
+    """Return the group that has this row."""
     group: int
     (group,) = unpack(_GROUP, key[: _GROUP.size], where)
     if group >= GROUPS_MAX:
@@ -109,14 +103,14 @@ def group_of_key(key: bytes, where: str) -> GroupId:
 
 
 def number_of_key(key: bytes, where: str) -> int:
-    """What follows the group: a row's number, a run's last global timestamp, a client."""
+    """Return the number after the group: of a row, a run's last global timestamp, or a client."""
     number: int
     _, number = unpack(_PAIR, key, where)
     return number
 
 
 def mid_of_key(key: bytes, where: str) -> MessageId:
-    """Return the message whose position the row has."""
+    """Return the message of a row with a position."""
     _, client, sequence, digest = unpack(_DELIVERY, key, where)
     return MessageId(client, sequence, digest)
 

@@ -1,4 +1,4 @@
-"""How a state is committed: lazily, slice by slice, and never before the log."""
+"""Lazy commits of a state: slice by slice, and never before the log."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from kvstore.storage.identity import Identity
 from multicast.types import GroupId, Timestamp
 
 SLICE: Final = 200
-"""Deliveries, puts and deletes that one `pump` does."""
+"""Deliveries, puts and deletes of one `pump`."""
 
 OnCommitted: TypeAlias = Callable[[Mapping[GroupId, Timestamp]], None]
 
 
 class PendingCommit(Protocol):
-    """What a commit does to a group."""
+    """The changes of one group in a commit."""
 
     executed: Timestamp
-    """What is told when it is durable."""
+    """The position that `on_committed` gets."""
 
     def add(self: C, later: C) -> C:
-        """Both in one commit."""
+        """Return both changes as one."""
 
 
 C = TypeVar("C", bound=PendingCommit)
 
 
 class LazyState(Generic[C]):
-    """Commits that were asked for wait here until the log has what they need; then one transaction does all
-    of them that need not wait any more.
+    """A state whose requested commits wait until the log is durable up to their batch. One transaction then
+    does all that are ready.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class LazyState(Generic[C]):
 
     @abstractmethod
     def _puts(self, group: GroupId, change: C, transaction: Transaction) -> Puts:
-        """Do a change. It may have to be done again, in another transaction."""
+        """Write a change. May be called again, for another transaction."""
 
     @abstractmethod
     def _finish(self, group: GroupId, change: C) -> None:
-        """It is durable, and reads see it now."""
+        """Forget a change that is durable and visible to reads."""
 
     def _request(self, after: int, changes: dict[GroupId, C]) -> None:
         self._requests.append((after, changes))
 
     def log_durable(self, number: int) -> None:
-        """The log's batches up to this one are durable."""
+        """Note that the log's batches up to this one are durable."""
         self._durable = max(self._durable, number)
 
     def pump(self) -> bool:
-        """Do some of what commits have to do. True if there is more of it to do at once."""
+        """Do a slice of the commits that are ready. Return whether there is more to do at once."""
         if self._env.advance(SLICE):
             return True
         if self._env.busy:
@@ -98,12 +98,12 @@ class LazyState(Generic[C]):
             yield from self._puts(group, change, transaction)
 
     def _done(self, executed: Mapping[GroupId, Timestamp], whole: bool) -> None:  # noqa: FBT001 - an outcome
-        """In the thread. What did not fit into the map is done again by the next `pump`."""
+        """Report a commit, in the thread. The next `pump` repeats one that did not fit into the map."""
         if whole:
             self._on_committed(executed)
 
     def close(self) -> bool:
-        """Do the commits that need not wait for the log any more, and close. Whether all of it is durable."""
+        """Do the commits that are ready, and close. Return whether all of them are durable."""
         while not self._env.failed:
             self._env.wait()
             try:

@@ -1,4 +1,4 @@
-"""The log: what acknowledgements promise."""
+"""The log: the durable records behind acknowledgements."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from multicast.errors import InvariantBroken
 from multicast.types import GroupId
 
 FOLD_BYTES: Final = 4 << 20
-"""Rows of a group beyond this, and beyond four times what they amount to, are folded into one."""
+"""Rows of a group beyond this, and beyond four times the size of its base, are folded into a new base."""
 
 ROW_BYTES: Final = 512
-"""What a row counts for at least: many small ones take long to load."""
+"""The least that a row counts for: many small rows take long to load."""
 
 SLICE: Final = 200
 """Folded rows that one commit deletes."""
 
 AT_ONCE_BYTES: Final[Mapping[Durability, int]] = {"fsync": 4 << 10, "os": 64 << 10}
-"""Rows that are committed in the loop, if it may wait for that. What little is under way has nothing to gain
-from another thread, which costs as much as the commit; much has, while a disk syncs."""
+"""The largest commit that the loop makes, if it may wait. A small commit gains nothing from the thread, which
+costs as much as the commit itself; a large one does, while the disk syncs."""
 
 SLOW_S: Final = 0.02
 PATIENCE_S: Final = 1.0
-"""If a commit in the loop took so long, there is none for a while: the disk is not one to wait for."""
+"""After a commit in the loop that takes SLOW_S, the thread makes all commits for PATIENCE_S."""
 
 
 @dataclass(slots=True)
 class _Rows:
-    """What the log has of a group."""
+    """The rows of a group: what they amount to, and their size."""
 
     fold: Durable = field(default_factory=Durable)
     base_bytes: int = 0
     row_bytes: int = 0
-    """Of the rows after the base, where small ones count for more."""
+    """Of the rows after the base, each at least `ROW_BYTES`."""
 
 
 class LmdbLog:
     """The log of all groups of a node. See `kvstore.node.ports.Log`.
 
-    All that one commit has for a group is one row. Now and then the rows of a group are folded into one that
-    amounts to the same, its base, so that the log grows with what is in flight and not with what was ever
-    delivered. A base is written at once: where very much is in flight, that is a stall of some ten
-    milliseconds for each megabyte. The rows that it replaces are deleted by and by.
+    One commit writes one row for a group. Now and then the rows of a group are folded into an equivalent one,
+    its base, so that the log grows with the messages in flight, not with all that were ever delivered. A base
+    is written at once, which stalls the loop for some ten milliseconds per megabyte in flight. The rows that
+    it replaces are deleted in slices.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class LmdbLog:
         self._groups: dict[GroupId, _Rows] = {}
         self._gathered: dict[GroupId, list[Record]] = {}
         self._loaded: dict[GroupId, Durable] = {}
-        """What was read, until something is written."""
+        """What `load` has read, until the next write."""
         self._folded: dict[GroupId, int] = {}
         """Rows up to this number may be deleted."""
         self._starting = 0
@@ -79,7 +79,7 @@ class LmdbLog:
             raise
 
     def _last(self) -> int:
-        """The highest number on the disk."""
+        """Return the highest number on the disk."""
         highest = 0
         transaction = self._env.read()
         for key, value in transaction.cursor(self._env[LOG_BASES]):
@@ -101,7 +101,7 @@ class LmdbLog:
         return f"{self._env.path}, group {group}, {what}"
 
     def load(self, group: GroupId) -> Durable:
-        """What the durable records of a group amount to. Until something is written, they are read once."""
+        """Return what the durable records of a group amount to. They are read once, until the next write."""
         if group not in self._loaded:
             rows = self._load(group)
             self._groups.setdefault(group, rows)
@@ -135,7 +135,7 @@ class LmdbLog:
         return rows
 
     def write(self, records: Mapping[GroupId, Sequence[Record]]) -> int:
-        """Gather a batch, for the next commit that `pump` begins."""
+        """Gather a batch, for the next commit that `pump` begins. Return its number."""
         self._env.check()
         self._loaded.clear()
         for group, batch in records.items():
@@ -144,9 +144,9 @@ class LmdbLog:
         return self._number
 
     def pump(self, *, may_wait: bool = False) -> bool:
-        """Begin a commit of what was gathered, if none is under way. For the end of each turn.
+        """Begin a commit of the gathered batches, if none is under way. Called at the end of each turn.
 
-        If the caller may wait, small ones are made here and now. True if more is `durable` than before.
+        If the caller may wait, small commits are made at once. Return whether `durable` has advanced.
         """
         env, before = self._env, self.durable
         while True:
@@ -181,7 +181,7 @@ class LmdbLog:
         self._env.start(partial(self._puts, rows), partial(self._done, number))
 
     def _row(self, group: GroupId, number: int, records: Sequence[Record]) -> tuple[bytes, bytes, bytes]:
-        """A database, a key and a value: these records, or all that there are."""
+        """Return a database, a key and a value: a row of these records, or a new base."""
         rows = self._groups.get(group)
         if rows is None:
             rows = self._groups[group] = self._load(group)
@@ -212,11 +212,11 @@ class LmdbLog:
         yield SLICE - left
 
     def _done(self, number: int, whole: bool) -> None:  # noqa: FBT001 - an outcome
-        """In the thread. What did not fit into the map is done again by the next `pump`."""
+        """Report a commit, in the thread. The next `pump` repeats one that did not fit into the map."""
         self._on_durable(number if whole else self.durable)
 
     def close(self) -> bool:
-        """Write what was gathered, and close. Waits for the disk. Whether all of it is durable."""
+        """Write the gathered batches, and close. Waits for the disk. Return whether all are durable."""
         while not self._env.failed:
             self._env.wait()
             try:

@@ -1,4 +1,4 @@
-"""Interfaces: what an application needs of its disk."""
+"""Ports: the disk that an application needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class GroupCheckpoint(NamedTuple):
 
     checkpoint: Checkpoint
     """The ordering side, without entries."""
-    picture: bytes
+    machine_state: bytes
     """The machine's state beside its maps, encoded."""
 
 
@@ -26,22 +26,22 @@ class StoreDisk(Protocol):
     """
 
     def load(self, group: GroupId) -> Checkpoint:
-        """The ordering side, as last committed."""
+        """Return the ordering side, as last committed."""
 
     def open(self, group: GroupId) -> tuple[GroupCheckpoint | None, Mapping[str, Any]]:
         """Return the checkpoint last committed or installed, and the maps by their names."""
 
     def count(self, group: GroupId) -> int:
-        """How many messages the group has delivered."""
+        """Return the number of messages that the group has delivered."""
 
     def remember(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
         """Keep the last deliveries, for replicas that fall behind."""
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
-        """Return the remembered deliveries after a position; none if not all of them are known any more."""
+        """Return the remembered deliveries after a position; none if they do not go back that far."""
 
     def oldest(self, group: GroupId) -> Timestamp:
-        """The lowest position for which `deliveries` knows everything after it."""
+        """Return the lowest position after which `deliveries` has everything."""
 
     def commit(self, checkpoints: Mapping[GroupId, GroupCheckpoint], after: int) -> None:
         """Commit everything put so far, and these, once the log's batch `after` is durable. When it is done,
@@ -63,20 +63,20 @@ class DeliveryDisk(Protocol):
     """The disk of an application that only keeps deliveries. See `Application` and `kvstore.bare`."""
 
     def load(self, group: GroupId) -> Checkpoint:
-        """Position and delivered ids, as last committed."""
+        """Return position and delivered ids, as last committed."""
 
     def count(self, group: GroupId) -> int:
-        """How many messages the group has delivered, those included that were not committed yet."""
+        """Return the number of messages that the group has delivered, committed or not."""
 
     def apply(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """Deliveries, in order. Visible to reads at once, durable with the next commit."""
+        """Apply deliveries, in order: visible to reads at once, durable with the next commit."""
 
     def position(self, group: GroupId, mid: MessageId) -> Timestamp:
         """Return the position at which the group delivered the message, to answer a repeated request."""
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
-        """What follows the position, as far as it is still known: at most so many, and at most so many bytes
-        (but at least one). Empty if there is no more, or if it is not known any more.
+        """Return deliveries after a position: at most `count`, and at most `size` bytes (but at least one).
+        Empty if there are no more, or if they are not known any more.
         """
 
     def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
@@ -85,10 +85,7 @@ class DeliveryDisk(Protocol):
         """
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
-        """The group's whole state, in pieces of bounded size, while the group goes on.
-
-        It is the state at the time of this call, not when the first piece is asked for.
-        """
+        """Return the group's state at the time of this call, in bounded pieces, while the group goes on."""
 
     def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
         """Replace the group's state by a snapshot; durable with the next commit, as a whole."""

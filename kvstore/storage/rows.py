@@ -1,9 +1,9 @@
-"""Rows of bytes in the order of their keys: where a map's data is when it is not in the map's layers.
+"""Rows of bytes in the order of their keys: a map's data below its layers.
 
-LMDB's keys end at 511 bytes; ours may be longer. Of a long key the row has the first `HEAD` bytes, a mark,
-and as its value the number of a *node*; the rest of the key is a row of that node, in another database, and
-so on. So keys stay in order however much of their beginning they share, and short ones pay nothing: no short
-key has the length of a marked one.
+LMDB limits keys to 511 bytes; a store's keys may be longer. The row of a long key has the first `HEAD` bytes
+of the key and a mark as its key, and the number of a *node* as its value. The rest of the key is a row of
+that node, in another database, and so on. So keys stay in order however long a prefix they share, and short
+keys cost nothing more: no short key has the length of a marked one.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from multicast.types import GroupId
 HEAD: Final = 480
 MARK: Final = b"\0"
 CHUNK_BYTES: Final = 256 << 10
-"""Rows that are read at once: more than one only up to this."""
+"""Values that are read at once: several rows only up to this."""
 CHUNK_FIRST: Final = 16
 CHUNK_MAX: Final = 1024
-"""How many rows are read at once: few at first, since most ranges are short."""
+"""Number of rows that are read at once: few at first, since most ranges are short."""
 
 Pair: TypeAlias = tuple[bytes, bytes]
-"""A key and the value as it is stored, with its checksum."""
+"""A key and its value as stored, with the checksum."""
 
 
 class Rows(Protocol):
-    """What a map's layers lie on."""
+    """Rows below the layers of a map."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, if it has one."""
+        """Return the value of a key, if it has one."""
 
     def chunk(
         self, start: bytes, end: bytes | None, count: int, *, reverse: bool = False
     ) -> tuple[Sequence[Pair], bool]:
-        """The first rows of a range, or the last ones backwards, and whether there may be more."""
+        """Return the first rows of a range, or the last in reverse, and whether there may be more."""
 
     def marks(self, start: bytes, end: bytes | None, every: int, most: int) -> Marks[bytes]:
-        """Every so-many-th of the first keys of a range."""
+        """Return every `every`-th of the first keys of a range."""
 
 
 def chunks(rows: Rows, start: bytes, end: bytes | None, *, reverse: bool = False) -> Iterator[Sequence[Pair]]:
-    """A range, chunk by chunk. Nothing is held between two of them."""
+    """Yield a range in chunks. No transaction or cursor is held between two of them."""
     count, more = CHUNK_FIRST, True
     while more:
         found, more = rows.chunk(start, end, count, reverse=reverse)
@@ -62,7 +62,7 @@ def chunks(rows: Rows, start: bytes, end: bytes | None, *, reverse: bool = False
 
 
 class LmdbRows:
-    """A table's rows of one group."""
+    """The rows of one table and one group, in LMDB."""
 
     __slots__ = ("_database", "_env", "_handle", "_prefix", "_where")
 
@@ -74,7 +74,7 @@ class LmdbRows:
         self._where = f"{env.path}, group {group}, {database.decode()}"
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, if it has one."""
+        """Return the value of a key, if it has one."""
         if len(key) <= HEAD:
             return self._env.read().get(self._prefix + key, db=self._handle)
         transaction = self._env.read()
@@ -82,9 +82,9 @@ class LmdbRows:
         return transaction.get(row, db=self._env[database])
 
     def _path(self, transaction: Transaction, key: bytes, *, make: bool = False) -> list[tuple[bytes, bytes]]:
-        """Databases and keys of the rows that lead to a key; the last is the key's own.
+        """Return databases and keys of the rows that lead to a key; the last is the key's own.
 
-        If a node is missing, and not to be made, the last is where it is missing.
+        Without `make`, the path ends at the row of the first missing node.
         """
         database, prefix = self._database, self._prefix
         path = []
@@ -107,12 +107,12 @@ class LmdbRows:
         return checksum.unseal_node(value, self._where)
 
     def _new_node(self, transaction: Transaction) -> int:
-        """Nodes have rows, but for those that are being made: a number above that of the last row is free."""
+        """Return a free number: above the last, since every node has rows, except those being made."""
         with transaction.cursor(self._env[STORE_NODES]) as cursor:
             return keys.number_of_node(cursor.key()) + 1 if cursor.last() else 1
 
     def put(self, transaction: Transaction, pairs: Sequence[Pair]) -> None:
-        """Put rows."""
+        """Put rows, replacing those of the same keys."""
         short = [(self._prefix + key, value) for key, value in pairs if len(key) <= HEAD]
         if short:
             with transaction.cursor(self._env[self._database]) as cursor:
@@ -124,7 +124,7 @@ class LmdbRows:
                     transaction.put(row, value, db=self._env[database])
 
     def delete(self, transaction: Transaction, key: bytes) -> None:
-        """Delete a row, if it is there, and the nodes that it leaves empty."""
+        """Delete a row, if it exists, and the nodes that it leaves empty."""
         path = self._path(transaction, key)
         database, row = path.pop()
         transaction.delete(row, db=self._env[database])
@@ -139,7 +139,7 @@ class LmdbRows:
     def chunk(
         self, start: bytes, end: bytes | None, count: int, *, reverse: bool = False
     ) -> tuple[Sequence[Pair], bool]:
-        """The first rows of a range, or the last ones backwards, and whether there may be more."""
+        """Return the first rows of a range, or the last in reverse, and whether there may be more."""
         found: list[Pair] = []
         more = self._collect(
             self._env.read(), (self._database, self._prefix, b""), start, end, count, found, reverse=reverse
@@ -147,21 +147,21 @@ class LmdbRows:
         return found, more
 
     def marks(self, start: bytes, end: bytes | None, every: int, most: int) -> Marks[bytes]:
-        """Every so-many-th of the first keys of a range. Long keys that begin alike count as one."""
+        """Return every `every`-th of the first keys of a range. Long keys with one head count as one."""
         low = _bound(self._prefix, start)
         high = self._end() if end is None else _bound(self._prefix, end)
         cursor = self._env.read().cursor(self._handle)
         found = cursor.iternext(values=False) if cursor.set_range(low) else iter(())
         marks = marks_of(takewhile(high.__gt__, found), every, most)
         cut = len(self._prefix)
-        keys = tuple(key[cut : cut + HEAD] for key in marks.keys)
-        return Marks(keys, marks.rest, None if marks.last is None else marks.last[cut:])
+        heads = tuple(key[cut : cut + HEAD] for key in marks.keys)
+        return Marks(heads, marks.rest, None if marks.last is None else marks.last[cut:])
 
     def _end(self) -> bytes:
         return (int.from_bytes(self._prefix, "big") + 1).to_bytes(len(self._prefix), "big")
 
     def first(self, transaction: Transaction, count: int) -> list[Pair]:
-        """Some rows, as the transaction sees them."""
+        """Return the first rows, as the transaction sees them."""
         found: list[Pair] = []
         self._collect(
             transaction, (self._database, self._prefix, b""), b"", None, count, found, reverse=False
@@ -179,8 +179,8 @@ class LmdbRows:
         *,
         reverse: bool,
     ) -> bool:
-        """Add rows of a node (its database, its rows' prefix, what all its keys begin with) until there are
-        enough. Whether there were.
+        """Add rows of a node (database, prefix of its rows, head of its keys) until there are enough. Return
+        whether there were.
         """
         database, prefix, before = node
         cursor = transaction.cursor(self._env[database])
@@ -222,29 +222,29 @@ class LmdbRows:
 
 
 def _bound(prefix: bytes, key: bytes) -> bytes:
-    """Where a key is, or the mark that leads to it."""
+    """Return the row of a key, or the mark that leads to it."""
     return prefix + key if len(key) <= HEAD else prefix + key[:HEAD] + MARK
 
 
 class MemoryRows:
-    """Rows in memory, which never change: those of a snapshot that is not yet committed."""
+    """Immutable rows in memory: those of a snapshot that is not yet committed."""
 
     __slots__ = ("keys", "values")
 
     def __init__(self, keys: list[bytes], values: list[bytes]) -> None:
         self.keys = keys
-        """In order."""
+        """Sorted."""
         self.values = values
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, if it has one."""
+        """Return the value of a key, if it has one."""
         at = bisect_left(self.keys, key)
         return self.values[at] if at < len(self.keys) and self.keys[at] == key else None
 
     def chunk(
         self, start: bytes, end: bytes | None, count: int, *, reverse: bool = False
     ) -> tuple[Sequence[Pair], bool]:
-        """The first rows of a range, or the last ones backwards, and whether there may be more."""
+        """Return the first rows of a range, or the last in reverse, and whether there may be more."""
         low, high = self._between(start, end)
         part = slice(max(low, high - count), high) if reverse else slice(low, min(low + count, high))
         found = list(zip(self.keys[part], self.values[part], strict=True))
@@ -253,7 +253,7 @@ class MemoryRows:
         return found, high - low > count
 
     def marks(self, start: bytes, end: bytes | None, every: int, most: int) -> Marks[bytes]:
-        """Every so-many-th of the first keys of a range."""
+        """Return every `every`-th of the first keys of a range."""
         low, high = self._between(start, end)
         return marks_of(islice(self.keys, low, high), every, most)
 

@@ -12,18 +12,11 @@ from wbkv_proto.log_pb2 import Run
 from kvstore.storage.checksum import seal, unseal
 from kvstore.storage.errors import StorageError
 from multicast.messages import Delivery
-from multicast.types import (
-    GROUPS_MAX,
-    ClientId,
-    Destinations,
-    GroupId,
-    MessageId,
-    Timestamp,
-)
+from multicast.types import GROUPS_MAX, ClientId, Destinations, GroupId, MessageId, Timestamp
 
 
 def seal_run(deliveries: Sequence[Delivery]) -> bytes:
-    """The value that keeps deliveries that follow each other. It costs a third of what single ones would."""
+    """Return the value of deliveries that follow each other."""
     mids, dests, payloads, ack_below, local_ts, global_ts, previous_ts, mismatches = zip(
         *deliveries, strict=True
     )
@@ -48,7 +41,7 @@ def seal_run(deliveries: Sequence[Delivery]) -> bytes:
 
 
 def unseal_run(value: bytes, last: Timestamp, where: str) -> list[Delivery]:
-    """The deliveries that were sealed, of which the last has this global timestamp."""
+    """Return the deliveries that were sealed, of which the last has this global timestamp."""
     run = _parse_run(value, where)
     columns: list[Sequence[Any]] = [
         run.client, run.sequence, run.digest, run.dest, run.payload, run.ack_below, run.local_ts,
@@ -78,7 +71,7 @@ def unseal_run(value: bytes, last: Timestamp, where: str) -> list[Delivery]:
 
 
 def run_follows(value: bytes, where: str) -> Timestamp:
-    """The global timestamp that a run follows."""
+    """Return the global timestamp that a run follows."""
     return Timestamp(_parse_run(value, where).previous_ts)
 
 

@@ -19,11 +19,11 @@ RUN: Final = 200
 """Deliveries of a run, at most."""
 
 RUN_BYTES: Final = 64 << 10
-"""Payloads of several deliveries that are kept as one row."""
+"""Payload bytes of a run, except for a run of one delivery."""
 
 
 def check_chain(group: GroupId, position: Timestamp, deliveries: Iterable[Delivery]) -> Timestamp:
-    """Where a group is after these, which must follow each other."""
+    """Return the position of a group after deliveries, which must follow each other."""
     for delivery in deliveries:
         if delivery.previous_ts != position:
             raise InvariantBroken(
@@ -34,7 +34,7 @@ def check_chain(group: GroupId, position: Timestamp, deliveries: Iterable[Delive
 
 
 def cut(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
-    """Runs of bounded length, and, but for single deliveries, of bounded size."""
+    """Yield runs of bounded length and, except for single deliveries, of bounded size."""
     start = 0
     while start < len(deliveries):
         run = deliveries[start : start + RUN]
@@ -45,14 +45,14 @@ def cut(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
 
 
 def row_of(run: Sequence[Delivery]) -> Row:
-    """A run as it is stored."""
+    """Return a run as stored."""
     return run[-1].global_ts, run_format.seal_run(run)
 
 
 def rows_from(
     env: Environment, transaction: Transaction, database: bytes, start: bytes
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Rows of the group that the key begins with, from the key on."""
+    """Yield the rows from a key on, of the group in the key's prefix."""
     cursor = transaction.cursor(env[database])
     if cursor.set_range(start):
         for key, value in cursor:
@@ -62,7 +62,7 @@ def rows_from(
 
 
 class Runs:
-    """The runs of one group that an environment has."""
+    """The runs of one group in an environment."""
 
     __slots__ = ("_env", "_group", "_where")
 
@@ -72,9 +72,9 @@ class Runs:
         self._where = f"{env.path}, group {group}, deliveries"
 
     def rows(self, after: Timestamp, upto: Timestamp) -> Iterator[Row]:
-        """What is on the disk after the one and up to the other.
+        """Yield the runs on the disk after one position and up to another.
 
-        Runs are read one at a time; if a snapshot was installed meanwhile, they are not cut as they were.
+        Runs are read one at a time; a snapshot installed meanwhile may have other boundaries of runs.
         """
         while after < upto:
             start = keys.run_key(self._group, Timestamp(after + 1))
@@ -112,7 +112,7 @@ class Runs:
 
 
 def pieces(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes, cut into pieces of this size."""
+    """Yield the same bytes, in pieces of this size."""
     piece = bytearray()
     for part in parts:
         piece += part

@@ -48,10 +48,10 @@ RING_BYTES: Final = 64 << 20
 """Bytes of deliveries that a group keeps."""
 
 ROW_BYTES: Final = 512
-"""What a run of deliveries counts for, at least."""
+"""The least that a run of deliveries counts for."""
 
 SORTED: Final = 4096
-"""Keys that are sorted at once: neighbours are cheaper to put, but sorting all keys would stall the loop."""
+"""Keys sorted at once: neighbours are cheaper to put, but sorting all keys would stall the loop."""
 
 _Map: TypeAlias = StoredMap[Any, Any]
 _Layers: TypeAlias = dict[str, list[Layer[Any, Any]]]
@@ -59,10 +59,10 @@ _Layers: TypeAlias = dict[str, list[Layer[Any, Any]]]
 
 
 class _Ring(NamedTuple):
-    """The deliveries that the disk has."""
+    """The range of deliveries on the disk."""
 
     oldest: Timestamp = NO_TIMESTAMP
-    """All after this one."""
+    """The disk has all deliveries after this position."""
     size: int = 0
 
 
@@ -103,27 +103,27 @@ class _PendingRows:
 
 @dataclass(slots=True)
 class _GroupTables:
-    """The state of one group."""
+    """One group: its maps, and deliveries not yet committed."""
 
     maps: dict[str, _Map]
     rows: dict[str, LmdbRows]
     position: Timestamp
-    """Of the last delivery."""
+    """The position of the last delivery."""
     count: int
-    """How many there were."""
+    """The number of deliveries up to `position`."""
     committed: Timestamp
-    """Deliveries up to here are on the disk, as far as the ring goes back."""
+    """Deliveries up to this position are on the disk, as far back as the ring goes."""
     ring: _Ring
     deliveries: list[Delivery] = field(default_factory=list)
-    """Those that follow."""
+    """The deliveries after `committed`."""
     requested: int = 0
-    """How many of them go with a commit that was asked for already."""
+    """The number of `deliveries` in commits that were requested already."""
     layers: _Layers = field(default_factory=dict)
-    """Frozen, but not yet part of a commit that was asked for."""
+    """Frozen layers that are not yet part of a requested commit."""
     installed: _Installed | None = None
-    """The last snapshot that was installed, until it is on the disk."""
+    """The last installed snapshot, until it is on the disk."""
     fresh: bool = False
-    """Whether it is not yet part of a commit that was asked for."""
+    """Whether `installed` is not yet part of a requested commit."""
     views: WeakSet[TablesView] = field(default_factory=WeakSet)
 
     def freeze(self) -> None:
@@ -183,12 +183,12 @@ class StoreState(LazyState[_PendingRows]):
     # Reading
 
     def open(self, group: GroupId) -> tuple[GroupCheckpoint | None, Mapping[str, OrderedMap[Any, Any]]]:
-        """The checkpoint as last committed, if there is one; and the maps, by their tables' names."""
+        """Return the checkpoint last committed, if any, and the maps by the names of their tables."""
         checkpoint, _ = self._checkpoint(group)
         return checkpoint, self._group(group).maps
 
     def load(self, group: GroupId) -> Checkpoint:
-        """The ordering side, as last committed."""
+        """Return the ordering side, as last committed."""
         checkpoint, _ = self._checkpoint(group)
         return Checkpoint() if checkpoint is None else checkpoint.checkpoint
 
@@ -221,13 +221,13 @@ class StoreState(LazyState[_PendingRows]):
         return self._group(group).count
 
     def oldest(self, group: GroupId) -> Timestamp:
-        """The lowest position from which `deliveries` still knows all that follows."""
+        """Return the lowest position after which `deliveries` has everything."""
         known = self._group(group)
         return known.ring.oldest if known.installed is None else known.installed.position
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: float = inf) -> list[Delivery]:
-        """What the group delivered after this, in order; at most so many, and at most so many bytes (but at
-        least one). Nothing, if not all of it is known any more.
+        """Return the group's deliveries after a position, in order: at most `count`, and at most `size` bytes
+        (but at least one). Empty if the ring does not go back that far.
         """
         known = self._group(group)
         if after < self.oldest(group):
@@ -245,7 +245,7 @@ class StoreState(LazyState[_PendingRows]):
         known.count += len(deliveries)
 
     def commit(self, checkpoints: Mapping[GroupId, GroupCheckpoint], after: int) -> None:
-        """Commit what was put and remembered of these groups, once the log's batch `after` is durable."""
+        """Commit the puts and deliveries of these groups, once the log's batch `after` is durable."""
         self._env.check()
         for group, checkpoint in checkpoints.items():
             wanted, position = checkpoint.checkpoint.position, self._group(group).position
@@ -286,7 +286,7 @@ class StoreState(LazyState[_PendingRows]):
                 yield len(part)
 
     def _put_ring(self, group: GroupId, change: _PendingRows, transaction: Transaction) -> Puts:
-        """Put deliveries, and delete the oldest."""
+        """Put deliveries, and delete the oldest beyond `RING_BYTES`."""
         oldest, size = self._groups[group].ring
         if change.installed is not None:
             oldest, size = change.installed.position, 0
@@ -342,7 +342,7 @@ class StoreState(LazyState[_PendingRows]):
     ) -> GroupCheckpoint:
         """Replace the group's state by a snapshot; durable with the next commit, as a whole.
 
-        The maps stay the same objects. Snapshots of what was there before are given up.
+        The maps stay the same objects. Snapshots of the replaced state are given up.
         """
         self._env.check()
         where = f"the snapshot of group {group}"

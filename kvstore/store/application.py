@@ -89,7 +89,9 @@ class StoreApplication:
         if found is None:
             saved, maps = self._disk.open(group)
             saved = self._installed.pop(group, saved)
-            state = MachineState(self._placement) if saved is None else decode_machine_state(saved.picture)
+            state = (
+                MachineState(self._placement) if saved is None else decode_machine_state(saved.machine_state)
+            )
             machine = Machine(group, Store(**maps), state, self._limits)
             closed = NO_TIMESTAMP if saved is None else saved.checkpoint.executed
             found = self._partitions[group] = Partition(self._replicas[group], machine, closed)

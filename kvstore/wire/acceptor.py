@@ -54,7 +54,7 @@ class Acceptor:
         self.cut: set[NodeId] = set()
 
     def enter(self, inbound: Inbound) -> None:
-        """Register a new connection, whose peer is not known yet."""
+        """Register a new connection. Its peer is not known yet."""
         self.strangers.add(inbound)
         if self.closed:
             inbound.abort()
@@ -131,7 +131,7 @@ class Acceptor:
 
     def _refuse(self, inbound: Inbound, reason: Reason, text: str) -> None:
         inbound.counts.refusals += 1
-        self.once.warn(inbound.name, Reason.Name(reason), f"refused: {text}")
+        self.once.warn(inbound.name, Reason.Name(reason), f"rejected: {text}")
         inbound.refuse(Refusal(reason=reason, text=text))
 
     def peer_frame(self, inbound: Inbound, node: NodeId, data: bytes) -> None:

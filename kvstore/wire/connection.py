@@ -85,11 +85,11 @@ class WarnOnce:
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
 
-    def warn(self, who: str, what: str, text: str) -> None:
+    def warn(self, peer: str, what: str, text: str) -> None:
         """Log a warning, unless this peer got the same one before."""
-        if (who, what) not in self._logged:
-            self._logged.add((who, what))
-            logger.warning("%s: %s (logged once)", who, text)
+        if (peer, what) not in self._logged:
+            self._logged.add((peer, what))
+            logger.warning("%s: %s (logged once)", peer, text)
 
 
 class Delay:

@@ -1,8 +1,8 @@
 """Connections between nodes, and from clients: FIFO while a connection lasts, with bounded memory.
 
 Two nodes have two connections. Each node dials the other, sends only on the connection that it dialled, and
-reads only from the one that it accepted. So nodes need not agree on who dials, and the accepting node alone
-decides that a new connection replaces the old one. Clients dial too, and get their answers on the same
+reads only from the one that it accepted. So nodes need not agree on a dialling side, and the accepting node
+alone decides that a new connection replaces the old one. Clients dial too, and get their answers on the same
 connection.
 
 Nothing is kept for a node that is not connected, and nothing is sent again: the protocol does not need it. A

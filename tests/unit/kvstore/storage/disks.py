@@ -6,8 +6,9 @@ import queue
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import lmdb
 import pytest
@@ -58,6 +59,8 @@ class Loop:
         self.durable: list[int] = []
         self.committed: list[Mapping[GroupId, Timestamp]] = []
         self.failures: list[StorageError] = []
+        kinds = ("durable", "committed", "failure")
+        self.callbacks: dict[str, Any] = {f"on_{kind}": partial(self.tell, kind) for kind in kinds}
 
     def tell(self, kind: str, value: object) -> None:
         self.threads.add(threading.current_thread().name)
@@ -74,13 +77,18 @@ class Loop:
         else:
             self.failures.append(value)
 
+    def crash(self, to: Path) -> Self:
+        """Return the disk as another process finds it after a crash now."""
+        shutil.copytree(self.path, to)
+        return type(self)(to)
+
     def pump(self) -> None:
         self.log.pump()
         while self.state.pump():
             pass
 
-    def settle(self) -> None:
-        """Until nothing is under way."""
+    def drain(self) -> None:
+        """Pump until no commit is under way."""
         self.pump()
         while self.log._env.busy or self.state._env.busy:
             self.take()
@@ -89,7 +97,15 @@ class Loop:
     def write(self, *batches: Sequence[Record], group: GroupId = G0) -> None:
         for batch in batches:
             self.log.write({group: batch})
-            self.settle()
+            self.drain()
+
+    def commit(self, *arguments: Any, after: int = 0) -> None:
+        raise NotImplementedError
+
+    def flush(self, *arguments: Any) -> None:
+        """Commit the state, durably."""
+        self.commit(*arguments)
+        self.drain()
 
 
 class Rig(Loop):
@@ -99,21 +115,11 @@ class Rig(Loop):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.disk = storage.open(
-            path, CLUSTER, NODE,
-            on_durable=lambda number: self.tell("durable", number),
-            on_committed=lambda positions: self.tell("committed", positions),
-            on_failure=lambda error: self.tell("failed", error),
-        )  # fmt: skip
+        self.disk = storage.open(path, CLUSTER, NODE, **self.callbacks)
         self.log, self.state = self.disk.log, self.disk.state
 
     def commit(self, *groups: GroupId, after: int = 0) -> None:
         self.state.commit({g: self.state._group(g).position for g in groups or (G0,)}, after)
-
-    def crash(self, to: Path) -> Rig:
-        """Another process finds what this one has on its disk now."""
-        shutil.copytree(self.path, to)
-        return Rig(to)
 
 
 NUMBERS: Final = Table[int, str](
@@ -134,28 +140,18 @@ class StoreRig(Loop):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.disk = storage.open(
-            path, CLUSTER, NODE, tables=TABLES,
-            on_durable=lambda number: self.tell("durable", number),
-            on_committed=lambda positions: self.tell("committed", positions),
-            on_failure=lambda error: self.tell("failed", error),
-        )  # fmt: skip
+        self.disk = storage.open(path, CLUSTER, NODE, tables=TABLES, **self.callbacks)
         self.log, self.state = self.disk.log, self.disk.state
 
     def map(self, name: str = "names", group: GroupId = G0) -> OrderedMap[Any, str]:
         return self.state.open(group)[1][name]
 
-    def image(self, picture: bytes = b"", group: GroupId = G0) -> GroupCheckpoint:
+    def image(self, machine_state: bytes = b"", group: GroupId = G0) -> GroupCheckpoint:
         position = self.state._group(group).position
-        return GroupCheckpoint(Checkpoint(position, executed=position), picture)
+        return GroupCheckpoint(Checkpoint(position, executed=position), machine_state)
 
-    def commit(self, picture: bytes = b"", *groups: GroupId, after: int = 0) -> None:
-        self.state.commit({g: self.image(picture, g) for g in groups or (G0,)}, after)
-
-    def crash(self, to: Path) -> StoreRig:
-        """Another process finds what this one has on its disk now."""
-        shutil.copytree(self.path, to)
-        return StoreRig(to)
+    def commit(self, machine_state: bytes = b"", *groups: GroupId, after: int = 0) -> None:
+        self.state.commit({g: self.image(machine_state, g) for g in groups or (G0,)}, after)
 
 
 def slices(patch: pytest.MonkeyPatch, length: int) -> None:

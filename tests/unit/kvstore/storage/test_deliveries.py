@@ -49,8 +49,7 @@ def test_what_was_applied_is_seen_at_once_and_kept_when_committed(rig: Rig) -> N
     assert rig.state.deliveries(G0, NO_TIMESTAMP, 100) == delivered
     assert rig.state.position(G0, delivered[-1].mid) == delivered[-1].global_ts
     assert rig.state.load(G0) == Checkpoint(), "nothing is committed yet"
-    rig.commit()
-    rig.settle()
+    rig.flush()
     assert rig.committed == [{G0: delivered[-1].global_ts}]
     assert rig.state.load(G0).position == delivered[-1].global_ts
     assert rig.state.deliveries(G0, NO_TIMESTAMP, 100) == delivered
@@ -65,8 +64,7 @@ def test_what_was_applied_is_seen_at_once_and_kept_when_committed(rig: Rig) -> N
 def test_deliveries_are_told_in_bounded_runs_without_gaps(rig: Rig) -> None:
     _, delivered = traffic(12)
     rig.state.apply(G0, delivered[:8])
-    rig.commit()
-    rig.settle()
+    rig.flush()
     rig.state.apply(G0, delivered[8:])
     size = max(len(delivery.payload) for delivery in delivered)
     for count, bytes_max in ((1, 10**6), (5, 10**6), (100, 1), (100, 3 * size)):
@@ -83,16 +81,16 @@ def test_a_commit_waits_for_the_log(rig: Rig) -> None:
     for number, delivery in enumerate(delivered, 1):
         rig.state.apply(G0, [delivery])
         rig.commit(after=number)
-    rig.settle()
+    rig.drain()
     assert rig.committed == []
     rig.state.log_durable(2)
-    rig.settle()
+    rig.drain()
     assert rig.committed == [{G0: delivered[1].global_ts}], "two in one, but not the third"
     rig.state.log_durable(1)
-    rig.settle()
+    rig.drain()
     assert len(rig.committed) == 1
     rig.state.log_durable(3)
-    rig.settle()
+    rig.drain()
     assert rig.committed[1:] == [{G0: delivered[2].global_ts}]
 
 
@@ -116,7 +114,7 @@ def test_a_crash_between_the_log_and_the_state_loses_executions_only(rig: Rig, t
     for delivery in delivered:
         between.state.apply(G0, [delivery])
     between.disk.close()
-    rig.settle()
+    rig.drain()
     after = rig.crash(tmp_path / "after")
     assert after.state.load(G0).position == delivered[-1].global_ts
     after.disk.close()
@@ -150,12 +148,12 @@ def test_the_loop_does_a_bounded_number_of_puts_at_a_time(rig: Rig, monkeypatch:
     assert 95 // 10 < turns < 95 // 10 + 6
     assert not rig.state.pump(), "while the disk is at it there is nothing to do"
     gate.tickets.release(5)
-    rig.settle()
+    rig.drain()
     assert rig.committed == [{G0: delivered[-1].global_ts}], "what was applied meanwhile waits for the next"
     assert not gate.waited_in_vain, "the loop waited for the disk"
 
 
-def test_a_commit_has_few_deliveries_left_to_find_places_for(
+def test_a_commit_has_few_deliveries_left_to_find_positions_for(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deliveries, "POSITIONS_SLICE", 10)
@@ -190,8 +188,7 @@ def test_a_commit_writes_only_what_has_changed(rig: Rig, monkeypatch: pytest.Mon
 
     for client in range(300):
         deliver(client, 1, 1)
-    rig.commit()
-    rig.settle()
+    rig.flush()
     slices(monkeypatch, 1)
     deliver(5, 2, 2)
     for sequence in range(2, 50):
@@ -200,7 +197,7 @@ def test_a_commit_writes_only_what_has_changed(rig: Rig, monkeypatch: pytest.Mon
     puts = 0
     while rig.state.pump():
         puts += 1
-    rig.settle()
+    rig.drain()
     assert puts == 1 + 49 + 4 + 2 + 1, "starting, deliveries, positions put and deleted, watermarks, position"
     assert len(rows_of_open(rig.state, keys.STATE_ORDER)) == 300, "one for each client"
     assert rig.state.position(G0, MessageId(ClientId(6), 48, 7)) == NO_TIMESTAMP
@@ -254,7 +251,7 @@ def check_state(state: LmdbState, delivered: Sequence[Delivery], committed: int)
 @EXAMPLES
 @given(
     any_run(),
-    st.lists(st.sampled_from(["apply", "commit", "pump", "settle", "crash", "snapshot"]), max_size=30),
+    st.lists(st.sampled_from(["apply", "commit", "pump", "drain", "crash", "snapshot"]), max_size=30),
 )
 def test_any_history_leaves_the_state_it_should(delivered: list[Delivery], steps: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
@@ -263,7 +260,7 @@ def test_any_history_leaves_the_state_it_should(delivered: list[Delivery], steps
         storage.create(Path(directory) / "0", Identity.new(CLUSTER, NODE, "os"))
         rig = Rig(Path(directory) / "0")
         applied = asked = committed = 0
-        for index, step in enumerate([*steps, "commit", "settle", "crash"], 1):
+        for index, step in enumerate([*steps, "commit", "drain", "crash"], 1):
             if step == "apply":
                 for delivery in delivered[applied : applied + 3]:
                     rig.state.apply(G0, [delivery])
@@ -273,8 +270,8 @@ def test_any_history_leaves_the_state_it_should(delivered: list[Delivery], steps
                 asked = applied
             elif step == "pump":
                 rig.state.pump()
-            elif step == "settle":
-                rig.settle()
+            elif step == "drain":
+                rig.drain()
                 committed = asked
             elif step == "snapshot":
                 pieces = list(rig.state.snapshot(G0))
@@ -309,7 +306,7 @@ def test_commits_asked_for_while_others_run_do_not_mix(rig: Rig, monkeypatch: py
         assert rig.state.deliveries(G0, NO_TIMESTAMP, 9) == delivered[:count]
     rig.state.apply(G0, [delivered[3]])
     gate.tickets.release()
-    rig.settle()
+    rig.drain()
     assert rig.committed == [{G0: d.global_ts} for d in delivered[:3]]
     check_state(rig.state, delivered, 3)
 
@@ -319,8 +316,7 @@ def test_the_order_of_two_messages_under_one_number_is_kept(rig: Rig) -> None:
     second = second._replace(mid=first.mid._replace(digest=first.mid.digest - 1))
     for delivery in (first, second):
         rig.state.apply(G0, [delivery])
-    rig.commit()
-    rig.settle()
+    rig.flush()
     rig.disk.close()
     again = Rig(rig.path)
     check_state(again.state, [first, second], 2)
@@ -355,8 +351,7 @@ def test_a_snapshot_is_of_the_time_it_was_taken(rig: Rig, tmp_path: Path) -> Non
     _, delivered = traffic(60, size=100_000)
     for delivery in delivered[:30]:
         rig.state.apply(G0, [delivery])
-    rig.commit()
-    rig.settle()
+    rig.flush()
     for delivery in delivered[30:40]:
         rig.state.apply(G0, [delivery])
     pieces = rig.state.snapshot(G0)
@@ -364,8 +359,7 @@ def test_a_snapshot_is_of_the_time_it_was_taken(rig: Rig, tmp_path: Path) -> Non
     for delivery in delivered[40:]:
         rig.state.apply(G0, [delivery])
         found.append(next(pieces, b""))
-        rig.commit()
-        rig.settle()
+        rig.flush()
         assert rig.state._env.read().id() == rig.state._env._env.info()["last_txnid"], "no old reader is kept"
     found += pieces
     assert max(map(len, found)) <= 1 << 20
@@ -382,8 +376,7 @@ def test_a_snapshot_goes_on_while_a_commit_runs(rig: Rig, monkeypatch: pytest.Mo
     _, delivered = traffic(40, size=100)
     for delivery in delivered[:20]:
         rig.state.apply(G0, [delivery])
-    rig.commit()
-    rig.settle()
+    rig.flush()
     for delivery in delivered[20:]:
         rig.state.apply(G0, [delivery])
     gate = Gate(monkeypatch)
@@ -394,7 +387,7 @@ def test_a_snapshot_goes_on_while_a_commit_runs(rig: Rig, monkeypatch: pytest.Mo
     gate.tickets.release()
     rig.take()
     found.append(next(pieces))
-    rig.settle()
+    rig.drain()
     found += pieces
     assert delivery_snapshot.read_snapshot(found, "snapshot")[2] == delivered
     assert not gate.waited_in_vain
@@ -406,8 +399,7 @@ def test_a_snapshot_goes_on_while_another_one_is_installed(rig: Rig, monkeypatch
     _, delivered = traffic(40)
     for start in range(0, 30, 10):
         rig.state.apply(G0, delivered[start : start + 10])
-        rig.commit()
-        rig.settle()
+        rig.flush()
     pieces = rig.state.snapshot(G0)
     found = [next(pieces)]
     position = delivered[-1].global_ts
@@ -418,8 +410,7 @@ def test_a_snapshot_goes_on_while_another_one_is_installed(rig: Rig, monkeypatch
     slices(monkeypatch, 7)
     head = delivery_snapshot.snapshot_head(position, positions.ids())
     rig.state.install(G0, [head, *rows], Checkpoint(position, table(delivered)))
-    rig.commit()
-    rig.settle()
+    rig.flush()
     found += pieces
     assert delivery_snapshot.read_snapshot(found, "snapshot")[2] == delivered[:30]
     assert rig.state.deliveries(G0, delivered[17].global_ts, 100) == delivered[18:]
@@ -442,8 +433,7 @@ def test_an_installed_snapshot_replaces_all_or_nothing(
     for delivery in old:
         rig.state.apply(G0, [delivery])
         rig.state.apply(G1, [delivery])
-    rig.commit(G0, G1)
-    rig.settle()
+    rig.flush(G0, G1)
     new = others(25)
     rig.state.apply(G0, traffic(1, 11)[1])
     rig.state.install(G0, *snapshot_of(new))
@@ -462,7 +452,7 @@ def test_an_installed_snapshot_replaces_all_or_nothing(
         found.disk.close()
     assert crashes > 10
     gate.tickets.release(9)
-    rig.settle()
+    rig.drain()
     found = rig.crash(tmp_path / "after")
     for state in (rig.state, found.state):
         assert state.deliveries(G0, NO_TIMESTAMP, 100) == [*new, more]
@@ -480,7 +470,7 @@ def test_a_snapshot_replaces_what_was_not_yet_committed(rig: Rig) -> None:
     rig.state.install(G0, *snapshot_of(new))
     rig.commit(after=2)
     rig.state.log_durable(2)
-    rig.settle()
+    rig.drain()
     assert rig.committed == [{G0: new[-1].global_ts}], "all in one"
     rig.disk.close()
     again = Rig(rig.path)
@@ -499,12 +489,11 @@ def test_a_commit_under_way_does_not_mix_with_a_snapshot(rig: Rig, monkeypatch: 
     rig.pump()
     rig.state.install(G0, pieces, whole)
     gate.tickets.release(5)
-    rig.settle()
+    rig.drain()
     assert rig.state.deliveries(G0, NO_TIMESTAMP, 100) == delivered[:10]
     for delivery in delivered[10:]:
         rig.state.apply(G0, [delivery])
-    rig.commit()
-    rig.settle()
+    rig.flush()
     rig.disk.close()
     again = Rig(rig.path)
     check_state(again.state, delivered, 20)

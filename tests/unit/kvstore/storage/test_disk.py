@@ -13,32 +13,29 @@ import lmdb
 import pytest
 
 from kvstore import storage
-from kvstore.config.addresses import NodeId
 from kvstore.config.checks import Durability
 from kvstore.storage import identity, keys, log
 from kvstore.storage.errors import LostDisk, StorageError
 from kvstore.storage.identity import Identity
 from multicast.durable import Promised
-from multicast.types import (
-    NO_TIMESTAMP,
-)
+from multicast.types import NO_TIMESTAMP
 from tests.unit.kvstore.storage.disks import CLUSTER, G0, G1, NODE, Rig, ballot, loaded, traffic
 
 
-def test_a_disk_is_made_once(tmp_path: Path) -> None:
+def test_a_disk_is_created_once(tmp_path: Path) -> None:
     identity = Identity.new(CLUSTER, NODE)
     assert 0 < identity.incarnation < 2**63
     storage.create(tmp_path / "a" / "b", identity)
-    with pytest.raises(StorageError, match=r"has a disk already, or what was left of one: disk\.json"):
+    with pytest.raises(StorageError, match=r"contains a disk already, or remains of one: disk\.json"):
         storage.create(tmp_path / "a" / "b", identity)
     rig = Rig(tmp_path / "a" / "b")
     assert rig.disk.identity == identity
     rig.disk.close()
     (tmp_path / "c" / "log").mkdir(parents=True)
-    with pytest.raises(StorageError, match="what was left of one: log"):
+    with pytest.raises(StorageError, match="remains of one: log"):
         storage.create(tmp_path / "c", identity)
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot be made: File exists"):
+    with pytest.raises(StorageError, match="cannot be created: File exists"):
         storage.create(tmp_path / "file", identity)
 
 
@@ -50,18 +47,11 @@ def test_an_identity_makes_sense(wrong: dict[str, Any]) -> None:
         dataclasses.replace(Identity.new(CLUSTER, NODE), **wrong)
 
 
-def test_a_disk_of_somebody_else_is_refused(path: Path) -> None:
-    callbacks: dict[str, Any] = dict.fromkeys(("on_durable", "on_committed", "on_failure"), print)
-    with pytest.raises(StorageError, match="is a disk of cluster 'test', not of 'other'"):
-        storage.open(path, "other", NODE, **callbacks)
-    with pytest.raises(StorageError, match="is the disk of node 'n1', not of 'n2'"):
-        storage.open(path, CLUSTER, NodeId("n2"), **callbacks)
-    Rig(path).disk.close()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"cluster": "other"}, "is a disk of cluster 'other', not of 'test'"),
+        ({"node": "n2"}, "is the disk of node 'n2', not of 'n1'"),
         ({"format": 1}, "has format 1, but this program knows only format 6"),
         ({"incarnation": "x"}, "incarnation must be in 1"),
         ({"clean": 1}, "clean and boot cannot be 1"),
@@ -72,7 +62,7 @@ def test_a_disk_of_somebody_else_is_refused(path: Path) -> None:
         ({"incarnation": 5}, r"log is of incarnation [0-9a-f]+, but its disk of 5"),
     ],
 )
-def test_an_identity_that_is_none_is_refused(path: Path, change: dict[str, Any], message: str) -> None:
+def test_a_wrong_identity_is_rejected(path: Path, change: dict[str, Any], message: str) -> None:
     file = path / "disk.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(StorageError, match=message):
@@ -80,14 +70,14 @@ def test_an_identity_that_is_none_is_refused(path: Path, change: dict[str, Any],
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '"x"', "\x00\xff"])
-def test_a_damaged_identity_is_refused(path: Path, text: str) -> None:
+def test_a_damaged_identity_is_rejected(path: Path, text: str) -> None:
     (path / "disk.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(StorageError, match=r"disk\.json"):
         Rig(path)
 
 
-def test_a_disk_that_is_not_there_is_refused(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"nothing has no disk: there is no such directory"):
+def test_a_missing_disk_is_rejected(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"nothing has no disk: no such directory"):
         Rig(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(StorageError, match=r"empty has no disk: there is no disk\.json"):
@@ -97,7 +87,7 @@ def test_a_disk_that_is_not_there_is_refused(path: Path, tmp_path: Path) -> None
         Rig(path)
     (path / "state").mkdir()
     shutil.copy(path / "log" / "data.mdb", path / "state" / "data.mdb")
-    with pytest.raises(StorageError, match="state is not what it should be"):
+    with pytest.raises(StorageError, match="state is not a valid environment"):
         Rig(path)
 
 
@@ -118,7 +108,7 @@ def test_environments_of_two_disks_are_not_mixed(path: Path, tmp_path: Path) -> 
         Rig(path)
 
 
-def test_how_a_disk_was_left_is_known(rig: Rig, tmp_path: Path) -> None:
+def test_a_disk_records_how_it_was_left(rig: Rig, tmp_path: Path) -> None:
     assert identity.read_disk(rig.path)[1] == identity.Left(clean=False, boot=identity.boot_id())
     rig.disk.close()
     assert identity.read_disk(rig.path)[1].clean
@@ -189,8 +179,7 @@ def filled(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.undo()
     for delivery in delivered:
         rig.state.apply(G0, [delivery])
-    rig.commit()
-    rig.settle()
+    rig.flush()
     rig.disk.close()
     return path
 
@@ -233,7 +222,7 @@ def read_all(path: Path) -> None:
         rig.disk.close()
 
 
-def test_a_row_whose_records_do_not_fit_is_refused(filled: Path) -> None:
+def test_a_row_whose_records_do_not_fit_is_rejected(filled: Path) -> None:
     """The checksum is right, but the log before it is not what it was written after."""
     _, delivered = traffic(1)
     rig = Rig(filled)

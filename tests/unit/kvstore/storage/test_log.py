@@ -110,7 +110,7 @@ def test_commits_take_all_that_was_gathered_meanwhile(rig: Rig, monkeypatch: pyt
     rig.log.pump()
     assert rig.log.write({G1: [Promised(ballot(5))]}) == 5
     gate.tickets.release(2)
-    rig.settle()
+    rig.drain()
     assert rig.durable == [1, 4, 5], "one commit for all that had been gathered when it began"
     assert gate.commits == 3
     assert rig.threads == {f"commit {rig.path / 'log'}"}
@@ -119,11 +119,11 @@ def test_commits_take_all_that_was_gathered_meanwhile(rig: Rig, monkeypatch: pyt
 
 def test_a_batch_without_records_becomes_durable_in_its_turn(rig: Rig) -> None:
     assert rig.log.write({}) == 1
-    rig.settle()
+    rig.drain()
     assert rig.durable == [1]
     assert rig.log.write({G0: [Promised(ballot(1))]}) == 2
     assert rig.log.write({}) == 3
-    rig.settle()
+    rig.drain()
     assert rig.durable == [1, 3]
 
 
@@ -153,7 +153,9 @@ def test_closing_writes_what_was_gathered(rig: Rig) -> None:
             call()
 
 
-def test_nobody_else_uses_a_disk_that_is_being_closed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_threads_cannot_use_a_disk_that_is_being_closed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = Gate(monkeypatch)
     rig.log.write({G0: [Promised(ballot(1))]})
     rig.log.pump()
@@ -176,7 +178,7 @@ def test_nobody_else_uses_a_disk_that_is_being_closed(rig: Rig, monkeypatch: pyt
             call()
     gate.tickets.release(5)
     thread.join(PATIENCE_S)
-    assert rig.events.empty(), "nobody is told any more"
+    assert rig.events.empty(), "no callback is called any more"
     monkeypatch.undo()
     assert loaded(rig.path).ballot == ballot(2)
 
@@ -323,7 +325,7 @@ def test_a_protocols_records_and_deliveries_come_back(tmp_path: Path) -> None:
             rig.state.apply(G0, [delivery])
         rig.commit(after=number)
         rig.pump()
-    rig.settle()
+    rig.drain()
     rig.disk.close()
     again = Rig(rig.path)
     replica = simulation.hosts[me].replica
@@ -348,8 +350,7 @@ def test_the_map_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for one, other in zip(accepted, delivered, strict=True):
         rig.write([one, other])
         rig.state.apply(G0, [other])
-    rig.commit()
-    rig.settle()
+    rig.flush()
     rig.disk.close()
     again = Rig(path)
     assert same(again.log.load(G0), fold([*accepted, *delivered]))
@@ -369,7 +370,7 @@ def test_a_commit_that_does_not_fit_into_the_map_is_done_again(
     gate.tickets.release(3)
     rig.take()
     assert rig.durable == [0], "nothing new, but the loop has to pump"
-    rig.settle()
+    rig.drain()
     assert rig.durable[1:] == [1, 2]
     gate.error = lmdb.MapFullError("commit")
     for delivery in delivered:
@@ -378,7 +379,7 @@ def test_a_commit_that_does_not_fit_into_the_map_is_done_again(
     gate.tickets.release(2)
     rig.pump()
     rig.state._env._idle.wait(PATIENCE_S)
-    rig.settle()
+    rig.drain()
     assert rig.committed == [{G0: delivered[-1].global_ts}]
     assert not rig.failures
     rig.disk.close()
@@ -419,7 +420,7 @@ def test_a_log_that_fails_says_so_and_stays_at_what_was_durable(
 # Commits that the loop waits for
 
 
-def test_what_is_small_is_durable_at_once_for_whoever_may_wait(
+def test_a_small_commit_is_made_at_once_if_the_caller_may_wait(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committers: list[str] = []
@@ -437,7 +438,7 @@ def test_what_is_small_is_durable_at_once_for_whoever_may_wait(
     accepted, _ = traffic(3, size=log.AT_ONCE_BYTES["fsync"])
     assert rig.log.write({G0: [*accepted]}) == 2
     assert not rig.log.pump(may_wait=True), "much is committed by the thread"
-    rig.settle()
+    rig.drain()
     assert rig.durable == [2], "the thread tells only of its own commits"
     assert committers == [_thread(), f"commit {rig.path / 'log'}"]
     rig.disk.close()
@@ -459,7 +460,7 @@ def test_what_is_small_waits_for_what_the_thread_commits(rig: Rig, monkeypatch: 
     assert rig.durable == [1]
 
 
-def test_nobody_waits_for_a_disk_that_is_slow(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_does_not_wait_for_a_slow_disk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     committers: list[str] = []
 
@@ -474,7 +475,7 @@ def test_nobody_waits_for_a_disk_that_is_slow(rig: Rig, monkeypatch: pytest.Monk
     for number in (1, 2):
         rig.log.write({G0: [Promised(ballot(number))]})
         assert rig.log.pump(may_wait=True) == (number == 1)
-        rig.settle()
+        rig.drain()
     now += log.PATIENCE_S
     rig.log.write({G0: [Promised(ballot(3))]})
     assert rig.log.pump(may_wait=True), "it is tried again"

@@ -32,7 +32,7 @@ STEPS = st.lists(
     st.tuples(st.sampled_from(["put", "put", "insert", "insert", "delete", "delete"]), NAMES, VALUES)
     | st.tuples(st.sampled_from(["get"]), NAMES, st.none())
     | st.tuples(st.sampled_from(["items", "reverse"]), NAMES, BOUNDS)
-    | st.tuples(st.sampled_from(["commit", "pump", "settle", "reopen", "freeze"]), st.none(), st.none()),
+    | st.tuples(st.sampled_from(["commit", "pump", "drain", "reopen", "freeze"]), st.none(), st.none()),
     max_size=60,
 )
 
@@ -73,8 +73,8 @@ def test_a_map_is_a_plain_map(steps: list[Step], head: int) -> None:
                 rig.commit()
             elif step == "pump":
                 rig.state.pump()
-            elif step == "settle":
-                rig.settle()
+            elif step == "drain":
+                rig.drain()
             elif step == "freeze":
                 rig.state._group(G0).freeze()
             else:
@@ -85,8 +85,7 @@ def test_a_map_is_a_plain_map(steps: list[Step], head: int) -> None:
         for length in range(3):
             for letters in itertools.product(b"ab", repeat=length):
                 assert rig.map().get(bytes(letters)) == expected.get(bytes(letters))
-        rig.commit()
-        rig.settle()
+        rig.flush()
         check_items(rig.map(), expected, b"", None)
         nodes = len(rows_of_open(rig.state, STORE_NODES))
         assert bool(nodes) == any(len(key) > head for key, _ in expected.items(b"", None)), "no node is left"
@@ -106,14 +105,12 @@ def test_long_keys_are_in_order(store: StoreRig) -> None:
     keys = long_keys()
     for key in keys[::2]:
         found.put(key, f"{len(key)}")
-    store.commit()
-    store.settle()
+    store.flush()
     for key in keys[1::2]:
         found.put(key, f"{len(key)}")
     expected = sorted(keys)
     assert [key for key, _ in found.items(b"", None)] == expected
-    store.commit()
-    store.settle()
+    store.flush()
     for start, end in [(0, 50), (7, 8), (3, 205), (100, 208), (206, 211)]:
         last = expected[end] if end < len(expected) else None
         for reverse in (False, True):
@@ -123,8 +120,7 @@ def test_long_keys_are_in_order(store: StoreRig) -> None:
     assert found.get(keys[-1] + b"x") is found.get(b"k" * 1000) is None
     for key in keys:
         found.delete(key)
-    store.commit()
-    store.settle()
+    store.flush()
     assert rows_of_open(store.state, STORE_NODES) == []
     assert rows_of_open(store.state, table_name("names")) == []
 
@@ -134,8 +130,7 @@ def test_groups_and_tables_are_apart(store: StoreRig) -> None:
     store.map("numbers").put(7, "seven")
     store.map(group=G1).put(b"k", "1")
     store.map(group=G1).put(b"x" * 1000, "long")
-    store.commit(b"", G0, G1)
-    store.settle()
+    store.flush(b"", G0, G1)
     assert list(store.map().items(b"", None)) == [(b"k", "0")]
     assert list(store.map("numbers").items(0, None)) == [(7, "seven")]
     assert list(store.map("numbers", G1).items(0, None)) == []
@@ -171,8 +166,7 @@ def test_what_is_gone_before_a_commit_never_reaches_the_disk(
 ) -> None:
     found = store.map()
     found.put(b"old", "old")
-    store.commit()
-    store.settle()
+    store.flush()
     counting = Counting(monkeypatch, found)
     for key in (b"new", b"old"):
         assert found.get(key) == (None if key == b"new" else "old")
@@ -185,8 +179,7 @@ def test_what_is_gone_before_a_commit_never_reaches_the_disk(
     store.state._group(G0).freeze()
     found.delete(b"newer")
     found.put(b"kept", "four")
-    store.commit()
-    store.settle()
+    store.flush()
     assert counting.encoded == ["four"]
     assert counting.deleted == [b"old"]
     assert list(found.items(b"", None)) == [(b"kept", "four")]
@@ -198,8 +191,7 @@ def test_what_was_inserted_is_forgotten_when_it_is_deleted(
     found = store.map()
     for key in (b"frozen", b"old"):
         found.insert(key, "old")
-    store.commit()
-    store.settle()
+    store.flush()
     counting = Counting(monkeypatch, found)
     found.delete(b"frozen")
     store.state._group(G0).freeze()
@@ -209,8 +201,7 @@ def test_what_was_inserted_is_forgotten_when_it_is_deleted(
         assert found.get(key) == "one"
         found.delete(key)
         assert found.get(key) is None
-    store.commit()
-    store.settle()
+    store.flush()
     assert counting.encoded == []
     assert counting.deleted == [b"frozen", b"old"]
     assert list(found.items(b"", None)) == []
@@ -226,7 +217,7 @@ def test_a_put_during_a_commit_is_for_the_next(store: StoreRig, monkeypatch: pyt
     found.put(b"l", "two")
     assert dict(found.items(b"", None)) == {b"k": "two", b"l": "two"}
     gate.tickets.release()
-    store.settle()
+    store.drain()
     assert dict(found.items(b"", None)) == {b"k": "two", b"l": "two"}
     assert rows_of_open(store.state, table_name("names")) == [(b"\0\0k", checksum.seal(b"one"))]
     assert not gate.waited_in_vain
@@ -238,7 +229,7 @@ def test_what_waits_for_the_log_is_seen_when_an_earlier_commit_is_done(store: St
     store.commit()
     found.put(b"l", "two")
     store.commit(after=1)
-    store.settle()
+    store.drain()
     assert len(store.committed) == 1
     assert dict(found.items(b"", None)) == {b"k": "one", b"l": "two"}
     assert found.get(b"l") == "two"
@@ -248,8 +239,7 @@ def test_short_ranges_read_few_rows(store: StoreRig, monkeypatch: pytest.MonkeyP
     found: Any = store.map()
     for number in range(1000):
         found.put(b"%04d" % number, "")
-    store.commit()
-    store.settle()
+    store.flush()
     read: list[int] = []
     chunk = rows.LmdbRows.chunk
 
@@ -272,8 +262,7 @@ def test_marks_are_of_the_groups_own_keys(store: StoreRig) -> None:
     for key in keys:
         found.put(key, "")
     assert found.marks(b"", None, 10, 100) == ((), 0, None)  # what is not on the disk does not count
-    store.commit()
-    store.settle()
+    store.flush()
     marks, rest, last = found.marks(b"", None, 10, 1000)
     assert (len(marks), rest, last) == (50, 1, None)
     assert marks[:10] == tuple(keys[9:109:10])  # two long ones that begin alike are one
@@ -287,8 +276,7 @@ def test_large_rows_are_read_one_at_a_time(store: StoreRig) -> None:
     found: Any = store.map()
     for number in range(10):
         found.put(b"%d" % number, "x" * 300_000)
-    store.commit()
-    store.settle()
+    store.flush()
     chunk, more = found.below.chunk(b"", None, 1000)
     assert (len(chunk), more) == (1, True)
     assert len(list(found.items(b"", None))) == 10
@@ -299,8 +287,7 @@ def test_damage_and_rows_of_another_program_are_named(
 ) -> None:
     found: Any = store.map()
     found.put(b"k", "one")
-    store.commit()
-    store.settle()
+    store.flush()
     patch = monkeypatch.setattr
     patch(found, "_table", found._table._replace(decode=lambda data: 1 // 0))
     for read in (lambda: found.get(b"k"), lambda: list(found.items(b"", None))):

@@ -86,15 +86,15 @@ def test_what_was_committed_comes_back(store: StoreRig) -> None:
     delivered = DELIVERED[:20]
     position = delivered[-1].global_ts
     checkpoint = Checkpoint(position, table(delivered), executed=delivered[11].global_ts)
-    store.state.commit({G0: GroupCheckpoint(checkpoint, b"picture")}, 0)
+    store.state.commit({G0: GroupCheckpoint(checkpoint, b"machine")}, 0)
     store.map().put(b"later", "v")
     deliver(store, 5)
-    store.settle()
+    store.drain()
     assert store.committed == [{G0: delivered[11].global_ts}]
     store.disk.close()
     again = StoreRig(store.path)
     image, maps = again.state.open(G0)
-    assert image == GroupCheckpoint(checkpoint, b"picture")
+    assert image == GroupCheckpoint(checkpoint, b"machine")
     assert list(maps["names"].items(b"", None)) == [(b"k", "v")]
     assert again.state.load(G0) == checkpoint
     assert again.state.count(G0) == 20
@@ -110,17 +110,17 @@ def test_an_image_is_of_the_time_it_was_given(store: StoreRig) -> None:
     ids = table(DELIVERED[:1])
     store.state.commit({G0: GroupCheckpoint(Checkpoint(DELIVERED[0].global_ts, ids), b"")}, 0)
     ids.add(DELIVERED[1].mid, 0)
-    store.settle()
+    store.drain()
     assert store.state.load(G0).delivered == table(DELIVERED[:1])
 
 
 def test_a_commit_waits_for_the_log(store: StoreRig) -> None:
     store.map().put(b"k", "v")
     store.commit(b"one", after=1)
-    store.settle()
+    store.drain()
     assert store.committed == []
     store.log.write({})
-    store.settle()
+    store.drain()
     assert store.committed == [{G0: NO_TIMESTAMP}]
 
 
@@ -146,7 +146,7 @@ def test_the_loop_does_a_bounded_number_of_puts_at_a_time(
     assert turns == 1 + 9 + 2, (
         "starting, slices of the map, the last of them with a run, a run; then the rest"
     )
-    store.settle()
+    store.drain()
     assert len(contents(store)["names"]) == 95
 
 
@@ -188,8 +188,7 @@ def test_old_deliveries_go_and_it_is_known_which(store: StoreRig, monkeypatch: p
     monkeypatch.setattr(stores, "RING_BYTES", 10_000)
     for _ in range(40):
         deliver(store, 10)
-        store.commit()
-        store.settle()
+        store.flush()
     oldest = store.state.oldest(G0)
     at = 1 + [d.global_ts for d in DELIVERED].index(oldest)
     assert 200 < at < 395
@@ -212,14 +211,13 @@ def test_a_ring_may_be_smaller_than_a_commit(store: StoreRig, monkeypatch: pytes
     monkeypatch.setattr(stores, "RING_BYTES", 0)
     deliver(store, 300)
     assert store.state.deliveries(G0, NO_TIMESTAMP, 1000) == DELIVERED[:300]
-    store.commit()
-    store.settle()
+    store.flush()
     assert store.state.oldest(G0) == DELIVERED[299].global_ts
     deliver(store, 3)
     assert store.state.deliveries(G0, DELIVERED[299].global_ts, 9) == DELIVERED[300:303]
 
 
-# Any history: groups, tables, the ring and the picture stay together
+# Any history: groups, tables, the ring and the checkpoint stay together
 
 
 class Model:
@@ -255,7 +253,7 @@ PUTS = st.tuples(
 STEPS = st.lists(
     PUTS
     | st.tuples(
-        st.sampled_from(["deliver", "commit", "pump", "settle", "crash", "snapshot", "piece", "install"]),
+        st.sampled_from(["deliver", "commit", "pump", "drain", "crash", "snapshot", "piece", "install"]),
         GROUPS,
         st.none(),
     ),
@@ -281,7 +279,7 @@ def test_any_history_leaves_one_commit_and_snapshots_of_one_moment(
         asked = [{group: model.copy() for group, model in now.items()}]
         taken: list[tuple[Iterator[bytes], list[bytes], Model, list[int]]] = []
         installs = dict.fromkeys(now, 0)
-        for number, (step, group, what) in enumerate([*steps, ("commit", G0, None), ("settle", G0, None)], 1):
+        for number, (step, group, what) in enumerate([*steps, ("commit", G0, None), ("drain", G0, None)], 1):
             model = now[group]
             if step == "put":
                 model.tables[what[0]][what[1]] = f"{number}"
@@ -297,8 +295,8 @@ def test_any_history_leaves_one_commit_and_snapshots_of_one_moment(
                 asked.append({each: found.copy() for each, found in now.items()})
             elif step == "pump":
                 rig.state.pump()
-            elif step == "settle":
-                rig.settle()
+            elif step == "drain":
+                rig.drain()
             elif step == "snapshot":
                 pieces = rig.state.snapshot(group, rig.image(b"snapshot", group))
                 taken.append((pieces, [], model.copy(), [group, installs[group]]))
@@ -314,7 +312,7 @@ def test_any_history_leaves_one_commit_and_snapshots_of_one_moment(
                     except BadSnapshot:
                         continue
                 else:
-                    assert rig.state.install(group, found).picture == b"snapshot"
+                    assert rig.state.install(group, found).machine_state == b"snapshot"
                 now[group] = old.copy()
                 installs[group] += 1
             elif step == "crash" and (not rig.state._env.busy or rig.state._env._job.filling):  # type: ignore[union-attr]  # busy: there is a job
@@ -322,7 +320,7 @@ def test_any_history_leaves_one_commit_and_snapshots_of_one_moment(
                 rig.disk.close()
                 rig = again
                 image, _ = rig.state.open(G0)
-                commit = 0 if image is None else int(image.picture)
+                commit = 0 if image is None else int(image.machine_state)
                 now = {each: found.copy() for each, found in asked[commit].items()}
                 asked = asked[: commit + 1]
                 taken.clear()
@@ -349,8 +347,7 @@ def filled(store: StoreRig, count: int = 3000) -> dict[str, dict[Any, str]]:
         store.map().put(b"%05d" % number, f"v{number}" * 10)
         store.map("numbers").put(number, f"n{number}")
     deliver(store, 10)
-    store.commit()
-    store.settle()
+    store.flush()
     return contents(store)
 
 
@@ -371,7 +368,7 @@ def test_a_snapshot_is_of_the_time_it_was_taken(
     filled(store)
     change(store, rng)
     before = contents(store)
-    image = store.image(b"picture")
+    image = store.image(b"machine")
     first = store.state.snapshot(G0, image)
     found = []
     change(store, rng)
@@ -380,8 +377,7 @@ def test_a_snapshot_is_of_the_time_it_was_taken(
     for _ in range(20):
         found.append(next(first))
         change(store, rng)
-        store.commit()
-        store.settle()
+        store.flush()
     assert max(map(len, found)) <= 10_000
     other = other_store(tmp_path)
     found += first
@@ -398,7 +394,7 @@ def test_a_snapshot_is_of_the_time_it_was_taken(
     other.disk.close()
 
 
-def test_a_snapshot_that_nobody_has_holds_nothing(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dropped_snapshot_holds_nothing(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "PIECE_BYTES", 1000)
     filled(store)
     pieces = store.state.snapshot(G0, store.image())
@@ -429,8 +425,7 @@ def test_a_snapshot_that_would_hold_too_much_is_given_up(
     saved = view._saved["names"]
     for number in range(3000):
         store.map().put(b"%05d" % number, "changed")
-    store.commit()
-    store.settle()
+    store.flush()
     assert view.is_given_up()
     assert not saved, "nor does its iterator hold anything"
     other = other_store(tmp_path)
@@ -453,8 +448,7 @@ def test_only_what_was_not_passed_is_saved(store: StoreRig, monkeypatch: pytest.
     assert 100 < passed < 2000
     for number in range(3000):
         store.map().put(b"%05d" % number, "changed")
-    store.commit()
-    store.settle()
+    store.flush()
     assert next(iter(view._saved["names"])) == b"%05d" % (passed + 1)
     assert len(view._saved["names"]) == 3000 - passed - 1
     assert not view._saved["numbers"]
@@ -468,8 +462,7 @@ def test_an_installed_snapshot_replaces_all_or_nothing(
     store.map().put(b"x" * 1000, "long")
     store.map(group=G1).put(b"other", "v")
     deliver(store, 5)
-    store.commit(b"old", G0, G1)
-    store.settle()
+    store.flush(b"old", G0, G1)
     old = contents(store)
     other = other_store(tmp_path)
     new = filled(other, 20)
@@ -477,7 +470,7 @@ def test_an_installed_snapshot_replaces_all_or_nothing(
     other.disk.close()
     store.map().put(b"not yet committed", "v")
     maps = store.state.open(G0)[1]
-    assert store.state.install(G0, pieces).picture == b"new"
+    assert store.state.install(G0, pieces).machine_state == b"new"
     assert maps is store.state.open(G0)[1]
     assert contents(store) == new
     assert maps["names"].get(b"00007") == "v7" * 10
@@ -502,7 +495,7 @@ def test_an_installed_snapshot_replaces_all_or_nothing(
         found.disk.close()
     assert crashes > 5
     gate.tickets.release(9)
-    store.settle()
+    store.drain()
     found = store.crash(tmp_path / "after")
     for rig in (store, found):
         assert contents(rig) == new
@@ -521,8 +514,7 @@ def test_a_snapshot_of_what_is_installed_and_not_yet_committed(store: StoreRig, 
     pieces = store.state.snapshot(G0, store.image())
     store.map().put(b"00007", "changed")
     store.map().delete(b"00008")
-    store.commit()
-    store.settle()
+    store.flush()
     other.state.install(G1, pieces)
     assert contents(other, G1) == expected
     other.disk.close()
@@ -538,7 +530,7 @@ def test_a_snapshot_replaces_what_was_asked_for_before_in_the_same_commit(
     store.state.install(G0, other.state.snapshot(G0, other.image()))
     store.commit(b"new", after=1)
     store.state.log_durable(1)
-    store.settle()
+    store.drain()
     assert len(store.committed) == 1
     store.disk.close()
     other.disk.close()
@@ -554,8 +546,7 @@ def test_what_was_put_before_a_snapshot_came_does_not_come_back(store: StoreRig,
     store.map().put(b"old", "v")
     store.state.snapshot(G0, store.image())  # after which it is frozen, but in no commit
     store.state.install(G0, other.state.snapshot(G0, other.image()))
-    store.commit()
-    store.settle()
+    store.flush()
     other.disk.close()
     assert contents(store) == expected
 
@@ -573,7 +564,7 @@ def test_commits_after_a_snapshot_came_add_to_it(
         store.commit(key)
         store.pump()
     gate.tickets.release(2)
-    store.settle()
+    store.drain()
     assert contents(store)["names"] == expected["names"] | {b"one": "v", b"two": "v"}
 
 
@@ -588,8 +579,7 @@ def test_a_snapshot_of_what_was_replaced_is_given_up(
     pieces = store.state.snapshot(G0, store.image())
     found = [next(pieces)]
     store.state.install(G0, other.state.snapshot(G0, other.image()))
-    store.commit()
-    store.settle()
+    store.flush()
     with pytest.raises(BadSnapshot):
         other.state.install(G1, [*found, *pieces])
     other.disk.close()
@@ -611,12 +601,11 @@ def test_a_commit_under_way_does_not_mix_with_a_snapshot(
     store.commit(b"older")
     store.state.install(G0, pieces)
     gate.tickets.release(9)
-    store.settle()
+    store.drain()
     assert contents(store) == new
     assert store.state.oldest(G0) == DELIVERED[9].global_ts
     deliver(store, 4)
-    store.commit(b"new")
-    store.settle()
+    store.flush(b"new")
     assert contents(store) == new
     store.disk.close()
     again = StoreRig(store.path)
@@ -629,7 +618,7 @@ def frames_of(*frames: object) -> list[bytes]:
     return [checkpoint_format.frame(checksum.seal(msgspec.msgpack.encode(frame))) for frame in frames]
 
 
-HEAD: Final[tuple[Any, ...]] = (0, 0, 0, [], b"picture")
+HEAD: Final[tuple[Any, ...]] = (0, 0, 0, [], b"machine")
 ROW: Final = checksum.seal(b"value")
 
 
@@ -696,8 +685,7 @@ def test_a_snapshot_may_be_cut_anywhere(store: StoreRig, tmp_path: Path) -> None
 )
 def test_damage_is_found_and_named(store: StoreRig, database: bytes, what: str) -> None:
     store.map().put(b"k", "v")
-    store.commit()
-    store.settle()
+    store.flush()
 
     def damage(transaction: environment.Transaction) -> Iterator[int]:
         [(key, value)] = transaction.cursor(store.state._env[database])
@@ -763,7 +751,7 @@ def test_a_killed_process_leaves_one_commit(tmp_path: Path, killed_at: int) -> N
     storage.create(tmp_path / "expected", Identity.new(CLUSTER, NODE, "os", "store"))
     expected = StoreRig(tmp_path / "expected")
     image, _ = rig.state.open(G0)
-    last = 0 if image is None else int(image.picture)
+    last = 0 if image is None else int(image.machine_state)
     for number in range(1, last + 1):
         step(expected, number)
     for group in (G0, G1):
@@ -772,7 +760,7 @@ def test_a_killed_process_leaves_one_commit(tmp_path: Path, killed_at: int) -> N
         found = rig.state.deliveries(group, NO_TIMESTAMP, 10**6)
         assert found == expected.state.deliveries(group, NO_TIMESTAMP, 10**6)
         if image is not None:
-            assert rig.state.open(group)[0] == expected.image(image.picture, group)
+            assert rig.state.open(group)[0] == expected.image(image.machine_state, group)
     assert rig.state.load(G0).executed >= Timestamp(told)
     rig.disk.close()
     expected.disk.close()
