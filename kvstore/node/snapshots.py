@@ -152,9 +152,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         begin = _HEAD.size + members
         at = begin + length
         if at > len(data):
-            raise WireError(
-                f"checkpoint of {len(data)} bytes is shorter than {members} + {length} bytes"
-            )
+            raise WireError(f"checkpoint of {len(data)} bytes is shorter than {members} + {length} bytes")
         membership = Membership.decode(data[_HEAD.size : begin]) if members else None
         envelopes = ORDERING_CODEC.decode(data[begin:at])
         if len(envelopes) != 1 or len(envelopes[0][2]) != 1 or not isinstance(envelopes[0][2][0], NewState):

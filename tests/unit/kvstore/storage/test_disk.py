@@ -64,9 +64,12 @@ def test_an_identity_makes_sense(wrong: dict[str, Any]) -> None:
 )
 def test_a_wrong_identity_is_rejected(path: Path, change: dict[str, Any], message: str) -> None:
     file = path / "disk.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    right = file.read_text()
+    file.write_text(json.dumps(json.loads(right) | change))
     with pytest.raises(StorageError, match=message):
         Rig(path)
+    file.write_text(right)
+    Rig(path).disk.close()  # a rejected disk is let go
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '"x"', "\x00\xff"])
