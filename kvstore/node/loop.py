@@ -38,7 +38,7 @@ from multicast.membership import Membership
 from multicast.messages import TO_ANYONE, Deliveries, Message, Multicast
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.topology import Topology
-from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
+from multicast.types import GroupId, Process, ReplicaId, Timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -201,10 +201,7 @@ class Node:
             self._refuse(sender, str(error))
 
     def _stand_in(self, receiver: Process, messages: Sequence[Message | Reply]) -> _Hosted | None:
-        """Return the replica that takes messages to its predecessor, which was here on another disk.
-
-        Only messages that any replica of the group may handle.
-        """
+        """Return the successor of a replica on a lost disk, for messages that any replica may handle."""
         if not isinstance(receiver, ReplicaId) or not all(isinstance(m, TO_ANYONE) for m in messages):
             return None
         return self._by_group.get(receiver.group)
@@ -221,16 +218,14 @@ class Node:
                 self._refuse(sender, str(error))
             except InvalidArgument as error:
                 self._refuse(sender, str(error))
-                if not isinstance(sender, ReplicaId):
-                    refused = messages[-1 - operator.length_hint(rest)]
-                    self._answer_refused(replica.me, sender, refused, str(error))
+                if isinstance(sender, ReplicaId):
+                    continue
+                refused = messages[-1 - operator.length_hint(rest)]
+                if isinstance(refused, Multicast):  # without an answer, the client would wait for ever
+                    answer = MulticastRefused(refused.mid, replica.me.group, str(error))
+                    self._outbox.answer(replica.me, sender, answer)
             else:
                 return
-
-    def _answer_refused(self, me: ReplicaId, client: ClientId, message: object, why: str) -> None:
-        """Reject a client's message: otherwise the client would wait for ever."""
-        if isinstance(message, Multicast):
-            self._outbox.answer(me, client, MulticastRefused(message.mid, me.group, why))
 
     def _refuse(self, sender: Process, why: str) -> None:
         self.statistics.refused += 1
@@ -259,11 +254,8 @@ class Node:
         An empty replica gets a snapshot: most applications' state is smaller than their history.
         """
         me, timing = hosted.replica.me, self._timing
-        missed = (
-            self._application.deliveries(me.group, after, timing.part_entries, timing.part_bytes)
-            if after
-            else ()
-        )
+        limits = timing.part_entries, timing.part_bytes
+        missed = self._application.deliveries(me.group, after, *limits) if after else ()
         if missed and missed[0].previous_ts == after:
             self._outbox.add(me, [((target,), Deliveries(tuple(missed), hosted.position))])
         elif not self._transfers.is_sending(me, target, now):

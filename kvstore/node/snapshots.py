@@ -148,30 +148,30 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
     try:
         position, executed, members, length = _HEAD.unpack_from(data)
         if executed > position:
-            raise WireError(f"a checkpoint that has executed {executed}, but delivered only {position}")
+            raise WireError(f"checkpoint has executed {executed}, above its position {position}")
         begin = _HEAD.size + members
         at = begin + length
         if at > len(data):
-            raise WireError(f"a checkpoint of {len(data)} bytes announces {members} and {length} of them")
+            raise WireError(f"checkpoint of {len(data)} bytes is shorter than {members} + {length} bytes")
         membership = Membership.decode(data[_HEAD.size : begin]) if members else None
         envelopes = ORDERING_CODEC.decode(data[begin:at])
         if len(envelopes) != 1 or len(envelopes[0][2]) != 1 or not isinstance(envelopes[0][2][0], NewState):
-            raise WireError("a checkpoint without entries")
+            raise WireError("checkpoint has no entries")
         delivered = DeliveredIds()
         while at < len(data):
             client, low, count = _CLIENT.unpack_from(data, at)
             at += _CLIENT.size
             if count > (len(data) - at) // _NUMBER.size:
-                raise WireError(f"a checkpoint announces {count} numbers of client {client}")
+                raise WireError(f"checkpoint is shorter than its {count} numbers of client {client}")
             for _ in range(count):
                 sequence, digest = _NUMBER.unpack_from(data, at)
                 at += _NUMBER.size
                 delivered.add(MessageId(ClientId(client), sequence, digest), 0)
             delivered.pass_below(ClientId(client), low)
     except struct.error as error:
-        raise WireError(f"a checkpoint that ends too early: {error}") from None
+        raise WireError(f"checkpoint ends too early: {error}") from None
     except InvalidArgument as error:
-        raise WireError(f"a checkpoint: {error}") from None
+        raise WireError(f"invalid checkpoint: {error}") from None
     return Checkpoint(
         Timestamp(position), delivered, envelopes[0][2][0].entries, membership, Timestamp(executed)
     )

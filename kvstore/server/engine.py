@@ -1,7 +1,7 @@
 """A node in an event loop, on its disk: the turns, timers and threads' callbacks around `Node`.
 
-The engine passes each event (a frame, a durable batch, a timer) to the node at once, and a turn follows in the
-same round of the event loop: so events that arrive together are handled together, in one batch and one frame
+The engine passes each event (a frame, a durable batch, a timer) to the node, and a turn follows in the same
+round of the event loop: so events that arrive together are handled together, in one batch and one frame
 for each peer. The loop never waits for a disk: the disk's own threads commit.
 
 The engine does not know whether there are other nodes: `server` puts it on a network, `embedded` runs it as
@@ -62,8 +62,8 @@ class Engine:
         replace_lost: Callable[[str], None] | None = None,
     ) -> None:
         """Open the disk, then make the `network`, which needs its incarnation. `on_address` gets addresses of
-        nodes; `on_turned` is called when all arrived messages are handled. `replace_lost` replaces a lost disk,
-        for the given reason; without it, a lost disk is an error.
+        nodes; `on_turned` is called when all arrived messages are handled. `replace_lost` replaces a lost
+        disk, and gets the reason; without it, a lost disk is an error.
         """
         self._config = config
         self.me = me
@@ -186,7 +186,7 @@ class Engine:
         return self._loop.time()
 
     def _from_thread(self, call: Any) -> Any:
-        """Return a function for other threads that makes the call in the loop; not after the loop is closed."""
+        """Return a function for other threads that makes the call in the loop, unless that is closed."""
 
         def pass_on(*arguments: object) -> None:
             try:
@@ -199,7 +199,7 @@ class Engine:
     # Events
 
     def _do(self, call: Callable[..., None], *arguments: object) -> None:
-        """Call the node. After any exception its state cannot be trusted: it must stop, and log the reason."""
+        """Call the node. After an exception its state cannot be trusted: it stops, and logs the reason."""
         if self.failure is not None:
             return
         try:

@@ -26,12 +26,7 @@ WRITE = Transaction(then=(Put(b"key", b"value"),))
 
 
 def delivery(
-    gts: int,
-    payload: bytes = b"",
-    *,
-    origin: int = GATEWAY,
-    digest: int = 3,
-    dest: Destinations = (A, B),
+    gts: int, payload: bytes = b"", *, origin: int = GATEWAY, digest: int = 3, dest: Destinations = (A, B)
 ) -> Delivery:
     mid = MessageId(ClientId(origin), gts, digest)
     return Delivery(mid, dest, payload, 1, Timestamp(gts), Timestamp(gts), Timestamp(0), mismatch=False)
@@ -98,7 +93,7 @@ def test_every_run_has_a_file_of_its_own(tmp_path: Path) -> None:
         ("nothing", b"", GATEWAY),
     ],
 )
-def test_whose_request_it_is_is_said_only_if_a_client_has_named_it(
+def test_a_line_names_the_client_only_if_a_client_sent_the_request(
     what: str, payload: bytes, origin: int, tmp_path: Path
 ) -> None:
     recorder = DeliveryRecorder(tmp_path, NODE, requests=True)
