@@ -1,4 +1,4 @@
-"""Bare multicast as an application: clients are told where in the order their messages are, and that is all.
+"""Bare multicast as an application: it answers clients with the positions of their messages.
 
 Fault tests, benchmarks and comparisons of protocols run on it.
 """
@@ -22,7 +22,7 @@ from multicast.types import ClientId, GroupId, MessageId, Process, Timestamp
 
 
 class BareMulticast:
-    """See `kvstore.node.ports.Application`."""
+    """Bare multicast: see `kvstore.node.ports.Application`."""
 
     messages: Collection[type] = ()
     processes: Sequence[ClientId] = ()
@@ -31,62 +31,62 @@ class BareMulticast:
     def __init__(self, state: DeliveryDisk) -> None:
         self._state = state
         self._replicas: dict[GroupId, Protocol] = {}
-        self._said: list[Outgoing] = []
+        self._outgoing: list[Outgoing] = []
 
     def load(self, group: GroupId) -> Checkpoint:
-        """Position and delivered ids. What is delivered is executed."""
+        """Return the position and delivered ids. Everything delivered counts as executed."""
         checkpoint = self._state.load(group)
         return dataclasses.replace(checkpoint, executed=checkpoint.position)
 
     def host(self, replica: Protocol) -> None:
-        """Remember who leads."""
+        """Note the replica, whose leadership decides whether this node answers."""
         self._replicas[replica.me.group] = replica
 
     def deliver(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
-        """Keep them; whoever delivers first answers."""
+        """Store the deliveries; the replica that delivers first answers."""
         self._state.apply(group, deliveries)
         if self._replicas[group].answers_clients:
             self._reply(group, [(d.mid, d.global_ts) for d in deliveries if d.mid.client != MEMBERSHIP])
 
     def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:
-        """Answer again."""
+        """Answer retries with the same positions."""
         self._reply(group, [(message.mid, self._state.position(group, message.mid)) for _, message in asked])
 
     def _reply(self, group: GroupId, positions: Iterable[tuple[MessageId, Timestamp]]) -> None:
         me = self._replicas[group].me
         for client, run in groupby(positions, lambda answer: answer[0][0]):
             mids, found = zip(*run, strict=True)
-            self._said.append((me, (client,), Reply(mids, group, found)))
+            self._outgoing.append((me, (client,), Reply(mids, group, found)))
 
     def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
         """Reject the messages: this application has none."""
         raise PeerViolation(f"{sender} sent {type(messages[0]).__name__} to {receiver}, which takes none")
 
     def turn(self, now: float) -> list[Outgoing]:
-        """The answers."""
-        said, self._said = self._said, []
-        return said
+        """Return and remove the answers."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
 
     def unsaved(self, group: GroupId) -> bool:
-        """There is nothing but deliveries."""
+        """Return False: all state comes from deliveries."""
         return False
 
     def commit(self, positions: Mapping[GroupId, Timestamp], after: int) -> None:
-        """Commit what was delivered."""
+        """Commit the deliveries once batch `after` is durable."""
         self._state.commit(positions, after)
 
     def deliveries(self, group: GroupId, after: Timestamp, count: int, size: int) -> Sequence[Delivery]:
-        """What follows the position."""
+        """Return retained deliveries that follow the position."""
         return self._state.deliveries(group, after, count, size)
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
-        """All that was delivered."""
+        """Return all deliveries, in pieces."""
         return self._state.snapshot(group)
 
     def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
-        """Replace it."""
+        """Replace all deliveries by those of a snapshot."""
         self._state.install(group, pieces, checkpoint)
 
     def status(self, group: GroupId) -> Mapping[str, Any]:
-        """How many messages there are."""
+        """Return the number of deliveries."""
         return {"deliveries": self._state.count(group)}

@@ -1,7 +1,7 @@
-"""A client of bare multicast: it sends messages to the leaders of their groups, and waits for their places.
+"""A client of bare multicast: it sends messages to the leaders of their groups, and awaits their positions.
 
-`multicast.client.Sender` decides whom to ask and when to ask again; this gives it connections and the time.
-Fault tests and benchmarks use it. Whoever wants a key-value store wants `wbkv` instead.
+`multicast.client.Sender` chooses receivers and retries; this module gives it connections and the time.
+Fault tests and benchmarks use it. Users of the key-value store use `wbkv` instead.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from multicast.topology import Topology
 from multicast.types import ClientId, GroupId, MessageId, Process, ReplicaId, Timestamp
 
 OVERHEAD: Final = 64 << 10
-"""What a frame needs beside a payload, at the very most."""
+"""Upper bound of the bytes that a frame needs besides a payload."""
 
 
 class MessageRefused(InvalidArgument):
-    """A group would not order the message: its client's number was used before, for another message.
+    """A group rejected the message: its client's sequence number was used before, for another message.
 
-    The client's id was not new, and another one is needed. What becomes of the message is not known: another
-    of its groups may have begun to order it, and then all of them do.
+    The client's id was not new; use another one. The outcome of the message is unknown: another of its groups
+    may have begun to order it, and then all of them do.
     """
 
 
 class MulticastClient:
-    """A process that multicasts, connected to all nodes. One loop, any number of messages at once."""
+    """A process that multicasts, connected to all nodes: one loop, any number of messages in flight."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class MulticastClient:
         limits: LinkLimits | None = None,
         delays_s: Mapping[NodeId, float] | None = None,
     ) -> None:
-        """The client's id must be new: groups take its first message for a repetition, if it is not.
+        """`client` must be a new id: otherwise groups take its first message for a retry.
 
-        `delays_s` emulates how far away nodes are: each way takes so long. Others are near.
+        `delays_s` emulates distance: the one-way delay to each node, 0 by default.
         """
         for group in topology.groups:
             for member in topology.members(group):
                 if member not in directory:
-                    raise InvalidArgument(f"the directory does not say where {member} is")
+                    raise InvalidArgument(f"the directory has no address for {member}")
         for node, delay_s in (delays_s or {}).items():
             if not 0 <= delay_s < math.inf:
                 raise InvalidArgument(f"delays_s: {delay_s} s to {node} is not a time")
@@ -69,7 +69,7 @@ class MulticastClient:
         self.client = ClientId(1 + secrets.randbelow(2**64 - 1)) if client is None else client
         self.limits = limits or LinkLimits()
         self.late = 0
-        """Messages that were finished after their deadline."""
+        """Number of messages answered after their deadline."""
         self._sender = Sender(self.client, topology, retry_s)
         self._node_of = {replica: node for replica, (node, _) in directory.items()}
         self._hello = Hello(
@@ -80,9 +80,9 @@ class MulticastClient:
         self._answers: dict[MessageId, asyncio.Future[dict[GroupId, Timestamp]]] = {}
         self._deadlines: dict[MessageId, asyncio.TimerHandle] = {}
         self._missed: set[ReplicaId] = set()
-        """Replicas that could not be reached when something was to be sent to them."""
+        """Replicas that were disconnected when a message was to be sent to them."""
         self._heard: dict[GroupId, None] = {}
-        """Groups of which somebody has said who is in them."""
+        """Groups of which a member has reported the membership."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """Set while the client is open."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -90,12 +90,12 @@ class MulticastClient:
 
     @classmethod
     def of(cls, config: Config, **options: Any) -> MulticastClient:
-        """A client of a configured cluster; the options are those of the class."""
+        """Return a client of a configured cluster; the options are those of the class."""
         directory = {replica: (node, config.addresses[node]) for replica, node in config.placement.items()}
         return cls(config.id, config.hash, config.topology, directory, **options)
 
     async def start(self) -> None:
-        """Connect. Returns when every node has been tried once, and raises if none can be spoken to."""
+        """Connect. Return when every node has been tried once; raise `ConnectionError` if none accepts."""
         self._loop = asyncio.get_running_loop()
         for link in self._links.values():
             link.start()
@@ -105,16 +105,16 @@ class MulticastClient:
         if not any(link.connected for link in self._links.values()):
             problems = "; ".join(f"{node}: {link.problem}" for node, link in self._links.items())
             await self.close()
-            raise ConnectionError(f"no node can be spoken to: {problems}")
+            raise ConnectionError(f"cannot connect to any node: {problems}")
 
     async def close(self) -> None:
-        """Hang up. Messages not answered yet may have been ordered, or may be still."""
+        """Disconnect. Unanswered messages may have been ordered, or may be ordered later."""
         self._loop = None
         for timer in (*self._timers.values(), *self._deadlines.values()):
             timer.cancel()
         for mid, answer in self._answers.items():
             if not answer.done():
-                answer.set_exception(ConnectionError(f"{self._unanswered(mid)} before the end"))
+                answer.set_exception(ConnectionError(f"{self._unanswered(mid)} before the client was closed"))
         self._answers.clear()
         await asyncio.gather(*(link.close() for link in self._links.values()))
 
@@ -128,16 +128,16 @@ class MulticastClient:
     def multicast(
         self, dest: Sequence[GroupId], payload: bytes, timeout_s: float | None = None
     ) -> asyncio.Future[dict[GroupId, Timestamp]]:
-        """Await it for the message's place in each of its groups.
+        """Send a message; the future resolves to its position in each of its groups.
 
-        `TimeoutError` names the groups that have not answered. The message may be ordered all the same, and
-        goes on being repeated: groups can only forget what every destination has answered. `MessageRefused`
-        names the group that would not order it, and why.
+        `TimeoutError` names the groups that have not answered. The message may still be ordered, and the
+        client keeps retrying: groups can only forget what every destination has answered. `MessageRefused`
+        names the group that rejected the message, and the reason.
         """
         if self._loop is None:
             raise ConnectionError("the client is closed, or was never started")
-        if len(payload) > self.limits.frame - OVERHEAD:
-            raise InvalidArgument(f"a payload of {len(payload)} bytes does not fit a frame")
+        if len(payload) > (limit := self.limits.frame - OVERHEAD):
+            raise InvalidArgument(f"payload of {len(payload)} bytes does not fit a frame: at most {limit}")
         message = self._sender.multicast(dest, payload, self._loop.time())
         if timeout_s is not None:
             timer = self._loop.call_later(timeout_s, self._expire, message.mid, timeout_s)
@@ -147,14 +147,14 @@ class MulticastClient:
         return answer
 
     async def memberships(self, timeout_s: float = 5.0) -> dict[GroupId, Membership]:
-        """Who is in each group, as those say who answer first. `TimeoutError` names groups that do not."""
+        """Return each group's membership, by its first answer; `TimeoutError` names silent groups."""
         groups = self._sender.topology.groups
         self._heard = {}
         deadline = asyncio.get_running_loop().time() + timeout_s
         while missing := [group for group in groups if group not in self._heard]:
             if asyncio.get_running_loop().time() > deadline:
                 which = ", ".join(map(str, missing))
-                raise TimeoutError(f"nobody says who is in group {which}, after {timeout_s:g} s")
+                raise TimeoutError(f"no member of group {which} has answered within {timeout_s:g} s")
             for group in missing:
                 self._sender.ask_members(group)
             self._flush_soon()
@@ -162,11 +162,11 @@ class MulticastClient:
         return {group: self._sender.topology.membership(group) for group in groups}
 
     def node_of(self, replica: ReplicaId) -> NodeId | None:
-        """Where a replica is, as far as known."""
+        """Return the node of a replica; None if unknown."""
         return self._node_of.get(replica)
 
     def statistics(self) -> dict[str, Any]:
-        """For each node: see `transport.Counts`."""
+        """Return the counters of each node's link: see `transport.Counts`."""
         return {
             node: {**asdict(link.counts), "connected": link.connected, "problem": link.problem}
             for node, link in self._links.items()
@@ -174,7 +174,7 @@ class MulticastClient:
 
     @property
     def in_flight(self) -> int:
-        """Messages that some group has not answered, those past their deadline included."""
+        """Number of messages that some group has not answered, including those past their deadline."""
         return len(self._answers)
 
     def _unanswered(self, mid: MessageId) -> str:
@@ -188,14 +188,14 @@ class MulticastClient:
             answer.set_exception(TimeoutError(f"{self._unanswered(mid)} within {timeout_s} s"))
 
     def _receive(self, envelopes: Sequence[Envelope]) -> None:
-        """What a node says to us."""
+        """Handle a node's answers."""
         if self._loop is None:
             return
         now = self._loop.time()
         try:
             for sender, receiver, answers in envelopes:
                 if receiver != self.client:
-                    raise WireError(f"{sender} means {receiver}, not us")
+                    raise WireError(f"{sender} sent a message for {receiver} to client {self.client}")
                 for answer in answers:
                     self._sender.step(answer, now)
                     if isinstance(answer, Members):
@@ -209,11 +209,11 @@ class MulticastClient:
                 self._flush_soon()
 
     def _learn(self) -> None:
-        """Find the members that we have heard of, perhaps on nodes that we did not know."""
+        """Note the nodes of new members, and connect to nodes that were unknown."""
         for membership in self._sender.learned:
             current = membership.current
-            for member, place in zip(current.members, current.addresses, strict=True):
-                if (found := parse_node_address(place)) is not None:
+            for member, address in zip(current.members, current.addresses, strict=True):
+                if (found := parse_node_address(address)) is not None:
                     self._add(member, *found)
         self._sender.learned.clear()
 
@@ -231,21 +231,21 @@ class MulticastClient:
                 link.start()
 
     def _finish(self) -> None:
-        """Give out what every group has answered, and what a group has refused."""
+        """Resolve the futures of messages that all groups have answered, or that a group has rejected."""
         for refused in self._sender.refused:
             answer = self._answers[refused.mid]
             if not answer.done():
                 why = f"group {refused.group} refused message {refused.mid.sequence}: {refused.reason}"
                 answer.set_exception(MessageRefused(why))
         self._sender.refused.clear()
-        for mid, places in self._sender.finished.items():
+        for mid, positions in self._sender.finished.items():
             answer = self._answers.pop(mid)
             if self._deadlines and mid in self._deadlines:
                 self._deadlines.pop(mid).cancel()
             if answer.done():
                 self.late += 1
             else:
-                answer.set_result(places)
+                answer.set_result(positions)
         self._sender.finished.clear()
 
     def _flush_soon(self) -> None:
@@ -254,7 +254,7 @@ class MulticastClient:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """All of this turn's messages, as one frame for each node."""
+        """Send all of this turn's messages, as one frame for each node."""
         self._flushing = False
         queues: dict[Process, list[Message]] = {}
         for receivers, message in self._sender.drain():
@@ -272,13 +272,13 @@ class MulticastClient:
         for node, frame in frames.items():
             link = self._links[node]
             if not link.connected:
-                link.wake()  # it may have come back just now
+                link.wake()  # the node may have just restarted
             link.send(frame)
 
     def _tick(self) -> None:
-        """Ask again. Now and then, for asking the sender when would cost more than there is to gain.
+        """Retry. At a fixed interval: asking the sender for its next deadline would cost more than it saves.
 
-        Where a leader's node is gone, its group will soon have another: whoever leads then is found at once.
+        If a leader's node is disconnected, its group soon has another leader: probe for it at once.
         """
         if self._loop is not None:
             self._sender.tick(self._loop.time())

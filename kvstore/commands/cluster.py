@@ -23,7 +23,7 @@ from kvstore.config.toml import load_config
 from kvstore.local.cluster import NODES, PARTITIONS, READY_S, REPLICAS, LocalCluster, down, usual_api_port
 from kvstore.local.folder import CONFIG, check_cluster, pid_file
 from kvstore.local.status import ClusterStatus, ask_all
-from kvstore.local.supervise import LOOK_S, ClusterError, cut
+from kvstore.local.supervise import LOOK_S, ClusterError, rotate
 from multicast import PROTOCOLS, VARIANTS
 
 DATA = Path(".wbkv")
@@ -113,17 +113,12 @@ class UpCommand:
         try:
             with Signals() as signals:
                 cluster = self._cluster(
-                    arguments.data,
-                    arguments.nodes,
-                    arguments.partitions,
-                    replicas=arguments.replicas,
+                    arguments.data, arguments.nodes, arguments.partitions, replicas=arguments.replicas,
                     port=arguments.port,
                     api_port=arguments.api_port or self._api_port(arguments.data, arguments.nodes),
-                    protocol=arguments.protocol,
-                    durability=arguments.durability,
-                    trace=arguments.trace,
+                    protocol=arguments.protocol, durability=arguments.durability, trace=arguments.trace,
                     report=_warn,
-                )
+                )  # fmt: skip
                 if arguments.detach:
                     return self._detached(cluster, signals)
                 return self._supervise(cluster, signals, lambda: _welcome(cluster, "Ctrl-C"))
@@ -140,7 +135,7 @@ class UpCommand:
                 if up:
                     ready()
                     while not signals.wait(LOOK_S):
-                        cut(cluster.data / SUPERVISOR_LOG, _warn)
+                        rotate(cluster.data / SUPERVISOR_LOG, _warn)
                 _say("stopping", sys.stderr)
             finally:
                 cluster.stop()
@@ -167,10 +162,10 @@ class UpCommand:
                 _say("stopped", sys.stderr)
                 return 128 + signal.SIGINT
         with open(reading, encoding="utf-8") as pipe:
-            said = pipe.read()
-        if not said:
+            report = pipe.read()
+        if not report:
             raise ClusterError(f"the supervisor ended early; see {cluster.data / SUPERVISOR_LOG}")
-        problem = json.loads(said)
+        problem = json.loads(report)
         if problem is not None:
             os.waitpid(pid, 0)
             raise ClusterError(problem)
@@ -256,7 +251,7 @@ def _welcome(cluster: LocalCluster, stop: str) -> None:
 
 
 def _tables(config: Config, found: ClusterStatus) -> Iterable[str]:
-    """The status as tables for people."""
+    """Yield the lines of the status tables."""
     up = sum(node["up"] for node in found["nodes"])
     yield f"cluster {config.id}: {up} of {len(found['nodes'])} nodes up"
     yield ""

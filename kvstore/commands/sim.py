@@ -159,8 +159,8 @@ class SimCommand:
             )
             arguments.diagram.write_text(svg)
             print(f"wrote {arguments.diagram}", file=sys.stderr)
-        said = f"{scenario.workload.messages} messages, faults: {scenario.faults}"
-        print(f"seed {outcome.seed}, {said}: {outcome.violation or 'no violation'}", file=sys.stderr)
+        about = f"{scenario.workload.messages} messages, faults: {scenario.faults}"
+        print(f"seed {outcome.seed}, {about}: {outcome.violation or 'no violation'}", file=sys.stderr)
         if arguments.trace and outcome.violation is not None:
             print(f"VIOLATION {outcome.violation}")
         return int(outcome.violation is not None)

@@ -67,10 +67,7 @@ def how(cluster: LocalCluster, stop: str) -> list[str]:
         if at:
             every = ",".join(cluster.addresses)
             lines.append(f"not on {API_PORT}:   clients need the address: export WBKV_ENDPOINTS={every}")
-        lines += [
-            f"try:           {wbkv} put greeting hello{at}",
-            f"               {wbkv} get greeting{at}",
-        ]
+        lines += [f"try:           {wbkv} put greeting hello{at}", f"               {wbkv} get greeting{at}"]
     return [*lines, f"stop:          {stop}"]
 
 

@@ -1,8 +1,8 @@
-"""Clusters of real processes on this machine: made, started, watched and stopped.
+"""Create, start, supervise and stop clusters of real processes on this machine.
 
-All that a cluster has is in one folder: `cluster.toml`, a folder `nX` with the disk of each node, its output
-`nX.log` and its socket `nX.sock`. Whoever runs the cluster holds a lock on `cluster.lock`, which the kernel
-gives back however that process ends. Its nodes end with it, however it ends: see `supervise`.
+All files of a cluster are in one folder: `cluster.toml`, a folder `nX` with the disk of each node, its output
+`nX.log` and its socket `nX.sock`. The process that runs the cluster holds a lock on `cluster.lock`, which the
+kernel releases however that process ends. Its nodes end with it, however it ends: see `supervise`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from multicast.protocol import Timing
 logger = logging.getLogger(__name__)
 
 NODES, PARTITIONS, REPLICAS = 3, 3, 3
-"""Of a new cluster, unless said otherwise."""
+"""Defaults of a new cluster."""
 
 SERVE: Final = (sys.executable, "-P", "-m", "kvstore.commands.serve")
 """`wbkv serve`, without loading the other subcommands."""
 
 READY_S: Final = 60.0
 GRACE_S: Final = 10.0
-"""How long a node may take to hand over and end before it is killed."""
+"""How long a node may take to hand over and exit before it is killed."""
 
 
 def _create_disk(config: Config, node: NodeId) -> None:
@@ -56,11 +56,10 @@ def _create_disk(config: Config, node: NodeId) -> None:
 
 
 class LocalCluster:
-    """The cluster of one folder. Making this object creates the cluster if the folder is empty.
+    """The cluster of one folder. The constructor creates the cluster if the folder is empty.
 
-    As a context manager it starts the cluster, waits until it is ready, and stops it. Nodes that end by
-    themselves after that are started again, with `restart`. Nodes that were stopped or killed by `stop` and
-    `kill` stay away until `start`.
+    As a context manager, it starts the cluster, waits until it is ready, and stops it. With `restart`, nodes
+    that crash after that are restarted. Nodes that `stop` or `kill` ended stay down until `start`.
     """
 
     def __init__(
@@ -88,13 +87,13 @@ class LocalCluster:
         grace_s: float = GRACE_S,
         report: Callable[[str], None] = logger.warning,
     ) -> None:
-        """What is None is as the folder has it, or as usual. `port` is the first node's, `api_port` the one
-        where it serves clients; the rest count up. `regions` and `delays_ms` emulate a wide area; `groups`
-        has the members of each group, in the place of `partitions` and `replicas` (`config.placed` is the
-        usual). `trace` is a folder where nodes record what they deliver, as long as this object runs them.
+        """Arguments left as None keep the folder's stored value, or the default for a new cluster. `port` is
+        the first node's, `api_port` its port for clients; the other nodes' ports follow. `regions` and
+        `delays_ms` emulate a wide area; `groups` has the members of each group, instead of `partitions` and
+        `replicas` (default: `config.placed`). `trace` is a folder in which nodes record their deliveries.
 
-        `command` is started with `--config FILE --node NAME`, and `--trace` if there is one. `report` gets
-        what happens to nodes; it is called from other threads. Raises `ConfigError` or `ClusterError`.
+        `command` is started with `--config FILE --node NAME`, and `--trace` if given. `report` gets events of
+        nodes, and is called from other threads. Raises `ConfigError` or `ClusterError`.
         """
         self.data = Path(data).absolute()
         self.grace_s = grace_s
@@ -125,46 +124,35 @@ class LocalCluster:
                 folder.check_empty(self.data)
                 nodes = NODES if nodes is None else nodes
                 free = free_ports(2 * nodes)
+                partitions = PARTITIONS if partitions is None else partitions
+                replicas = usual_replicas(nodes, protocol) if replicas is None else replicas
                 self.config = Config.local(
-                    nodes,
-                    PARTITIONS if partitions is None else partitions,
-                    usual_replicas(nodes, protocol) if replicas is None else replicas,
-                    self.data,
+                    nodes, partitions, replicas, self.data,
                     ports=free[:nodes] if port is None else _ports(port, nodes),
                     api_ports=free[nodes:] if api_port is None else _ports(api_port, nodes),
-                    protocol=protocol or "whitebox",
-                    durability=durability or "fsync",
-                    application=application or "store",
-                    clock=clock or "hybrid",
-                    store=store,
-                    timing=timing,
-                    regions=regions,
-                    delays_ms=delays_ms,
-                    groups=groups,
-                )
+                    protocol=protocol or "whitebox", durability=durability or "fsync",
+                    application=application or "store", clock=clock or "hybrid", store=store,
+                    timing=timing, regions=regions, delays_ms=delays_ms, groups=groups,
+                )  # fmt: skip
                 check_ports(self.config)
                 self._create(file, make_disk)
         except BaseException:
             os.close(self._lock)
             raise
-        self._settled = threading.Event()
-        """From here on, nodes that end are started again."""
+        self._ready = threading.Event()
+        """Set once the cluster was ready: from then on, nodes that crash are restarted."""
         self._command = [*command, *more, "--config", str(file), "--node"]
         self._restart = restart
         self._children = {node: self._child(node) for node in self.config.nodes}
 
     def _child(self, node: NodeId) -> Child:
-        restart = self._restart
-        return Child(
-            node,
-            [*self._command, node],
-            self.log(node),
-            lambda: restart and self._settled.is_set(),
-            self._report,
-        )
+        def restarts() -> bool:
+            return self._restart and self._ready.is_set()
+
+        return Child(node, [*self._command, node], self.log(node), restarts, self._report)
 
     def add(self, port: int | None = None) -> NodeId:
-        """One more node, which is in no group until it takes another's place. It does not run yet."""
+        """Add a node, which is in no group until it replaces another. It does not run yet."""
         node = next(name for n in itertools.count(1) if (name := NodeId(f"n{n}")) not in self.config.nodes)
         free, api = free_ports(2)
         serves = any(other.api for other in self.config.nodes.values())
@@ -174,7 +162,7 @@ class LocalCluster:
         return node
 
     def _create(self, file: Path, make_disk: Callable[[Config, NodeId], None]) -> None:
-        """The configuration comes last: with it, a node that has no disk has lost it."""
+        """Create the disks, then the configuration: a configured node without a disk has lost it."""
         try:
             for node in self.config.nodes:
                 make_disk(self.config, node)
@@ -183,11 +171,11 @@ class LocalCluster:
             for node in self.config.nodes:
                 shutil.rmtree(self.config.data(node), ignore_errors=True)
             if isinstance(error, StorageError):
-                raise ClusterError(f"cannot make the disks: {error}") from error
+                raise ClusterError(f"cannot create the disks: {error}") from error
             raise
 
     def log(self, node: NodeId) -> Path:
-        """Where the node's output goes."""
+        """Return the file of the node's output."""
         return self.data / f"{node}.log"
 
     def __enter__(self) -> LocalCluster:
@@ -205,25 +193,25 @@ class LocalCluster:
         self.close()
 
     def close(self) -> None:
-        """Stop all nodes, and let others have the folder."""
+        """Stop all nodes, and release the folder."""
         try:
             self.stop()
         finally:
             self.let_go()
 
     def let_go(self) -> None:
-        """Give up the folder without stopping anything: for the parent of a supervisor, which has it too."""
+        """Release the folder without stopping nodes: for the parent of a supervisor, which holds it, too."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def start(self, *nodes: NodeId) -> None:
-        """Start these nodes, or all. They are ready later: see `wait_ready`."""
+        """Start these nodes, or all, without waiting until they are ready: see `wait_ready`."""
         for node in nodes or self._children:
             self._children[node].start()
 
     def stop(self, *nodes: NodeId) -> None:
-        """Let these nodes, or all, hand over and end; kill those that do not. Returns when they have."""
+        """Let these nodes, or all, hand over and exit; kill those that do not. Return when all have ended."""
         stopping = [self._children[node] for node in nodes or self._children]
         for child in stopping:
             child.stop(signal.SIGTERM)
@@ -234,40 +222,40 @@ class LocalCluster:
             self.kill(*stuck)
 
     def kill(self, *nodes: NodeId) -> None:
-        """End these nodes, or all, at once, as a crash would. Returns when they have ended."""
+        """Kill these nodes, or all, as a crash would. Return when they have ended."""
         killed = [self._children[node] for node in nodes or self._children]
         for child in killed:
             child.stop(signal.SIGKILL)
         for child in killed:
             if not child.wait(GRACE_S):
-                raise ClusterError(f"{child.name} (process {child.pid}) does not even end by SIGKILL")
+                raise ClusterError(f"{child.name} (process {child.pid}) did not end after SIGKILL")
 
     def send_signal(self, node: NodeId, number: signal.Signals) -> None:
-        """Send a signal to a node, to stop and continue it. If it ends by it, that is a crash."""
+        """Send a signal to a node, to pause and continue it. If the signal ends the node, that is a crash."""
         self._children[node].send_signal(number)
 
     @property
     def nodes(self) -> list[NodeId]:
-        """What the nodes are called."""
+        """The names of the nodes."""
         return list(self.config.nodes)
 
     @property
     def addresses(self) -> list[str]:
-        """Where the nodes serve clients."""
+        """The addresses on which the nodes serve clients."""
         return [node.api for node in self.config.nodes.values() if node.api is not None]
 
     def pid(self, node: NodeId) -> int | None:
-        """The node's process, while there is one."""
+        """Return the id of the node's process; None if it does not run."""
         return self._children[node].pid
 
     def status(self) -> ClusterStatus:
-        """What the nodes say; see `status.ClusterStatus`."""
+        """Return the status that the nodes report."""
         return ask_all(self.config)
 
     def wait_ready(self, timeout_s: float = READY_S, pause: Callable[[float], bool] | None = None) -> bool:
         """Wait until every node answers and every group has a leader; else raise `ClusterError`, with logs.
 
-        `pause` waits for some seconds, and says whether to give up: then this is False.
+        `pause` waits for some seconds, and returns whether to give up: then this returns False.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -279,7 +267,7 @@ class LocalCluster:
             silent = [NodeId(node["id"]) for node in found["nodes"] if not node["up"]]
             headless = [str(group["id"]) for group in found["groups"] if group["leader"] is None]
             if not silent and not headless:
-                self._settled.set()
+                self._ready.set()
                 return True
             if late and silent:
                 node = self._children[silent[0]]
@@ -314,21 +302,21 @@ def local_cluster(
     data: Path | str | None = None,
     trace: Path | str | None = None,
 ) -> Iterator[LocalCluster]:
-    """A cluster that serves, for as long as the context lasts. For tests and notebooks.
+    """Run a cluster that serves clients while the context lasts, for tests and notebooks.
 
-    Without a folder for its data it is a temporary one, and does not wait for disks ("os"). What is None is
-    as the folder has it, or as usual. `trace` is a folder where nodes record what they deliver.
+    Without `data`, the folder is temporary, and the durability "os". Arguments left as None keep the folder's
+    stored value, or the default. `trace` is a folder in which nodes record their deliveries.
     """
     with contextlib.ExitStack() as stack:
         temporary = data is None
         if data is None:
-            usual = tempfile.TemporaryDirectory(prefix="wbkv-", ignore_cleanup_errors=True)
-            data, durability = stack.enter_context(usual), durability or "os"
+            scratch = tempfile.TemporaryDirectory(prefix="wbkv-", ignore_cleanup_errors=True)
+            data, durability = stack.enter_context(scratch), durability or "os"
         cluster = stack.enter_context(
             LocalCluster(data, nodes, partitions, durability=durability, trace=trace)
         )
         if temporary and trace is None:
-            stack.callback(cluster.kill)  # what is about to be removed need not be left in order
+            stack.callback(cluster.kill)  # a folder that is about to be removed needs no clean shutdown
         cluster.wait_serving()
         yield cluster
 
@@ -339,18 +327,18 @@ def _sleep(seconds: float) -> bool:
 
 
 def _writable(folder: Path | str) -> Path:
-    """Where nodes are to record. Raises `ConfigError` if they could not make that folder, or write there."""
+    """Return the absolute path. Raises `ConfigError` if nodes could not create or write that folder."""
     path = Path(folder).absolute()
     there = next(each for each in (path, *path.parents) if each.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"cannot record in {path}: {there} is no folder that can be written to")
+        raise ConfigError(f"cannot record in {path}: {there} is not a writable folder")
     return path
 
 
 def _sizes(
     partitions: int | None, replicas: int | None, groups: Sequence[Sequence[str]] | None
 ) -> tuple[int | None, int | None]:
-    """How many groups of how many members, unless it is all said by their members."""
+    """Return the number of groups and of their replicas, which `groups` must not contradict."""
     if groups is None:
         return partitions, replicas
     for name, number in (("partitions", partitions), ("replicas", replicas)):
@@ -360,7 +348,7 @@ def _sizes(
 
 
 def usual_replicas(nodes: int, protocol: str | None) -> int:
-    """Members of a group, if nobody says otherwise."""
+    """Return the default number of members of a group."""
     return REPLICAS if nodes >= REPLICAS and protocol != "skeen" else 1
 
 
@@ -375,11 +363,11 @@ PORTS_OF_A_PROCESS: Final = 512
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, at random, below those that the kernel gives to outgoing connections.
+    """Return random ports without a listener, below the range that the kernel uses for outgoing connections.
 
-    From that range, a peer that dials a node which is down may be given the very port it dials: then it is
-    connected to itself, and the node cannot come back. Processes that look for ports at the same time, or
-    while nodes of others are down, look in different places first.
+    From that range, a peer that dials a stopped node may get the very port it dials: then the peer is
+    connected to itself, and the node cannot restart. Processes that look for ports at the same time, or
+    while another cluster's nodes are down, each try a range of their own first.
     """
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -396,11 +384,11 @@ def free_ports(count: int) -> list[int]:
             with contextlib.suppress(OSError):
                 held.enter_context(_bound("127.0.0.1", port))
                 found.append(port)
-    raise ClusterError(f"there are no {count} free ports on 127.0.0.1")
+    raise ClusterError(f"found fewer than {count} free ports on 127.0.0.1")
 
 
 def usual_api_port(data: Path, nodes: int | None) -> int | None:
-    """Where people look for a new cluster's first node, if that port and those that follow it are free."""
+    """Return the default port of a new cluster's first node if it and the ports that follow are free."""
     if (data / CONFIG).exists():
         return None
     try:
@@ -425,7 +413,7 @@ def check_ports(config: Config) -> None:
 def _bound(host: str, port: int) -> socket.socket:
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        # As the node will: connections of an earlier life do not count, listeners do.
+        # As the node will: connections of an earlier process do not count, listeners do.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
         found.listen(1)
@@ -435,28 +423,28 @@ def _bound(host: str, port: int) -> socket.socket:
     return found
 
 
-# A supervisor that runs elsewhere
+# A supervisor in another process
 
 
 def down(data: Path | str, timeout_s: float = 3 * GRACE_S) -> int:
-    """Stop the cluster that another process runs, and wait until it has ended. Returns that process's id.
+    """Stop the cluster that another process runs, and wait until it has ended; return that process's id.
 
-    If it does not end in time, it is killed, and its nodes with it.
+    A supervisor that does not end in time is killed, and its nodes with it.
     """
     data = Path(data).absolute()
     folder.check_cluster(data)
     pid = folder.supervisor(data)
     if pid is None:
         if folder.is_locked(data):
-            raise ClusterError(f"the cluster in {data} is run by something else than `wbkv up`: stop that")
+            raise ClusterError(f"the cluster in {data} is not run by `wbkv up`: stop its process")
         raise ClusterError(f"no cluster is up in {data}")
     with contextlib.suppress(ProcessLookupError), process_of(pid) as process:
         if folder.supervisor(data) != pid:
-            return pid  # it ended, and its id may be another's by now
+            return pid  # the supervisor has ended, and its id may be reused
         signal.pidfd_send_signal(process, signal.SIGTERM)
-        signal.pidfd_send_signal(process, signal.SIGCONT)  # it may have been stopped
+        signal.pidfd_send_signal(process, signal.SIGCONT)  # it may be paused
         if not has_ended(process, timeout_s):
             signal.pidfd_send_signal(process, signal.SIGKILL)
             if not has_ended(process, GRACE_S):
-                raise ClusterError(f"process {pid}, which runs the cluster in {data}, does not end")
+                raise ClusterError(f"process {pid} of the cluster in {data} did not end after SIGKILL")
     return pid

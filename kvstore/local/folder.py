@@ -1,7 +1,7 @@
-"""The folder of a cluster on this machine, or of a store in a process: whose it is, and who uses it now.
+"""The folder of a local cluster or an embedded store: its contents, and the process that uses it.
 
-Whoever runs what is in it holds a lock on `cluster.lock`, which the kernel gives back however that process
-ends. A supervisor that others may ask to stop says so in `cluster.pid`.
+The process that runs the cluster holds a lock on `cluster.lock`, which the kernel releases however that
+process ends. A supervisor that other processes may ask to stop writes `cluster.pid`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CONFIG, LOCK, PID = "cluster.toml", "cluster.lock", "cluster.pid"
 
 
 def lock(data: Path) -> int:
-    """The exclusive right to run the cluster of a folder, which must be empty if it has none."""
+    """Lock a folder, which must hold a cluster or be empty; return the lock's file descriptor."""
     if data.exists() and not data.is_dir():
         raise ConfigError(f"{data} is not a folder")
     if data.exists() and not (data / LOCK).exists() and not (data / CONFIG).exists():
-        check_empty(data)  # before we put anything there ourselves
+        check_empty(data)  # before the lock is created there
     data.mkdir(parents=True, exist_ok=True)
     held = os.open(data / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -43,14 +43,14 @@ def lock(data: Path) -> int:
 
 
 def check_empty(data: Path) -> None:
-    """Refuse a folder that has something else than a cluster."""
+    """Raise `ConfigError` if the folder has files that are not a cluster's."""
     present = set(os.listdir(data)) - {LOCK}
     if present:
         raise ConfigError(f"{data} is not empty, and not a cluster: it has {min(present)} but no {CONFIG}")
 
 
 def compare(file: Path, config: Config, wanted: Mapping[str, object]) -> None:
-    """A cluster that exists is what it is: refuse to start it as another."""
+    """Raise `ConfigError` if an existing cluster differs from what is wanted."""
     sizes = sorted({len(members) for members in config.groups.values()})
     found: Mapping[str, object] = {
         "nodes": len(config.nodes),
@@ -73,7 +73,7 @@ def compare(file: Path, config: Config, wanted: Mapping[str, object]) -> None:
 
 @contextlib.contextmanager
 def pid_file(data: Path) -> Iterator[None]:
-    """Say that this process runs the cluster, and may be asked to stop it by a SIGTERM."""
+    """Announce, for the context, that this process runs the cluster, and stops it at a SIGTERM."""
     file = data / PID
     new = file.with_suffix(".new")
     new.write_text(json.dumps({"pid": os.getpid(), "started": started_at(os.getpid())}))
@@ -85,20 +85,20 @@ def pid_file(data: Path) -> Iterator[None]:
 
 
 def supervisor(data: Path) -> int | None:
-    """The process that runs the cluster of this folder, if there is one: its pid file may be stale."""
+    """Return the process that runs the cluster of this folder; None if the pid file is missing or stale."""
     try:
-        said = json.loads((data / PID).read_text())
-        pid, started = int(said["pid"]), str(said["started"])
+        found = json.loads((data / PID).read_text())
+        pid, started = int(found["pid"]), str(found["started"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return pid if started_at(pid) == started else None
 
 
 def started_at(pid: int) -> str | None:
-    """When a process began, in ticks of this boot: unique, with its id. None if it has ended."""
+    """Return when a process began, in ticks of this boot: unique, with its id. None if it has ended."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        # The second field is the command's name, in brackets, and may be anything.
+        # The second field is the command's name, in brackets, with any characters.
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
@@ -112,7 +112,7 @@ def check_cluster(data: Path) -> None:
 
 
 def is_locked(data: Path) -> bool:
-    """Whether somebody runs what is in the folder."""
+    """Return whether a process runs the cluster of the folder."""
     try:
         found = os.open(data / LOCK, os.O_RDWR)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Whether the nodes of a cluster serve clients: each is asked for a strict read of all partitions at once."""
+"""Wait until a node serves clients, by a strict read of all partitions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ AGAIN_S: Final = 0.05
 _EVERYWHERE: Final = kv.TxnRequest(
     then=[kv.Operation(scan=kv.Scan(range=kv.Range(prefix=b""), limit=1, shape=kv.KEYS))]
 )
-"""Ordered by every partition, and executed by its leader. It changes nothing."""
+"""A read that every partition orders and its leader executes."""
 
 
 class NotServing(Exception):
-    """A node does not serve, after all the time that it had."""
+    """A node does not serve clients at the deadline."""
 
 
 def wait_serving(address: str, deadline: float, pause: Callable[[float], bool]) -> bool:
-    """Wait until the node at this address has done it. False if `pause` says to give up.
+    """Wait until the node at this address has answered; return False if `pause` returns True.
 
-    `deadline` is a time of `time.monotonic`. Raises `NotServing` then.
+    Raises `NotServing` at the deadline, a time of `time.monotonic`.
     """
     with grpc.insecure_channel(address) as channel:
         stub = KVStub(channel)  # type: ignore[no-untyped-call]  # generated

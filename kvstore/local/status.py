@@ -1,8 +1,8 @@
-"""How a node says how it is, and what the answers of all nodes come to.
+"""Serve the status of a node, and merge the answers of all nodes.
 
-Each node has a unix socket beside its disk. Whoever sends it a line of JSON gets one back, and the connection
-is closed: `{}` asks for a `NodeAnswer`; other requests are what operators want done. It needs no address, no
-client and no quorum, so it also works when nothing else does.
+Each node has a unix socket beside its disk. A client sends a line of JSON, gets one back, and the connection
+is closed: `{}` asks for a `NodeAnswer`; other requests are operators' actions. The socket needs no address,
+no client and no quorum, so it works even when the cluster does not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Act: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class ReplicaAnswer(TypedDict):
-    """What a node says of its replica of one group."""
+    """A node's report on its replica of one group."""
 
     status: str
     ballot: int
@@ -48,15 +48,15 @@ class ReplicaAnswer(TypedDict):
     entries: int
     store_bytes: int
     configuration: NotRequired[int]
-    """Which of the group's configurations this replica knows as the newest."""
+    """Number of the newest configuration of the group that this replica knows."""
     settled: NotRequired[bool]
-    """Whether that is the only one that counts."""
+    """Whether that configuration is complete, with no change of members under way."""
     deliveries: NotRequired[int]
-    """How many messages the group has delivered so far, here. Lag is counted in these, or else in ticks."""
+    """Number of messages that this replica has delivered. Lag is counted in these, or else in ticks."""
 
 
 class NodeAnswer(TypedDict):
-    """What a node says of itself."""
+    """A node's report on itself."""
 
     id: str
     pid: int
@@ -65,7 +65,7 @@ class NodeAnswer(TypedDict):
 
 
 class NodeStatus(TypedDict):
-    """A node, for people and scripts."""
+    """A node in the output of `wbkv status`."""
 
     id: str
     pid: int | None
@@ -74,7 +74,7 @@ class NodeStatus(TypedDict):
 
 
 class ReplicaStatus(TypedDict):
-    """A replica, for people and scripts. All but `node` and `up` are null if it does not answer."""
+    """A replica in the output. All but `node` and `up` are null if its node does not answer."""
 
     node: str
     status: str | None
@@ -89,7 +89,7 @@ class ReplicaStatus(TypedDict):
 
 
 class GroupStatus(TypedDict):
-    """A group: `leader` is a node, or null while nobody leads."""
+    """A group: `leader` is a node, or null while there is no leader."""
 
     id: int
     leader: str | None
@@ -98,14 +98,14 @@ class GroupStatus(TypedDict):
 
 
 class ClusterStatus(TypedDict):
-    """What `wbkv status --json` prints."""
+    """The object that `wbkv status --json` prints."""
 
     nodes: list[NodeStatus]
     groups: list[GroupStatus]
 
 
 class _StatusConnection(asyncio.Protocol):
-    """One connection: it asks, is told, and closed."""
+    """One connection: a request and its answer."""
 
     _transport: asyncio.Transport
     _timer: asyncio.TimerHandle
@@ -140,19 +140,19 @@ class _StatusConnection(asyncio.Protocol):
                 return self._act(request) if request else self._status()
         except ValueError as error:
             return {"error": str(error)}
-        return {"error": f"{request!r:.80} is no request"}
+        return {"error": f"{request!r:.80} is not a valid request: send a JSON object"}
 
 
 def _nothing(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    raise ValueError(f"this node knows no {', '.join(request)}")
+    raise ValueError(f"this node does not support the request {', '.join(request)}")
 
 
 async def serve_status(path: Path, status: Status, act: Act = _nothing) -> asyncio.Server:
-    """Answer everyone who asks with what `status` returns at that moment, or do what is wanted with `act`.
+    """Answer each request with what `status` returns at that moment, or with the result of `act`.
 
-    Both are called in the loop, so they must not block; `act` raises `ValueError` for what cannot be done.
-    Close the server to end it. A socket left behind by a crash is replaced: who may be the node at all is
-    decided by the lock of its disk.
+    Both run in the loop, so they must not block; `act` raises `ValueError` for a request that fails. Close
+    the server to end it. A socket left behind by a crash is replaced: the lock of the disk ensures that no
+    other process is this node.
     """
     listening = socket.socket(socket.AF_UNIX)
     try:
@@ -170,9 +170,9 @@ async def serve_status(path: Path, status: Status, act: Act = _nothing) -> async
 def ask(
     path: Path, timeout_s: float = ASK_S, request: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """What the node with this socket says of itself, or to a request; None if it does not answer."""
+    """Return the node's report on itself, or its answer to a request; None if it does not answer."""
     deadline = time.monotonic() + timeout_s
-    said = bytearray()
+    received = bytearray()
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             with _short(path) as address:
@@ -180,31 +180,31 @@ def ask(
                 connection.connect(address)
             connection.sendall(json.dumps(request or {}).encode() + b"\n")
             while piece := connection.recv(1 << 16):
-                said += piece
+                received += piece
                 connection.settimeout(max(deadline - time.monotonic(), 1e-3))
-                if len(said) > _ANSWER_MAX or time.monotonic() > deadline:
+                if len(received) > _ANSWER_MAX or time.monotonic() > deadline:
                     return None
         except OSError:
-            return None  # No socket, nobody behind it, or nobody awake: the node is down.
+            return None  # No socket, no listener, or no answer in time: the node is down.
     try:
-        answer = json.loads(said)
+        answer = json.loads(received)
     except ValueError:
-        return None  # It was stopped in the middle of a word.
+        return None  # The node stopped in the middle of its answer.
     return answer if isinstance(answer, dict) else None
 
 
 def ask_all(config: Config, timeout_s: float = ASK_S) -> ClusterStatus:
-    """The status of the whole cluster, from all nodes at once."""
+    """Ask all nodes at once; return the status of the whole cluster."""
     with ThreadPoolExecutor(min(len(config.nodes), 32)) as pool:
         found = pool.map(lambda node: ask(config.status_socket(node), timeout_s), config.nodes)
         return merge(config, dict(zip(config.nodes, found, strict=True)))
 
 
 def merge(config: Config, answers: Mapping[NodeId, Mapping[str, Any] | None]) -> ClusterStatus:
-    """What the nodes' answers come to; a node without one is down."""
+    """Return the cluster's status from the nodes' answers; a node without one is down."""
     up = {node: answer for node, answer in answers.items() if answer is not None}
     replicas = {
-        node: {GroupId(int(group)): said for group, said in answer.get("groups", {}).items()}
+        node: {GroupId(int(group)): replica for group, replica in answer.get("groups", {}).items()}
         for node, answer in up.items()
     }
     return {
@@ -218,7 +218,7 @@ def merge(config: Config, answers: Mapping[NodeId, Mapping[str, Any] | None]) ->
             for name, node in config.nodes.items()
         ],
         "groups": [
-            _group(group, members, {node: said[group] for node, said in replicas.items() if group in said})
+            _group(group, members, {node: its[group] for node, its in replicas.items() if group in its})
             for group, members in sorted(config.groups.items())
         ],
     }
@@ -227,14 +227,14 @@ def merge(config: Config, answers: Mapping[NodeId, Mapping[str, Any] | None]) ->
 def _group(
     group: GroupId, members: Iterable[NodeId], found: Mapping[NodeId, Mapping[str, Any]]
 ) -> GroupStatus:
-    # A leader that was paused may not know yet that it no longer is one.
+    # A leader that was paused may not know yet that it was deposed.
     leading = [node for node in found if found[node].get("status") == "leader"]
     leader = max(leading, key=lambda node: _number(found[node], "ballot") or 0, default=None)
     ballots = [_number(found[node], "ballot") for node in ([leader] if leader is not None else found)]
     counted = all("deliveries" in replica for replica in found.values())
     measure = "deliveries" if counted else "delivered"
     ahead = max((_number(replica, measure) or 0 for replica in found.values()), default=0)
-    # Members that came later are not in the configuration; they are where they answer.
+    # Later members are not in the configuration; they are on the nodes that report them.
     nodes = dict.fromkeys([*members, *found])
     return {
         "id": group,
@@ -245,35 +245,35 @@ def _group(
 
 
 def _replica(node: NodeId, found: Mapping[str, Any] | None, measure: str, ahead: int) -> ReplicaStatus:
-    said = found or {}
-    position = _number(said, measure)
+    report = found or {}
+    position = _number(report, measure)
     return {
         "node": node,
-        "status": said.get("status"),
-        "clock": _number(said, "clock"),
-        "delivered": _number(said, "delivered"),
+        "status": report.get("status"),
+        "clock": _number(report, "clock"),
+        "delivered": _number(report, "delivered"),
         "lag": None if position is None else _behind(ahead - position, measure),
-        "entries": _number(said, "entries"),
-        "store_bytes": _number(said, "store_bytes"),
-        "configuration": _number(said, "configuration"),
-        "settled": said.get("settled"),
+        "entries": _number(report, "entries"),
+        "store_bytes": _number(report, "store_bytes"),
+        "configuration": _number(report, "configuration"),
+        "settled": report.get("settled"),
         "up": found is not None,
     }
 
 
 def _behind(difference: int, measure: str) -> int:
-    """In messages; or, of two positions, in ticks of the logical clock, and 0 only if they are the same."""
+    """Return the lag in messages; or, of two positions, in ticks of the logical clock, 0 only if equal."""
     return difference if measure == "deliveries" else -(-difference >> GROUP_BITS)
 
 
-def _number(said: Mapping[str, Any], key: str) -> int | None:
-    value = said.get(key)
+def _number(report: Mapping[str, Any], key: str) -> int | None:
+    value = report.get(key)
     return value if isinstance(value, int) else None
 
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """A path that a unix socket takes. Data folders may lie deeper than the 107 bytes that one can have."""
+    """Yield a path within the limit of 107 bytes of unix sockets, which data folders may exceed."""
     if len(os.fsencode(path)) <= _PATH_MAX:
         yield str(path)
         return

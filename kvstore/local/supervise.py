@@ -1,4 +1,4 @@
-"""Processes that are kept running: started, watched, started again, and ended for good with their parent."""
+"""Supervise processes: start them, restart them, and end them with their parent."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ BACK_OFF_S, BACK_OFF_MAX_S = 0.5, 10.0
 TAIL_LINES: Final = 10
 
 LOG_BYTES: Final = 8 << 20
-"""What a process may have written before its log is cut. As much is kept of what was cut off."""
+"""Size at which a log is rotated. One rotated log is kept."""
 LOOK_S: Final = 10.0
-"""How often that is looked at."""
+"""Interval between checks of the size."""
 
 _LAUNCH: Final = """
 import ctypes, os, signal, sys
 parent_death_signal = 1
 ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
 if os.getppid() != int(sys.argv[1]):
-    sys.exit("whoever started this has ended already")
+    sys.exit("the parent process has already ended")
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""What a child runs first, so that it dies with its parent. (A `preexec_fn` is not safe beside threads.)"""
+"""The child's first code: die with the parent. (A `preexec_fn` is not safe beside threads.)"""
 
 
 class ClusterError(Exception):
-    """What was asked for cannot be done as things are. The message says what stands against it."""
+    """The state of the cluster or the machine does not permit an operation; the message says why."""
 
 
 class Child:
-    """A node's process, started, watched and started again by a thread of its own.
+    """A node's process, started, watched and restarted by a thread of its own.
 
-    The thread ends after the process, never before: it is the end of the thread which started a process, not
-    the end of that thread's process, that makes the kernel send the parent-death signal.
+    The thread ends after the process, never before: the kernel sends the parent-death signal when the thread
+    that started a process ends, not when that thread's process ends.
     """
 
     def __init__(
@@ -62,28 +62,28 @@ class Child:
         self._keep = keep
         self._report = report
         self._changing = threading.Lock()
-        """Held to start, signal and reap: a signal must never go to a process id that is free again."""
+        """Held to start, signal and reap: a signal must never go to a process id that was reused."""
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._began_at = 0
-        """Where in the log the present process's output begins."""
+        """Offset in the log at which the current process's output begins."""
 
     @property
     def pid(self) -> int | None:
-        """The process, while there is one."""
+        """The id of the process; None if it does not run."""
         with self._changing:
             return self._process.pid if self._process and self._process.returncode is None else None
 
     @property
     def over(self) -> bool:
-        """It has ended, and will not be started again by itself."""
+        """Whether the process has ended, and is not restarted automatically."""
         return self._thread is not None and not self._thread.is_alive()
 
     def start(self) -> None:
-        """Start it. Raises what stands against that."""
+        """Start the process. Raises `ClusterError` if that fails."""
         if self._thread is not None and self._thread.is_alive():
-            raise ClusterError(f"{self.name} has been started already")
+            raise ClusterError(f"{self.name} is already running")
         self._stopping = threading.Event()
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._watch, args=(started,), name=self.name, daemon=True)
@@ -109,7 +109,7 @@ class Child:
                     started.set_result(None)
                 self._attend(process.pid)
                 with self._changing:
-                    self._signal(signal.SIGKILL)  # to whatever it has started itself
+                    self._signal(signal.SIGKILL)  # to the processes that it has started
                     process.wait()
                 what = self.obituary()
             if self._stopping.is_set() or not self._keep():
@@ -119,13 +119,13 @@ class Child:
             if self._stopping.wait(delay_s):
                 break
         if not started.done():
-            started.set_result(None)  # it was stopped at once
+            started.set_result(None)  # `stop` came before the start
 
     def _attend(self, pid: int) -> None:
-        """Until the process has ended. It is not reaped: its id stays its own."""
+        """Wait until the process has ended, without reaping it, so that its id is not reused."""
         with process_of(pid) as process:
             while not has_ended(process, LOOK_S):
-                if cut(self._log, self._report):
+                if rotate(self._log, self._report):
                     self._began_at = 0
 
     def _spawn(self) -> subprocess.Popen[bytes]:
@@ -139,42 +139,42 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                process_group=0,  # Ctrl-C is for whoever runs the cluster
+                process_group=0,  # Ctrl-C is for the supervisor alone
             )
 
     def _signal(self, number: signal.Signals) -> None:
-        """To the process and all that it has started."""
+        """Signal the process and all processes that it has started."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, if there is a process."""
+        """Send a signal to the process if it runs."""
         with self._changing:
             self._signal(number)
 
     def stop(self, number: signal.Signals) -> None:
-        """Make it end by this signal, and not come back."""
+        """End the process by this signal, and do not restart it."""
         with self._changing:
             self._stopping.set()
             self._signal(number)
-            self._signal(signal.SIGCONT)  # it may have been stopped
+            self._signal(signal.SIGCONT)  # it may be paused
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it has ended for good."""
+        """Wait for the final end of the process; return whether it has ended."""
         if self._thread is not None:
             self._thread.join(max(timeout_s, 0.0))
         return self._thread is None or not self._thread.is_alive()
 
     def obituary(self) -> str:
-        """How it ended, with its last words."""
+        """Return how the process ended, with the last lines of its log."""
         code = self._process.returncode if self._process is not None else 0
         if code >= 0:
             return f"{self.name} ended with status {code}{self.tail()}"
         return f"{self.name} was killed by signal {-code} ({signal.strsignal(-code)}){self.tail()}"
 
     def tail(self) -> str:
-        """The last lines of the log, for the end of a message."""
+        """Return the last lines of the log, for the end of a message."""
         try:
             with self._log.open("rb") as log:
                 size = log.seek(0, os.SEEK_END)
@@ -188,31 +188,31 @@ class Child:
 
 
 def back_off(delay_s: float, lived_s: float) -> float:
-    """How long to wait before the next start: longer each time, unless the process lived for a while."""
+    """Return the delay before the next start: longer each time, unless the process ran for a while."""
     if lived_s > BACK_OFF_MAX_S or not delay_s:
         return BACK_OFF_S
     return min(2 * delay_s, BACK_OFF_MAX_S)
 
 
-def cut(log: Path, report: Callable[[str], None]) -> bool:
-    """Put what was written to a long log aside, in the place of what was put aside before.
+def rotate(log: Path, report: Callable[[str], None]) -> bool:
+    """Rotate a log above LOG_BYTES, which replaces the one rotated before; return whether it did.
 
-    Whoever writes to it appends, and goes on at its new end. A line written at this moment may be lost.
+    The process appends, and continues at the new end. A line written at this moment may be lost.
     """
     try:
         if not log.exists() or log.stat().st_size <= LOG_BYTES:
             return False
         shutil.copyfile(log, log.with_name(f"{log.name}.1"))
         os.truncate(log, 0)
-    except OSError as error:  # a full disk, perhaps: no reason to end a node
-        report(f"{log} cannot be cut: {error}")
+    except OSError as error:  # e.g. a full disk, which must not end a node
+        report(f"cannot rotate {log}: {error}")
         return False
     return True
 
 
 @contextlib.contextmanager
 def process_of(pid: int) -> Iterator[int]:
-    """A descriptor that is of this process for ever, as its id is not."""
+    """Yield a descriptor of the process; unlike its id, it is never reused."""
     descriptor = os.pidfd_open(pid)
     try:
         yield descriptor
@@ -221,7 +221,7 @@ def process_of(pid: int) -> Iterator[int]:
 
 
 def has_ended(process: int, timeout_s: float) -> bool:
-    """Whether the process of this descriptor ends within some seconds."""
+    """Return whether the process of this descriptor ends within `timeout_s`."""
     poll = select.poll()
     poll.register(process, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))

@@ -26,18 +26,18 @@ from multicast.types import ClientId, GroupId, Process, ReplicaId
 logger = logging.getLogger(__name__)
 
 UNHANDLED_MAX: Final = 64 << 20
-"""Bytes of frames that may have come in one round of the loop before no more are read."""
+"""Bytes of frames in one round of the loop above which the node pauses reading."""
 
 TEST_HOOKS: Final = "WBKV_TEST_HOOKS"
-"""An environment variable: if it is set, the node lets tests cut its links, through a socket on its disk."""
+"""Environment variable: if set, tests can cut the node's links through a socket on its disk."""
 
 CONTROL: Final = "control.sock"
 
 HAND_OVER_S: Final = 2.0
-"""How long a node that stops waits for others to lead its groups."""
+"""How long a stopping node waits for other nodes to lead its groups."""
 
 GRACE_S: Final = 1.0
-"""How long it then waits for clients' calls to end."""
+"""How long a stopping node then waits for clients' calls to end."""
 
 
 class Server:
@@ -63,18 +63,18 @@ class Server:
         )  # fmt: skip
         return self.transport
 
-    # What comes
+    # Incoming frames
 
     def _frame(self, node: NodeId, envelopes: list[Envelope], size: int) -> None:
         self.engine.receive(envelopes, node)
         self._handled(size)
 
     def _client(self, client: ClientId, envelopes: list[Envelope], size: int) -> None:
-        """A process that multicasts by itself, or an operator who asks for members. The store's clients come
-        by its gateway, which sees to it that what is ordered can be executed.
+        """Handle a frame of a bare client, or of an operator's query for members. The store's clients use its
+        gateway, which ensures that every ordered message can be executed.
         """
         if self.engine.store is not None and any(type(m) is Multicast for _, _, ms in envelopes for m in ms):
-            raise WireError("this cluster orders transactions, which come by its API")
+            raise WireError("this cluster runs the store: send transactions through its API")
         self.engine.receive(envelopes)
         self._handled(size)
 
@@ -88,10 +88,10 @@ class Server:
             self.transport.pause(paused=False)
         self._unhandled = 0
 
-    # Life
+    # Lifetime
 
     async def run(self) -> int:
-        """Serve until told to stop, or until the disk fails."""
+        """Serve until a signal arrives or the disk fails; return the exit status."""
         engine, loop = self.engine, asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, engine.stopped.set)
@@ -130,7 +130,7 @@ class Server:
         return 0
 
     async def _serve_clients(self) -> Api | None:
-        """Listen for clients of the store, if there are to be any."""
+        """Serve the store's API, if the node has an address for it."""
         listen = self._config.nodes[self.me].api
         if self.engine.service is None or listen is None:
             return None
@@ -141,7 +141,7 @@ class Server:
         return api
 
     async def _control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Faults on request, for tests: `to NODE` and `from NODE` cut a direction, `heal` ends all cuts."""
+        """Inject faults for tests: `to NODE` and `from NODE` cut a direction, `heal` ends all cuts."""
         words = (await reader.readline()).decode().split()
         if words == ["heal"]:
             self.transport.heal()
@@ -152,8 +152,8 @@ class Server:
         writer.close()
 
     async def _hand_over(self) -> None:
-        """Let others lead first, so that nobody waits for a time-out. Each group is handed over once: one
-        that comes back is from somebody who stops too, and if all stop, there is nobody to wait for.
+        """Hand over leadership, to spare the groups a time-out. Each group is handed over once: a group
+        that comes back is from a node that stops, too, and if all nodes stop, waiting is useless.
         """
         engine, node = self.engine, self.engine.node
         deadline = engine.now() + HAND_OVER_S
@@ -168,45 +168,41 @@ class Server:
             await asyncio.sleep(0.01)
 
     def _act(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What operators may want: see `commands.member`."""
+        """Execute an operator's request: see `commands.member`."""
         match request:
             case {"replace": [*members]}:
                 self.engine.replace([_member(row) for row in members])
                 return {"incarnation": f"{self.engine.incarnation:016x}"}
-        raise ValueError(f"{self.me} does not know how to {', '.join(map(str, request)):.80}")
+        raise ValueError(f"{self.me} does not support the request {', '.join(map(str, request)):.80}")
 
     def status(self) -> dict[str, Any]:
-        """What `wbkv status` shows."""
+        """Return what `wbkv status` shows."""
         host, port = self._config.addresses[self.me]
-        return {
-            **self.engine.status(),
-            "address": f"{host}:{port}",
-            "transport": self.transport.statistics(),
-        }
+        return {**self.engine.status(), "address": f"{host}:{port}", "transport": self.transport.statistics()}
 
 
 def _member(row: object) -> ReplicaId:
     match row:
         case [int(group), int(number), str(incarnation)]:
             return ReplicaId(GroupId(group), number, int(incarnation, 16))
-    raise ValueError(f"{row!r:.80} is no member")
+    raise ValueError(f"{row!r:.80} is not a valid member")
 
 
 def _lives_on(directory: Directory, node: NodeId, process: Process) -> bool:
-    """Its replicas; and its gateway, which nobody has heard of before."""
+    """Return whether the node may send for this process: its replicas, and any gateway, whose id is new."""
     return not isinstance(process, ReplicaId) or directory.node_of(process) == node
 
 
 async def serve(config: Config, me: NodeId) -> int:
-    """Run a node until it is told to stop. The exit status."""
+    """Run a node until it stops; return the exit status."""
     server = Server(config, me)
     _collect_seldom()
     return await server.run()
 
 
 def _collect_seldom() -> None:
-    """A turn makes thousands of objects that live until the next, and nearly never a cycle. Looking through
-    them after every 700, as is usual, costs a sixth of a node's time.
+    """Collect garbage rarely. A turn makes thousands of objects that live until the next, and hardly a cycle:
+    a collection after every 700, the default, costs a sixth of a node's time.
     """
     gc.collect()
     gc.freeze()

@@ -97,11 +97,11 @@ class Shell:
         """In this process, where that is safe: starting Python takes longer than most of what it does."""
         if command != "up":
             with (
-                contextlib.redirect_stdout(io.StringIO()) as said,
+                contextlib.redirect_stdout(io.StringIO()) as output,
                 contextlib.redirect_stderr(io.StringIO()) as complained,
             ):
                 code = standin.wbkv([command, "--data", str(self.data), *arguments])
-            return code, said.getvalue(), complained.getvalue()
+            return code, output.getvalue(), complained.getvalue()
         child = self.start(command, *arguments, **environment)
         out, err = child.communicate(timeout=WAIT_S)
         assert "Traceback" not in err, err
@@ -126,7 +126,7 @@ class Shell:
         return self._watched[pid]
 
     def end(self) -> None:
-        # Nodes are their supervisor's children; it may have failed to say who it is.
+        # Nodes are their supervisor's children; it may have failed to write its id.
         with contextlib.suppress(ConfigError, OSError):
             for node in self.nodes():
                 parent = int(Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -151,6 +151,12 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         found.end()
 
 
+def started(cluster: LocalCluster) -> LocalCluster:
+    cluster.start()
+    assert cluster.wait_ready(WAIT_S)
+    return cluster
+
+
 def until(what: Callable[[], object]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not what():
@@ -159,12 +165,12 @@ def until(what: Callable[[], object]) -> None:
 
 
 def line(process: subprocess.Popen[str], stream: IO[str] | None, pattern: str) -> None:
-    """Read until this is said. A process that never says it is ended, so that reading ends."""
+    """Read until a line matches. A process that never prints one is killed, so that reading ends."""
     assert stream is not None
     timer = threading.Timer(WAIT_S, process.kill)
     timer.start()
     try:
-        assert any(re.search(pattern, text) for text in stream), f"{pattern} was never said"
+        assert any(re.search(pattern, text) for text in stream), f"no line matches {pattern}"
     finally:
         timer.cancel()
 
@@ -204,7 +210,7 @@ def test_up_runs_in_the_foreground_until_interrupted(shell: Shell) -> None:
     assert up.returncode == 0
     assert err == f"stopping\nstopped; the data is kept in {shell.data}\n"
     assert all(node.has_ended(0) for node in nodes)
-    # Each was told by the supervisor, and not by the terminal: they had time to hand over.
+    # The supervisor stopped each node, not the terminal: they had time to hand over.
     assert [(shell.data / f"n{n}.log").read_text() for n in (1, 2, 3)] == [
         f"n{n} begins\nn{n} ends\n" for n in (1, 2, 3)
     ]
@@ -333,7 +339,7 @@ def test_an_interrupt_of_up_in_the_background_stops_it_too(shell: Shell) -> None
     assert supervising.has_ended(0)
 
 
-# Whoever runs the cluster dies
+# The process that runs the cluster dies
 
 
 @pytest.mark.parametrize("detach", [True, False])
@@ -355,7 +361,7 @@ def test_no_node_outlives_a_killed_supervisor(shell: Shell, detach: bool) -> Non
         assert shell.run("down")[0] == 0
 
 
-def test_a_stale_pid_file_is_nobody(shell: Shell) -> None:
+def test_a_stale_pid_file_names_no_supervisor(shell: Shell) -> None:
     LocalCluster(shell.data, 1, 1, make_disk=standin.make_disk).close()
     bystander = subprocess.Popen(["/bin/sleep", "600"])
     try:
@@ -389,7 +395,7 @@ def test_a_process_is_known_by_its_start() -> None:
         for child in (first, second):
             child.kill()
         Watched(first.pid).has_ended()
-        assert started_at(first.pid) is None, "a process that nobody has reaped yet has ended all the same"
+        assert started_at(first.pid) is None, "a process that is not reaped yet has ended"
         for child in (first, second):
             child.wait()
 
@@ -447,7 +453,10 @@ def test_a_configuration_that_cannot_work(shell: Shell) -> None:
         (["--partitions", "1025"], "group ids are 0..1023"),
         (["--nodes", "0"], "0 must be at least 1"),
         (["--durability", "none"], "invalid choice: 'none'"),
-        (["--trace", "/dev/null/traces"], "cannot record in /dev/null/traces: /dev/null is no folder"),
+        (
+            ["--trace", "/dev/null/traces"],
+            "in /dev/null/traces: /dev/null is not a writable folder",
+        ),
     ],
 )
 def test_bad_arguments_make_no_cluster(shell: Shell, arguments: list[str], complaint: str) -> None:
@@ -527,7 +536,7 @@ def test_a_node_that_dies_at_the_start_is_reported_with_its_log(shell: Shell, de
     assert supervisor(shell.data) is None
     found = ask_all(load_config(shell.data / "cluster.toml"))
     assert not any(node["up"] for node in found["nodes"])
-    # The next time, what an earlier life said is not taken for this one's last words.
+    # The next error does not show the output of an earlier process.
     code, out, err = shell.run("up", *arguments, STANDIN='{"n2": "dies"}')
     assert err.endswith(f"n2 ended with status 3; the end of {log}:\n  n2 begins\n  I cannot go on\n")
 
@@ -577,7 +586,7 @@ def test_a_node_that_crashes_is_started_again(shell: Shell) -> None:
     assert shell.nodes()[0].pid == first.pid
 
 
-def test_a_long_log_is_cut_while_the_node_runs(
+def test_a_long_log_is_rotated_while_the_node_runs(
     local: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervise, "LOOK_S", 0.01)
@@ -586,7 +595,7 @@ def test_a_long_log_is_cut_while_the_node_runs(
         log = cluster.log(N1)
         aside = log.with_name("n1.log.1")
         with log.open("a") as file:
-            file.write("said before\n" * 100)
+            file.write("an old line\n" * 100)
         until(aside.exists)
         until(lambda: log.stat().st_size == 0)
         assert "n1 begins" in aside.read_text()
@@ -595,24 +604,24 @@ def test_a_long_log_is_cut_while_the_node_runs(
         assert "n1 ends" in cluster._children[N1].tail()
 
 
-def test_a_log_that_cannot_be_cut_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_rotated_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervise, "LOG_BYTES", 1000)
     log = tmp_path / "n1.log"
-    log.write_text("said before\n" * 100)
+    log.write_text("an old line\n" * 100)
     (tmp_path / "n1.log.1").mkdir()
     reports: list[str] = []
-    assert not supervise.cut(log, reports.append)
+    assert not supervise.rotate(log, reports.append)
     assert log.stat().st_size == 1200
-    assert "n1.log cannot be cut: " in reports[0]
+    assert f"cannot rotate {log}: " in reports[0]
 
 
-def test_the_supervisors_log_is_cut_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_supervisors_log_is_rotated_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "LOOK_S", 0.01)
     monkeypatch.setattr(supervise, "LOG_BYTES", 1000)
     log = tmp_path / "data" / commands.SUPERVISOR_LOG
 
     def ready(*_: object) -> None:
-        log.write_text("said before\n" * 100)
+        log.write_text("an old line\n" * 100)
 
     def stop() -> None:
         until(log.with_name("cluster.log.1").exists)
@@ -637,34 +646,28 @@ def test_restarts_back_off() -> None:
 
 
 def test_a_node_is_only_started_again_if_that_was_asked_for(local: Callable[..., LocalCluster]) -> None:
-    said: list[str] = []
-    cluster = local(restart=False, report=said.append)
-    cluster.start()
-    assert cluster.wait_ready(WAIT_S)
+    reports: list[str] = []
+    cluster = started(local(restart=False, report=reports.append))
     cluster.send_signal(N1, signal.SIGKILL)
     assert cluster._children[N1].wait(WAIT_S)
     assert cluster.pid(N1) is None
-    assert said == []
+    assert reports == []
     cluster.start(N1)
     assert cluster.wait_ready(WAIT_S)
-    with pytest.raises(ClusterError, match="n1 has been started already"):
+    with pytest.raises(ClusterError, match="n1 is already running"):
         cluster.start(N1)
 
 
 def test_nodes_that_were_killed_or_stopped_stay_away(local: Callable[..., LocalCluster]) -> None:
-    said: list[str] = []
-    cluster = local(nodes=3, report=said.append)
-    cluster.start()
-    assert cluster.wait_ready(WAIT_S)
+    reports: list[str] = []
+    cluster = started(local(nodes=3, report=reports.append))
     before = [cluster.pid(node) for node in (N1, N2, N3)]
     assert before == [node["pid"] for node in cluster.status()["nodes"]]
     cluster.kill(N1)
     cluster.stop(N2)
-    assert said == []
-    assert (cluster.log(N1).read_text(), cluster.log(N2).read_text()) == (
-        "n1 begins\n",
-        "n2 begins\nn2 ends\n",
-    )
+    assert reports == []
+    assert cluster.log(N1).read_text() == "n1 begins\n"
+    assert cluster.log(N2).read_text() == "n2 begins\nn2 ends\n"
     found = cluster.status()
     assert [node["up"] for node in found["nodes"]] == [False, False, True]
     assert [replica["up"] for replica in found["groups"][0]["replicas"]] == [False, False, True]
@@ -680,19 +683,15 @@ def test_a_node_that_does_not_stop_is_killed(
     local: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STANDIN", '{"n1": "deaf"}')
-    said: list[str] = []
-    cluster = local(grace_s=0.2, report=said.append)
-    cluster.start()
-    assert cluster.wait_ready(WAIT_S)
+    reports: list[str] = []
+    cluster = started(local(grace_s=0.2, report=reports.append))
     cluster.stop()
-    assert said == ["n1 did not stop within 0.2 s: killed"]
+    assert reports == ["n1 did not stop within 0.2 s: killed"]
     assert cluster.pid(N1) is None
 
 
 def test_a_paused_node_can_be_stopped_cleanly(local: Callable[..., LocalCluster]) -> None:
-    cluster = local()
-    cluster.start()
-    assert cluster.wait_ready(WAIT_S)
+    cluster = started(local())
     cluster.send_signal(N1, signal.SIGSTOP)
     assert ask(cluster.config.status_socket(N1), timeout_s=0.2) is None
     cluster.stop()
@@ -703,9 +702,7 @@ def test_what_a_node_has_started_ends_with_it(
     local: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STANDIN", '{"n1": "parent"}')
-    cluster = local()
-    cluster.start()
-    assert cluster.wait_ready(WAIT_S)
+    cluster = started(local())
     (pid,) = re.findall(r"child (\d+)", cluster.log(N1).read_text())
     grandchild = Watched(int(pid))
     try:
@@ -735,7 +732,7 @@ def test_a_cluster_is_run_by_one_process_at_a_time(shell: Shell, local: Callable
     with local() as cluster:
         with pytest.raises(ClusterError, match=f"is in use already, by process {os.getpid()}"):
             LocalCluster(shell.data)
-        complaint = f"the cluster in {shell.data} is run by something else than `wbkv up`: stop that"
+        complaint = f"the cluster in {shell.data} is not run by `wbkv up`: stop its process"
         assert shell.run("down") == (1, "", f"wbkv down: {complaint}\n")
         assert cluster.pid(N1) is not None
     assert cluster.pid(N1) is None
@@ -776,7 +773,7 @@ def test_the_usual_number_of_replicas(nodes: int, replicas: int, tmp_path: Path)
     assert {len(members) for members in cluster.config.groups.values()} == {replicas}
 
 
-def test_groups_of_a_cluster_are_placed_as_it_is_told(tmp_path: Path) -> None:
+def test_groups_of_a_cluster_have_the_given_members(tmp_path: Path) -> None:
     groups = [("n4", "n2", "n3"), ("n1", "n2", "n3")]
     disks: dict[str, Any] = {"make_disk": standin.make_disk}
     for _ in range(2):
@@ -795,15 +792,15 @@ def test_groups_of_a_cluster_are_placed_as_it_is_told(tmp_path: Path) -> None:
 
 
 def replica(status: str, ballot: int, delivered: int, **more: int) -> dict[str, object]:
-    said = {"status": status, "ballot": ballot, "leader": "n1", "clock": 1, "entries": 2, "store_bytes": 3}
-    return {**said, "delivered": delivered, **more}
+    found = {"status": status, "ballot": ballot, "leader": "n1", "clock": 1, "entries": 2, "store_bytes": 3}
+    return {**found, "delivered": delivered, **more}
 
 
 def merged(*replicas: dict[str, object] | None) -> Any:
     config = Config.local(3, 1, 3, "/nowhere")
     answers = {
-        node: None if said is None else {"id": node, "pid": 5, "address": "x", "groups": {"0": said}}
-        for node, said in zip(config.nodes, replicas, strict=True)
+        node: None if replica is None else {"id": node, "pid": 5, "address": "x", "groups": {"0": replica}}
+        for node, replica in zip(config.nodes, replicas, strict=True)
     }
     return merge(config, answers)["groups"][0]
 
@@ -859,8 +856,8 @@ def test_a_node_says_how_it_is(deep: bool, tmp_path: Path) -> None:  # noqa: FBT
     assert ask(tmp_path / "absent.sock") is None
 
 
-@pytest.mark.parametrize("said", [b"", b"{", b"[]\n", b'"up"\n'])
-def test_a_node_that_speaks_nonsense_is_down(said: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [b"", b"{", b"[]\n", b'"up"\n'])
+def test_a_node_that_speaks_nonsense_is_down(sent: bytes, tmp_path: Path) -> None:
     path = tmp_path / "n1.sock"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
@@ -869,7 +866,7 @@ def test_a_node_that_speaks_nonsense_is_down(said: bytes, tmp_path: Path) -> Non
         def answer() -> None:
             connection, _ = listening.accept()
             with connection:
-                connection.sendall(said)
+                connection.sendall(sent)
 
         thread = threading.Thread(target=answer)
         thread.start()
@@ -903,7 +900,7 @@ def test_serve_runs_the_node(config_file: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "traced"),
+    ("error", "logged", "traced"),
     [
         (OSError(28, "No space left"), "No space left", False),
         (StorageError("no disk"), "stopped: no disk", False),
@@ -915,7 +912,7 @@ def test_a_node_that_fails_says_why(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     error: Exception,
-    said: str,
+    logged: str,
     traced: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     async def serve(config: Config, node: NodeId) -> int:
@@ -927,7 +924,7 @@ def test_a_node_that_fails_says_why(
     assert serve_main(["--config", str(config_file), "--node", "n2"]) == 1
     # As the log has it: PySpark, once loaded, gives everybody's handlers a format of its own.
     text = "".join(logging.Formatter().format(record) for record in map(_unformatted, caplog.records))
-    assert said in text
+    assert logged in text
     assert traced == ("Traceback" in text)
 
 

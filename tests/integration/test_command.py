@@ -1,4 +1,4 @@
-"""The `wbkv` command, run as people run it."""
+"""The `wbkv` command, run as users run it."""
 
 from __future__ import annotations
 
@@ -42,31 +42,15 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
             status = command.main(arguments)
         except SystemExit as ended:
             status = int(ended.code or 0)
-        said = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, status, said.out, said.err)
+        output = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, status, output.out, output.err)
 
     return run
 
 
 def test_a_campaign_as_json() -> None:
-    done = wbkv(
-        *[
-            "sim",
-            "--protocol",
-            "whitebox",
-            "--groups",
-            "3",
-            "--replicas",
-            "3",
-            "--messages",
-            "40",
-            "--seeds",
-            "0:4",
-            "--faults",
-            "all",
-            "--json",
-        ]
-    )
+    size = "--groups 3 --replicas 3 --messages 40 --seeds 0:4"
+    done = wbkv(*f"sim --protocol whitebox {size} --faults all --json".split())
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["runs"] == 4
@@ -115,8 +99,8 @@ def test_every_protocol_has_traces_and_diagrams(protocol: str, tmp_path: Path, r
     picture = tmp_path / "flow.svg"
     done = run("sim", "--protocol", protocol, "--seed", "1", "--trace", "--diagram", str(picture))
     assert done.returncode == 0, done.stderr
-    said = {"whitebox": "ACCEPT", "fastcast": "speculative", "ftskeen": "2A clock", "skeen": "PROPOSE"}
-    assert re.search(rf"\b{said[protocol]}\b", done.stdout)
+    message = {"whitebox": "ACCEPT", "fastcast": "speculative", "ftskeen": "2A clock", "skeen": "PROPOSE"}
+    assert re.search(rf"\b{message[protocol]}\b", done.stdout)
     assert "?" not in done.stdout
     root = ET.parse(picture).getroot()  # noqa: S314 - we have just made it
     assert root.tag.endswith("svg")
@@ -133,7 +117,7 @@ def test_every_protocol_runs_without_further_options(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("faults", ["none", "all"])
-def test_what_is_said_to_show_a_run_again_shows_that_run(
+def test_the_command_to_repeat_a_run_shows_that_run(
     protocol: str, faults: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from kvstore.commands import sim
@@ -228,7 +212,7 @@ def test_delays_as_json(run: Run) -> None:
     assert report["skeen"]["failure_free"] == {"leader": 4, "follower": None}
 
 
-def test_delays_for_people(run: Run) -> None:
+def test_delays_as_a_table(run: Run) -> None:
     done = run("bench", "delays", "--grid", "1", "--variants")
     assert done.returncode == 0, done.stderr
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()[1:] if line}
@@ -267,7 +251,7 @@ def test_convoy(run: Run) -> None:
     assert often["follower"]["p50"] > 4
 
 
-def test_convoy_for_people(run: Run) -> None:
+def test_convoy_as_a_table(run: Run) -> None:
     done = run("bench", "convoy", "--protocols", "whitebox", "--rates", "0.001", "--messages", "5")
     assert done.returncode == 0, done.stderr
     head, _, row, *_ = done.stdout.splitlines()

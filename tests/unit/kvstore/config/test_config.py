@@ -248,18 +248,11 @@ def at(line: int, what: str) -> str:
         (
             'id = "c1"',
             'id = "c1"\nprotocol = "whitbox"',
-            at(
-                4,
-                'cluster.protocol: "whitbox" is not one of whitebox, fastcast, ftskeen, skeen, ',
-            ),
+            at(4, 'cluster.protocol: "whitbox" is not one of whitebox, fastcast, ftskeen, skeen, '),
         ),
         ('"c1"', '"c1"\nprotocol = "whitbox"', '; did you mean "whitebox"?'),
         ('"c1"', '"c1"\ndurability = "disk"', at(4, 'cluster.durability: "disk" is not one of fsync, os')),
-        (
-            '"c1"',
-            '"c1"\nclock = "logic"',
-            at(4, 'cluster.clock: "logic" is not one of hybrid, logical;'),
-        ),
+        ('"c1"', '"c1"\nclock = "logic"', at(4, 'cluster.clock: "logic" is not one of hybrid, logical;')),
         ('"c1"', '"c1"\nclock = "logical"', at(4, 'cluster.clock: "logical" does not work with the store')),
         (
             '"c1"',
@@ -506,10 +499,7 @@ def configs(draw: st.DrawFn) -> Config:
     regions = NAMES.filter(lambda name: name not in names)
     nodes = {
         name: NodeConfig(
-            f"{draw(HOSTS)}:{10 + number}",
-            f"{number}/{draw(PATHS)}",
-            incarnation,
-            draw(st.none() | regions),
+            f"{draw(HOSTS)}:{10 + number}", f"{number}/{draw(PATHS)}", incarnation, draw(st.none() | regions)
         )
         for number, (name, incarnation) in enumerate(zip(names, incarnations, strict=True))
     }

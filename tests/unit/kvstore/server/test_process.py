@@ -1,4 +1,4 @@
-"""Nodes that stop all at once, and disks that are lost: the node comes back as nobody that it was."""
+"""Nodes that stop all at once, and lost disks: the node returns with new replicas."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def replicas_of(config: Config, node: NodeId = N1) -> set[ReplicaId]:
-    """Who is on the node's disk, once it has started."""
+    """The replicas of the node's disk, once it has started."""
 
     async def main() -> set[ReplicaId]:
         server = Server(config, node)
@@ -73,7 +73,7 @@ def test_the_first_disk_has_the_members_that_the_groups_began_with(config: Confi
 
 
 @pytest.mark.parametrize("empty", [False, True])
-def test_without_its_disk_a_node_is_somebody_else_for_ever(config: Config, *, empty: bool) -> None:
+def test_without_its_disk_a_node_has_new_replicas_for_ever(config: Config, *, empty: bool) -> None:
     create_disk(config, N1)
     shutil.rmtree(config.data(N1))
     if empty:
@@ -128,7 +128,7 @@ def test_a_node_of_no_group_has_no_replicas(config: Config) -> None:
 
 
 @pytest.mark.parametrize("what", ["receive", "committed", "tick", "turn"])
-def test_a_node_that_is_wrong_about_itself_stops_whoever_has_called_it(
+def test_a_node_whose_state_is_wrong_stops_at_any_call(
     config: Config, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     create_disk(config, N1)
