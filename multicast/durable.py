@@ -179,7 +179,8 @@ class Durable:
     def copy(self) -> Durable:
         """Return a fold of the same records, which others may continue."""
         copied = Durable()
-        copied.apply(self.records())
+        copied.ballot, copied.cballot, copied.clock = self.ballot, self.cballot, self.clock
+        copied.memberships, copied.latest = dict(self.memberships), dict(self.latest)
         return copied
 
     def _state(self) -> tuple[object, ...]:

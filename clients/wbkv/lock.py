@@ -57,9 +57,9 @@ class Lock:
             return not self._holding.lost
 
     def _stop_renewing(self) -> None:
-        if self._renewing is not None:
-            self._renewing.stop()
-            self._renewing = None
+        renewing, self._renewing = self._renewing, None  # at once: threads may share a lock
+        if renewing is not None:
+            renewing.stop()
 
     def release(self) -> None:
         """Release the lock. Raises `LockLost` if it was no longer held."""

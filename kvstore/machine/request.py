@@ -15,6 +15,7 @@ from kvstore.machine.data import Data
 
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
+UINT64_MAX: Final = 2**64 - 1
 REVISION_MAX: Final = (1 << 53) - 1
 
 
@@ -314,7 +315,7 @@ def _size_of(item: Condition | Operation, limits: Limits) -> int:
         return _key(item.key, limits)
     if isinstance(item, Scan):
         check_integer("limit", item.limit, 0, INT64_MAX)
-        check_integer("limit_bytes", item.limit_bytes, 1, INT64_MAX)
+        check_integer("limit_bytes", item.limit_bytes, 1, UINT64_MAX)
         if item.limit_bytes > limits.scan_bytes:
             _exceeds("limit_bytes", item.limit_bytes, limits, "scan_bytes", "scan in smaller pages")
         return check_range(item.range, limits)

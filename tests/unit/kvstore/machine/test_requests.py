@@ -50,7 +50,11 @@ NOT_BYTES: Any = "text"
         (DeleteRange(Range(b"", b"k" * 9)), "the end of a range of 9 bytes exceeds the limit of 8"),
         (Scan(Range(NOT_BYTES, None)), "the start of a range must be bytes, not str"),
         (Scan(Range(b"", None), limit=-1), "limit must be an integer from 0"),
-        (Scan(Range(b"", None), limit_bytes=0), "limit_bytes must be an integer from 1 to 9.*, not 0"),
+        (Scan(Range(b"", None), limit_bytes=0), "limit_bytes must be an integer from 1 to 1.*, not 0"),
+        (
+            Scan(Range(b"", None), limit_bytes=2**64 - 1),
+            "limit_bytes of 18446744073709551615 bytes exceeds the limit of 2097152",
+        ),
         (
             Scan(Range(b"", None), limit_bytes=2 << 20 | 1),
             "limit_bytes of 2097153 bytes exceeds the limit of 2097152",
