@@ -78,7 +78,7 @@ campaign: $(VENV)/installed ## many seeds of the simulator, for an hour or so
 		$(BIN)/wbkv sim --store $$workload --groups 2 --replicas 5 --seeds 0:50 || exit 1; \
 		$(BIN)/wbkv sim --store $$workload --groups 4 --seeds 0:50 || exit 1; \
 	done
-	WBKV_CAMPAIGN=1 $(BIN)/python -m pytest tests/pipeline tests/sim
+	WBKV_CAMPAIGN=1 $(BIN)/python -m pytest tests/pipeline tests/sim tests/unit/kvstore/storage tests/unit/kvstore/wire
 
 torture: $(VENV)/installed ## random faults of a cluster of processes under load, for half an hour or so
 	for seed in 1 2 3 4 5 6; do WBKV_TORTURE=300 WBKV_SEED=$$seed \

@@ -36,10 +36,11 @@ from multicast.types import (
     ReplicaId,
     Timestamp,
 )
+from tests.campaigns import CAMPAIGN
 from tests.unit.multicast.memberships import memberships
 
 EXAMPLES = settings(deadline=None, derandomize=True)
-FUZZ = settings(deadline=None, derandomize=True, max_examples=300)
+FUZZ = settings(deadline=None, derandomize=True, max_examples=300 if CAMPAIGN else 100)
 
 Strategy: TypeAlias = st.SearchStrategy[Any]
 Path_: TypeAlias = tuple[int, ...]

@@ -68,6 +68,7 @@ from multicast.types import (
     ReplicaId,
     Timestamp,
 )
+from tests.campaigns import CAMPAIGN
 from tests.tree import ROOT
 from tests.unit.multicast.memberships import memberships
 
@@ -75,7 +76,7 @@ CODEC = FrameCodec(STORE_MESSAGES)
 encode, decode, size_of = CODEC.encode, CODEC.decode, CODEC.size_of
 
 EXAMPLES = settings(deadline=None, derandomize=True)
-FUZZ = settings(deadline=None, derandomize=True, max_examples=300)
+FUZZ = settings(deadline=None, derandomize=True, max_examples=300 if CAMPAIGN else 100)
 
 Messages: TypeAlias = list[Any]
 Strategy: TypeAlias = st.SearchStrategy[Any]
