@@ -7,6 +7,7 @@
 `wbkv.aio` is the same for event loops.
 """
 
+from wbkv.core import forks  # noqa: F401, I001 - first: gRPC reads what it sets when it is imported
 from wbkv import aio, codecs, testing
 from wbkv.client import Client, Counter, Scan, Snapshot, Transaction, Txn, Watch
 from wbkv.codecs import Codec

@@ -557,7 +557,7 @@ FORKS = """
 import asyncio, multiprocessing, os, signal, sys, threading, wbkv
 
 def in_child(do):
-    "What it says. In a child that gRPC has crashed or blocked, nothing."
+    "What it says. The child must end by itself: gRPC may neither crash nor block it."
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -572,7 +572,7 @@ def in_child(do):
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         said = pipe.read().decode()
-    os.waitpid(pid, 0)
+    assert os.waitpid(pid, 0)[1] == 0
     return said
 """
 
@@ -580,20 +580,20 @@ def in_child(do):
 def test_a_fork_goes_on_with_connections_of_its_own(endpoints: str) -> None:
     program = """
 client = wbkv.connect(sys.argv[1])
-client.put("a", b"1")
+client.put("forked", b"1")
 
 def use():
-    assert client.get("a") == b"1"
+    assert client.get("forked") == b"1"
     client.put("b", b"child")
-    assert list(client.keys("a")) == [b"a"]
+    assert list(client.keys("forked")) == [b"forked"]
     client.close()
 
 for _ in range(3):
     assert in_child(use) == "done"
-    assert client.get("a") == b"1"
+    assert client.get("forked") == b"1"
 
 def process(queue):
-    queue.put(client.get("a"))
+    queue.put(client.get("forked"))
 
 context = multiprocessing.get_context("fork")
 queue = context.SimpleQueue()
@@ -607,9 +607,9 @@ client.close()
     in_process(endpoints, FORKS + program)
 
 
-@pytest.mark.parametrize("how", ["threads", "batch", "streams"])
+@pytest.mark.parametrize("how", ["threads", "batch", "streams", "batches"])
 def test_a_fork_of_a_process_that_is_busy_with_grpc_says_so(endpoints: str, how: str) -> None:
-    """It would hang or crash at some time."""
+    """It could hang there. With gRPC's own support of forks, some of the children crash."""
     threads = """
 client = wbkv.connect(sys.argv[1])
 client.put("a", b"1")
@@ -627,7 +627,7 @@ said |= {in_child(lambda: wbkv.connect(sys.argv[1]).get("a"))}
 stop.set()
 for thread in threads:
     thread.join()
-assert said <= {"Forked", "done", ""} and "Forked" in said, said
+assert said <= {"Forked", "done"} and "Forked" in said, said
 client.put("a", b"2")
 client.close()
 """
@@ -635,9 +635,9 @@ client.close()
 client = wbkv.connect(sys.argv[1])
 with client.batch() as batch:
     batch.put("a", b"1").result()
-    assert in_child(lambda: batch.get("a")) in ("Forked", "")
-    assert in_child(batch.close) in ("done", "")
-    assert in_child(lambda: client.get("a")) in ("Forked", "")
+    assert in_child(lambda: batch.get("a")) == "Forked"
+    assert in_child(batch.close) == "done"
+    assert in_child(lambda: client.get("a")) == "Forked"
     assert batch.get("a").result() == b"1"
 client.close()
 """
@@ -646,14 +646,33 @@ client = wbkv.connect(sys.argv[1])
 client.put("a", b"1")
 scan, watch = client.keys(""), client.watch("a")
 next(scan), watch.__enter__()
-assert in_child(watch.next) in ("Forked", "")
-assert in_child(lambda: (scan.close(), watch.close())) in ("done", "")
-assert in_child(lambda: client.get("a")) in ("Forked", "")
+assert in_child(watch.next) == "Forked"
+assert in_child(lambda: (scan.close(), watch.close())) == "done"
+assert in_child(lambda: client.get("a")) == "Forked"
 revision = client.put("a", b"2")
 assert watch.next(timeout=20).revision == revision
 watch.close(), client.close()
 """
-    programs = {"threads": threads, "batch": batch, "streams": streams}
+    batches = """
+client = wbkv.connect(sys.argv[1])
+stop = threading.Event()
+
+def load():
+    while not stop.is_set():
+        with client.batch() as batch:
+            batch.put("load", b"").result()
+
+threads = [threading.Thread(target=load) for _ in range(4)]
+for thread in threads:
+    thread.start()
+said = {in_child(lambda: client.get("load")) for _ in range(30)}
+stop.set()
+for thread in threads:
+    thread.join()
+assert said <= {"Forked", "done"}, said
+client.close()
+"""
+    programs = {"threads": threads, "batch": batch, "streams": streams, "batches": batches}
     in_process(endpoints, FORKS + programs[how], strict=False)
 
 
@@ -663,7 +682,7 @@ async def main():
     async with wbkv.aio.connect(sys.argv[1]) as client:
         await client.put("a", b"1")
         for call in (lambda: client.get("a"), lambda: client.put("a", b""), client.topology):
-            assert in_child(lambda: call().send(None)) in ("Forked", "")
+            assert in_child(lambda: call().send(None)) == "Forked"
         assert await client.get("a") == b"1"
 
 asyncio.run(main())

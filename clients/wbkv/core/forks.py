@@ -7,6 +7,7 @@ processes would work for neither. So objects that have one of them make a new on
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from typing import Final, Protocol
 
@@ -17,6 +18,11 @@ class Forkable(Protocol):
     def forked(self) -> None:
         """Reset the object. The child has no other threads yet."""
 
+
+IS_GRPC_SET: Final = "grpc" not in sys.modules or "GRPC_ENABLE_FORK_SUPPORT" in os.environ
+"""Whether gRPC was not loaded yet, and so reads the variable set here; or its user has decided."""
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # wbkv.links.grpc_common says why
 
 _ALIVE: Final[weakref.WeakSet[Forkable]] = weakref.WeakSet()
 

@@ -34,6 +34,16 @@ class GrpcLink:
         """The channels of the processes that this one was forked from."""
         self.forked()
         at_fork(self)
+        AT_FORK.add(self)
+
+    def suspend(self) -> None:
+        """Before a fork: close all channels, and let no thread open one until `resume`."""
+        self._lock.acquire()
+        self._close_channels()
+
+    def resume(self) -> None:
+        """After a fork, in the parent: let threads open channels again."""
+        self._lock.release()
 
     def forked(self) -> None:
         """Drop all channels. The parent's are kept, unused: closing them could end the parent's calls."""
@@ -46,23 +56,26 @@ class GrpcLink:
         """Send a request, and wait for its response."""
         address, method, request, timeout_s, patience_s = ask
         call = self._callables.get((address, method.name))
-        if call is None:
-            call = self._callable(address, method, streams=False)
-        try:
-            response: Message = call(request, timeout=min(timeout_s, patience_s))
-        except grpc.RpcError as error:
-            return _failure(error, address)
-        except ValueError as error:  # gRPC's error for a channel that was closed meanwhile
-            raise ClientClosed(CLOSED) from error
-        return response
+        while True:
+            if call is None:
+                call = self._callable(address, method, streams=False)
+            try:
+                response: Message = call(request, timeout=min(timeout_s, patience_s))
+            except grpc.RpcError as error:
+                return _failure(error, address)
+            except ValueError:  # the channel was closed before the call began: by `close`, or for a fork
+                call = None
+            else:
+                return response
 
     def open(self, open_: Open) -> ReplyStream:
         """Open a stream."""
-        call = self._callable(open_.address, open_.method, streams=True)
-        try:
-            return _GrpcThreadStream(call(open_.request), open_.address)
-        except ValueError as error:
-            raise ClientClosed(CLOSED) from error
+        while True:
+            call = self._callable(open_.address, open_.method, streams=True)
+            try:
+                return _GrpcThreadStream(call(open_.request), open_.address)
+            except ValueError:  # as above
+                continue
 
     def next(self, stream: Any, timeout_s: float) -> Message | Failure | None:
         """Return the next message; None at the end. Raises `queue.Empty` if none arrives in time."""
@@ -103,9 +116,12 @@ class GrpcLink:
         """Close all connections. Calls in progress fail."""
         with self._lock:
             self._closed = True
-            channels, self._channels, self._callables = self._channels, {}, {}
-            for channel in channels.values():
-                channel.close()
+            self._close_channels()
+
+    def _close_channels(self) -> None:
+        channels, self._channels, self._callables = self._channels, {}, {}
+        for channel in channels.values():
+            channel.close()
 
 
 class _GrpcThreadStream:
