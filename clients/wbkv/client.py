@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections import deque
 from collections.abc import (
     Callable,
@@ -266,7 +265,7 @@ class Client(_Closes, Generic[V]):
 
     def _transact(self, function: Callable[[Transaction[V]], T], timeout_s: float | None) -> T:
         """Run a function in a transaction, and retry after each conflict: the loop of `transactional`."""
-        patience = Patience(timeout_s, self.timeout)
+        patience = Patience(timeout_s, self.timeout, self._requests.calls.environment)
         tx = self.transaction(timeout=patience.left_s)
         while True:
             try:
@@ -598,10 +597,11 @@ class Watch(_Closes, Generic[V]):
 
     def next(self, timeout: float | None = None) -> Change[V] | None:
         """Return the next change, or None if none arrives in time. Raises `StopIteration` if closed."""
-        until = None if timeout is None else time.monotonic() + timeout
+        now = self._requests.calls.environment.now
+        until = None if timeout is None else now() + timeout
         while not self._ready:
             try:
-                self._pull(None if until is None else max(until - time.monotonic(), 0.0))
+                self._pull(None if until is None else max(until - now(), 0.0))
             except queue.Empty:
                 return None
         self.revision, events = self._ready.popleft()

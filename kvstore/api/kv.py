@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
@@ -270,7 +269,7 @@ class KV:
         if len(message.name) > NAME_MAX:
             raise InvalidRequest(f"a snapshot's name must have at most {NAME_MAX} characters")
         taken = await self._service.snapshot(
-            name=message.name or _new_name(),
+            name=message.name or self._api.new_name(),
             ttl_s=ttl_s,
             revision=revision_of("revision", message.revision),
             timeout_s=timeout_s,
@@ -313,7 +312,9 @@ class KV:
         timeout_s = timeout_s or self._api.options.default_timeout_s
         snapshot = None
         if not after:
-            snapshot = await self._service.snapshot(name=_new_name(), ttl_s=SNAPSHOT_S, timeout_s=timeout_s)
+            snapshot = await self._service.snapshot(
+                name=self._api.new_name(), ttl_s=SNAPSHOT_S, timeout_s=timeout_s
+            )
             after = snapshot.revision
         batches = self._service.watch(
             after=after,
@@ -415,10 +416,6 @@ class _Room:
         self.count += len(entries)
         if begin < len(entries):
             yield entries[begin:], False
-
-
-def _new_name() -> str:
-    return secrets.token_hex(16)
 
 
 def _parts(events: Iterable[Event], most: int) -> Iterator[tuple[list[Event], int, bool]]:

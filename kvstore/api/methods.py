@@ -5,6 +5,7 @@ gRPC puts them on a port (`calls`, `server`); a store inside a process calls the
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -38,13 +39,21 @@ class Options(NamedTuple):
 class ApiContext:
     """What all services share. Every operation on data, whichever way it came, goes through `service`."""
 
-    def __init__(self, service: Service, facts: Facts, options: Options) -> None:
+    def __init__(
+        self, service: Service, facts: Facts, options: Options, rng: random.Random | None = None
+    ) -> None:
+        """`rng` draws the names of snapshots: the system's randomness, unless a simulation passes its own."""
+        self._rng = random.SystemRandom() if rng is None else rng
         self.service = service
         self.facts = facts
         self.options = options
         limits = service.limits
         self.message_bytes = limits.transaction_bytes + limits.operations * OVERHEAD + MESSAGE_BYTES
         """The largest message that a client may send: no transaction within the limits is larger."""
+
+    def new_name(self) -> str:
+        """Return a name that no snapshot has."""
+        return self._rng.randbytes(16).hex()
 
     def header(self, **revisions: int) -> Header:
         """What a response says of where it was made."""

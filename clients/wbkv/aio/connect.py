@@ -12,6 +12,7 @@ from wbkv.aio.client import Client
 from wbkv.aio.opening import Opening
 from wbkv.codecs import BYTES, Codec
 from wbkv.core.calls import Calls
+from wbkv.core.environment import SYSTEM
 from wbkv.core.recording import requests_of
 from wbkv.core.routing import Router, endpoints_of
 from wbkv.data import Consistency, V
@@ -72,7 +73,7 @@ def connect(
     - `history`: records requests and results for `wbkv check`: see `wbkv.History`.
     - `trace`: records each request and its revision for `wbkv pipeline`: see `wbkv.Trace`.
     """
-    calls = Calls(Router(endpoints_of(endpoints)), timeout, trace)
+    calls = Calls(Router(endpoints_of(endpoints), SYSTEM), timeout, trace)
     requests = requests_of(calls, codec, consistency, history)
 
     async def begin() -> Client[Any]:
@@ -130,7 +131,7 @@ def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
     Without a path the store is temporary: closing it removes the data. `partitions` and `durability` left
     as None keep the stored value, or the default for a new store. Needs `wbkv[server]`.
     """
-    calls = Calls(Router(("embedded",)), timeout, trace)
+    calls = Calls(Router(("embedded",), SYSTEM), timeout, trace)
     requests = requests_of(calls, codec, consistency, history)
 
     async def begin() -> Client[Any]:

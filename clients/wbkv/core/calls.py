@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
 import threading
-import time
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
@@ -14,6 +12,7 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1.error_pb2 import Error as ApiError
 
 from wbkv.core.effects import TOPOLOGY, Ask, Failure, Method, Plan, Wait
+from wbkv.core.environment import Environment
 from wbkv.core.forks import at_fork
 from wbkv.core.identity import WINDOW, Identity
 from wbkv.core.routing import Router
@@ -58,7 +57,9 @@ class Calls:
         self.timeout_s = time_of(timeout_s, timeout_s)
         self.seen = 0
         """The highest revision in any response: later reads must be at least as recent."""
-        self._identity = Identity()
+        self.environment: Final = router.environment
+        self._identity = Identity(self.environment)
+        self._now = self.environment.now
         self._learning_until = 0.0
         self.forked()
         at_fork(self)
@@ -77,7 +78,7 @@ class Calls:
 
     def connect(self, wait_s: float) -> Plan[None]:
         """Find the cluster. Raises `Unavailable` if no node answers within `wait_s`."""
-        deadline = time.monotonic() + wait_s
+        deadline = self._now() + wait_s
         tries = 0
         while True:
             last: Failure | None = None
@@ -90,15 +91,15 @@ class Calls:
                 if not answer.error.retryable:
                     raise error_of(answer.error)
             tries += 1
-            if time.monotonic() >= deadline:
+            if self._now() >= deadline:
                 seeds = ", ".join(self.router.seeds)
                 reason = "" if last is None or not last.begun else f" ({last.error.message})"
                 raise Unavailable(f"no node answers on {seeds}{reason}: is the cluster up?")
-            yield Wait(backoff(tries))
+            yield Wait(backoff(tries, self.environment))
 
     def refresh(self, left_s: float) -> Plan[None]:
         """Fetch the topology again. Only speed depends on it, so a failure is ignored."""
-        now = time.monotonic()
+        now = self._now()
         if now < self._learning_until:
             return
         self._learning_until = now + TOPOLOGY_S
@@ -137,7 +138,7 @@ class Calls:
     def _attempts(
         self, method: Method, request: Any, key: bytes | None, timeout_s: float, *, writes: bool
     ) -> Plan[Any]:
-        deadline = time.monotonic() + timeout_s
+        deadline = self._now() + timeout_s
         router = self.router
         signed = None
         if writes:
@@ -154,7 +155,7 @@ class Calls:
             left = timeout_s
             if router.due:
                 yield from self.refresh(timeout_s / 2)
-                left = max(deadline - time.monotonic(), 0.001)
+                left = max(deadline - self._now(), 0.001)
             tried: list[str] = []
             unsure = False
             while True:
@@ -184,13 +185,13 @@ class Calls:
 
     def _pause(self, tries: int, deadline: float) -> Plan[float]:
         """Wait before the next attempt. Return the time that is left then."""
-        left = deadline - time.monotonic()
+        left = deadline - self._now()
         if left > 0:
-            yield Wait(min(backoff(tries), left))
-            left = deadline - time.monotonic()
+            yield Wait(min(backoff(tries, self.environment), left))
+            left = deadline - self._now()
         if left > 0 and self.router.due:
             yield from self.refresh(left)
-            left = deadline - time.monotonic()
+            left = deadline - self._now()
         return left
 
 
@@ -208,10 +209,10 @@ def _is_gone(failure: Failure, limit_s: float, patience_s: float) -> bool:
     return not failure.heard and (failure.error.kind != ApiError.DEADLINE_PASSED or limit_s >= patience_s)
 
 
-def backoff(tries: int) -> float:
+def backoff(tries: int, environment: Environment) -> float:
     """Return the wait before the next attempt: exponential, with jitter."""
     longest = min(BACKOFF_S * (1 << min(tries, 10)), BACKOFF_MAX_S)
-    return longest * random.uniform(0.5, 1.0)
+    return longest * environment.rng.uniform(0.5, 1.0)
 
 
 def _checked(named: RequestId) -> kv.RequestId:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from typing import Final, NamedTuple
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
+from wbkv.core.environment import Environment
 from wbkv.core.forks import at_fork
 
 WINDOW: Final = 4096
@@ -33,7 +33,8 @@ class Identity:
     so `tests/unit/multicast/test_numbering.py` drives both by one model.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Environment) -> None:
+        self._rng = environment.rng
         self.forked()
         at_fork(self)
 
@@ -43,7 +44,7 @@ class Identity:
         self._begin()
 
     def _begin(self) -> None:
-        self._client = 1 + secrets.randbelow(2**63 - 1)
+        self._client = self._rng.randrange(1, 2**63)
         self._next = 1
         self._open: dict[int, None] = {}
 

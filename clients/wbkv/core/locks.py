@@ -11,9 +11,6 @@ under the lock.
 from __future__ import annotations
 
 import json
-import random
-import secrets
-import time
 from typing import Any, Final
 
 from wbkv.codecs import BYTES
@@ -37,6 +34,7 @@ class Holding:
         if not ttl_s > 0:
             raise ValueError(f"the ttl must be a positive number of seconds, not {ttl_s!r}")
         self._requests = requests
+        self._now, self._rng = requests.calls.environment
         self.key = key_bytes(name)
         self.ttl_s = ttl_s
         self._value = b""
@@ -49,7 +47,7 @@ class Holding:
     @property
     def lost(self) -> bool:
         """Whether another holder may have the lock by now."""
-        return bool(self.token) and time.monotonic() >= self._safe_until
+        return bool(self.token) and self._now() >= self._safe_until
 
     def condition(self) -> Condition:
         """Return the condition that this holder still has the lock."""
@@ -62,9 +60,9 @@ class Holding:
         if self.token and not self.lost:
             raise ValueError(f"the lock {self.key!r} is held already")
         self.token = 0
-        self._value = json.dumps({"owner": secrets.token_hex(16), "ttl": self.ttl_s}).encode()
+        self._value = json.dumps({"owner": self._rng.randbytes(16).hex(), "ttl": self.ttl_s}).encode()
         self._seen = None
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = None if timeout_s is None else self._now() + timeout_s
         unsure = False
         while True:
             try:
@@ -76,21 +74,21 @@ class Holding:
                 unsure = True  # the next read resolves it, as the value identifies this holder
                 continue
             unsure = False
-            pause = POLL_S * random.uniform(0.5, 1.5)
-            if until is not None and time.monotonic() + pause >= until:
+            pause = POLL_S * self._rng.uniform(0.5, 1.5)
+            if until is not None and self._now() + pause >= until:
                 return False
             yield Wait(pause)
 
     def _try(self) -> Plan[bool]:
         """Take the lock if it is free, or if its holder has not renewed it in time."""
-        asked = time.monotonic()
+        asked = self._now()
         result = yield from self._write((absent(self.key),), put(self.key, self._value))
         if result.succeeded:
             return self._taken(result.revision, asked)
         holder = result.results[0]
         if not isinstance(holder, Entry):
             return False
-        asked = time.monotonic()
+        asked = self._now()
         if holder.value == self._value:
             # An attempt without an answer was executed, at an unknown time: so the lock is renewed.
             mine = create_revision(self.key) == holder.create_revision
@@ -114,7 +112,7 @@ class Holding:
 
     def renew(self) -> Plan[bool]:
         """Renew the lock. The result is whether it is still held."""
-        asked = time.monotonic()
+        asked = self._now()
         left = self._safe_until - asked
         if left <= 0:
             return False

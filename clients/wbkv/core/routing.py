@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import sys
-import time
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -15,6 +13,7 @@ from typing import Final, NamedTuple
 from wbkv_proto.v1 import cluster_pb2 as cluster
 from wbkv_proto.v1.error_pb2 import Error as ApiError
 
+from wbkv.core.environment import Environment
 from wbkv.data import KeyRange, Partition, Topology, prefix
 from wbkv.errors import Unavailable
 
@@ -97,8 +96,9 @@ class Router:
     while another one updates them.
     """
 
-    def __init__(self, seeds: Sequence[str]) -> None:
+    def __init__(self, seeds: Sequence[str], environment: Environment) -> None:
         self.seeds: Final = tuple(seeds)
+        self.environment: Final = environment
         self.topology: Topology | None = None
         self.placement: Placement | None = None
         self._leaders: dict[int, str] = {}
@@ -116,7 +116,7 @@ class Router:
     @property
     def due(self) -> bool:
         """Whether the topology should be fetched."""
-        return time.monotonic() - self._learned_at > (AGAIN_S if self.stale else REFRESH_S)
+        return self.environment.now() - self._learned_at > (AGAIN_S if self.stale else REFRESH_S)
 
     def learn(self, map_: cluster.TopologyResponse) -> bool:
         """Update the topology. Return False, and ignore it, if it is that of another cluster."""
@@ -139,11 +139,11 @@ class Router:
         addresses = dict.fromkeys([*seeds, *listed])
         if addresses.keys() != set(self._addresses) or self.topology is None:
             # Requests that any node can serve should not all go to the first one.
-            self._addresses = tuple(random.sample(list(addresses), len(addresses)))
+            self._addresses = tuple(self.environment.rng.sample(list(addresses), len(addresses)))
         self.topology = Topology(name, nodes, partitions, limits)
         self.request_bytes = (map_.limits.message_bytes or sys.maxsize) - ENVELOPE_BYTES
         self._key_bytes = map_.limits.key_bytes or sys.maxsize
-        self._learned_at = time.monotonic()
+        self._learned_at = self.environment.now()
         self.stale = False
         return True
 
@@ -164,7 +164,7 @@ class Router:
             leader = self._leaders.get(self.placement.partition_of(key))
         if tries == 0 and leader is not None and leader not in self._resting:
             return leader
-        now = time.monotonic()
+        now = self.environment.now()
         resting = {address for address, until in list(self._resting.items()) if until > now}
         if len(resting) < len(self._resting):
             self._resting = {a: until for a, until in list(self._resting.items()) if until > now}
@@ -181,7 +181,7 @@ class Router:
         if error.kind not in _BUSY:
             self.stale = True
         if gone:
-            self._resting = {**self._resting, address: time.monotonic() + REST_S}
+            self._resting = {**self._resting, address: self.environment.now() + REST_S}
         if error.leaders:
             known = {leader.partition: leader.address for leader in error.leaders if leader.address}
             self._leaders = {**self._leaders, **known}

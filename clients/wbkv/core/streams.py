@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -45,7 +44,7 @@ class _Attempts:
         return min(max(self._left_s(), 0.001), patience_s)
 
     def _left_s(self) -> float:
-        now = time.monotonic()
+        now = self._calls.environment.now()
         if self._give_up is None:
             self._give_up = now + self._timeout_s
         return self._give_up - now
@@ -65,7 +64,7 @@ class _Attempts:
         left = self._left_s()
         if left <= 0:
             raise out_of_time(failure, self._timeout_s, self._tried)
-        yield Wait(min(backoff(len(self._tried)), left))
+        yield Wait(min(backoff(len(self._tried), self._calls.environment), left))
         if router.due:
             yield from self._calls.refresh(max(self._left_s(), 0.001))
 

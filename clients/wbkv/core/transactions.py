@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Final, Generic
@@ -20,6 +19,7 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv import codecs
 from wbkv.core.calls import backoff, time_of
 from wbkv.core.effects import Emit, Plan, Wait, mapped
+from wbkv.core.environment import Environment
 from wbkv.core.requests import Requests
 from wbkv.core.routing import Router
 from wbkv.core.streams import Page
@@ -302,15 +302,17 @@ def _key_of(entry: Entry[V]) -> bytes:
 class Patience:
     """The time limit of a transaction's attempts, and the pauses between them."""
 
-    def __init__(self, timeout_s: float | None, usual_s: float) -> None:
+    def __init__(self, timeout_s: float | None, usual_s: float, environment: Environment) -> None:
         self._timeout_s = time_of(timeout_s, usual_s)
-        self._deadline = time.monotonic() + self._timeout_s
+        self._environment = environment
+        self._now = environment.now
+        self._deadline = self._now() + self._timeout_s
         self._tries = 0
 
     @property
     def left_s(self) -> float:
         """The time left for the next attempt."""
-        return max(self._deadline - time.monotonic(), 0.001)
+        return max(self._deadline - self._now(), 0.001)
 
     def pause(self, conflict: Aborted) -> float:
         """Return the pause after a conflict. Raises `Aborted` if no time is left.
@@ -319,8 +321,10 @@ class Patience:
         while others still read. Every `AT_ONCE` conflicts, transactions that only disturb each other pause.
         """
         self._tries += 1
-        pause = 0.0 if self._tries % AT_ONCE else backoff(min(self._tries // AT_ONCE, CONFLICT_TRIES))
-        if time.monotonic() + pause >= self._deadline:
+        pause = 0.0
+        if self._tries % AT_ONCE == 0:
+            pause = backoff(min(self._tries // AT_ONCE, CONFLICT_TRIES), self._environment)
+        if self._now() + pause >= self._deadline:
             raise Aborted(
                 f"still in conflict after {self._tries} attempts in {self._timeout_s:g} s: {conflict}"
             ) from conflict

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wbkv.core import identity
+from wbkv.core.environment import SYSTEM
 from wbkv_proto.v1 import kv_pb2 as kv
 
 from multicast.numbering import Numbering
@@ -38,7 +39,7 @@ class OfSdk:
     """`wbkv.core.identity.Identity`."""
 
     def __init__(self) -> None:
-        self._identity = identity.Identity()
+        self._identity = identity.Identity(SYSTEM)
 
     def take(self) -> tuple[int, int, int, Callable[[], None]]:
         message = kv.RequestId()

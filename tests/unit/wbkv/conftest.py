@@ -6,15 +6,15 @@ import pytest
 import wbkv
 from wbkv import aio
 from wbkv.core.requests import Requests
+from wbkv.links import threads
 
-from tests.unit.wbkv.model import TIMED, Clock, ModelLink, ModelTasks, connected
+from tests.unit.wbkv.model import Clock, ModelLink, ModelTasks, connected
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    for module in TIMED:
-        monkeypatch.setattr(module, "time", found)
+    monkeypatch.setattr(threads, "time", found)
     return found
 
 

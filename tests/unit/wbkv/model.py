@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import itertools
 import queue
+import random
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,12 +15,10 @@ from typing import Any
 
 import wbkv
 from google.protobuf.message import Message
-from wbkv import client
-from wbkv.core import calls, locks, routing, streams, transactions
 from wbkv.core.calls import Calls
 from wbkv.core.effects import Ask, Emit, Failure, Method, Next, Open, Plan, Wait, failed
+from wbkv.core.environment import Environment
 from wbkv.core.routing import Router
-from wbkv.links import threads
 from wbkv.links.tasks import AsyncLink
 from wbkv_proto.v1 import cluster_pb2 as cluster
 from wbkv_proto.v1 import kv_pb2 as kv
@@ -34,11 +33,12 @@ Version = tuple[int, bytes | None, int, int]
 
 
 class Clock:
-    """Stands for the module `time`."""
+    """A client's clock. It stands for the module `time` in the link for threads."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.slept: list[float] = []
+        self.environment = Environment(self.monotonic, random.Random(7))
 
     def monotonic(self) -> float:
         return self.now
@@ -46,10 +46,6 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.now += seconds
-
-
-TIMED = (calls, client, routing, streams, locks, threads, transactions)
-"""Modules that look at the clock."""
 
 
 def columns_of(page: list[kv.Entry]) -> kv.Columns:
@@ -395,7 +391,7 @@ def drive(link: ModelLink, plan: Plan[Any]) -> Any:
 
 def connected(link: ModelLink, timeout_s: float = 10.0) -> Calls:
     """The calls of a client that has just connected."""
-    made = Calls(Router(ADDRESSES[:1]), timeout_s)
+    made = Calls(Router(ADDRESSES[:1], link.clock.environment), timeout_s)
     drive(link, made.connect(60.0))
     link.asked.clear()
     return made

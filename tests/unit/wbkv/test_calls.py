@@ -12,6 +12,7 @@ import pytest
 import wbkv
 from wbkv.core.calls import BACKOFF_MAX_S, PATIENCE_S, REPEAT_S, Calls, backoff
 from wbkv.core.effects import Ask
+from wbkv.core.environment import SYSTEM
 from wbkv.core.identity import Identity
 from wbkv.core.requests import Requests
 from wbkv.core.routing import REFRESH_S, REST_S, Placement, Router, endpoints_of
@@ -184,7 +185,7 @@ def test_endpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_connecting_tries_all_endpoints(link: ModelLink) -> None:
-    calls = Calls(Router((H3, H2, H1)), 10.0)
+    calls = Calls(Router((H3, H2, H1), link.clock.environment), 10.0)
     link.before = lambda asked: lost(begun=False) if asked.address != H1 else None
     drive(link, calls.connect(0.0))
     assert [ask.address for ask in link.asked] == [H3, H2, H1]
@@ -192,7 +193,7 @@ def test_connecting_tries_all_endpoints(link: ModelLink) -> None:
 
 def test_connecting_fails_at_once_or_after_so_long(link: ModelLink, clock: Clock) -> None:
     link.before = lambda asked: lost(begun=False)
-    calls = Calls(Router((H1, H2)), 10.0)
+    calls = Calls(Router((H1, H2), clock.environment), 10.0)
     with pytest.raises(wbkv.Unavailable, match="no node answers on h1:1, h2:2"):
         drive(link, calls.connect(0.0))
     assert not clock.slept
@@ -205,7 +206,7 @@ def test_connecting_fails_at_once_or_after_so_long(link: ModelLink, clock: Clock
 def test_what_is_no_node_is_said_at_once(link: ModelLink) -> None:
     link.before = lambda asked: told(ApiError.INVALID_REQUEST)
     with pytest.raises(wbkv.InvalidRequest):
-        drive(link, Calls(Router((H1,)), 10.0).connect(60.0))
+        drive(link, Calls(Router((H1,), link.clock.environment), 10.0).connect(60.0))
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
@@ -222,9 +223,9 @@ def test_timeouts_that_are_none(link: ModelLink, requests: Requests[bytes], time
 
 def test_waiting_in_between_is_bounded_and_jittered() -> None:
     for tries in (1, 2, 3, 8, 100, 10_000):
-        waits = [backoff(tries) for _ in range(200)]
+        waits = [backoff(tries, SYSTEM) for _ in range(200)]
         assert 0 < min(waits) < max(waits) <= BACKOFF_MAX_S
-    assert max(backoff(1) for _ in range(200)) < min(backoff(4) for _ in range(200))
+    assert max(backoff(1, SYSTEM) for _ in range(200)) < min(backoff(4, SYSTEM) for _ in range(200))
 
 
 @pytest.mark.parametrize("failure", [lost(), lost(begun=False), told(ApiError.OVERLOADED, retryable=True)])
@@ -392,7 +393,7 @@ def test_revisions_are_times() -> None:
 
 
 def test_requests_are_acknowledged_when_nobody_will_repeat_them() -> None:
-    identity = Identity()
+    identity = Identity(SYSTEM)
     messages = [kv.RequestId() for _ in range(4)]
     first, second, third = [identity.sign(message) for message in messages[:3]]
     assert [m.sequence for m in messages[:3]] == [1, 2, 3]
@@ -422,7 +423,7 @@ def test_all_ways_out_of_a_write_acknowledge_it(link: ModelLink, requests: Reque
 
 
 def test_the_child_of_a_fork_is_another_client() -> None:
-    identity = Identity()
+    identity = Identity(SYSTEM)
     mine, theirs = kv.RequestId(), kv.RequestId()
     identity.sign(mine)
     identity._lock.acquire()  # by a thread that the child does not have

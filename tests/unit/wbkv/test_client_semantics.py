@@ -9,6 +9,7 @@ import pytest
 import wbkv
 from wbkv.client import Client
 from wbkv.core.effects import Ask, Plan
+from wbkv.core.environment import SYSTEM
 from wbkv.core.identity import WINDOW, Identity
 from wbkv.core.locks import Holding
 from wbkv.core.requests import Requests
@@ -124,7 +125,7 @@ def test_a_transaction_that_reads_has_seen_what_it_shows(
 
 
 def test_an_old_request_does_not_hold_up_new_ones() -> None:
-    identity = Identity()
+    identity = Identity(SYSTEM)
     old = kv.RequestId()
     first = identity.sign(old)
     for number in range(2, WINDOW + 1):
