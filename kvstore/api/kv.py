@@ -40,6 +40,7 @@ from kvstore.machine.request import (
 from kvstore.machine.results import Deleted, Got, KeyValue
 from kvstore.store.errors import InvalidRequest, StoreError
 from kvstore.store.questions import Event
+from kvstore.store.reservations import ALWAYS_FIRST, RESERVE_S
 from kvstore.store.retention import SNAPSHOT_S, SNAPSHOT_S_MAX
 from kvstore.store.service import Batch, Committed, Consistency, Snapshot
 
@@ -104,7 +105,11 @@ class Requests:
                 "consistency and revision are for transactions that only read, without conditions and id"
             )
         committing = self._service.transact(
-            transaction, identity=identity, min_revision=min_revision, timeout_s=timeout_s
+            transaction,
+            identity=identity,
+            min_revision=min_revision,
+            reservation=message.reservation,
+            timeout_s=timeout_s,
         )
         return committing, txn_fields
 
@@ -197,6 +202,7 @@ class KV:
             "ReleaseSnapshot": Unary(kv.ReleaseSnapshotRequest, self._release),
             "Compact": Unary(kv.CompactRequest, self._compact),
             "Watch": Streaming(kv.WatchRequest, self._watch),
+            "Reserve": Unary(kv.ReserveRequest, self._reserve),
         }
 
     def _single(self, name: str, asked: type[Message], answered: Callable[..., Any]) -> Unary:
@@ -292,6 +298,16 @@ class KV:
             raise InvalidRequest("the revision is missing")
         await self._service.compact(revision_of("revision", message.revision), timeout_s=timeout_s)
         return kv.CompactResponse(header=self._api.header(revision=message.revision))
+
+    async def _reserve(self, message: kv.ReserveRequest, _: float) -> Message:
+        check_integer("name", message.name, ALWAYS_FIRST + 1, INT64_MAX)
+        check_integer("ttl_ms", message.ttl_ms, 0, int(RESERVE_S * 1000))
+        for key in message.keys:
+            self._reader.single(Get(key))
+        self._service.reserve(
+            message.name, message.keys, tuple(map(self._reader.range, message.ranges)), message.ttl_ms / 1000
+        )
+        return kv.ReserveResponse(header=self._api.header())
 
     # Watches
 

@@ -56,9 +56,13 @@ class Service(Protocol):
         *,
         identity: Identity | None = None,
         min_revision: int = 0,
+        reservation: int = 0,
         timeout_s: float,
     ) -> Awaitable[Committed]:
-        """Execute a transaction."""
+        """Execute a transaction. `reservation` is the name of its client's reservation, or 0."""
+
+    def reserve(self, name: int, keys: Sequence[bytes], ranges: Sequence[Range], ttl_s: float) -> None:
+        """Delay writes of these keys by others, for a while; without a time, end that."""
 
     def read(
         self,

@@ -41,6 +41,7 @@ from kvstore.store.questions import (
     StrictRead,
     Values,
 )
+from kvstore.store.reservations import ALWAYS_FIRST, RESERVE_S, Reservations
 from kvstore.store.splits import LOOKED_AT, Split, Spread, divide
 from multicast.types import TICKS_PER_S, GroupId, timestamp
 
@@ -117,6 +118,7 @@ class Service:
     def __init__(self, gateway: Gateway, turn_soon: Callable[[], None]) -> None:
         self._gateway = gateway
         self._turn_soon = turn_soon
+        self._reservations = Reservations()
         self._moving: dict[GroupId, asyncio.Future[Any]] = {}
         """Groups that are being moved on, for all callers that wait for it."""
 
@@ -143,9 +145,12 @@ class Service:
         *,
         identity: Identity | None = None,
         min_revision: int = 0,
+        reservation: int = 0,
         timeout_s: float,
     ) -> asyncio.Future[Committed]:
         """Execute a transaction. Many can be under way without a task for each."""
+        if self._reservations and (name := self._reservations.in_the_way(transaction, reservation)):
+            return self._transact_later(name, transaction, identity, min_revision, timeout_s)
         future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
         done = partial(_resolve, future)
         self._gateway.transact(transaction, done, identity=identity, min_revision=min_revision)
@@ -154,6 +159,56 @@ class Service:
         writes = any(operation.writes for operation in operations)
         _limit(future, timeout_s, errors.OutcomeUnknown if writes else errors.DeadlinePassed)
         return future
+
+    def _transact_later(
+        self,
+        name: int,
+        transaction: Transaction,
+        identity: Identity | None,
+        min_revision: int,
+        timeout_s: float,
+    ) -> asyncio.Future[Committed]:
+        """Execute a transaction when a reservation has ended: see `reservations`."""
+        loop = asyncio.get_running_loop()
+        later: asyncio.Future[Committed] = loop.create_future()
+        deadline = loop.time() + timeout_s
+
+        def go_on() -> None:
+            left_s = deadline - loop.time()
+            if later.done():
+                return
+            if left_s <= 0:
+                later.set_exception(errors.DeadlinePassed(f"no answer within {timeout_s:g} s"))
+                return
+            try:
+                begun = self.transact(
+                    transaction,
+                    identity=identity,
+                    min_revision=min_revision,
+                    reservation=ALWAYS_FIRST,
+                    timeout_s=left_s,
+                )
+            except errors.StoreError as error:
+                later.set_exception(error)
+                return
+            begun.add_done_callback(partial(_pass_on, later))
+            later.add_done_callback(lambda _: begun.cancel())
+
+        end = self._reservations.delay(name, go_on)
+        timer = loop.call_later(min(RESERVE_S, timeout_s), end)
+        later.add_done_callback(lambda _: timer.cancel())
+        later.add_done_callback(lambda _: end())
+        return later
+
+    def reserve(self, name: int, keys: Sequence[bytes], ranges: Sequence[Range], ttl_s: float) -> None:
+        """Delay writes of these keys by others, for a while; without a time, end that."""
+        loop = asyncio.get_running_loop()
+        if not ttl_s:
+            self._reservations.release(name)
+            return
+        until = loop.time() + ttl_s
+        self._reservations.reserve(name, keys, ranges, until)
+        loop.call_at(until, lambda: self._reservations.expire(loop.time()))
 
     def read(
         self,
@@ -488,6 +543,16 @@ def _limit(future: asyncio.Future[Any], timeout_s: float, error: type[errors.Sto
 
 def _expire(future: asyncio.Future[Any], timeout_s: float, error: type[errors.StoreError]) -> None:
     _resolve(future, error(f"no answer within {timeout_s:g} s"))
+
+
+def _pass_on(later: asyncio.Future[Any], begun: asyncio.Future[Any]) -> None:
+    """Resolve a future as another one."""
+    if begun.cancelled():
+        later.cancel()
+    elif (error := begun.exception()) is not None:
+        _resolve(later, error)
+    else:
+        _resolve(later, begun.result())
 
 
 def _resolve(future: asyncio.Future[Any], outcome: object) -> None:

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import wbkv
 from wbkv import aio
+from wbkv.core.transactions import RESERVE_AFTER
 
 from kvstore.local.cluster import LocalCluster
 
@@ -484,6 +486,39 @@ def test_the_twin_belongs_to_its_loop(endpoints: str) -> None:
             other.run(client.get("a"))
         assert mine.run(client.get("a")) == b""
         mine.run(client.close())
+
+
+def test_a_slow_transaction_beside_fast_writers_commits(endpoints: str) -> None:
+    """Without a reservation it found no moment in which its key did not change, and gave up."""
+    attempts = 0
+    stop = threading.Event()
+
+    def write(client: wbkv.Client[bytes]) -> None:
+        while not stop.is_set():
+            client.add("hot", 1)
+
+    def slowly(tx: wbkv.Transaction[bytes]) -> int:
+        nonlocal attempts
+        attempts += 1
+        found = int(tx.get("hot") or b"0")
+        time.sleep(0.2)
+        tx.put("slow", b"%d" % found)
+        return found
+
+    with wbkv.connect(endpoints, timeout=PATIENCE_S) as client:
+        threads = [threading.Thread(target=write, args=(client,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        try:
+            found = wbkv.transactional(slowly)(client)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert client.get("slow") == b"%d" % found
+        assert attempts <= 2 * RESERVE_AFTER
+        before = client.get("hot")
+        assert client.add("hot", 1) == int(before or b"") + 1  # the reservation has ended
 
 
 # Processes of their own

@@ -270,6 +270,15 @@ class Client(_Closes, Generic[V]):
         """Run a function in a transaction, and retry after each conflict: the loop of `transactional`."""
         patience = Patience(timeout_s, self.timeout, self._requests.calls.environment)
         tx = self.transaction(timeout=patience.left_s)
+        try:
+            return await self._attempts(tx, function, patience)
+        finally:
+            if patience.reservation:
+                await tx._release(patience)  # noqa: SLF001 - made for this
+
+    async def _attempts(
+        self, tx: Transaction[V], function: Callable[[Transaction[V]], Awaitable[T]], patience: Patience
+    ) -> T:
         while True:
             try:
                 async with tx:
@@ -291,6 +300,9 @@ class Client(_Closes, Generic[V]):
                 return result
             if wait_s:
                 await self._run(pause(wait_s))
+            if patience.starves:
+                tx = await tx._reserved(patience)  # noqa: SLF001 - made for this
+            elif wait_s:
                 tx = self.transaction(timeout=patience.left_s)
             else:
                 tx = tx._again(patience.left_s)  # noqa: SLF001 - made for this
@@ -490,6 +502,14 @@ class Transaction(Generic[V]):
     def _again(self, timeout: float) -> Transaction[V]:
         """Return the next attempt, after this one was aborted: for `transactional`."""
         return Transaction(self._link, self._attempt.next(timeout))
+
+    async def _reserved(self, patience: Patience) -> Transaction[V]:
+        """Return the next attempt, with what this one has read reserved for it: for `transactional`."""
+        return Transaction(self._link, await run(self._link, self._attempt.reserved_next(patience)))
+
+    async def _release(self, patience: Patience) -> None:
+        """End the reservation of the transaction: for `transactional`."""
+        await run(self._link, self._attempt.release(patience))
 
     async def holds(self) -> bool:
         """Return whether all reads so far are consistent as of one revision."""

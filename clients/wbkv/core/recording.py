@@ -121,10 +121,11 @@ class Recorded(Requests[V]):
         otherwise: Sequence[Operation],
         timeout_s: float | None,
         named: RequestId | None = None,
+        reservation: int = 0,
     ) -> Plan[TxnResult[V]]:
         """Execute a transaction. Both branches are invoked in the history, and one of them fails."""
         branches = self._steps(then), self._steps(otherwise) if conditions else []
-        plan = super().transact(conditions, then, otherwise, timeout_s, named)
+        plan = super().transact(conditions, then, otherwise, timeout_s, named, reservation)
         taken, other = (self._begin_branch(branch) for branch in branches)
         try:
             result = yield from plan
@@ -153,6 +154,7 @@ class Recorded(Requests[V]):
         conditions: Sequence[Condition],
         writes: Sequence[Operation],
         timeout_s: float | None,
+        reservation: int = 0,
     ) -> Plan[TxnResult[V]]:
         """Commit an interactive transaction. Its reads hold if it commits."""
         history = self._history
@@ -167,7 +169,9 @@ class Recorded(Requests[V]):
             done += written
         begun = history.begin(steps) if steps else None
         try:
-            result = yield from super().transact(conditions, writes, again(reads), timeout_s)
+            result = yield from super().transact(
+                conditions, writes, again(reads), timeout_s, None, reservation
+            )
         except BaseException as error:
             history.end(begun, _outcome(error))
             raise

@@ -43,6 +43,12 @@ AGAIN_BYTES: Final = 64 << 10
 
 PIECES_MAX: Final = 1 << 16
 
+RESERVED: Final = 1024
+"""Keys and ranges that nodes accept in a reservation."""
+
+RESERVE_CALL_S: Final = 0.5
+"""How long to wait for a node to reserve keys."""
+
 _CONSISTENCY: Final[dict[str, kv.Consistency]] = {"strict": kv.STRICT, "serializable": kv.SERIALIZABLE}
 
 
@@ -217,9 +223,10 @@ class Requests(Generic[V]):
         otherwise: Sequence[Operation],
         timeout_s: float | None,
         named: RequestId | None = None,
+        reservation: int = 0,
     ) -> Plan[TxnResult[V]]:
         """Execute a transaction: conditions and two branches, at one position in the order."""
-        request = kv.TxnRequest()
+        request = kv.TxnRequest(reservation=reservation)
         values = self.values
         for condition in conditions:
             condition.fill(request.conditions.add(), values)
@@ -254,11 +261,23 @@ class Requests(Generic[V]):
         conditions: Sequence[Condition],
         writes: Sequence[Operation],
         timeout_s: float | None,
+        reservation: int = 0,
     ) -> Plan[TxnResult[V]]:
         """Commit an interactive transaction that has read `reads`. If a condition fails, the results are the
         current values of the same keys, unless there are too many.
         """
-        return self.transact(conditions, writes, again(reads), timeout_s)
+        return self.transact(conditions, writes, again(reads), timeout_s, None, reservation)
+
+    def reserve(
+        self, name: int, keys: Iterable[bytes], ranges: Iterable[KeyRange], ttl_s: float
+    ) -> Plan[None]:
+        """Ask all nodes to delay other clients' writes of these keys for a moment; failures are ignored."""
+        request = kv.ReserveRequest(name=name, keys=keys, ttl_ms=int(ttl_s * 1000))
+        for found in ranges:
+            request.ranges.append(found.message())
+        if len(request.keys) + len(request.ranges) <= RESERVED:
+            for address in self.calls.router.reachable():
+                yield Ask(address, effects.RESERVE, request, RESERVE_CALL_S, RESERVE_CALL_S)
 
     def _saw(self, results: Iterable[Result[V]]) -> None:
         """Remember the revisions of results: they may be above the revision of the response."""

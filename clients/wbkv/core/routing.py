@@ -176,6 +176,10 @@ class Router:
         fresh = [address for address in ranked if address not in asked]
         return fresh[0] if fresh else ranked[tries % len(ranked)]
 
+    def reachable(self) -> list[str]:
+        """Return the addresses of all nodes but those that were unreachable lately."""
+        return [address for address in self._addresses if address not in self._resting]
+
     def failed(self, address: str, error: ApiError, *, gone: bool) -> None:
         """Record a node's failure: its error may name the leaders, or the node may be unreachable."""
         if error.kind not in _BUSY:

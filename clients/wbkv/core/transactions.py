@@ -4,6 +4,9 @@ Reads are strict, each at its own moment, and remembered; writes are buffered un
 one ordered transaction: the conditions that every key read still has its revision, and that no range read
 has changed since; and the writes. So a transaction that commits is strictly serializable, phantoms included,
 and one that does not has written nothing. A transaction that read once and wrote nothing needs no commit.
+
+A transaction that conflicts again and again reserves what it has read before it is retried: all nodes then
+delay other clients' writes of these keys for a moment. What commits does not depend on that.
 """
 
 from __future__ import annotations
@@ -36,6 +39,18 @@ AT_ONCE: Final = 4
 CONFLICT_TRIES: Final = 3
 """After so many pauses they stop growing: a transaction that waits long while others go on starves."""
 
+RESERVE_AFTER: Final = 6
+"""After so many conflicts, a transaction reserves what it has read before the next attempt."""
+
+RESERVE_AFTER_S: Final = 0.5
+"""And not before: short transactions that conflict come through by retrying."""
+
+NAME_BITS: Final = 10
+"""Random bits of a reservation's name, below the revision that the client has seen."""
+
+RESERVE_S: Final = 2.0
+"""The longest time of a reservation that nodes accept."""
+
 STALE: Final = "the transaction's reads were not consistent"
 
 TRIED: Final = "has already tried to commit"
@@ -62,6 +77,8 @@ class Attempt(Generic[V]):
         """The number of requests to the store."""
         self._returned: dict[bytes, Entry[bytes] | None] = {}
         """What the aborted commit before this attempt returned: all as of one revision, and recent."""
+        self._reservation = 0
+        """The name under which what this attempt reads is reserved, or 0."""
         self.ended = ""
         """How the attempt has ended; empty if it has not."""
         self.revision = 0
@@ -228,7 +245,9 @@ class Attempt(Generic[V]):
             Delete(key) if value is None else Put(key, value) for key, value in self._writes.items()
         ]
         if writes or self._trips > 1:
-            result = yield from self._raw.commit(self._read, self._conditions(), writes, self._timeout_s)
+            result = yield from self._raw.commit(
+                self._read, self._conditions(), writes, self._timeout_s, self._reservation
+            )
             if not result.succeeded:
                 self.ended = "was aborted"
                 entries = [entry for entry in result.results if entry is None or isinstance(entry, Entry)]
@@ -245,6 +264,20 @@ class Attempt(Generic[V]):
             attempt._returned = self._returned
             attempt._trips = 1
         return attempt
+
+    def reserved_next(self, patience: Patience) -> Plan[Attempt[V]]:
+        """Return the next attempt, which reads anew, with what this one has read reserved for it."""
+        name = patience.reserve(self._requests.calls.seen)
+        ranges = [part.range for part in self._ranges]
+        yield from self._raw.reserve(name, self._read, ranges, patience.reserve_s)
+        attempt = Attempt(self._requests, patience.left_s)
+        attempt._reservation = name
+        return attempt
+
+    def release(self, patience: Patience) -> Plan[None]:
+        """End the reservation, if there is one."""
+        if patience.reservation:
+            yield from self._raw.reserve(patience.reservation, (), (), 0.0)
 
     def holds(self) -> Plan[bool]:
         """Return whether all reads are consistent as of one revision. After a commit they were, although its
@@ -306,8 +339,29 @@ class Patience:
         self._timeout_s = time_of(timeout_s, usual_s)
         self._environment = environment
         self._now = environment.now
-        self._deadline = self._now() + self._timeout_s
+        self._start = self._began = self._now()
+        self._deadline = self._start + self._timeout_s
         self._tries = 0
+        self._lasted_s = 0.0
+        """How long the last attempt took."""
+        self.reservation = 0
+        """The name of the transaction's reservation, or 0."""
+
+    @property
+    def starves(self) -> bool:
+        """Whether the transaction should reserve what it reads."""
+        return self._tries >= RESERVE_AFTER and self._now() - self._start >= RESERVE_AFTER_S
+
+    def reserve(self, seen: int) -> int:
+        """Return the reservation's name. The older the transaction, the lower: it then goes first."""
+        if not self.reservation:
+            self.reservation = (seen << NAME_BITS) + 2 + self._environment.rng.randrange((1 << NAME_BITS) - 2)
+        return self.reservation
+
+    @property
+    def reserve_s(self) -> float:
+        """How long to reserve keys: for an attempt like the last one, and some more."""
+        return min(2 * self._lasted_s + 0.1, RESERVE_S)
 
     @property
     def left_s(self) -> float:
@@ -321,10 +375,13 @@ class Patience:
         while others still read. Every `AT_ONCE` conflicts, transactions that only disturb each other pause.
         """
         self._tries += 1
+        now = self._now()
+        self._lasted_s = now - self._began
         pause = 0.0
         if self._tries % AT_ONCE == 0:
             pause = backoff(min(self._tries // AT_ONCE, CONFLICT_TRIES), self._environment)
-        if self._now() + pause >= self._deadline:
+        self._began = now + pause
+        if self._began >= self._deadline:
             raise Aborted(
                 f"still in conflict after {self._tries} attempts in {self._timeout_s:g} s: {conflict}"
             ) from conflict

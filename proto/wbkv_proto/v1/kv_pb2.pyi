@@ -110,7 +110,7 @@ class Entry(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., create_revision: _Optional[int] = ..., mod_revision: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class TxnRequest(_message.Message):
-    __slots__ = ("conditions", "then", "otherwise", "id", "min_revision", "consistency", "revision")
+    __slots__ = ("conditions", "then", "otherwise", "id", "min_revision", "consistency", "revision", "reservation")
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     THEN_FIELD_NUMBER: _ClassVar[int]
     OTHERWISE_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,7 @@ class TxnRequest(_message.Message):
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
     CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    RESERVATION_FIELD_NUMBER: _ClassVar[int]
     conditions: _containers.RepeatedCompositeFieldContainer[Condition]
     then: _containers.RepeatedCompositeFieldContainer[Operation]
     otherwise: _containers.RepeatedCompositeFieldContainer[Operation]
@@ -125,7 +126,8 @@ class TxnRequest(_message.Message):
     min_revision: int
     consistency: Consistency
     revision: int
-    def __init__(self, conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., then: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., otherwise: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., id: _Optional[_Union[RequestId, _Mapping]] = ..., min_revision: _Optional[int] = ..., consistency: _Optional[_Union[Consistency, str]] = ..., revision: _Optional[int] = ...) -> None: ...
+    reservation: int
+    def __init__(self, conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., then: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., otherwise: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., id: _Optional[_Union[RequestId, _Mapping]] = ..., min_revision: _Optional[int] = ..., consistency: _Optional[_Union[Consistency, str]] = ..., revision: _Optional[int] = ..., reservation: _Optional[int] = ...) -> None: ...
 
 class TxnResponse(_message.Message):
     __slots__ = ("header", "succeeded", "unmet", "results")
@@ -548,3 +550,21 @@ class Event(_message.Message):
     create_revision: int
     version: int
     def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., create_revision: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class ReserveRequest(_message.Message):
+    __slots__ = ("name", "keys", "ranges", "ttl_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    name: int
+    keys: _containers.RepeatedScalarFieldContainer[bytes]
+    ranges: _containers.RepeatedCompositeFieldContainer[Range]
+    ttl_ms: int
+    def __init__(self, name: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class ReserveResponse(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: Header
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ...) -> None: ...

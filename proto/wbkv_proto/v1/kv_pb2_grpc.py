@@ -84,6 +84,11 @@ class KVStub:
                 request_serializer=wbkv__proto_dot_v1_dot_kv__pb2.WatchRequest.SerializeToString,
                 response_deserializer=wbkv__proto_dot_v1_dot_kv__pb2.WatchResponse.FromString,
                 _registered_method=True)
+        self.Reserve = channel.unary_unary(
+                '/wbkv.v1.KV/Reserve',
+                request_serializer=wbkv__proto_dot_v1_dot_kv__pb2.ReserveRequest.SerializeToString,
+                response_deserializer=wbkv__proto_dot_v1_dot_kv__pb2.ReserveResponse.FromString,
+                _registered_method=True)
 
 
 class KVServicer:
@@ -160,6 +165,14 @@ class KVServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Reserve(self, request, context):
+        """Asks this node to delay other clients' writes of some keys for a moment, so that an interactive transaction that
+        conflicts again and again can commit. Nothing else depends on it: a write is delayed once, for at most 2 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_KVServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -212,6 +225,11 @@ def add_KVServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=wbkv__proto_dot_v1_dot_kv__pb2.WatchRequest.FromString,
                     response_serializer=wbkv__proto_dot_v1_dot_kv__pb2.WatchResponse.SerializeToString,
+            ),
+            'Reserve': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reserve,
+                    request_deserializer=wbkv__proto_dot_v1_dot_kv__pb2.ReserveRequest.FromString,
+                    response_serializer=wbkv__proto_dot_v1_dot_kv__pb2.ReserveResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -484,6 +502,33 @@ class KV:
             '/wbkv.v1.KV/Watch',
             wbkv__proto_dot_v1_dot_kv__pb2.WatchRequest.SerializeToString,
             wbkv__proto_dot_v1_dot_kv__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reserve(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wbkv.v1.KV/Reserve',
+            wbkv__proto_dot_v1_dot_kv__pb2.ReserveRequest.SerializeToString,
+            wbkv__proto_dot_v1_dot_kv__pb2.ReserveResponse.FromString,
             options,
             channel_credentials,
             insecure,

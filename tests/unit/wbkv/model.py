@@ -118,6 +118,9 @@ class ModelStore:
             self.results[known] = answer
         return answer
 
+    def _reserve(self, _: kv.ReserveRequest) -> kv.ReserveResponse:
+        return kv.ReserveResponse(header=self._header())
+
     def _header(self, own: int = 0) -> kv.Header:
         return kv.Header(revision=self.revision, transaction_revision=own, cluster="c", node="n1")
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import wbkv
 from wbkv import aio
+from wbkv.core.transactions import RESERVE_AFTER
+from wbkv_proto.v1 import kv_pb2 as kv
 
-from tests.unit.wbkv.model import Clock, ModelLink, lost
+from tests.unit.wbkv.model import ADDRESSES, Clock, ModelLink, lost
 
 
 def test_it_is_repeated_until_nobody_is_in_the_way(link: ModelLink, client: wbkv.Client[bytes]) -> None:
@@ -107,6 +109,42 @@ def test_it_ends_in_time(link: ModelLink, clock: Clock, client: wbkv.Client[byte
     assert 3 < len(runs) < 200  # in fours, with a pause behind each
     with pytest.raises(ValueError, match="timeout"):
         wbkv.transactional(timeout=-1.0)(never)(client)
+
+
+def test_a_starving_transaction_reserves_what_it_has_read(
+    link: ModelLink, clock: Clock, client: wbkv.Client[bytes]
+) -> None:
+    """At all nodes, before the attempts that follow; the commit says so, and the end releases it."""
+    runs = 0
+
+    def reserved() -> list[kv.ReserveRequest]:
+        return [ask.request for ask in link.asked if isinstance(ask.request, kv.ReserveRequest)]
+
+    @wbkv.transactional(timeout=60.0)
+    def slowly(tx: wbkv.Transaction[bytes]) -> None:
+        nonlocal runs
+        runs += 1
+        tx.get("a")
+        list(tx.scan(wbkv.prefix("b")))
+        clock.now += 0.3
+        if not reserved():
+            link.store.put(b"a", b"%d" % runs)
+        tx.put("c", b"mine")
+
+    slowly(client)
+    assert runs == RESERVE_AFTER + 1
+    nodes = len(ADDRESSES)
+    taken, released = reserved()[:nodes], reserved()[nodes:]
+    for request in taken:
+        assert request.keys == [b"a"]
+        assert request.ranges[0].interval.start == b"b"
+        assert 600 <= request.ttl_ms <= 2000
+    for request in released:
+        assert (request.ttl_ms, list(request.keys)) == (0, [])
+    assert len(released) == nodes
+    (name,) = {request.name for request in reserved()}
+    commits = [ask.request for ask in link.asked if isinstance(ask.request, kv.TxnRequest)]
+    assert [commit.reservation for commit in commits] == [0] * RESERVE_AFTER + [name]
 
 
 def test_an_exception_counts_only_if_the_reads_hold(link: ModelLink, client: wbkv.Client[bytes]) -> None:

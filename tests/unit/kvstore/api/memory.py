@@ -60,6 +60,7 @@ class MemoryService:
     """`kvstore.api.ports.Service`. With `held`, requests wait until they are let go."""
 
     def __init__(self, limits: Limits | None = None) -> None:
+        self.reserved: dict[int, tuple[tuple[bytes, ...], tuple[Range, ...], float]] = {}
         self.limits = limits or Limits()
         self.placement = Placement.evenly([GROUP])
         self.machine = Machine(GROUP, Store(), MachineState(placement=self.placement), self.limits)
@@ -143,6 +144,7 @@ class MemoryService:
         *,
         identity: Identity | None = None,
         min_revision: int = 0,
+        reservation: int = 0,
         timeout_s: float,
     ) -> asyncio.Future[Committed]:
         def execute() -> Committed:
@@ -152,6 +154,9 @@ class MemoryService:
             return Committed(gts, self.revision, outcome.succeeded, outcome.unmet, results)
 
         return self._begin(execute, timeout_s)
+
+    def reserve(self, name: int, keys: Sequence[bytes], ranges: Sequence[Range], ttl_s: float) -> None:
+        self.reserved[name] = (tuple(keys), tuple(ranges), ttl_s)
 
     def read(
         self,
