@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from benchmarks import convoy_command as convoy
 from benchmarks.load import command as load
 from benchmarks.paper.claims import PAPER_DELAYS
-from kvstore.commands.sim import positive
+from kvstore.commands.arguments import positive
 from kvstore.wire.frames import ORDERING_CODEC
 from multicast import PROTOCOLS, VARIANTS, Protocol
 from multicast.sim.delays import Measured, cost, group_size, measure

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from kvstore.commands.sim import positive
+from kvstore.commands.arguments import positive
 from multicast import PROTOCOLS, VARIANTS, Protocol
 from multicast.errors import InvalidArgument
 from multicast.sim.convoy import LINKS, RATES, WORKLOADS, ConvoyLoad, Curve, Summary, study

@@ -632,7 +632,7 @@ class Watch(_Closes, Generic[V]):
         if self._marks:
             self._ready.append((progress.revision, ()))
         self._position = progress.revision
-        if not self._ready:
+        if not progress.changes:  # a mark of progress is none
             self.revision = self._position
 
     def close(self) -> None:

@@ -6,20 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kvstore.api.ports import PartitionFacts, Topology
 from kvstore.config.addresses import NodeId
-from kvstore.config.model import Config
 from kvstore.store.application import StoreApplication
 from multicast.types import GroupId, ReplicaId
 
 
 def topology_of(
-    config: Config, store: StoreApplication, node_of: Callable[[ReplicaId], NodeId | None]
+    addresses: Mapping[NodeId, str],
+    first: Mapping[GroupId, Sequence[NodeId]],
+    store: StoreApplication,
+    node_of: Callable[[ReplicaId], NodeId | None],
 ) -> Topology:
-    """Who leads and who is a member: as its own replicas know it, or else as its gateway guesses."""
+    """Who leads and who is a member: as its own replicas know it, or else as its gateway guesses.
+
+    `addresses` are those of the nodes' APIs, and `first` are the nodes that each group began with.
+    """
     return Topology(
-        addresses={name: node.api or "" for name, node in config.nodes.items()},
-        partitions={
-            group: _partition(group, store, node_of, config.groups) for group in store.gateway.groups
-        },
+        addresses={str(name): address for name, address in addresses.items()},
+        partitions={group: _partition(group, store, node_of, first) for group in store.gateway.groups},
         placement=store.gateway.placement,
     )
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TextIO
 
 from kvstore.commands import welcome
-from kvstore.commands.sim import positive
+from kvstore.commands.arguments import positive
 from kvstore.config.checks import DURABILITY
 from kvstore.config.model import API_PORT, Config
 from kvstore.config.toml import load_config

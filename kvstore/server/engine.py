@@ -283,7 +283,10 @@ class Engine:
     def facts(self, status: Callable[[], Mapping[str, Any]]) -> Facts:
         """Return the facts about the cluster that the API serves."""
         assert self.store is not None
-        return Facts(partial(topology_of, self._config, self.store, self.directory.node_of), status)
+        config = self._config
+        addresses = {name: node.api or "" for name, node in config.nodes.items()}
+        known = partial(topology_of, addresses, config.groups, self.store, self.directory.node_of)
+        return Facts(known, status)
 
     def status(self) -> dict[str, Any]:
         """Return the node's part of the status output."""

@@ -3,7 +3,9 @@
 The naive `Model` executes the delivered order once more. Every answer must be the model's, and so must every
 replica's state at the end (a). What each read saw, and which call returned before another began, must not
 make the order a circle (b). No request is executed twice, and none gets two different results (c). A result
-that is reported as complete up to a revision is (d).
+that is reported as complete up to a revision is (d). What users of the client were told follows from all that
+(e): a call has executed one write at most, and none if it says so; what a committed interactive transaction
+has read was there when it committed; a watch has returned every change, whole, once, in order.
 """
 
 from __future__ import annotations
@@ -49,11 +51,23 @@ from kvstore.machine.results import (
 )
 from kvstore.machine.sessions import WINDOW
 from kvstore.simulation.circles import Node, find_circle
-from kvstore.simulation.history import Call, Cut, History, ReadAtCall, StrictCall, Transact
+from kvstore.simulation.history import (
+    Call,
+    Cut,
+    History,
+    Interactive,
+    Pages,
+    ReadAtCall,
+    ScanCall,
+    StrictCall,
+    Transact,
+    UserOperation,
+    Watched,
+)
 from kvstore.simulation.model import Model, ordered
 from kvstore.store.gateway import Committed, Ordered
 from kvstore.store.partition import Partition
-from kvstore.store.questions import Values
+from kvstore.store.questions import Event, Values
 from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery
 from multicast.sim.checkers import Violation
@@ -145,7 +159,16 @@ def check_history(
             placed[call.number] = _check_transaction(found, call)
         elif isinstance(call.outcome, Values):
             _check_values(found, call)
+        elif isinstance(call.outcome, Pages):
+            _check_scan(found, call)
     _check_states(found, partitions)
+    for operation in history.operations:
+        _check_operation(found, operation)
+    for interactive in history.interactive:
+        _check_interactive(found, interactive)
+    expected = events_of(found)
+    for watched in history.watched:
+        _check_watched(expected, watched)
     check_strict(found, history, placed)
     return found
 
@@ -185,9 +208,12 @@ def _check_once(found: Replay) -> None:
 def _check_transaction(found: Replay, call: Call) -> Execution | None:
     """Check the answers to all attempts of a call. Returns its execution."""
     assert isinstance(call.asked, Transact)
-    assert call.identity is not None
-    executions = found.requests.get((call.identity.client, call.identity.sequence), [])
-    execution = executions[0] if executions else None
+    if call.identity is None:  # it changes nothing, and its gateway gave it an id
+        position = call.outcome.revision if isinstance(call.outcome, Committed) else None
+        execution = None if position is None else found.executions.get(Timestamp(position))
+    else:
+        executions = found.requests.get((call.identity.client, call.identity.sequence), [])
+        execution = executions[0] if executions else None
     for outcome in (call.outcome, *call.more):
         if not isinstance(outcome, Committed):
             continue
@@ -246,8 +272,13 @@ def _seen(results: Sequence[OperationResult]) -> dict[bytes, int]:
     return seen
 
 
-def _state(found: Replay, group: GroupId, revision: int) -> dict[bytes, KeyValue]:
-    return found.model.groups[group].at(revision)
+def _state(found: Replay, revision: int) -> dict[bytes, KeyValue]:
+    """What all groups had at a revision."""
+    return {key: entry for group in found.model.groups.values() for key, entry in group.at(revision).items()}
+
+
+def _entry(found: Replay, key: bytes, revision: int) -> KeyValue | None:
+    return found.model.groups[found.model.placement.group_of(key)].at(revision).get(key)
 
 
 def _results_at(
@@ -269,7 +300,7 @@ def _check_values(found: Replay, call: Call) -> None:
     if isinstance(asked, ReadAtCall):
         if asked.revision and outcome.revision != asked.revision:
             raise Violation("Replay", f"{call} is of another revision")
-        expected = tuple(_results_at(_state(found, asked.group, outcome.revision), asked.operations))
+        expected = tuple(_results_at(_state(found, outcome.revision), asked.operations))
         if outcome.results != expected:
             raise Violation("Replay", f"{call} is not {expected}")
     else:
@@ -279,10 +310,22 @@ def _check_values(found: Replay, call: Call) -> None:
                 raise Violation("Complete", f"{call} misses {until} of {key!r}")
 
 
+def _check_scan(found: Replay, call: Call) -> None:
+    """A scan's pages together are the model's state at the scan's revision, as far as the scan went."""
+    asked, outcome = call.asked, call.outcome
+    assert isinstance(asked, ScanCall)
+    if asked.revision and outcome.revision != asked.revision:
+        raise Violation("Replay", f"{call} is of another revision")
+    expected = tuple(ordered(_state(found, outcome.revision), asked.range, reverse=asked.reverse))
+    if asked.limit:
+        expected = expected[: asked.limit]
+    if outcome.entries != (expected if outcome.whole else expected[: len(outcome.entries)]):
+        raise Violation("Scan", f"{call} is not {expected}")
+
+
 def _saw(found: Replay, asked: StrictCall, outcome: Values) -> dict[bytes, tuple[int, int]]:
     """For each key that was read, the change that was seen, and the one after it."""
     spans: dict[bytes, tuple[int, int]] = {}
-    group_of = found.model.placement.group_of
     for operation, result in zip(asked.operations, outcome.results, strict=True):
         keys: set[bytes] = set()
         entries: dict[bytes, KeyValue] = {}
@@ -291,31 +334,27 @@ def _saw(found: Replay, asked: StrictCall, outcome: Values) -> dict[bytes, tuple
             entries = {} if result.entry is None else {operation.key: result.entry}
         elif isinstance(result, Scanned):
             entries = {entry.key: entry for entry in result.entries}
-            keys = {*entries, *(key for key in found.changes if group_of(key) == asked.group)}
+            keys = {*entries, *_covered(found, operation.range)} if isinstance(operation, Scan) else set()
         for key in sorted(keys):
-            spans[key] = _span(found, asked.group, key, entries.get(key))
+            spans[key] = _span(found, key, entries.get(key))
     if spans and max(span[0] for span in spans.values()) >= min(span[1] for span in spans.values()):
         raise Violation("Replay", f"{asked} saw {outcome}, which was never there at once")
     return spans
 
 
-def _span(found: Replay, group: GroupId, key: bytes, entry: KeyValue | None) -> tuple[int, int]:
+def _span(found: Replay, key: bytes, entry: KeyValue | None) -> tuple[int, int]:
     changes = found.changes.get(key, [])
     if entry is None:
-        return _absent(found, group, key, changes)
+        return _absent(found, key, changes)
     at = bisect_left(changes, entry.mod_revision)
-    if (
-        at == len(changes)
-        or changes[at] != entry.mod_revision
-        or _state(found, group, changes[at])[key] != entry
-    ):
+    if at == len(changes) or changes[at] != entry.mod_revision or _entry(found, key, changes[at]) != entry:
         raise Violation("Replay", f"{entry} was read, and was never there")
     return changes[at], changes[at + 1] if at + 1 < len(changes) else 1 << 60
 
 
-def _absent(found: Replay, group: GroupId, key: bytes, changes: Sequence[int]) -> tuple[int, int]:
+def _absent(found: Replay, key: bytes, changes: Sequence[int]) -> tuple[int, int]:
     """An absent key says which removal was seen only if there is one."""
-    gone = [i for i, gts in enumerate(changes) if key not in _state(found, group, gts)]
+    gone = [i for i, gts in enumerate(changes) if _entry(found, key, gts) is None]
     if not gone:
         return 0, changes[0] if changes else 1 << 60
     return -1, 1 << 60
@@ -355,6 +394,63 @@ def _table(partition: Partition, name: str) -> MemoryMap[Any, Any]:
     return found
 
 
+# (e): what users of the client are told
+
+
+def _check_operation(found: Replay, operation: UserOperation) -> None:
+    """A call of a user's is executed once at most, under whichever ids its attempts were made."""
+    executed = []
+    for call in operation.writes:
+        assert call.identity is not None
+        for execution in found.requests.get((call.identity.client, call.identity.sequence), ()):
+            parts = [each for each in execution.answers.values() if isinstance(each, Outcome)]
+            if all(part.succeeded for part in parts):
+                executed.append(execution.delivered.gts)
+    if len(executed) > (not operation.not_executed):
+        told = "told to be without effect, " if operation.not_executed else ""
+        raise Violation("Once", f"{operation.what} was {told}executed at {executed}")
+
+
+def _check_interactive(found: Replay, interactive: Interactive) -> None:
+    """All that a committed transaction has read was there just before its commit."""
+    before = interactive.revision - 1
+    for key, seen in interactive.reads.items():
+        entry = _entry(found, key, before)
+        there = None if entry is None else (entry.value, entry.mod_revision)
+        if there != seen:
+            raise Violation("Interactive", f"{interactive} read {key!r} as {seen}, and it was {there}")
+    state = _state(found, before) if interactive.ranges else {}
+    for asked, seen_there in interactive.ranges:
+        entries = tuple((e.key, e.value) for e in ordered(state, asked, reverse=False))
+        if entries != seen_there:
+            raise Violation("Interactive", f"{interactive} read {asked} as {seen_there}, not {entries}")
+
+
+def events_of(found: Replay) -> list[tuple[int, tuple[Event, ...]]]:
+    """What each transaction changed, by the model."""
+    events: dict[int, list[Event]] = {}
+    for group in found.model.groups.values():
+        before: dict[bytes, Any] = {}
+        for revision, values in group.states:
+            for key in before.keys() | values.keys():
+                entry = values.get(key)
+                if entry != before.get(key):
+                    event = Event(key, None, 0, 0)
+                    if entry is not None:
+                        event = Event(key, entry.value, entry.create_revision, entry.version)
+                    events.setdefault(revision, []).append(event)
+            before = values
+    return [(revision, tuple(sorted(each))) for revision, each in sorted(events.items())]
+
+
+def _check_watched(expected: Sequence[tuple[int, tuple[Event, ...]]], watched: Watched) -> None:
+    """A watch has exactly the transactions of the order, whole."""
+    should = tuple((gts, events) for gts, events in expected if watched.after < gts <= watched.upto)
+    if watched.found != should:
+        after, upto = watched.after, watched.upto
+        raise Violation("Feed", f"after {after}, up to {upto}: {watched.found}, not {should}")
+
+
 # (b): real time
 
 
@@ -375,9 +471,12 @@ def check_strict(found: Replay, history: History, placed: Mapping[int, Execution
             spans = _saw(found, call.asked, call.outcome)
             reads = {key: span[0] for key, span in spans.items() if span[0] >= 0}
             node = Node(str(call), call.invoked, call.returned, reads)
-        elif isinstance(call.asked, Cut) and isinstance(call.outcome, Ordered):
+        elif isinstance(call.asked, Cut | ScanCall) and isinstance(call.outcome, Ordered | Pages):
+            if isinstance(call.asked, ScanCall) and call.asked.revision:
+                continue
             position = call.outcome.revision
-            keys = [key for key in found.changes if any(asked.covers(key) for asked in call.asked.ranges)]
+            ranges = call.asked.ranges if isinstance(call.asked, Cut) else (call.asked.range,)
+            keys = [key for key in found.changes if any(asked.covers(key) for asked in ranges)]
             reads = dict.fromkeys(keys, position)
             node = Node(str(call), call.invoked, call.returned, reads, position=position)
         if node is not None:

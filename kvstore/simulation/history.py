@@ -1,21 +1,19 @@
-"""The calls of simulated clients, when they were made, and their answers."""
+"""What simulated clients asked for, when, and what they were told: the facts that `checks` judges.
+
+Calls are recorded where they leave a client and where answers reach it, below all of its logic: each attempt
+of a read is a call, and all attempts of a write are one, by its id. Above the client's logic, `operations`
+say which calls served one call of a user's, and how that ended.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from kvstore.machine.commands import Command
 from kvstore.machine.request import Range, ReadOperation, Transaction
+from kvstore.machine.results import KeyValue
+from kvstore.store.feeds import Transactions
 from kvstore.store.gateway import Identity
-from multicast.types import GroupId
-
-
-@dataclass(frozen=True, slots=True)
-class Think:
-    """Do nothing for a while."""
-
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +25,26 @@ class Transact:
 
 @dataclass(frozen=True, slots=True)
 class StrictCall:
-    """Read keys of one group, as of now."""
+    """Read keys and ranges, all as of now."""
 
-    group: GroupId
     operations: tuple[ReadOperation, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAtCall:
-    """Read keys of one group at a revision; without one, at some recent revision of any replica's."""
+    """Read keys and ranges at a revision; without one, at some recent revision of any replica's."""
 
-    group: GroupId
     operations: tuple[ReadOperation, ...]
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScanCall:
+    """Scan a range, page by page, all at one revision: a strict one, or a given one."""
+
+    range: Range
+    limit: int = 0
+    reverse: bool = False
     revision: int = 0
 
 
@@ -49,16 +55,16 @@ class Cut:
     ranges: tuple[Range, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OrderCall:
-    """Housekeeping of one group, at a position above a revision."""
+class Pages(NamedTuple):
+    """The outcome of a scan."""
 
-    group: GroupId
-    command: Command
-    at_least: int = 0
+    revision: int
+    entries: tuple[KeyValue, ...]
+    whole: bool
+    """Whether the scan has come to its end."""
 
 
-Asked: TypeAlias = Transact | StrictCall | ReadAtCall | Cut | OrderCall
+Asked: TypeAlias = Transact | StrictCall | ReadAtCall | ScanCall | Cut
 
 
 @dataclass(slots=True)
@@ -83,13 +89,61 @@ class Call:
 
 
 @dataclass(slots=True)
+class UserOperation:
+    """One call of a user's, and the writes that it has made of it."""
+
+    what: str
+    writes: list[Call] = field(default_factory=list)
+    not_executed: bool = False
+    """Whether the user was told that nothing was executed."""
+
+
+@dataclass(slots=True)
+class Interactive:
+    """An interactive transaction that has committed: what its function had read then."""
+
+    revision: int
+    reads: dict[bytes, tuple[bytes, int] | None]
+    """Values and the revisions that wrote them."""
+    ranges: list[tuple[Range, tuple[tuple[bytes, bytes], ...]]] = field(default_factory=list)
+    """Whole ranges, and the keys and values found there."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """What one watch has returned."""
+
+    after: int
+    upto: int
+    transactions: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
+
+    @property
+    def found(self) -> Transactions:
+        """All transactions, in the order in which they came."""
+        return tuple(self.transactions)
+
+
+@dataclass(slots=True)
 class History:
     """All calls of a run."""
 
     calls: list[Call] = field(default_factory=list)
+    operations: list[UserOperation] = field(default_factory=list)
+    interactive: list[Interactive] = field(default_factory=list)
+    watched: list[Watched] = field(default_factory=list)
+    _writes: dict[tuple[int, int], Call] = field(default_factory=dict)
 
     def invoke(self, client: int, asked: Asked, now: float, identity: Identity | None = None) -> Call:
         """A call begins."""
         call = Call(len(self.calls), client, asked, now, identity)
         self.calls.append(call)
+        return call
+
+    def write(self, asked: Transact, now: float, identity: Identity) -> Call:
+        """A write begins, or is repeated under its id."""
+        call = self._writes.get((identity.client, identity.sequence))
+        if call is None:
+            call = self.invoke(identity.client, asked, now, identity)
+            self._writes[identity.client, identity.sequence] = call
+        call.attempts += 1
         return call

@@ -59,6 +59,11 @@ class SimMachine:
 
     # The ports
 
+    @property
+    def rate(self) -> float:
+        """The speed of its clock."""
+        return self._rate
+
     def now(self) -> float:
         """The machine's own clock."""
         return self._loop.now * self._rate
@@ -116,6 +121,7 @@ class SimMachine:
         """The process dies; what was not durable is lost."""
         self._life += 1
         self.node = None
+        self._simulation.process_died(self)
         self.log = self._after_crash()
         self.state.crash()
 
@@ -261,6 +267,9 @@ class NodeSimulation(Simulation):
     def application(self, machine: SimMachine) -> Application:
         """What a machine's node does with deliveries, in one life."""
         return LateBareMulticast(machine.state)
+
+    def process_died(self, machine: SimMachine) -> None:
+        """A machine's process has died."""
 
     def fork(self, name: str) -> random.Random:
         """Randomness for one part of the run."""

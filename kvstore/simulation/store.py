@@ -1,42 +1,53 @@
-"""The whole store under the simulator: partitions and gateways on nodes, clients, faults and checkers."""
+"""The whole store under the simulator: nodes with partitions, gateway, service and API; faults and checkers.
+
+What runs on a node, from the methods of gRPC down to the disk's ports, is production's: coroutines in an
+event loop of virtual time (`event_loop`), called over simulated connections (`rpc`). Clients are not part of
+it, as the store does not know its clients: `wbkv_sim` adds those of the SDK.
+"""
 
 from __future__ import annotations
 
-import random
+import gc
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
 
+from kvstore.api import cluster, kv, session
+from kvstore.api.calls import Calls
+from kvstore.api.facts import topology_of
+from kvstore.api.methods import ApiContext, Options
+from kvstore.api.ports import Facts
 from kvstore.config.addresses import NodeId
 from kvstore.machine import Limits, Placement
 from kvstore.node.ports import Application, Outgoing
-from kvstore.simulation.checks import check_history
-from kvstore.simulation.clients import Done, StoreClient
+from kvstore.simulation.checks import Replay, check_history
 from kvstore.simulation.disk import SimSnapshot, SimStoreDisk
+from kvstore.simulation.event_loop import SimEventLoop
 from kvstore.simulation.history import History
 from kvstore.simulation.nodes import NodeSimulation, SimMachine
-from kvstore.simulation.watching import Watcher
-from kvstore.simulation.workloads import WORKLOADS
-from kvstore.store import errors
+from kvstore.simulation.rpc import Handler, SimServer
 from kvstore.store.application import StoreApplication
 from kvstore.store.messages import STORE_MESSAGES, Results
 from kvstore.store.partition import Partition
+from kvstore.store.service import Service
 from kvstore.wire.frames import FrameCodec
 from multicast.messages import Delivery, HeartbeatAck, Multicast
 from multicast.protocol import Timing
 from multicast.sim.checkers import Checker, Violation
 from multicast.sim.clients import Workload
-from multicast.sim.faults import ClientDeath, Cut, Fault, Reset
+from multicast.sim.faults import Cut, Fault, Reset
 from multicast.sim.host import Host
+from multicast.sim.network import Delays
 from multicast.sim.run import Outcome, Scenario
 from multicast.types import TICKS_PER_S, ClientId, GroupId, MessageId, Process, ReplicaId, Timestamp
 
 GATEWAYS: Final = 1000
 """From here on, clients' numbers are those of gateways, each life of a node another."""
 
-LOST: Final = 0.02
-"""How often a client's request or its answer gets lost while there are faults."""
+PAGE_BYTES: Final = 60
+"""Bytes of a scan or a watch that a replica is asked for at a time: a few keys."""
 
 
 @dataclass(slots=True)
@@ -104,7 +115,7 @@ class DeliveryChecker(Checker):
 class SimApplication(StoreApplication):
     """The store, whose gateway's multicasts are known to the checkers."""
 
-    simulation: StoreSimulation
+    simulation: StoreCluster
 
     def turn(self, now: float) -> list[Outgoing]:
         """Return all outgoing messages, and show multicasts to the checkers."""
@@ -115,21 +126,18 @@ class SimApplication(StoreApplication):
         return outgoing
 
 
-class StoreSimulation(NodeSimulation):
-    """A run of the store. What clients do is a workload, by its name."""
+class StoreCluster(NodeSimulation):
+    """A run of the store, without clients."""
 
     clients: dict[ClientId, Any]
     """Gateways, of all lives."""
     heal_s = 30.0
-    watching = 2
-    """How many watch all changes."""
+    service_type: type[Service] = Service
     application_type: type[SimApplication] = SimApplication
     disk_type: type[SimStoreDisk] = SimStoreDisk
     codec = FrameCodec(STORE_MESSAGES)
 
-    def __init__(
-        self, scenario: Scenario, seed: int, workload: str = "bank", observers: Sequence[Checker] = ()
-    ) -> None:
+    def __init__(self, scenario: Scenario, seed: int, observers: Sequence[Checker] = ()) -> None:
         self.recorder = DeliveryChecker()
         self.history = History()
         self.limits = Limits()
@@ -137,19 +145,15 @@ class StoreSimulation(NodeSimulation):
         self.healed = False
         self._gateways = GATEWAYS
         self.placement = Placement.evenly(tuple(GroupId(group) for group in range(scenario.groups)))
-        self.workload = WORKLOADS[workload](self.placement, scenario.workload.think_s)
-        self.store_clients: list[StoreClient] = []
-        self.watchers: list[Watcher] = []
-        self._last = 0
-        """The last change, when all clients are done."""
+        self.services: dict[int, Service] = {}
+        """Of each node, in its last life."""
+        self._servers: dict[int, SimServer] = {}
+        self._processes: list[SimEventLoop] = []
+        """The event loops of all processes and all their lives."""
         super().__init__(scenario, seed, [*observers, self.recorder])
 
     def _make_clients(self, workload: Workload) -> None:
-        for number in range(workload.clients):
-            share = workload.messages // workload.clients
-            share += number < workload.messages % workload.clients
-            self.store_clients.append(StoreClient(self, number, share))
-        self.watchers = [Watcher(self, number) for number in range(self.watching)]
+        """The store has gateways instead, which come and go with nodes."""
 
     # Nodes
 
@@ -168,8 +172,64 @@ class StoreSimulation(NodeSimulation):
         )  # fmt: skip
         application.simulation = self
         machine.application = application
-        self.clients[me] = SimGateway(machine, machine.replicas[0].number, application)
+        number = machine.replicas[0].number
+        self.clients[me] = SimGateway(machine, number, application)
+        self._serve(machine, number, application)
         return application
+
+    # The API
+
+    def event_loop(self, name: str, rate: float = 1.0) -> SimEventLoop:
+        """Return the event loop of a new process."""
+        self._processes.append(SimEventLoop(self.loop, name, rate))  # type: ignore[abstract]  # see the module
+        return self._processes[-1]
+
+    def address(self, number: int) -> str:
+        """Return the address of a node's API."""
+        return f"n{number}:{number + 1}"
+
+    def _serve(self, machine: SimMachine, number: int, application: StoreApplication) -> None:
+        """Start a node's API, as `kvstore.api.server` does on a port."""
+        loop = self.event_loop(machine.me, machine.rate)
+        service = self.service_type(application.gateway, machine.turn_soon, page_bytes=PAGE_BYTES)
+        addresses = {NodeId(f"n{i}"): self.address(i) for i in range(self.scenario.replicas)}
+        first = {g: [self.node_of(member) for member in self.first.members(g)] for g in self.first.groups}
+        facts = Facts(partial(topology_of, addresses, first, application, self.node_of), dict)
+        options = Options("sim", machine.me)
+        api = ApiContext(service, facts, options, self._fork(f"names {application.gateway.me}"))
+        calls = Calls(api)
+        with loop.running():
+            services = {
+                kv.SERVICE: calls.handlers(kv.KV(api).methods),
+                session.SERVICE: session.SessionService(api, calls).handlers(),
+                cluster.SERVICE: calls.handlers(cluster.Cluster(api).methods),
+            }
+        handlers = {
+            f"/{name}/{method}": cast(Handler, handler)
+            for name, methods in services.items()
+            for method, handler in methods.items()
+        }
+        self.services[number] = service
+        self._servers[number] = SimServer(loop, handlers)
+
+    def process_died(self, machine: SimMachine) -> None:
+        """Its service, its API and all their tasks have died with it."""
+        self._servers[machine.replicas[0].number].kill()
+
+    @property
+    def delays(self) -> Delays:
+        """The delays of clients' messages, too."""
+        return self.scenario.delays
+
+    @property
+    def faulty(self) -> bool:
+        """Whether clients' connections break by themselves."""
+        return not self.healed and self.scenario.faults in ("loss", "partition", "all")
+
+    def server(self, node: int) -> SimServer | None:
+        """Return a node's API, if the node is up."""
+        server = self._servers[node]
+        return None if server.loop.dead else server
 
     def multicast(self, me: ClientId, receivers: Sequence[Process], message: Multicast) -> None:
         """A gateway multicasts, or repeats what it has multicast."""
@@ -202,52 +262,11 @@ class StoreSimulation(NodeSimulation):
             for replica in machine.replicas
         ]  # fmt: skip
 
-    # Clients
-
-    def call(
-        self, number: int, rng: random.Random, handler: Callable[[StoreApplication, Done], None], reply: Done
-    ) -> None:
-        """A client calls a node. The call or its answer may get lost."""
-        if self.healed or rng.random() >= self._lost:
-            self.loop.at(
-                self.loop.now + self.scenario.delays.sample(rng), self._called, number, rng, handler, reply
-            )
-
-    @property
-    def _lost(self) -> float:
-        return LOST if self.scenario.faults in ("loss", "partition", "all") else 0.0
-
-    def _called(
-        self, number: int, rng: random.Random, handler: Callable[[StoreApplication, Done], None], reply: Done
-    ) -> None:
-        machine = self._machines[number]
-        application = machine.application
-
-        def done(outcome: Any) -> None:
-            if machine.node is not None and machine.application is application:
-                self._answer(rng, reply, outcome)
-
-        if machine.node is None:
-            self._answer(rng, reply, errors.Unavailable(f"node {number} is down"))
-            return
-        try:
-            handler(application, done)
-        except errors.StoreError as error:
-            done(error)
-        machine.turn_soon()
-
-    def _answer(self, rng: random.Random, reply: Done, outcome: Any) -> None:
-        if self.healed or rng.random() >= self._lost:
-            self.loop.at(self.loop.now + self.scenario.delays.sample(rng), reply, outcome)
-
     # Faults
 
     def inject(self, fault: Fault) -> None:
         """Gateways are cut off with a replica of their node, and their connections break too."""
         match fault:
-            case ClientDeath(client):
-                self.store_clients[client].alive = False
-                return
             case Cut(sources, targets):
                 fault = Cut(self._with_gateways(sources), self._with_gateways(targets))
             case Reset(source, target):
@@ -277,43 +296,35 @@ class StoreSimulation(NodeSimulation):
 
     # Running
 
-    def start(self) -> None:
-        """Start all nodes, and then clients."""
-        super().start()
-        for client in self.store_clients:
-            client.start(self.workload.script, self.scenario.workload.window)
-        for watcher in self.watchers:
-            watcher.start()
+    def run(self) -> Outcome:
+        """Run both phases and the final checks. Garbage is collected afterwards: it would end what was
+        dropped at a time that the seed does not decide.
+        """
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return super().run()
+        finally:
+            self.close()
+            if collects:
+                gc.enable()
 
-    @property
-    def done_at(self) -> float:
-        """The last change that a watcher has to see, if that is known yet."""
-        if not self._last and self.healed and all(client.idle for client in self.store_clients):
-            disks = [machine.state for machine in self._machines.values()]
-            self._last = max([1, *(disk.last_change(group) for disk in disks for group in disk.maps)])
-        return self._last or float("inf")
+    def close(self) -> None:
+        """Clear away all processes, after the run."""
+        for process in self._processes:
+            process.close()
 
-    def runs(self, application: StoreApplication) -> bool:
-        """Whether the application's node is up, in the same life."""
-        return any(m.node is not None and m.application is application for m in self._machines.values())
+    def last_change(self) -> int:
+        """Return the revision of the last change that any disk has."""
+        disks = [machine.state for machine in self._machines.values()]
+        found: int = max([1, *(disk.last_change(group) for disk in disks for group in disk.maps)])
+        return found
 
     def converged(self) -> bool:
-        """Whether also all clients have what they asked for, and no partition holds anything."""
-        return (
-            all(client.idle for client in self.store_clients)
-            and all(watcher.over for watcher in self.watchers)
-            and super().converged()
-            and not any(map(held_by, self.partitions()))
-        )
+        """Whether also no partition holds anything."""
+        return super().converged() and not any(map(held_by, self.partitions()))
 
     def _what_is_missing(self) -> str:
-        for client in self.store_clients:
-            for lane in client.lanes:
-                if client.alive and lane.call is not None:
-                    return f"{lane.call} does not end"
-        for watcher in self.watchers:
-            if not watcher.over:
-                return f"a watcher has seen nothing after {watcher.seen}, of {self.done_at}"
         for gateway in self.clients.values():
             if not gateway.idle:
                 return (
@@ -326,10 +337,15 @@ class StoreSimulation(NodeSimulation):
 
     def _check_end(self) -> None:
         super()._check_end()
-        found = check_history(self.history, self.recorder, self.placement, self.limits, self.partitions())
-        for watcher in self.watchers:
-            watcher.check(found)
-        self.workload.check(self.history, found.final)
+        for process in self._processes:
+            if process.unhandled:
+                raise Violation("Unhandled", process.unhandled[0])
+        self._check_found(
+            check_history(self.history, self.recorder, self.placement, self.limits, self.partitions())
+        )
+
+    def _check_found(self, found: Replay) -> None:
+        """Check what else must be true of the model's execution."""
 
 
 def held_by(partition: Partition) -> str:
@@ -361,9 +377,4 @@ def scenario_of(
     return Scenario(groups=groups, replicas=replicas, faults=faults, **options)
 
 
-def simulate_store(scenario: Scenario, seed: int, workload: str) -> Outcome:
-    """One run from one seed."""
-    return StoreSimulation(scenario, seed, workload).run()
-
-
-__all__ = ["SimApplication", "StoreSimulation", "Violation", "scenario_of", "simulate_store"]
+__all__ = ["SimApplication", "StoreCluster", "scenario_of"]

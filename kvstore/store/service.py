@@ -115,8 +115,11 @@ class _Asked:
 class Service:
     """One node's store. All calls are made in its loop, with requests that `validate` has accepted."""
 
-    def __init__(self, gateway: Gateway, turn_soon: Callable[[], None]) -> None:
+    def __init__(
+        self, gateway: Gateway, turn_soon: Callable[[], None], *, page_bytes: int = PAGE_BYTES
+    ) -> None:
         self._gateway = gateway
+        self._page_bytes = page_bytes
         self._turn_soon = turn_soon
         self._reservations = Reservations()
         self._moving: dict[GroupId, asyncio.Future[Any]] = {}
@@ -361,14 +364,13 @@ class Service:
         reverse: bool = False,
         keys_only: bool = False,
         partitions: Sequence[int] = (),
-        page_bytes: int = PAGE_BYTES,
         timeout_s: float,
     ) -> AsyncIterator[SnapshotPart]:
         """Scan a range at one revision, in the order of keys, of all or some partitions. Parts are fetched as
         the caller takes them. The time-out is for each part.
         """
         shape = Shape.KEYS if keys_only else Shape.ENTRIES
-        whole = Scan(asked, limit, page_bytes, reverse, shape)
+        whole = Scan(asked, limit, self._page_bytes, reverse, shape)
         self._gateway.check_revision(max(revision, min_revision))
         groups = self._groups((asked,), partitions)
         async with self._deadline(timeout_s):
@@ -524,7 +526,7 @@ class Service:
                 feed.close()
 
     async def _changes(self, ranges: tuple[Range, ...], group: GroupId, after: int) -> Changes:
-        return await self._ask(group, Feed(after, ranges, PAGE_BYTES, FEED_WAIT_S), Changes, after)
+        return await self._ask(group, Feed(after, ranges, self._page_bytes, FEED_WAIT_S), Changes, after)
 
 
 def _committed(values: Values) -> Committed:

@@ -70,7 +70,7 @@ def test_every_kind_of_fault(faults: str) -> None:
 def test_violations_are_reported_and_set_the_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kvstore.commands import sim
+    from wbkv_sim import command as sim
 
     def broken(scenario: Scenario, seed: int) -> Outcome:
         return Outcome(seed, violation="Ordering: upside down" if seed == 1 else None)
@@ -120,7 +120,7 @@ def test_every_protocol_runs_without_further_options(protocol: str) -> None:
 def test_the_command_to_repeat_a_run_shows_that_run(
     protocol: str, faults: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kvstore.commands import sim
+    from wbkv_sim import command as sim
 
     ran: list[tuple[Scenario, int]] = []
 
@@ -187,7 +187,7 @@ def test_a_process_that_is_given_bad_arguments_ends_with_that_status() -> None:
 def test_a_protocol_that_refuses_the_groups_runs_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kvstore.commands import sim
+    from wbkv_sim import command as sim
 
     def never(*_: object) -> None:
         raise AssertionError("something was run")

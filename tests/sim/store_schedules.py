@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from kvstore.machine.request import Compare, Get, Operation, Operator, Put, Subject, Transaction
-from kvstore.simulation import StoreSimulation, scenario_of
-from kvstore.simulation.clients import _HANDLERS
+from kvstore.simulation import StoreCluster, scenario_of
 from kvstore.simulation.history import Asked, Call, ReadAtCall, StrictCall, Transact
 from kvstore.store.errors import RequestExpired
 from kvstore.store.gateway import Committed, Identity
 from kvstore.store.messages import Levels, Results, Votes
 from kvstore.store.questions import Values
+from kvstore.store.service import Consistency
 from multicast.messages import Hint, about
 from multicast.sim.checkers import Violation
 from multicast.sim.clients import Workload
 from multicast.sim.network import Delays
 from multicast.types import GroupId, MessageId, Process, ReplicaId
+from wbkv_sim.workloads import Register
 
 A, C = GroupId(0), GroupId(1)
 LATER = 1 << 35
+LONG_S = 60.0
 
 
-class Stage(StoreSimulation):
-    """Groups without faults, whose calls are made by a test, one by one."""
+STAGES: list[Stage] = []
+"""All that were made and not closed."""
 
-    watching = 0
+
+class Stage(StoreCluster):
+    """Groups without faults, whose calls are made by a test, one by one, of the nodes' services."""
 
     def __init__(self, groups: int = 3) -> None:
         workload = Workload(clients=1, messages=0, window=1, think_s=1.0)
         delays = Delays(0.001, 0.001)
         scenario = scenario_of("none", groups, clock="logical", workload=workload, delays=delays, skew=0.0)
-        super().__init__(scenario, 0, "register")
+        super().__init__(scenario, 0)
+        STAGES.append(self)
+        self._keys = Register(self.placement, 1.0).keys
         self._next = 0
         self.start()
         self.wait(lambda: all(self.leader(group).reading_ballot for group in self.placement.groups))
@@ -44,7 +51,7 @@ class Stage(StoreSimulation):
         return self.hosts[leader if number is None else ReplicaId(group, number, 0)].replica
 
     def key(self, group: GroupId, number: int = 0) -> bytes:
-        return self.workload.keys[group][number]
+        return self._keys[group][number]
 
     def wait(self, done: Callable[[], bool], seconds: float = 5.0) -> bool:
         return self.run_until(done, self.loop.now + seconds)
@@ -59,13 +66,32 @@ class Stage(StoreSimulation):
         identity = Identity(7, self._next, 0, deadline) if isinstance(asked, Transact) else None
         call = self.history.invoke(7, asked, self.loop.now, identity)
         call.attempts = 1
-        machine = self._machines[node]
-        _HANDLERS[type(asked)](self, call, 60.0, machine.application, partial(self._done, call))
-        machine.turn_soon()
+        with self._servers[node].loop.running():
+            asyncio.ensure_future(self._begin(node, call)).add_done_callback(partial(self._done, call))
         return call
 
-    def _done(self, call: Call, outcome: object) -> None:
-        call.outcome, call.returned = outcome, self.loop.now
+    def _begin(self, node: int, call: Call) -> Awaitable[Committed]:
+        service, asked = self.services[node], call.asked
+        if isinstance(asked, Transact):
+            return service.transact(asked.transaction, identity=call.identity, timeout_s=LONG_S)
+        if isinstance(asked, StrictCall):
+            return service.read(asked.operations, timeout_s=LONG_S)
+        assert isinstance(asked, ReadAtCall)
+        return service.read(
+            asked.operations,
+            consistency=Consistency.SERIALIZABLE,
+            revision=asked.revision,
+            timeout_s=LONG_S,
+        )
+
+    def _done(self, call: Call, future: asyncio.Future[Committed]) -> None:
+        if future.cancelled():
+            return  # the test is over
+        call.returned, call.outcome = self.loop.now, future.exception()
+        if call.outcome is None:
+            call.outcome = future.result()
+            if not isinstance(call.asked, Transact):
+                call.outcome = Values(call.outcome.complete, call.outcome.results)
 
     def do(self, node: int, *operations: Operation) -> Call:
         """A transaction without conditions."""
@@ -162,10 +188,10 @@ def waits_for_a_vote() -> tuple[Stage, Call]:
 def strict_reads_wait() -> None:
     """Who has read at C what a transaction wrote reads it at A, too."""
     stage, call = waits_for_a_vote()
-    seen = stage.ask(1, StrictCall(C, (Get(stage.key(C)),)))
+    seen = stage.ask(1, StrictCall((Get(stage.key(C)),)))
     assert stage.answered(seen, 0.3)
     assert isinstance(seen.outcome, Values)
-    read = stage.ask(0, StrictCall(A, (Get(stage.key(A)),)))
+    read = stage.ask(0, StrictCall((Get(stage.key(A)),)))
     stage.answered(read, 0.3)
     stage.finish()
     assert isinstance(call.outcome, Committed)
@@ -179,8 +205,8 @@ def reads_at_any_replica_are_of_one_revision() -> None:
     assert isinstance(ahead.outcome, Committed)
     assert ahead.outcome.complete < ahead.outcome.revision
     both = (Get(stage.key(A)), Get(stage.key(A, 1)))
-    assert stage.answered(stage.ask(0, ReadAtCall(A, both)), 0.3)
-    stage.ask(0, ReadAtCall(A, both, ahead.outcome.revision))
+    assert stage.answered(stage.ask(0, ReadAtCall(both)), 0.3)
+    stage.ask(0, ReadAtCall(both, ahead.outcome.revision))
     stage.pause(0.3)
     stage.finish()
 
@@ -234,5 +260,5 @@ def a_deposed_leader_does_not_answer() -> None:
     stage.hint(1, A, 1)
     assert stage.answered(stage.do(1, Put(stage.key(A), b"new")), 0.3)
     assert stage.leader(A).is_leader, "it does not know yet"
-    stage.answered(stage.ask(0, StrictCall(A, (Get(stage.key(A)),))), 0.1)
+    stage.answered(stage.ask(0, StrictCall((Get(stage.key(A)),))), 0.1)
     stage.finish()

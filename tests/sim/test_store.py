@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from kvstore.simulation import WORKLOADS, scenario_of, simulate_store
 from multicast.sim import FAULTS
+from wbkv_sim import WORKLOADS, scenario_of, simulate_store
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -30,7 +30,7 @@ def test_any_number_of_groups_and_replicas(groups: int, replicas: int) -> None:
 
 
 def test_one_seed_is_one_run_whatever_python_hashes() -> None:
-    script = "from kvstore.simulation import *; print(simulate_store(scenario_of('all'), 5, 'bank').trace)"
+    script = "from wbkv_sim import *; print(simulate_store(scenario_of('all'), 5, 'bank').trace)"
     traces = {
         subprocess.run(  # noqa: S603 - our own interpreter
             [sys.executable, "-c", script], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True,

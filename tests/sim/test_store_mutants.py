@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
 import pytest
 
 from kvstore.machine import Machine
-from kvstore.simulation import StoreSimulation, scenario_of, simulate_store
+from kvstore.simulation import StoreCluster
 from kvstore.simulation.disk import SimStoreDisk
 from kvstore.store.feeds import MergedFeed
 from kvstore.store.gate import Gate
@@ -19,6 +19,7 @@ from multicast.errors import InvariantBroken
 from multicast.sim.checkers import Violation
 from tests.sim import store_mutants as mutants
 from tests.sim import store_schedules as schedules
+from wbkv_sim import scenario_of, simulate_store
 
 SEEDS: Final = range(24)
 """Random seeds within which a mutant without a schedule of its own must be caught."""
@@ -28,11 +29,18 @@ PLACES: Final[list[tuple[type, object, str]]] = [
     (Gate, "kvstore.store.partition.Gate", ""),
     (Partition, "kvstore.store.application.Partition", ""),
     (Gateway, "kvstore.store.application.Gateway", ""),
-    (MergedFeed, "kvstore.simulation.watching.MergedFeed", ""),
-    (SimStoreDisk, StoreSimulation, "disk_type"),
-    (object, StoreSimulation, "application_type"),
+    (MergedFeed, "kvstore.store.service.MergedFeed", ""),
+    (SimStoreDisk, StoreCluster, "disk_type"),
+    (object, StoreCluster, "application_type"),
 ]
 """Where each kind of part is taken from."""
+
+
+@pytest.fixture(autouse=True)
+def _close_stages() -> Iterator[None]:
+    yield
+    while schedules.STAGES:
+        schedules.STAGES.pop().close()
 
 
 def sabotage(monkeypatch: pytest.MonkeyPatch, mutant: type[Any]) -> None:

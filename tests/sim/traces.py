@@ -11,9 +11,10 @@ import multiprocessing
 from pathlib import Path
 from typing import Any, Final
 
-from kvstore.simulation import NodeSimulation, StoreSimulation, scenario_of
+from kvstore.simulation import NodeSimulation
 from multicast import PROTOCOLS, VARIANTS
 from multicast.sim import Outcome, Scenario, Simulation, Workload
+from wbkv_sim import StoreSimulation, scenario_of
 
 FILE: Final = Path(__file__).with_name("traces.json")
 ALL: Final = PROTOCOLS | VARIANTS

@@ -59,6 +59,9 @@ class AsyncPuller(Generic[T]):
         self._effect: Effect | None = None
         """The effect to perform before the plan continues."""
         self._until = 0.0
+        """When that effect ends: a caller with less patience than that goes on with it in its next call."""
+        self._asking: asyncio.Future[Message | Failure] | None = None
+        """The request of that effect, which outlives a caller's patience."""
         self._closed = asyncio.Event()
         self._running = False
 
@@ -100,6 +103,8 @@ class AsyncPuller(Generic[T]):
             self._effect = effect
             if type(effect) is Next:
                 self._until = asyncio.get_running_loop().time() + effect.timeout_s
+            elif type(effect) is Wait:
+                self._until = asyncio.get_running_loop().time() + effect.seconds
 
     async def _perform(self, effect: Effect) -> Any:
         if type(effect) is Next:
@@ -111,14 +116,22 @@ class AsyncPuller(Generic[T]):
         if type(effect) is Open:
             return self._link.open(effect)
         if type(effect) is Ask:
-            return await self._link.ask(effect)
+            if self._asking is None:
+                self._asking = asyncio.ensure_future(self._link.ask(effect))
+            try:
+                return await asyncio.shield(self._asking)
+            finally:
+                if self._asking.done():
+                    self._asking = None
         assert type(effect) is Wait
-        await asyncio.sleep(effect.seconds)
+        await asyncio.sleep(self._until - asyncio.get_running_loop().time())
         return None
 
     def close(self) -> None:
         """End the plan. Another task may be waiting for it."""
         self._closed.set()
+        if self._asking is not None:
+            self._asking.cancel()
         if isinstance(self._effect, Next):
             self._effect.stream.cancel()  # wakes the task that waits for it
         if not self._running:

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from kvstore.commands.arguments import positive
 from kvstore.commands.demo import demonstrate
-from kvstore.simulation import WORKLOADS, scenario_of, simulate_store
+from kvstore.simulation import scenario_of
 from multicast import PROTOCOLS, VARIANTS
 from multicast.errors import InvalidArgument
 from multicast.messages import Multicast
@@ -26,6 +27,8 @@ from multicast.sim import FAULTS, Outcome, Scenario, Simulation, Workload, simul
 from multicast.sim.diagram import render_svg
 from multicast.sim.trace import DELIVER, Arrow, Flow, FlowRecorder, Mark, text_lines
 from multicast.topology import Topology
+from wbkv_sim.run import simulate_store
+from wbkv_sim.workloads import WORKLOADS
 
 MESSAGES, MESSAGES_SHOWN = 200, 3
 STORE_WINDOW, STORE_THINK_S = 2, 0.12
@@ -46,17 +49,6 @@ def seed_range(text: str) -> range:
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is an empty range of seeds: END must be above FIRST")
     return found
-
-
-def positive(text: str) -> int:
-    """Parse a number of at least one."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
-    return number
 
 
 @dataclass

@@ -1,0 +1,95 @@
+"""A run of the whole store with clients of the SDK, watchers, faults and checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvstore.simulation.checks import Replay
+from kvstore.simulation.store import StoreCluster
+from multicast.sim.checkers import Checker
+from multicast.sim.clients import Workload as Load
+from multicast.sim.faults import ClientDeath, Fault
+from multicast.sim.run import Outcome, Scenario
+from wbkv_sim.clients import ClientProcess, StoreClient
+from wbkv_sim.watchers import Watcher
+from wbkv_sim.workloads import WORKLOADS
+
+
+class StoreSimulation(StoreCluster):
+    """A run of the store. What clients do is a workload, by its name."""
+
+    watching = 2
+    """How many watch all changes."""
+
+    def __init__(
+        self, scenario: Scenario, seed: int, workload: str = "bank", observers: Sequence[Checker] = ()
+    ) -> None:
+        self._workload_name = workload
+        self.store_clients: list[StoreClient] = []
+        self.watchers: list[Watcher] = []
+        self.lock_holders: dict[Any, int] = {}
+        """Locks that clients hold, and the tokens that they hold them by."""
+        self.healed_at = float("inf")
+        self._last = 0
+        """The last change, when all clients are done."""
+        super().__init__(scenario, seed, observers)
+
+    def _make_clients(self, workload: Load) -> None:
+        self.workload = WORKLOADS[self._workload_name](self.placement, workload.think_s)
+        for number in range(workload.clients):
+            share = workload.messages // workload.clients
+            share += number < workload.messages % workload.clients
+            self.store_clients.append(StoreClient(self, number, share))
+        self.watchers = [Watcher(self, number) for number in range(self.watching)]
+
+    @property
+    def _processes_of_clients(self) -> Sequence[ClientProcess]:
+        return [*self.store_clients, *self.watchers]
+
+    def inject(self, fault: Fault) -> None:
+        """Clients die, too."""
+        if isinstance(fault, ClientDeath):
+            self.store_clients[fault.client].die()
+        else:
+            super().inject(fault)
+
+    def heal(self) -> None:
+        """End all faults."""
+        self.healed_at = self.loop.now
+        super().heal()
+
+    def start(self) -> None:
+        """Start all nodes, and then clients."""
+        super().start()
+        for process in self._processes_of_clients:
+            process.start()
+
+    @property
+    def done_at(self) -> float:
+        """The last change that a watcher has to see, if that is known yet."""
+        if not self._last and self.healed and all(client.idle for client in self.store_clients):
+            self._last = self.last_change()
+        return self._last or float("inf")
+
+    def converged(self) -> bool:
+        """Whether also all clients have what they asked for."""
+        return all(process.idle for process in self._processes_of_clients) and super().converged()
+
+    def _what_is_missing(self) -> str:
+        for client in self.store_clients:
+            if not client.idle:
+                calls = [call for call in self.history.calls if call.returned is None]
+                return f"{client.loop.name} does not end; its calls without an answer: {calls[-3:]}"
+        for watcher in self.watchers:
+            if not watcher.idle:
+                return f"{watcher.loop.name} has seen nothing after {watcher.seen_upto}, of {self.done_at}"
+        return super()._what_is_missing()
+
+    def _check_found(self, found: Replay) -> None:
+        self.workload.check(self.history, found.final)
+
+
+def simulate_store(scenario: Scenario, seed: int, workload: str) -> Outcome:
+    """One run from one seed."""
+    return StoreSimulation(scenario, seed, workload).run()

@@ -1,0 +1,362 @@
+"""What simulated clients do with the SDK, and what must be true of it whatever else is checked."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import wbkv
+from wbkv.operations import (
+    Condition,
+    Operation,
+    absent,
+    add,
+    append,
+    delete,
+    exists,
+    get,
+    mod_revision,
+    put,
+    scan,
+    unchanged,
+    value,
+)
+
+from kvstore.machine.placement import Placement
+from kvstore.machine.request import Arithmetic, Calculate, Get, Scan
+from kvstore.machine.results import Got, KeyValue, Number, Scanned
+from kvstore.simulation.history import Call, History, Pages, ReadAtCall, ScanCall, StrictCall, Transact
+from kvstore.store.gateway import Committed
+from kvstore.store.questions import Values
+from multicast.sim.checkers import Violation
+from multicast.types import GroupId
+from wbkv_sim.clients import StoreClient
+from wbkv_sim.recipes import Batches, Locks, Transfers
+
+KEYS: Final = wbkv.prefix(b"k")
+"""The keys of the workload; recipes have others."""
+
+MARGIN_S: Final = 1.0
+"""How much sooner than it says a snapshot may end: gateways' clocks differ."""
+
+
+class Workload:
+    """Some keys of every group, and what clients do with them."""
+
+    keys_per_group = 3
+
+    def __init__(self, placement: Placement, think_s: float) -> None:
+        self.placement = placement
+        self.think_s = think_s
+        self.keys: dict[GroupId, list[bytes]] = {group: [] for group in placement.groups}
+        number = 0
+        while any(len(keys) < self.keys_per_group for keys in self.keys.values()):
+            key = b"k%d" % number
+            number += 1
+            mine = self.keys[placement.group_of(key)]
+            if len(mine) < self.keys_per_group:
+                mine.append(key)
+        self.all = sorted(key for keys in self.keys.values() for key in keys)
+        self.transfers, self.locks, self.batches = Transfers(), Locks(), Batches()
+        self._steps: list[tuple[Callable[[StoreClient], Awaitable[None]], float]] = [
+            (self.act, 54),
+            (self._read_strictly, 12),
+            (self._read_somewhere, 8),
+            (self._read_snapshot, 10),
+            (self._scan, 5),
+            (self.transfers.act, 5),
+            (self.locks.act, 1.5),
+            (self.batches.act, 1.5),
+            (self._compact, 3),
+        ]
+
+    async def step(self, client: StoreClient) -> None:
+        """A transaction of this workload, or a read of any kind, or a recipe."""
+        (step,) = client.rng.choices([step for step, _ in self._steps], [share for _, share in self._steps])
+        await step(client)
+
+    async def act(self, client: StoreClient) -> None:
+        """What this workload is about."""
+        raise NotImplementedError
+
+    def check(self, history: History, final: Mapping[bytes, bytes]) -> None:
+        """What must be true at the end."""
+        self.transfers.check(final)
+        self.batches.check(final)
+
+    def _some(self, rng: random.Random) -> list[bytes]:
+        """Keys of a group."""
+        keys = self.keys[rng.choice(self.placement.groups)]
+        return rng.sample(keys, rng.randint(1, len(keys)))
+
+    async def _read_strictly(self, client: StoreClient) -> None:
+        """Of one group, without a transaction, or all of it. Then what was read may be relied on."""
+        rng, timeout_s = client.rng, client.timeout()
+        if rng.random() < 0.2:
+            await client.txn((scan(KEYS),))
+            return
+        keys = self._some(rng)
+        if len(keys) == 1:
+            await client.do("a read", client.client.entry(keys[0], timeout=timeout_s), timeout_s)
+        else:
+            await client.do("a read", client.client.get_many(keys, timeout=timeout_s), timeout_s)
+        if client.seen and rng.random() < 0.4:
+            found = await client.txn([get(keys[0])])
+            if found is not None:
+                await self._if_unchanged(client, keys[0], found.revision)
+
+    async def _if_unchanged(self, client: StoreClient, key: bytes, since: int) -> None:
+        condition = unchanged(wbkv.between(key, key + b"\0"), since=since)
+        await client.txn((get(key),), (condition,), (get(key),))
+
+    async def _read_somewhere(self, client: StoreClient) -> None:
+        """At any replica, of one group or of several."""
+        rng, timeout_s = client.rng, client.timeout()
+        keys = self._some(rng) if rng.random() < 0.6 else rng.sample(self.all, 2)
+        reading = client.client.get_many(keys, consistency="serializable", timeout=timeout_s)
+        await client.do("a serializable read", reading, timeout_s)
+
+    async def _read_snapshot(self, client: StoreClient) -> None:
+        """A revision of all groups, read from anywhere, some of it some time later."""
+        rng, loop = client.rng, client.simulation.loop
+        if rng.random() < 0.5:
+            revision = await client.cut(
+                client.client.revision(timeout=client.timeout()), lambda found: found, "a revision"
+            )
+            if revision is not None:
+                await self._read_at(client, revision)
+            return
+        ttl_s, begun = 3.0, loop.now
+        snapshot: Any = await client.cut(
+            _awaited(client.client.snapshot(ttl=ttl_s, timeout=client.timeout())),
+            lambda found: found.revision, "a snapshot",
+        )  # fmt: skip
+        if snapshot is None:
+            return
+        compacted = await self._read_at(client, snapshot.revision)
+        if compacted and loop.now < begun + ttl_s - MARGIN_S:
+            raise Violation("Pins", f"revision {snapshot.revision} was pinned, and is compacted")
+        if rng.random() < 0.7:
+            await client.do("a release", snapshot.close(), client.timeout())
+
+    async def _read_at(self, client: StoreClient, revision: int) -> bool:
+        """Read at a revision. Return whether that was compacted."""
+        rng = client.rng
+        if rng.random() < 0.3:
+            await asyncio.sleep(rng.expovariate(1 / self.think_s))
+        compacted = []
+
+        async def read() -> None:
+            try:
+                await client.client.get_many(self.all, revision=revision, timeout=client.timeout())
+            except wbkv.Compacted:
+                compacted.append(revision)
+
+        await client.do("a read at a revision", read(), 0.0)
+        if not compacted and rng.random() < 0.5:
+            await client.scan(KEYS, revision=revision)
+        return bool(compacted)
+
+    async def _scan(self, client: StoreClient) -> None:
+        """Page by page, strictly."""
+        rng = client.rng
+        await client.scan(KEYS, limit=rng.choice((0, 0, 2, 4)), reverse=rng.random() < 0.3)
+
+    async def _compact(self, client: StoreClient) -> None:
+        """To something that was seen not long ago, in all groups."""
+        if client.seen:
+            floor = max(1, client.seen - client.rng.choice((0, 1 << 16, 1 << 22)))
+            timeout_s = client.timeout()
+            await client.do("a compaction", client.client.compact(floor, timeout=timeout_s), timeout_s)
+
+
+async def _awaited(opening: Any) -> Any:
+    return await opening
+
+
+def _entries(call: Call) -> Iterable[KeyValue]:
+    """All entries that a call has returned."""
+    if isinstance(call.outcome, Pages):
+        yield from call.outcome.entries
+    elif isinstance(call.outcome, Committed | Values):
+        for result in call.outcome.results:
+            if isinstance(result, Scanned):
+                yield from result.entries
+            elif isinstance(result, Got) and result.entry is not None:
+                yield result.entry
+
+
+class Bank(Workload):
+    """Money moves between accounts of all groups; there is always the same amount of it."""
+
+    start = 100
+
+    async def act(self, client: StoreClient) -> None:
+        """Move some money, or look at all accounts at once."""
+        rng = client.rng
+        if rng.random() < 0.25:
+            await client.txn([get(key) for key in self.all])
+            return
+        if rng.random() < 0.1:
+            await client.txn((scan(KEYS),))
+            return
+        source, target = rng.sample(self.all, 2)
+        amount = rng.randint(1, 60)
+        found = await client.txn((get(source), get(target)))
+        if found is None:
+            return
+        entries: Sequence[Any] = found.results
+        have = [self.start if entry is None else int(entry.value) for entry in entries]
+        conditions: list[Condition] = [
+            mod_revision(key) == (0 if entry is None else entry.mod_revision)
+            for key, entry in zip((source, target), entries, strict=True)
+        ]
+        if rng.random() < 0.3:
+            # Both accounts as they were at the last revision that is complete.
+            conditions = [
+                unchanged(wbkv.between(key, key + b"\0"), since=found.revision) for key in (source, target)
+            ]
+        if have[0] >= amount:
+            puts = (put(source, b"%d" % (have[0] - amount)), put(target, b"%d" % (have[1] + amount)))
+            await client.txn(puts, conditions, (get(source),))
+
+    def check(self, history: History, final: Mapping[bytes, bytes]) -> None:
+        """Every look at all accounts shows the same total."""
+        super().check(history, final)
+        for call in history.calls:
+            if self._shows_all(call):
+                self._check_total(_entries(call), str(call))
+        found = [KeyValue(key, final[key], 0, 0, 0) for key in self.all if key in final]
+        self._check_total(found, f"{final}")
+
+    def _shows_all(self, call: Call) -> bool:
+        asked, outcome = call.asked, call.outcome
+        if isinstance(asked, ScanCall):
+            return isinstance(outcome, Pages) and outcome.whole and not asked.limit
+        if not isinstance(outcome, Committed | Values):
+            return False
+        operations = asked.transaction.then if isinstance(asked, Transact) else ()
+        if isinstance(asked, StrictCall | ReadAtCall):
+            operations = asked.operations
+        keys = {operation.key for operation in operations if isinstance(operation, Get)}
+        return keys >= set(self.all) or (len(operations) == 1 and isinstance(operations[0], Scan))
+
+    def _check_total(self, entries: Iterable[KeyValue], where: str) -> None:
+        there = {entry.key: int(entry.value) for entry in entries}
+        total = sum(there.values()) + self.start * (len(self.all) - len(there))
+        if total != self.start * len(self.all):
+            raise Violation("Bank", f"{total} instead of {self.start * len(self.all)} in {where}")
+
+
+class Register(Workload):
+    """Keys are written, removed, compared and read, some of several groups at once."""
+
+    async def act(self, client: StoreClient) -> None:
+        """One transaction of a few operations."""
+        rng = client.rng
+        keys = rng.sample(self.all, rng.randint(1, 3))
+        conditions: list[Condition] = []
+        if rng.random() < 0.4:
+            for key in rng.sample(self.all, rng.randint(1, 2)):
+                if rng.random() < 0.5:
+                    conditions.append(exists(key) if rng.random() < 0.5 else absent(key))
+                else:
+                    conditions.append(value(key) == b"%d" % rng.randint(0, 3))
+        then = [self._operation(rng, key) for key in keys]
+        otherwise = [self._operation(rng, key) for key in rng.sample(keys, 1)] if conditions else []
+        await client.txn(then, conditions, otherwise)
+
+    def _operation(self, rng: random.Random, key: bytes) -> Operation:
+        kind = rng.random()
+        if kind < 0.4:
+            return put(key, b"%d" % rng.randint(0, 3))
+        return get(key) if kind < 0.85 else delete(key)
+
+
+class Counter(Workload):
+    """Numbers grow by one. Each sum is handed out once, however often a request was repeated."""
+
+    async def act(self, client: StoreClient) -> None:
+        """Add one to a number or two."""
+        keys = client.rng.sample(self.all, client.rng.randint(1, 2))
+        await client.txn([add(key, 1) for key in keys])
+
+    def check(self, history: History, final: Mapping[bytes, bytes]) -> None:
+        """No sum twice; and only calls of unknown outcome are missing."""
+        super().check(history, final)
+        for key in self.all:
+            sums: list[int] = []
+            unknown = 0
+            for call in history.calls:
+                asked = call.asked
+                if not isinstance(asked, Transact):
+                    continue
+                at = [i for i, each in enumerate(asked.transaction.then) if each == _add_one(key)]
+                if at and isinstance(call.outcome, Committed):
+                    result = call.outcome.results[at[0]]
+                    assert isinstance(result, Number)
+                    sums.append(result.value)
+                elif at:
+                    unknown += 1
+            number = int(final.get(key, b"0"))
+            if len(set(sums)) < len(sums) or not len(sums) <= number <= len(sums) + unknown:
+                raise Violation(
+                    "Counter", f"{key!r} is {number}: sums {sorted(sums)}, and {unknown} of unknown outcome"
+                )
+
+
+def _add_one(key: bytes) -> Calculate:
+    return Calculate(key, Arithmetic.ADD, 1)
+
+
+class ListAppend(Workload):
+    """Every append is of a value of its own, and reads show lists: each is the beginning of the next."""
+
+    def __init__(self, placement: Placement, think_s: float) -> None:
+        super().__init__(placement, think_s)
+        self._next = 0
+
+    async def act(self, client: StoreClient) -> None:
+        """Append to some keys and read others, of random groups."""
+        rng = client.rng
+        operations: list[Operation] = []
+        for key in rng.sample(self.all, rng.randint(1, min(4, len(self.all)))):
+            if rng.random() < 0.5:
+                operations.append(get(key))
+            else:
+                self._next += 1
+                operations.append(append(key, b"%d," % self._next))
+        await client.txn(operations)
+
+    def check(self, history: History, final: Mapping[bytes, bytes]) -> None:
+        """All that was ever read of a key is a beginning of what there is of it at the end."""
+        super().check(history, final)
+        mine = set(self.all)
+        for call in history.calls:
+            for entry in _entries(call):
+                if entry.key in mine and not final.get(entry.key, b"").startswith(entry.value):
+                    raise Violation("Append", f"{entry} is not a prefix of {final.get(entry.key)!r}")
+
+
+class Ring(Workload):
+    """Each transaction reads a key and writes the next one of a ring through all groups."""
+
+    keys_per_group = 1
+
+    async def act(self, client: StoreClient) -> None:
+        """Take a step on the ring."""
+        rng = client.rng
+        at = rng.randrange(len(self.all))
+        number = rng.getrandbits(20)
+        await client.txn((get(self.all[at]), put(self.all[(at + 1) % len(self.all)], b"%d" % number)))
+
+
+WORKLOADS: Final[Mapping[str, Callable[[Placement, float], Workload]]] = {
+    "bank": Bank,
+    "register": Register,
+    "counter": Counter,
+    "append": ListAppend,
+    "ring": Ring,
+}
