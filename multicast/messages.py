@@ -367,6 +367,9 @@ Message: TypeAlias = (
 TO_ANYONE: Final = (Multicast, Join, MembersWanted)
 """Messages that any replica of the group may handle, whichever of them was addressed."""
 
+TO_NEWCOMERS: Final = (Hint, Members, MembersWanted)
+"""Messages to a replica on a node that no membership names yet: facts and questions, in any order."""
+
 
 def about(message: object) -> Sequence[MessageId]:
     """Return the application messages that this message helps to order."""

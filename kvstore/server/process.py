@@ -16,12 +16,11 @@ from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
 from kvstore.local.disk import replace_lost_disk
 from kvstore.local.status import serve_status
-from kvstore.node.directory import Directory
 from kvstore.server.engine import Engine
 from kvstore.wire.frames import Envelope, WireError
 from kvstore.wire.transport import Transport
 from multicast.messages import Multicast
-from multicast.types import ClientId, GroupId, Process, ReplicaId
+from multicast.types import ClientId, GroupId, ReplicaId
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +56,8 @@ class Server:
         config, me, directory = self._config, self.me, engine.directory
         self.transport = Transport(
             me, config.id, config.hash, config.addresses,
-            codec=engine.codec, on_frame=self._frame, on_client=self._client, on_peer=directory.note,
-            lives_on=lambda node, process: _lives_on(directory, node, process),
+            secret=config.secret, codec=engine.codec, on_frame=self._frame, on_client=self._client,
+            on_peer=directory.note, admits=directory.admits, may_send=directory.may_send,
             listen=config.addresses[me], delays=config.delays_s, incarnation=engine.incarnation,
         )  # fmt: skip
         return self.transport
@@ -186,11 +185,6 @@ def _member(row: object) -> ReplicaId:
         case [int(group), int(number), str(incarnation)]:
             return ReplicaId(GroupId(group), number, int(incarnation, 16))
     raise ValueError(f"{row!r:.80} is not a valid member")
-
-
-def _lives_on(directory: Directory, node: NodeId, process: Process) -> bool:
-    """Return whether the node may send for this process: its replicas, and any gateway, whose id is new."""
-    return not isinstance(process, ReplicaId) or directory.node_of(process) == node
 
 
 async def serve(config: Config, me: NodeId) -> int:
