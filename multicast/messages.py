@@ -315,9 +315,13 @@ class Members:
 
 @dataclass(slots=True)
 class CatchUp:
-    """Asks for the group's deliveries after this position."""
+    """Asks for the group's deliveries after this position, or for a snapshot.
+
+    A snapshot that answers it has this number: no other is taken from the receiver.
+    """
 
     after: Timestamp
+    number: int = 0
 
 
 @dataclass(slots=True)

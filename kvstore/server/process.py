@@ -19,6 +19,7 @@ from kvstore.local.status import serve_status
 from kvstore.server.engine import Engine
 from kvstore.wire.frames import Envelope, WireError
 from kvstore.wire.transport import Transport
+from multicast.errors import PeerViolation
 from multicast.messages import Multicast
 from multicast.types import ClientId, GroupId, ReplicaId
 
@@ -65,8 +66,16 @@ class Server:
     # Incoming frames
 
     def _frame(self, node: NodeId, envelopes: list[Envelope], size: int) -> None:
-        self.engine.receive(envelopes, node)
-        self._handled(size)
+        self._receive(envelopes, node, size)
+
+    def _receive(self, envelopes: list[Envelope], node: NodeId | None, size: int) -> None:
+        """Handle a frame; raise `WireError`, which closes its connection, if no correct process sends it."""
+        try:
+            self.engine.receive(envelopes, node)
+        except PeerViolation as error:
+            raise WireError(str(error)) from error
+        finally:
+            self._handled(size)
 
     def _client(self, client: ClientId, envelopes: list[Envelope], size: int) -> None:
         """Handle a frame of a bare client, or of an operator's query for members. The store's clients use its
@@ -74,8 +83,7 @@ class Server:
         """
         if self.engine.store is not None and any(type(m) is Multicast for _, _, ms in envelopes for m in ms):
             raise WireError("this cluster runs the store: send transactions through its API")
-        self.engine.receive(envelopes)
-        self._handled(size)
+        self._receive(envelopes, None, size)
 
     def _handled(self, size: int) -> None:
         self._unhandled += size
