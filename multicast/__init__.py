@@ -14,8 +14,8 @@ drains a `Ready`: what to persist, send and deliver. One class runs under the si
 5. It gives `deliver` to the application, in order, and answers `duplicates` with the stored results.
 6. What the application makes durable, an installed snapshot included, becomes durable no earlier than
    `persist` of the `Ready` that delivered it, and of every `Ready` before that.
-7. It sends every replica in `transfers` a snapshot or the missing deliveries, and notes from `learned` where
-   members are.
+7. It sends every replica in `transfers` a snapshot, under the number given there, or the missing deliveries,
+   and notes from `learned` where members are. It installs only a snapshot that the replica `awaits`.
 8. It calls `tick` no later than `wake_at`.
 
 Once the application has durably executed everything up to a position, and the records of the `Ready` that
@@ -85,6 +85,7 @@ peer sends raises `PeerViolation`, an invalid argument `InvalidArgument`; `step`
 
 `types`, `messages`               the nouns, and the messages between processes
 `membership`, `topology`          the members of a group over time, and what one process knows of all groups
+`claims`                          which memberships that others tell are believed
 `protocol`, `durable`             the interface to hosts, and what they keep on disk
 `process`                         what a process does under any of the protocols
 `whitebox`                        the white-box protocol of Gotsman, Lefort and Chockler

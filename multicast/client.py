@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from multicast.claims import MembershipClaims
 from multicast.errors import InvalidArgument, UnknownConfiguration
 from multicast.membership import Membership
 from multicast.messages import Hint, Members, MembersWanted, Multicast
@@ -19,6 +20,7 @@ from multicast.retries import RetryQueue
 from multicast.topology import Topology
 from multicast.types import (
     NO_BALLOT,
+    NUMBER_JUMP,
     Ballot,
     ClientId,
     Destinations,
@@ -27,6 +29,9 @@ from multicast.types import (
     ReplicaId,
     Timestamp,
 )
+
+JUMPS = 256
+"""How many jumps of a ballot's number a hint may be above the known leader's; beyond it, it is ignored."""
 
 CACHED_MAX = 4096
 """The number of destination sets whose leaders are cached; when it is reached, the cache is cleared."""
@@ -95,6 +100,8 @@ class Sender:
     refused: list[MulticastRefused] = field(default_factory=list)
     """Refusals since the caller last looked. The messages stay pending; only new leaders are asked again."""
     leaders: dict[GroupId, Ballot] = field(default_factory=dict)
+    claims: MembershipClaims = field(default_factory=MembershipClaims)
+    """Memberships that were told and are not believed yet."""
     pending: dict[MessageId, _Pending] = field(default_factory=dict)
     numbers: Numbering = field(init=False)
     _receivers: dict[Destinations, list[tuple[ReplicaId]]] = field(default_factory=dict)
@@ -122,8 +129,13 @@ class Sender:
             self.sends.append((leader, message))
         return message
 
-    def step(self, answer: Reply | MulticastRefused | Hint | Members, now: float) -> None:
-        """Handle a group's answer, a hint about its leader, or its membership."""
+    def step(
+        self, answer: Reply | MulticastRefused | Hint | Members, now: float, teller: ReplicaId | None = None
+    ) -> None:
+        """Handle a group's answer, a hint about its leader, or its membership.
+
+        A membership is believed if its `teller` may tell it (`claims`), or if the caller names none.
+        """
         if isinstance(answer, Reply):
             self._answered(answer, now)
         elif isinstance(answer, MulticastRefused):
@@ -135,22 +147,38 @@ class Sender:
         elif isinstance(answer, Hint):
             self._hinted(answer, now)
         elif isinstance(answer, Members):
-            membership = answer.membership
-            if self.topology.learn(membership):
-                self.learned.append(membership)
-                known = self.leaders.get(membership.group)
-                if known is not None and known.leader not in membership.current.bit:
-                    del self.leaders[membership.group]
-                self.send_again(membership.group, now)
+            if teller is None or self._believes(answer.membership, teller):
+                self.learn(answer.membership, now)
         else:
             raise InvalidArgument(f"{type(answer).__name__} is not a message for a client")
+
+    def _believes(self, told: Membership, teller: ReplicaId) -> bool:
+        known = self.topology.membership(told.group)
+        if told.version <= known.version:
+            return False
+        if self.claims.believes(known, told, teller):
+            return True
+        if teller in told.current.bit:  # the first that tells it makes us ask the others
+            others = tuple(m for m in told.current.members if m != teller)
+            self.sends.append((others, MembersWanted(told.group)))
+        return False
+
+    def learn(self, membership: Membership, now: float) -> None:
+        """Take over a group's membership, unless it is stale, and send again what it has not answered."""
+        if self.topology.learn(membership):
+            self.learned.append(membership)
+            known = self.leaders.get(membership.group)
+            if known is not None and known.leader not in membership.current.bit:
+                del self.leaders[membership.group]
+            self.send_again(membership.group, now)
 
     def ask_members(self, group: GroupId) -> None:
         """Ask all known members of the group for its current membership."""
         self.sends.append((self.topology.members(group), MembersWanted(group)))
 
     def _hinted(self, hint: Hint, now: float) -> None:
-        if hint.ballot > self.leaders.get(hint.group, NO_BALLOT):
+        known = self.leaders.get(hint.group, NO_BALLOT)
+        if known < hint.ballot and hint.ballot.number - known.number <= JUMPS * NUMBER_JUMP:
             try:
                 self.topology.check_ballot(hint.group, hint.ballot)
             except UnknownConfiguration:

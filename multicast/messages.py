@@ -315,9 +315,13 @@ class Members:
 
 @dataclass(slots=True)
 class CatchUp:
-    """Asks for the group's deliveries after this position."""
+    """Asks for the group's deliveries after this position, or for a snapshot.
+
+    A snapshot that answers it has this number: no other is taken from the receiver.
+    """
 
     after: Timestamp
+    number: int = 0
 
 
 @dataclass(slots=True)
@@ -366,6 +370,9 @@ Message: TypeAlias = (
 
 TO_ANYONE: Final = (Multicast, Join, MembersWanted)
 """Messages that any replica of the group may handle, whichever of them was addressed."""
+
+TO_NEWCOMERS: Final = (Hint, Members, MembersWanted)
+"""Messages to a replica on a node that no membership names yet: facts and questions, in any order."""
 
 
 def about(message: object) -> Sequence[MessageId]:

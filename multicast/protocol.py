@@ -29,7 +29,7 @@ class Ready:
     deliver: list[Delivery] = field(default_factory=list)
     duplicates: list[tuple[Process, Multicast]] = field(default_factory=list)
     """Messages that were multicast again after this group had delivered them, each with its sender."""
-    transfers: list[tuple[ReplicaId, Timestamp]] = field(default_factory=list)
+    transfers: list[tuple[ReplicaId, Timestamp, int]] = field(default_factory=list)
     """Replicas of this group that are behind everything retained here, each with its last delivery.
 
     Such a replica needs a snapshot, taken after `deliver` of the same `Ready`; or `Deliveries`, if the
@@ -162,6 +162,13 @@ class Protocol(abc.ABC):
 
         Report (`executed`) what the snapshot has executed once it is durable here, no sooner; and report
         nothing of an earlier state that becomes durable in between.
+        """
+
+    @abc.abstractmethod
+    def awaits(self, source: ReplicaId, number: int, now: float) -> bool:
+        """Return whether this replica has asked that one, a moment ago, for a snapshot of this number.
+
+        A host installs no other snapshot.
         """
 
     @abc.abstractmethod

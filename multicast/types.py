@@ -30,6 +30,9 @@ TICKS_PER_S: Final = 10_000
 Timestamp = NewType("Timestamp", int)
 """The paper's pair (time, group), ordered lexicographically, packed as ``time << GROUP_BITS | group``."""
 
+TIMESTAMP_MAX: Final = TIME_MAX << GROUP_BITS | GROUPS_MAX - 1
+"""The highest timestamp of any group."""
+
 NO_TIMESTAMP: Final = Timestamp(0)
 """The paper's bottom: below every timestamp a group can issue, since clocks start by ticking to 1."""
 
@@ -122,6 +125,15 @@ Vector: TypeAlias = tuple[Ballot, ...]
 
 NO_BALLOT: Final = Ballot(0, ReplicaId(GroupId(-1), -1, 0), 0)
 """The paper's bottom ballot: below every ballot that a process leads."""
+
+
+NUMBER_STEP: Final = 1 << 20
+"""How far a ballot's number may be above the known ones without being a jump."""
+
+NUMBER_JUMP: Final = 1 << 32
+"""The highest jump. Numbers rise by one with each attempt to lead, and an attempt takes a time-out: of 10 ms
+each, this is more than a year of nothing but failed elections. A peer that lies needs decades to exhaust
+them."""
 
 
 class Phase(enum.IntEnum):

@@ -17,6 +17,7 @@ from wbkv_proto.link_pb2 import Hello
 
 from kvstore.config.addresses import Address, NodeId, parse_node_address
 from kvstore.config.model import Config
+from kvstore.config.secret import Secret
 from kvstore.wire.connection import SWEEPS, LinkLimits
 from kvstore.wire.frames import ORDERING_CODEC, PROTOCOL_VERSION, Envelope, WireError
 from kvstore.wire.link import Link
@@ -48,6 +49,7 @@ class MulticastClient:
         topology_hash: bytes,
         topology: Topology,
         directory: Mapping[ReplicaId, tuple[NodeId, Address]],
+        secret: Secret,
         *,
         client: ClientId | None = None,
         retry_s: float = 0.5,
@@ -72,6 +74,7 @@ class MulticastClient:
         """Number of messages answered after their deadline."""
         self._sender = Sender(self.client, topology, retry_s)
         self._node_of = {replica: node for replica, (node, _) in directory.items()}
+        self._secret = secret
         self._hello = Hello(
             version=PROTOCOL_VERSION, cluster=cluster_id, topology_hash=topology_hash, client=self.client
         )
@@ -92,7 +95,7 @@ class MulticastClient:
     def of(cls, config: Config, **options: Any) -> MulticastClient:
         """Return a client of a configured cluster; the options are those of the class."""
         directory = {replica: (node, config.addresses[node]) for replica, node in config.placement.items()}
-        return cls(config.id, config.hash, config.topology, directory, **options)
+        return cls(config.id, config.hash, config.topology, directory, config.secret, **options)
 
     async def start(self) -> None:
         """Connect. Return when every node has been tried once; raise `ConnectionError` if none accepts."""
@@ -187,7 +190,7 @@ class MulticastClient:
         if not answer.done():
             answer.set_exception(TimeoutError(f"{self._unanswered(mid)} within {timeout_s} s"))
 
-    def _receive(self, envelopes: Sequence[Envelope]) -> None:
+    def _receive(self, envelopes: Sequence[Envelope], _: int) -> None:
         """Handle a node's answers."""
         if self._loop is None:
             return
@@ -220,8 +223,9 @@ class MulticastClient:
     def _link(self, node: NodeId, addresses: Mapping[NodeId, Address]) -> Link:
         delay_s = self._delays_s.get(node, 0.0)
         return Link(
-            node, addresses, self._hello, ORDERING_CODEC, self.limits, on_frame=self._receive, delay_s=delay_s
-        )
+            node, addresses, self._hello, ORDERING_CODEC, self.limits, self._secret,
+            on_frame=self._receive, delay_s=delay_s,
+        )  # fmt: skip
 
     def _add(self, member: ReplicaId, node: NodeId, address: Address) -> None:
         self._node_of[member] = node

@@ -19,6 +19,7 @@ from kvstore.commands import welcome
 from kvstore.commands.arguments import positive
 from kvstore.config.checks import DURABILITY
 from kvstore.config.model import API_PORT, Config
+from kvstore.config.private import open_private
 from kvstore.config.toml import load_config
 from kvstore.local.cluster import NODES, PARTITIONS, READY_S, REPLICAS, LocalCluster, down, usual_api_port
 from kvstore.local.folder import CONFIG, check_cluster, pid_file
@@ -175,7 +176,7 @@ class UpCommand:
     def _background(self, cluster: LocalCluster, writing: int) -> int:
         """Supervise the cluster in the background process; report readiness, or the problem, to `writing`."""
         os.setsid()
-        log = os.open(cluster.data / SUPERVISOR_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = open_private(cluster.data / SUPERVISOR_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)

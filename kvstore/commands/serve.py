@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from kvstore.config.private import warn_if_readable
 from kvstore.config.toml import load_config
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,8 @@ class ServeCommand:
             datefmt="%Y-%m-%d %H:%M:%S",
             stream=sys.stderr,
         )
+        os.umask(0o077)  # for what libraries create: our own code sets modes itself
+        warn_if_readable(arguments.config)
         # A gRPC server that ends before it has started logs while it is deallocated, which crashes.
         logging.getLogger("grpc._cython.cygrpc").setLevel(logging.INFO)
         # Only here: a node needs packages that other subcommands do without.

@@ -25,6 +25,7 @@ from kvstore.config.checks import (
     show,
     suggestion,
 )
+from kvstore.config.secret import Secret
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import Limits
 from multicast.errors import InvalidArgument
@@ -80,6 +81,8 @@ class Config:
     nodes: Mapping[NodeId, NodeConfig]
     groups: Mapping[GroupId, Sequence[NodeId]]
     """The first members of each group; the replica's number is the index."""
+    secret: Secret = field(default_factory=Secret.new, repr=False)
+    """What authenticates connections to nodes: a new one, unless it is that of an existing cluster."""
     protocol: str = "whitebox"
     durability: Durability = "fsync"
     application: str = "store"

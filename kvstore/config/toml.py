@@ -2,6 +2,7 @@
 
     [cluster]
     id = "3f0c9a"
+    secret = "9c56...e1"         # 64 hexadecimal digits that authenticate nodes: keep this file private
     protocol = "whitebox"        # any of `multicast.PROTOCOLS` or `VARIANTS`; whitebox if left out
     durability = "fsync"         # or "os": acknowledge before the disk has it
     clock = "hybrid"             # or "logical": timestamps that do not follow the time of day
@@ -50,6 +51,8 @@ from kvstore.config.checks import (
     suggestion,
 )
 from kvstore.config.model import Config, NodeConfig, StoreConfig
+from kvstore.config.private import open_private
+from kvstore.config.secret import Secret
 from kvstore.machine.request import Limits
 from multicast.errors import InvalidArgument
 from multicast.protocol import Timing
@@ -82,7 +85,7 @@ def dump_config(config: Config, path: Path | str) -> None:
     path = Path(path)
     text = _write(config).encode()
     new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
+    with open(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -132,7 +135,8 @@ class _Table:
 
 def _read(document: dict[str, Any], directory: Path) -> Config:
     top = _Table(document, (), ("cluster", "store", "timing", "nodes", "groups", "delays", "trace"))
-    cluster = top.table("cluster", ("id", "protocol", "durability", "application", "clock"), required=True)
+    keys = ("id", "secret", "protocol", "durability", "application", "clock")
+    cluster = top.table("cluster", keys, required=True)
     delays = top.table("delays")
     trace = top.table("trace", ("deliveries",))
     nodes = top.table("nodes", required=True)
@@ -149,8 +153,22 @@ def _read(document: dict[str, Any], directory: Path) -> Config:
         timing=_read_timing(top.table("timing", TIMING_TYPES)),
         delays_ms={key: delays.number(key) for key in delays.values},
         trace=trace.text("deliveries") if trace.values else None,
+        secret=_read_secret(cluster),
         directory=directory,
     )
+
+
+def _read_secret(cluster: _Table) -> Secret:
+    """Return the secret. No error shows a value that may be one."""
+    keys = (*cluster.keys, "secret")
+    found = cluster.values.get("secret")
+    if found is None:
+        remedy = "add the same 64 hexadecimal digits to the file of every node: `openssl rand -hex 32`"
+        raise ConfigError(f"missing; nodes authenticate each other by it: {remedy}", keys)
+    try:
+        return Secret(found if isinstance(found, str) else "")
+    except ValueError as error:
+        raise ConfigError(f"the value (not shown) is {error}", keys) from None
 
 
 def _read_node(nodes: _Table, name: str) -> NodeConfig:
@@ -233,7 +251,8 @@ def _parts(dotted: str) -> tuple[str, ...]:
 def _write(config: Config) -> str:
     """Return the text of the whole file."""
     lines = ["[cluster]"]
-    keys = ("id", "protocol", "durability", "application", "clock")
+    lines += [f"id = {show(config.id)}", f"secret = {show(config.secret.reveal())}"]
+    keys = ("protocol", "durability", "application", "clock")
     lines += [f"{key} = {show(getattr(config, key))}" for key in keys]
     lines += _write_store(config.store)
     plain = Timing()

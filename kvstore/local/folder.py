@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kvstore.config.checks import ConfigError
 from kvstore.config.model import Config
+from kvstore.config.private import make_private, open_private, tighten
 from kvstore.local.supervise import ClusterError
 
 CONFIG, LOCK, PID = "cluster.toml", "cluster.lock", "cluster.pid"
@@ -26,8 +27,8 @@ def lock(data: Path) -> int:
         raise ConfigError(f"{data} is not a folder")
     if data.exists() and not (data / LOCK).exists() and not (data / CONFIG).exists():
         check_empty(data)  # before the lock is created there
-    data.mkdir(parents=True, exist_ok=True)
-    held = os.open(data / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    make_private(data)
+    held = open_private(data / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -39,6 +40,7 @@ def lock(data: Path) -> int:
         raise ClusterError(f"{data} is in use already, by process {owner or 'unknown'}") from None
     os.ftruncate(held, 0)
     os.pwrite(held, str(os.getpid()).encode(), 0)
+    tighten(data, [path for pattern in ("cluster.*", "*.log*", "*.sock") for path in data.glob(pattern)])
     return held
 
 
@@ -76,7 +78,8 @@ def pid_file(data: Path) -> Iterator[None]:
     """Announce, for the context, that this process runs the cluster, and stops it at a SIGTERM."""
     file = data / PID
     new = file.with_suffix(".new")
-    new.write_text(json.dumps({"pid": os.getpid(), "started": started_at(os.getpid())}))
+    with open(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as written:
+        json.dump({"pid": os.getpid(), "started": started_at(os.getpid())}, written)
     new.replace(file)
     try:
         yield

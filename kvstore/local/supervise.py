@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from kvstore.config.addresses import NodeId
+from kvstore.config.private import open_private
 
 BACK_OFF_S, BACK_OFF_MAX_S = 0.5, 10.0
 TAIL_LINES: Final = 10
@@ -132,7 +133,7 @@ class Child:
         launch: list[str] = []
         if sys.platform == "linux":
             launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())]
-        with self._log.open("ab") as log:
+        with open(open_private(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             self._began_at = log.tell()
             return subprocess.Popen(  # noqa: S603 - our own command
                 [*launch, *self._command],
@@ -202,7 +203,9 @@ def rotate(log: Path, report: Callable[[str], None]) -> bool:
     try:
         if not log.exists() or log.stat().st_size <= LOG_BYTES:
             return False
-        shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+        rotated = log.with_name(f"{log.name}.1")
+        os.close(open_private(rotated, os.O_WRONLY | os.O_CREAT))
+        shutil.copyfile(log, rotated)
         os.truncate(log, 0)
     except OSError as error:  # e.g. a full disk, which must not end a node
         report(f"cannot rotate {log}: {error}")

@@ -27,7 +27,7 @@ from kvstore.machine.sessions import WINDOW, Repeated
 from kvstore.machine.state import Effects, Executed, MachineState, Store, Vote, Waiting
 from kvstore.machine.versions import Writer
 from kvstore.machine.waiting import Facts, OpenTransaction
-from multicast.errors import InvariantBroken
+from multicast.errors import InvariantBroken, PeerViolation
 from multicast.types import NO_TIMESTAMP, Destinations, GroupId, Timestamp
 
 EARLY: Final = 100_000
@@ -182,7 +182,10 @@ class Machine(Housekeeper):
             self._close(gts)
 
     def vote(self, vote: Vote) -> None:
-        """Take another group's vote on a message, delivered here or not. Votes may repeat."""
+        """Take another group's vote on a message, delivered here or not. Votes may repeat.
+
+        Raises `PeerViolation`, with nothing changed, if it contradicts what is known.
+        """
         self._release_reads()
         gts = vote.gts
         found = self._open.get(gts)
@@ -190,17 +193,21 @@ class Machine(Housekeeper):
             if gts > self._delivered:
                 self._early_facts(gts).vote(vote)
             elif not vote.yes and self._outcomes.get(gts):
-                raise InvariantBroken(f"{vote} contradicts the outcome")
+                raise PeerViolation(f"{vote} contradicts the outcome")
             return
         if vote.group == self._group:
             return
-        _check(found.delivered, vote)
+        if vote.group not in found.others or vote.mid != found.delivered.mid:
+            raise PeerViolation(f"{vote} is not for {found.delivered.mid}")
         found.facts.vote(vote)
         if found.unmet is not None:
             self._decide([gts])
 
     def outcome(self, gts: Timestamp, *, succeeded: bool) -> None:
-        """Take a message's outcome from a replica that has executed it. Outcomes may repeat."""
+        """Take a message's outcome from a replica that has executed it. Outcomes may repeat.
+
+        Raises `PeerViolation`, with nothing changed, if it contradicts what is known.
+        """
         self._release_reads()
         found = self._open.get(gts)
         if found is None:
@@ -208,8 +215,10 @@ class Machine(Housekeeper):
                 self._early_facts(gts).decide(gts, succeeded=succeeded)
             elif self._outcomes.get(gts) not in (None, succeeded):
                 outcome = "succeeded" if succeeded else "failed"
-                raise InvariantBroken(f"{gts} is reported as {outcome}, but has not")
+                raise PeerViolation(f"{gts} is reported as {outcome}, but has not")
             return
+        if succeeded and found.unmet:
+            raise PeerViolation(f"{gts} is reported as succeeded, but its conditions do not hold here")
         found.facts.decide(gts, succeeded=succeeded)
         if found.unmet is not None:
             self._decide([gts])
@@ -314,8 +323,7 @@ class Machine(Housekeeper):
         gts = opened.delivered.gts
         facts = self._early.pop(gts, None)
         if facts is not None:
-            for vote in facts.votes.values():
-                _check(opened.delivered, vote)
+            facts.keep(opened.delivered, opened.others)
             opened.facts = facts
         self._open[gts] = opened
         if self._locks.claim(gts, opened.part.footprint):
@@ -403,8 +411,3 @@ class Machine(Housekeeper):
             gts = order.popleft()
             executed.remove(gts)
             self._watermark = self.versions.watermark = gts
-
-
-def _check(delivered: Delivered, vote: Vote) -> None:
-    if delivered.mid != vote.mid:
-        raise InvariantBroken(f"{vote} is not for {delivered.mid}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kvstore.machine.commands import Delivered
 from kvstore.machine.placement import GroupShare, Placement
 from kvstore.machine.results import Unmet
 from kvstore.machine.state import Vote
-from multicast.errors import InvariantBroken
+from multicast.errors import PeerViolation
 from multicast.types import GroupId, Timestamp
 
 
@@ -20,15 +22,29 @@ class Facts:
         self.outcome: bool | None = None
 
     def vote(self, vote: Vote) -> None:
-        """Take a vote. Votes may repeat."""
-        if self.votes.setdefault(vote.group, vote) != vote:
-            raise InvariantBroken(f"{vote} contradicts an earlier one")
+        """Take a vote. Votes may repeat. Raises `PeerViolation`, with nothing changed, if it contradicts."""
+        if self.votes.get(vote.group, vote) != vote:
+            raise PeerViolation(f"{vote} contradicts an earlier one")
+        if self.outcome and not vote.yes:
+            raise PeerViolation(f"{vote} contradicts the reported outcome")
+        self.votes[vote.group] = vote
 
     def decide(self, gts: Timestamp, *, succeeded: bool) -> None:
-        """Take the outcome of the message at this position. It may repeat."""
+        """Take the outcome of the message at this position. It may repeat.
+
+        Raises `PeerViolation`, with nothing changed, if it contradicts.
+        """
         if self.outcome not in (None, succeeded):
-            raise InvariantBroken(f"{gts} is reported both as succeeded and as failed")
+            raise PeerViolation(f"{gts} is reported both as succeeded and as failed")
+        if succeeded and any(not vote.yes for vote in self.votes.values()):
+            raise PeerViolation(f"{gts} is reported as succeeded, but a group has voted against it")
         self.outcome = succeeded
+
+    def keep(self, delivered: Delivered, voters: Collection[GroupId]) -> None:
+        """Drop votes that arrived before the delivery and are not for this message, or of no voter of it."""
+        self.votes = {
+            group: vote for group, vote in self.votes.items() if group in voters and vote.mid == delivered.mid
+        }
 
 
 class OpenTransaction:
@@ -57,15 +73,11 @@ class OpenTransaction:
         """The same request, delivered again."""
 
     def outcome(self) -> bool | None:
-        """Whether all conditions hold, in all groups; None if that is not known yet. After evaluation."""
+        """Whether all conditions hold, in all groups; None if that is not known yet. After evaluation.
+
+        What this replica knows counts more than what a peer has reported, which may be wrong.
+        """
         votes, reported = self.facts.votes, self.facts.outcome
         if self.unmet or any(not vote.yes for vote in votes.values()):
-            found = False
-        elif self.others.issubset(votes):
-            found = True
-        else:
-            return reported
-        if reported not in (None, found):
-            outcomes = "succeeded" if reported else "failed", "succeeded" if found else "failed"
-            raise InvariantBroken(f"{self.delivered.mid} is reported as {outcomes[0]}, but has {outcomes[1]}")
-        return found
+            return False
+        return True if self.others.issubset(votes) else reported

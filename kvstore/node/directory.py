@@ -1,27 +1,55 @@
-"""The node of each replica."""
+"""The node of each replica, and which processes a node may send for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from kvstore.config.addresses import Address, NodeId, parse_node_address
 from multicast.membership import Membership
-from multicast.types import ReplicaId
+from multicast.types import ClientId, Process, ReplicaId
+
+CLAIMED_MAX: Final = 4096
+"""Nodes whose disks are known only from their own Hello; beyond it, the first is forgotten."""
+
+GATEWAYS_MAX: Final = 1 << 16
+"""Gateways whose nodes are known; beyond it, the first is forgotten."""
 
 
 class Directory:
-    """The node of each replica, by incarnation: all replicas of a node have that of its disk."""
+    """The node of each replica, by incarnation: all replicas of a node have that of its disk.
+
+    The configuration and memberships name nodes with their disks. A node also says which disk it has when it
+    connects: that counts unless the disk is known to be another node's.
+    """
 
     def __init__(self, incarnations: Mapping[NodeId, int]) -> None:
-        self._nodes = {incarnation: node for node, incarnation in incarnations.items()}
+        self._named = {incarnation: node for node, incarnation in incarnations.items()}
+        self._claims: dict[NodeId, int] = {}
+        self._claimed: dict[int, NodeId] = {}
+        """The same, by incarnation."""
+        self._gateways: dict[ClientId, NodeId] = {}
+
+    def admits(self, node: NodeId, incarnation: int) -> bool:
+        """Return whether the node may have this disk: no other node has it."""
+        return (self._named.get(incarnation) or self._claimed.get(incarnation, node)) == node
 
     def note(self, node: NodeId, incarnation: int) -> None:
-        """Note that the node runs on the disk with this incarnation."""
-        self._nodes[incarnation] = node
+        """Note that the node says that it runs on this disk, if no other node has it."""
+        if not self.admits(node, incarnation):
+            return
+        old = self._claims.pop(node, None)
+        if old is not None:
+            del self._claimed[old]
+        elif len(self._claims) >= CLAIMED_MAX:
+            del self._claimed[self._claims.pop(next(iter(self._claims)))]
+        self._claims[node] = incarnation
+        self._claimed[incarnation] = node
 
     def node_of(self, replica: ReplicaId) -> NodeId | None:
         """Return the node that the replica is or was on; None if unknown."""
-        return self._nodes.get(replica.incarnation)
+        incarnation = replica.incarnation
+        return self._named.get(incarnation) or self._claimed.get(incarnation)
 
     def learn(self, membership: Membership) -> dict[NodeId, Address]:
         """Note the nodes of all members; return the addresses that the membership has for them."""
@@ -31,5 +59,20 @@ class Directory:
             known = parse_node_address(address)
             if known is not None:
                 node, found[node] = known
-                self.note(node, member.incarnation)
+                self._named.setdefault(member.incarnation, node)
         return found
+
+    def may_send(self, node: NodeId, sender: Process) -> bool:
+        """Return whether messages of this process may come from this node.
+
+        A replica's come from the node with its disk. A gateway has a random id in each life of its node: it
+        belongs to the node that sends for it first.
+        """
+        if isinstance(sender, ReplicaId):
+            return self.node_of(sender) == node
+        home = self._gateways.get(sender)
+        if home is None:
+            if len(self._gateways) >= GATEWAYS_MAX:
+                del self._gateways[next(iter(self._gateways))]
+            home = self._gateways[sender] = node
+        return home == node

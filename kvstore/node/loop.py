@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 COMMIT_S: Final = 0.5
 """Interval between commits of the application's state, if there is anything to commit."""
 
+WARNED_MAX: Final = 1024
+"""Senders of which a rejected message is logged."""
+
 _SNAPSHOT_MESSAGES: Final = frozenset((SnapshotPiece, SnapshotAck))
 
 
@@ -124,11 +127,14 @@ class Node:
         """The log's next batch: written when a promise, or a commit of the state, waits for it."""
         self._written = self._durable = 0
         """Numbers of the last batch handed to the log, and of the last durable one."""
+        self._violation: str | None = None
+        """What was wrong with the first message of a frame that no correct process sends."""
+        self._warned: set[Process] = set()
         self._dirty: dict[ReplicaId, None] = {}
         self._committing = False
         self._rng = rng
         self._outbox = Outbox(me, self._hosted, application, node_of, observer)
-        self._transfers = SnapshotTransfers(rng)
+        self._transfers = SnapshotTransfers()
         now = clock.now()
         self._commit_at = now + COMMIT_S
         self.wake_at = now
@@ -160,12 +166,19 @@ class Node:
     # Incoming messages and events
 
     def receive(self, envelopes: Iterable[Envelope], node: NodeId | None = None) -> None:
-        """Handle messages from a node or a client. Only their senders have been checked."""
+        """Handle messages from a node or a client. Only their senders have been checked.
+
+        Raises `PeerViolation` for a message that no correct process sends: that message has changed nothing,
+        and later envelopes are not handled. The connection that it came by cannot be trusted any more.
+        """
         now = self._clock.now()
+        self._violation = None
         for sender, receiver, messages in envelopes:
             if node is not None and not isinstance(sender, ReplicaId):
-                self._outbox.clients[sender] = node
+                self._outbox.route(sender, node)
             self._take(sender, receiver, messages, now)
+            if self._violation is not None:
+                raise PeerViolation(self._violation)
 
     def _take(self, sender: Process, receiver: Process, messages: Sequence[Any], now: float) -> None:
         if receiver in self._application.processes:
@@ -198,7 +211,7 @@ class Node:
         try:
             self._application.receive(receiver, sender, messages)
         except (PeerViolation, InvalidArgument) as error:
-            self._refuse(sender, str(error))
+            self._refuse(sender, error)
 
     def _stand_in(self, receiver: Process, messages: Sequence[Message | Reply]) -> _Hosted | None:
         """Return the successor of a replica on a lost disk, for messages that any replica may handle."""
@@ -215,9 +228,9 @@ class Node:
             try:
                 replica.receive(sender, rest, now)  # type: ignore[arg-type]  # a Reply is refused by it
             except PeerViolation as error:
-                self._refuse(sender, str(error))
+                self._refuse(sender, error)
             except InvalidArgument as error:
-                self._refuse(sender, str(error))
+                self._refuse(sender, error)
                 if isinstance(sender, ReplicaId):
                     continue
                 refused = messages[-1 - operator.length_hint(rest)]
@@ -227,9 +240,14 @@ class Node:
             else:
                 return
 
-    def _refuse(self, sender: Process, why: str) -> None:
+    def _refuse(self, sender: Process, error: Exception) -> None:
+        """Count a message that is rejected, and log the first of each sender."""
         self.statistics.refused += 1
-        logger.warning("rejected a message of %s: %s", sender, why)
+        if isinstance(error, PeerViolation) and self._violation is None:
+            self._violation = f"{sender}: {error}"
+        if sender not in self._warned and len(self._warned) < WARNED_MAX:
+            self._warned.add(sender)
+            logger.warning("rejected a message of %s: %s (logged once)", sender, error)
 
     # Snapshots
 
@@ -238,17 +256,22 @@ class Node:
     ) -> None:
         me = hosted.replica.me
         if not isinstance(sender, ReplicaId) or sender.group != me.group:
-            self._refuse(sender, "snapshots are for members of the same group")
+            self._refuse(sender, PeerViolation("snapshots are for members of the same group"))
         elif isinstance(message, SnapshotAck):
             self._transfers.acknowledge(me, sender, message, now)
+        elif message.index == 0 and not hosted.replica.awaits(sender, message.transfer, now):
+            self.statistics.strays += 1  # it was asked for in an earlier life; or never
+            logger.debug("dropped a snapshot of %s that %s has not asked for", sender, me)
         elif (snapshot := self._transfers.receive(me, sender, message)) is not None:
             self._drain(now)
             try:
                 self._install(hosted, snapshot, now)
             except (WireError, BadSnapshot) as error:
-                self._refuse(sender, str(error))
+                self._refuse(sender, PeerViolation(str(error)))
 
-    def _bring_up(self, hosted: _Hosted, target: ReplicaId, after: Timestamp, now: float) -> None:
+    def _bring_up(
+        self, hosted: _Hosted, target: ReplicaId, after: Timestamp, number: int, now: float
+    ) -> None:
         """Send a replica what it has missed, if the state still has the deliveries; else a snapshot.
 
         An empty replica gets a snapshot: most applications' state is smaller than their history.
@@ -260,7 +283,7 @@ class Node:
             self._outbox.add(me, [((target,), Deliveries(tuple(missed), hosted.position))])
         elif not self._transfers.is_sending(me, target, now):
             state = self._application.snapshot(me.group)
-            self._transfers.send(me, target, hosted.replica.checkpoint(), state, now)
+            self._transfers.send(me, target, number, hosted.replica.checkpoint(), state, now)
 
     def _install(self, hosted: _Hosted, snapshot: SnapshotReceiver, now: float) -> None:
         """Replace the replica's state by the snapshot if that is ahead. An invalid one changes nothing."""
@@ -384,8 +407,8 @@ class Node:
             hosted.applied = True
             hosted.position = ready.deliver[-1].global_ts
             self.statistics.delivered += len(ready.deliver)
-        for target, after in ready.transfers:
-            self._bring_up(hosted, target, after, now)
+        for target, after, number in ready.transfers:
+            self._bring_up(hosted, target, after, number, now)
         asked = [(asker, message) for asker, message in ready.duplicates if not isinstance(asker, ReplicaId)]
         if asked:
             self._application.repeat(group, asked)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kvstore.config.addresses import NodeId
 from kvstore.node.ports import Application, Network, Observer
 from kvstore.wire.frames import Envelope
 from multicast.messages import Message
 from multicast.types import ClientId, Process, ReplicaId
+
+CLIENTS_MAX: Final = 1 << 16
+"""Clients of other nodes whose nodes are known; beyond it, the first is forgotten until it sends again."""
 
 Queues: TypeAlias = dict[tuple[Process, Process], list[Any]]
 """Messages, by sender and receiver, in the order in which they were sent."""
@@ -45,6 +48,12 @@ class Outbox:
         """The queues of a message, by sender and receivers: few, for many messages."""
         self.clients: dict[ClientId, NodeId] = {}
         """Clients of other nodes, and the node from which each last sent a message."""
+
+    def route(self, client: ClientId, node: NodeId) -> None:
+        """Note that a client of another node sends from there."""
+        if client not in self.clients and len(self.clients) >= CLIENTS_MAX:
+            del self.clients[next(iter(self.clients))]
+        self.clients[client] = node
 
     def forget_routes(self) -> None:
         """Look up receivers anew: a membership has changed."""

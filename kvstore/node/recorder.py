@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from kvstore.config.addresses import NodeId
+from kvstore.config.private import make_private, open_private
 from kvstore.machine.commands import is_own
 from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery
@@ -70,9 +71,9 @@ class DeliveryRecorder:
         self._node = node
         self._requests = requests
         self._groups: dict[GroupId, _Lines] = {}
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         self.path = folder / f"deliveries-{self.run}.jsonl"
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._file = open_private(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         self._waiting: list[str] = []
         self._size = 0
         """Size of the buffered lines in characters; all are ASCII, so also in bytes."""

@@ -7,7 +7,6 @@ state (the `Checkpoint`), then the application's pieces. No state is replaced be
 
 from __future__ import annotations
 
-import random
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -68,8 +67,7 @@ class SnapshotReceiver:
 class SnapshotTransfers:
     """All snapshots that the replicas of a node send and receive."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
+    def __init__(self) -> None:
         self._senders: dict[tuple[ReplicaId, ReplicaId], SnapshotSender] = {}
         self._receivers: dict[ReplicaId, SnapshotReceiver] = {}
         self._pieces: list[Piece] = []
@@ -80,10 +78,15 @@ class SnapshotTransfers:
         return sender is not None and now < sender.deadline
 
     def send(
-        self, me: ReplicaId, target: ReplicaId, checkpoint: Checkpoint, state: Iterator[bytes], now: float
+        self,
+        me: ReplicaId,
+        target: ReplicaId,
+        transfer: int,
+        checkpoint: Checkpoint,
+        state: Iterator[bytes],
+        now: float,
     ) -> None:
-        """Start to send a snapshot."""
-        transfer = self._rng.getrandbits(62)
+        """Start to send a snapshot, which the target has asked for by this number."""
         pieces = pieces_of(transfer, checkpoint, state)
         sender = self._senders[me, target] = SnapshotSender(transfer, pieces, next(pieces), now + TRANSFER_S)
         self._pieces.append((me, target, sender.sent))
@@ -100,11 +103,16 @@ class SnapshotTransfers:
         self._pieces.append((me, target, sender.sent))
 
     def receive(self, me: ReplicaId, source: ReplicaId, piece: SnapshotPiece) -> SnapshotReceiver | None:
-        """Add a piece and acknowledge it; return the snapshot if that was its last piece."""
+        """Add a piece and acknowledge it; return the snapshot if that was its last piece.
+
+        The caller has checked that the first piece was asked for.
+        """
         if piece.index == 0:
             self._receivers[me] = SnapshotReceiver(source, piece.transfer)
         receiver = self._receivers.get(me)
-        if receiver is None or receiver.transfer != piece.transfer or not receiver.add(piece):
+        if receiver is None or (receiver.source, receiver.transfer) != (source, piece.transfer):
+            return None
+        if not receiver.add(piece):
             return None
         self._pieces.append((me, source, SnapshotAck(piece.transfer, piece.index)))
         return self._receivers.pop(me) if piece.last else None

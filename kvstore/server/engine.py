@@ -35,7 +35,7 @@ from kvstore.node.recorder import DeliveryRecorder
 from kvstore.store.application import StoreApplication
 from kvstore.store.service import Service
 from kvstore.wire.frames import Envelope, FrameCodec
-from multicast.errors import InvalidArgument
+from multicast.errors import InvalidArgument, PeerViolation
 from multicast.membership import Membership
 from multicast.types import TICKS_PER_S, ClientId, GroupId, ReplicaId, Timestamp
 
@@ -168,6 +168,8 @@ class Engine:
         """Note the addresses of members, which may be on unknown nodes."""
         for node, address in self.directory.learn(membership).items():
             self._on_address(node, address)
+        if self.store is not None:
+            self.store.gateway.learn(membership)
 
     def replace(self, members: Iterable[ReplicaId]) -> None:
         """Replace these members by replicas of this node, even if they are healthy."""
@@ -209,9 +211,20 @@ class Engine:
             self._failed(error)
 
     def receive(self, envelopes: list[Envelope], node: NodeId | None = None) -> None:
-        """Handle a frame from a node or a client."""
-        self._do(self.node.receive, envelopes, node)
+        """Handle a frame from a node or a client. Raises `PeerViolation` if no correct one sends it."""
         self.turn_soon()
+        violations: list[PeerViolation] = []
+        self._do(self._receive, envelopes, node, violations)
+        if violations:
+            raise violations[0]
+
+    def _receive(
+        self, envelopes: list[Envelope], node: NodeId | None, violations: list[PeerViolation]
+    ) -> None:
+        try:
+            self.node.receive(envelopes, node)
+        except PeerViolation as error:  # the peer's state is wrong, not this node's
+            violations.append(error)
 
     def _durable(self, number: int) -> None:
         self._do(self.node.durable, number)

@@ -16,12 +16,12 @@ from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
 from kvstore.local.disk import replace_lost_disk
 from kvstore.local.status import serve_status
-from kvstore.node.directory import Directory
 from kvstore.server.engine import Engine
 from kvstore.wire.frames import Envelope, WireError
 from kvstore.wire.transport import Transport
+from multicast.errors import PeerViolation
 from multicast.messages import Multicast
-from multicast.types import ClientId, GroupId, Process, ReplicaId
+from multicast.types import ClientId, GroupId, ReplicaId
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ class Server:
         config, me, directory = self._config, self.me, engine.directory
         self.transport = Transport(
             me, config.id, config.hash, config.addresses,
-            codec=engine.codec, on_frame=self._frame, on_client=self._client, on_peer=directory.note,
-            lives_on=lambda node, process: _lives_on(directory, node, process),
+            secret=config.secret, codec=engine.codec, on_frame=self._frame, on_client=self._client,
+            on_peer=directory.note, admits=directory.admits, may_send=directory.may_send,
             listen=config.addresses[me], delays=config.delays_s, incarnation=engine.incarnation,
         )  # fmt: skip
         return self.transport
@@ -66,8 +66,16 @@ class Server:
     # Incoming frames
 
     def _frame(self, node: NodeId, envelopes: list[Envelope], size: int) -> None:
-        self.engine.receive(envelopes, node)
-        self._handled(size)
+        self._receive(envelopes, node, size)
+
+    def _receive(self, envelopes: list[Envelope], node: NodeId | None, size: int) -> None:
+        """Handle a frame; raise `WireError`, which closes its connection, if no correct process sends it."""
+        try:
+            self.engine.receive(envelopes, node)
+        except PeerViolation as error:
+            raise WireError(str(error)) from error
+        finally:
+            self._handled(size)
 
     def _client(self, client: ClientId, envelopes: list[Envelope], size: int) -> None:
         """Handle a frame of a bare client, or of an operator's query for members. The store's clients use its
@@ -75,8 +83,7 @@ class Server:
         """
         if self.engine.store is not None and any(type(m) is Multicast for _, _, ms in envelopes for m in ms):
             raise WireError("this cluster runs the store: send transactions through its API")
-        self.engine.receive(envelopes)
-        self._handled(size)
+        self._receive(envelopes, None, size)
 
     def _handled(self, size: int) -> None:
         self._unhandled += size
@@ -186,11 +193,6 @@ def _member(row: object) -> ReplicaId:
         case [int(group), int(number), str(incarnation)]:
             return ReplicaId(GroupId(group), number, int(incarnation, 16))
     raise ValueError(f"{row!r:.80} is not a valid member")
-
-
-def _lives_on(directory: Directory, node: NodeId, process: Process) -> bool:
-    """Return whether the node may send for this process: its replicas, and any gateway, whose id is new."""
-    return not isinstance(process, ReplicaId) or directory.node_of(process) == node
 
 
 async def serve(config: Config, me: NodeId) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, overload
 import lmdb
 
 from kvstore.config.addresses import NodeId
+from kvstore.config.private import make_private, open_private, tighten
 from kvstore.machine.ordered import Table
 from kvstore.storage import checksum
 from kvstore.storage.deliveries import LmdbState
@@ -71,7 +72,7 @@ class Disk(Generic[S]):
 def create(path: Path, identity: Identity) -> None:
     """Create a disk in this directory, which may exist, but must not contain one."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_private(path)
     except OSError as error:
         raise StorageError(f"{path} cannot be created: {error.strerror}") from error
     for name in (DISK, LOG, STATE):
@@ -144,6 +145,7 @@ def open(  # noqa: A001 - read as `storage.open`
     if not path.is_dir():
         raise StorageError(f"{path} has no disk: no such directory")
     lock = _lock(path)
+    tighten(path, path.rglob("*"))
     opened: list[LmdbLog | LmdbState | StoreState] = []
     try:
         identity, left = read_disk(path)
@@ -171,7 +173,7 @@ def _lock(path: Path) -> int:
     """Lock the disk against other processes, until this one closes the file or ends."""
     file = path / LOCK
     try:
-        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = open_private(file, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise StorageError(f"{file} cannot be opened: {error.strerror}") from error
     try:

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import lmdb
 
 from kvstore.config.checks import Durability
+from kvstore.config.private import FILE_MODE, make_private
 from kvstore.storage.errors import StorageError
 from kvstore.storage.identity import Identity, check_incarnation
 from kvstore.storage.keys import INCARNATION, META
@@ -275,8 +276,11 @@ def open_environment(path: Path, durability: Durability, *, create: bool) -> lmd
     data = path / "data.mdb"
     size = data.stat().st_size if data.exists() else 0
     try:
+        if create:
+            make_private(path)
         return lmdb.open(
             str(path),
+            mode=FILE_MODE,
             map_size=max(MAP_BYTES, 2 * size),
             max_dbs=DATABASES_MAX,
             create=create,

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from kvstore.config.addresses import INCARNATION_MAX, NodeId, new_incarnation
 from kvstore.config.checks import DURABILITY, Durability
+from kvstore.config.private import open_private
 from kvstore.storage.checksum import unseal_number
 from kvstore.storage.errors import LostDisk, StorageError
 
@@ -115,7 +116,7 @@ def write_disk(path: Path, identity: Identity, left: Left) -> None:
     fields = dataclasses.asdict(identity) | dataclasses.asdict(left)
     replacement = path / f"{DISK}.new"
     try:
-        with replacement.open("w") as file:
+        with open(open_private(replacement, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
             json.dump(fields, file, indent=2)
             file.flush()
             os.fsync(file.fileno())

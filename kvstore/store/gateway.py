@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 
 from kvstore.machine import Placement
-from kvstore.machine.codec import decode_result, digest_of, encode_request
+from kvstore.machine.codec import Unreadable, decode_result, digest_of, encode_request
 from kvstore.machine.commands import Command, Request, Tick, own_client
 from kvstore.machine.merge import merge
 from kvstore.machine.placement import groups_of
@@ -36,10 +36,11 @@ from kvstore.machine.sessions import WINDOW
 from kvstore.node.ports import Outgoing
 from kvstore.store import errors
 from kvstore.store.messages import Answer, Query, RaiseClock, Results
-from kvstore.store.questions import Busy, Feed, NotLeading, Question, Response
+from kvstore.store.questions import RESPONSES, Busy, Feed, NotLeading, Question, Response
 from kvstore.store.retention import REQUEST_TICKS, REQUEST_TICKS_MAX
 from multicast.client import MulticastRefused, Reply, Sender
-from multicast.errors import PeerViolation
+from multicast.errors import InvariantBroken, PeerViolation
+from multicast.membership import Membership
 from multicast.messages import Hint, Members, Multicast
 from multicast.numbering import Numbering
 from multicast.topology import Topology
@@ -116,7 +117,7 @@ class _Call:
     at_least: int
     routed: int
     complete: int = 0
-    results: dict[GroupId, bytes] = field(default_factory=dict)
+    results: dict[GroupId, Result] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -183,6 +184,10 @@ class Gateway:
     def leader(self, group: GroupId) -> ReplicaId:
         """Return the presumed leader of a group."""
         return self._sender.leader(group)
+
+    def learn(self, membership: Membership) -> None:
+        """Take over a membership that a replica of this node believes."""
+        self._sender.learn(membership, self._now)
 
     def newest(self) -> int:
         """A time that no revision of a correct client is far above."""
@@ -264,9 +269,12 @@ class Gateway:
         self._under_way.subtract(call.dest)
         if call.own:
             call.numbering.done(call.own)
-        results = {group: decode_result(data) for group, data in call.results.items()}
         revision = max(positions.values())
-        outcome = self._outcome(call, results, revision)
+        try:
+            outcome = self._outcome(call, call.results, revision)
+        except (InvariantBroken, LookupError) as error:
+            # The results of its groups do not fit together: one of them is wrong, and it is not known which.
+            outcome = errors.OutcomeUnknown(f"the groups' results contradict each other: {error}")
         if outcome is not None:
             call.done(outcome)
 
@@ -329,10 +337,13 @@ class Gateway:
         asked.tries += 1
         self._outgoing.append((self.me, (target,), Query(number, asked.question)))
 
-    def _answered(self, number: int, response: Response) -> None:
+    def _answered(self, sender: ReplicaId, number: int, response: Response) -> None:
         asked = self._questions.get(number)
         if asked is None:
             return
+        if sender.group != asked.group or not isinstance(response, RESPONSES[type(asked.question)]):
+            what = f"{type(response).__name__} to a {type(asked.question).__name__}"
+            raise PeerViolation(f"{sender} answered with {what} for group {asked.group}")
         if isinstance(response, NotLeading):
             asked.retry_at = self._now + RETRY_S / 10
             if response.ballot.number:
@@ -365,9 +376,10 @@ class Gateway:
             if isinstance(message, Results):
                 self._take_results(sender, message)
             elif isinstance(message, Answer):
-                self._answered(message.number, message.response)
+                self._answered(sender, message.number, message.response)
             elif isinstance(message, Hint | Members | MulticastRefused):
-                self._sender.step(message, now)
+                # Without replicas, this node has no better source than a single member.
+                self._sender.step(message, now, sender if self._local else None)
             else:
                 raise PeerViolation(f"{sender} sent {type(message).__name__} to a gateway")
         for refused in self._sender.refused:
@@ -384,9 +396,13 @@ class Gateway:
             raise PeerViolation(
                 f"{sender} sent {len(message.results)} results of {len(message.mids)} messages"
             )
-        for mid, result in zip(message.mids, message.results, strict=True):
+        for mid, data in zip(message.mids, message.results, strict=True):
             call = self._calls.get(mid)
             if call is not None and group not in call.results:
+                try:
+                    result = decode_result(data)
+                except Unreadable as error:
+                    raise PeerViolation(f"{sender} sent a result of {mid} that is none: {error}") from None
                 complete = int(message.complete)
                 call.complete = min(call.complete, complete) if call.results else complete
                 call.results[group] = result

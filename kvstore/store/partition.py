@@ -197,7 +197,7 @@ class Partition:
         elif not isinstance(sender, ReplicaId):
             raise PeerViolation(f"client {sender} sent {type(message).__name__}")
         elif isinstance(message, Votes):
-            self._hear_votes(message)
+            self._hear_votes(sender, message)
         elif isinstance(message, VotesWanted):
             self._send_known_votes(sender, message.places)
         elif isinstance(message, Levels):
@@ -211,8 +211,10 @@ class Partition:
         if time <= max(self.replica.clock, self.replica.wall_time()) + RAISE_TICKS:
             self.replica.raise_clock(time)
 
-    def _hear_votes(self, message: Votes) -> None:
+    def _hear_votes(self, sender: ReplicaId, message: Votes) -> None:
         for vote in message.votes:
+            if vote.group != sender.group:
+                raise PeerViolation(f"{sender} sent a vote of group {vote.group}")
             self.machine.vote(vote)
             if self._reads:
                 self._take_effects()

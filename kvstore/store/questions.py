@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -116,3 +117,12 @@ class CompactedReply(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 Response: TypeAlias = Values | Entries | Busy | Changes | Sampled | NotLeading | NotYetReply | CompactedReply
+
+RESPONSES: Final[Mapping[type, tuple[type, ...]]] = {
+    StrictRead: (Values, Busy, NotLeading),
+    ReadAt: (Values, NotYetReply, CompactedReply),
+    Page: (Entries, NotYetReply, CompactedReply),
+    Feed: (Changes, NotYetReply, CompactedReply),
+    Sample: (Sampled,),
+}
+"""The replies that each question may get."""

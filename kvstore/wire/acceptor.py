@@ -1,4 +1,9 @@
-"""The side that accepts: which nodes and clients may connect, and what they may send."""
+"""The side that accepts: which nodes and clients may connect, and what they may send.
+
+A peer proves that it knows the cluster's secret before anything else (`handshake`). A node that neither the
+configuration nor a membership names is a *newcomer*: it is not dialled, since its address is only its own
+word; what is for it leaves on the connection that it dialled, until a membership names it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
-from wbkv_proto.link_pb2 import Answer, Hello, Reason, Refusal, Welcome
+from wbkv_proto.link_pb2 import Hello, Reason
 
 from kvstore.config.addresses import NodeId, parse_node_address
+from kvstore.config.secret import Secret
 from kvstore.wire.connection import SWEEPS, Connection, LinkCounts, LinkLimits, WarnOnce
 from kvstore.wire.frames import Envelope, FrameCodec, WireError
+from kvstore.wire.handshake import AcceptingSide, Rejected, refusal
 from multicast.messages import MembersWanted, Multicast
 from multicast.types import ClientId, Process
 
@@ -21,11 +27,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """The node's callbacks for frames, and its knowledge. None of these may raise."""
+    """The node's callbacks for frames, and its knowledge. Only the first two may raise, `WireError`."""
 
     on_frame: Callable[[NodeId, list[Envelope], int], None]
     on_client: Callable[[ClientId, list[Envelope], int], None]
-    lives_on: Callable[[NodeId, Process], bool]
+    may_send: Callable[[NodeId, Process], bool]
+    """Whether a node may send for a process."""
+    admits: Callable[[NodeId, int], bool]
+    """Whether a node may have the disk of this incarnation."""
     seen: Callable[[Hello], None]
     """Called when a node has connected, and so can be dialled."""
 
@@ -33,19 +42,24 @@ class Handlers:
 class Acceptor:
     """Decides which nodes and clients may connect, and what they may send."""
 
-    def __init__(self, hello: Hello, codec: FrameCodec, limits: LinkLimits, handlers: Handlers) -> None:
+    def __init__(
+        self, hello: Hello, secret: Secret, codec: FrameCodec, limits: LinkLimits, handlers: Handlers
+    ) -> None:
         self.hello = hello
         """This node's own Hello, with which others must agree."""
+        self.secret = secret
         self.counts: dict[NodeId, LinkCounts] = {}
-        """Of the known nodes."""
+        """Of the nodes that the configuration or a membership names."""
+        self.newcomer_counts = LinkCounts()
         self.client_counts = LinkCounts()
         self.stranger_counts = LinkCounts()
         self.codec = codec
         self.limits = limits
         self.handlers = handlers
         self.once = WarnOnce()
-        self.strangers: set[Inbound] = set()
+        self.strangers: dict[Inbound, None] = {}
         self.peers: dict[NodeId, Inbound] = {}
+        """The connection of each node, newcomers included."""
         self.client_connections: dict[Inbound, None] = {}
         self.clients: dict[ClientId, Inbound] = {}
         """The connection that each client used last."""
@@ -55,15 +69,18 @@ class Acceptor:
 
     def enter(self, inbound: Inbound) -> None:
         """Register a new connection. Its peer is not known yet."""
-        self.strangers.add(inbound)
+        self.strangers[inbound] = None
         if self.closed:
             inbound.abort()
         elif len(self.strangers) > self.limits.strangers:
-            self._refuse(inbound, Reason.TOO_MANY_CONNECTIONS, "too many connections are being made")
+            # A peer that knows the secret needs two round trips: the oldest is the least likely to be one.
+            oldest = next(iter(self.strangers))
+            del self.strangers[oldest]
+            self._refuse(oldest, Reason.TOO_MANY_CONNECTIONS, "too many connections are being made")
 
     def leave(self, inbound: Inbound) -> None:
         """Forget a connection that has ended."""
-        self.strangers.discard(inbound)
+        self.strangers.pop(inbound, None)
         self.client_connections.pop(inbound, None)
         if inbound.node is not None and self.peers.get(inbound.node) is inbound:
             del self.peers[inbound.node]
@@ -71,11 +88,19 @@ class Acceptor:
             del self.clients[inbound.client]
 
     def introduce(self, inbound: Inbound, data: bytes) -> None:
-        """Handle the Hello of a connection: welcome the peer, or reject it."""
+        """Handle a message of a connection's handshake: answer it, welcome the peer, or reject it."""
+        handshake = inbound.handshake
         try:
-            hello = Hello.FromString(data)
-        except DecodeError as error:
-            inbound.bad(f"not a Hello: {error}")
+            if not handshake.is_open:
+                inbound.write(handshake.opened(data))
+                return
+            hello = handshake.introduced(data)
+        except Rejected as error:
+            inbound.counts.unproven += error.reason == Reason.WRONG_SECRET
+            self._refuse(inbound, error.reason, error.text)
+            return
+        except WireError as error:
+            inbound.bad(str(error))
             return
         node = NodeId(hello.node) if hello.HasField("node") else None
         if node is None and not hello.client:
@@ -89,7 +114,7 @@ class Acceptor:
         if objection is not None:
             self._refuse(inbound, *objection)
             return
-        self.strangers.discard(inbound)
+        self.strangers.pop(inbound, None)
         if node is None:
             inbound.client = ClientId(hello.client)
             self.client_connections[inbound] = None
@@ -100,9 +125,10 @@ class Acceptor:
             if superseded is not None:
                 superseded.abort()
             self.peers[node] = inbound
+            inbound.name = f"node {node}"
+            inbound.counts = self.counts.get(node, self.newcomer_counts)
             self.handlers.seen(hello)
-            inbound.counts = self.counts[node]
-        inbound.welcome(Welcome(connection=hello.connection))
+        inbound.welcome(handshake.welcome())
         if self.paused:
             inbound.hold()
 
@@ -120,10 +146,12 @@ class Acceptor:
                 return Reason.TOO_MANY_CONNECTIONS, f"limit of {self.limits.clients} clients reached"
         elif node == ours.node:
             return Reason.OWN_ID, f"node {ours.node!r:.80} is this node itself"
+        elif not self.handlers.admits(node, hello.incarnation):
+            return Reason.WRONG_INCARNATION, f"{hello.incarnation:016x} is not a disk of node {node!r:.80}"
         elif node not in self.counts:
             if parse_node_address(f"{node}@{hello.address}") is None:
                 return Reason.UNKNOWN_NODE, f"node {node!r:.80} does not give a valid address"
-            if len(self.counts) >= self.limits.peers:
+            if len(self.counts) + len(self.newcomers()) >= self.limits.peers and node not in self.peers:
                 return Reason.TOO_MANY_CONNECTIONS, f"limit of {self.limits.peers} nodes reached"
         if hello.to != ours.node:
             return Reason.WRONG_NODE, f"the Hello is for {hello.to!r:.80}; this is {ours.node!r:.80}"
@@ -132,7 +160,17 @@ class Acceptor:
     def _refuse(self, inbound: Inbound, reason: Reason, text: str) -> None:
         inbound.counts.refusals += 1
         self.once.warn(inbound.name, Reason.Name(reason), f"rejected: {text}")
-        inbound.refuse(Refusal(reason=reason, text=text))
+        inbound.refuse(refusal(reason, text))
+
+    def named(self, node: NodeId, counts: LinkCounts) -> None:
+        """Note that the configuration or a membership names a node, which may have connected before."""
+        self.counts[node] = counts
+        if node in self.peers:
+            self.peers[node].counts = counts
+
+    def newcomers(self) -> list[NodeId]:
+        """Return the connected nodes that neither the configuration nor a membership names."""
+        return [node for node in self.peers if node not in self.counts]
 
     def peer_frame(self, inbound: Inbound, node: NodeId, data: bytes) -> None:
         """Handle a frame of a node, which may send only for the processes that live on it."""
@@ -142,8 +180,8 @@ class Acceptor:
             return
         envelopes = self.codec.decode(data)
         for sender, _, _ in envelopes:
-            if not self.handlers.lives_on(node, sender):
-                raise WireError(f"{sender} does not live on {node}")
+            if not self.handlers.may_send(node, sender):
+                raise WireError(f"{node} may not send for {sender}")
         self.handlers.on_frame(node, envelopes, len(data))
 
     def client_frame(self, inbound: Inbound, client: ClientId, data: bytes) -> None:
@@ -203,6 +241,7 @@ class Inbound(Connection):
         super().__init__(
             "a stranger", acceptor.codec, acceptor.limits, acceptor.stranger_counts, acceptor.once
         )
+        self.handshake = AcceptingSide(acceptor.secret, NodeId(acceptor.hello.node))
         self.node: NodeId | None = None
         self.client: ClientId | None = None
         self.lossy = False
@@ -242,14 +281,14 @@ class Inbound(Connection):
         except WireError as error:
             self.bad(str(error))
 
-    def welcome(self, welcome: Welcome) -> None:
-        """Accept the Hello: from now on, frames arrive."""
+    def welcome(self, answer: bytes) -> None:
+        """End the handshake: from now on, frames arrive."""
         self._timer.cancel()
         self.counts.connections += 1
         self.frame_max = self.limits.frame
-        self.write(Answer(welcome=welcome).SerializeToString())
+        self.write(answer)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, answer: bytes) -> None:
         """Send the reason, and close."""
-        self.write(Answer(refusal=refusal).SerializeToString())
+        self.write(answer)
         self.finish()

@@ -16,7 +16,7 @@ from multicast.errors import InvalidArgument
 logger = logging.getLogger(__name__)
 
 HELLO_MAX: Final = 4096
-"""Limit of a Hello or its answer, in bytes: all that is kept for a peer before it is known."""
+"""Limit of a message of the handshake, in bytes: all that is kept for a peer before it is authenticated."""
 
 SWEEPS: Final = 4
 """Sweeps in an idle time-out. Sweeps are counted, not time: if this process was stopped meanwhile, data that
@@ -36,9 +36,9 @@ class LinkLimits:
     clients: int = 256
     """Connections of clients."""
     peers: int = 256
-    """Other nodes, including those that are known only by their own Hello."""
+    """Other nodes above which no node is admitted that neither the configuration nor a membership names."""
     strangers: int = 64
-    """Connections that have not sent a Hello yet."""
+    """Connections within their handshake; beyond it, the oldest is closed."""
     handshake_s: float = 5.0
     idle_s: float = 10.0
     """How long an accepted connection may be silent. The dialling side sends pings in time."""
@@ -74,9 +74,11 @@ class LinkCounts:
     bad_frames: int = 0
     """Frames that no correct node or client sends."""
     refusals: int = 0
-    """Hellos that this node rejected."""
+    """Handshakes that this node rejected."""
+    unproven: int = 0
+    """Of these, those of peers that did not prove that they know the cluster's secret."""
     refused: int = 0
-    """Hellos of this node that were rejected."""
+    """Handshakes of this node that failed: the peer rejected it, or did not prove itself."""
 
 
 class WarnOnce:

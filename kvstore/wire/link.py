@@ -6,17 +6,17 @@ import asyncio
 import contextlib
 import logging
 import random
-import secrets
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
 
-from google.protobuf.message import DecodeError
-from wbkv_proto.link_pb2 import Answer, Hello, Reason
+from wbkv_proto.link_pb2 import Hello, Reason
 
 from kvstore.config.addresses import Address, NodeId
+from kvstore.config.secret import Secret
 from kvstore.wire.connection import Connection, Delay, LinkCounts, LinkLimits, WarnOnce
 from kvstore.wire.frames import Envelope, FrameCodec, WireError
+from kvstore.wire.handshake import DiallingSide, Rejected
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +35,13 @@ class Link:
         hello: Hello,
         codec: FrameCodec,
         limits: LinkLimits,
+        secret: Secret,
         *,
-        on_frame: Callable[[list[Envelope]], None] | None = None,
+        on_frame: Callable[[list[Envelope], int], None] | None = None,
         delay_s: float = 0.0,
     ) -> None:
-        """`addresses` is read at each attempt. `on_frame` takes frames of the node, and may raise
-        `WireError`; without it, the node may send none. `delay_s` delays frames, each way, to emulate a
+        """`addresses` is read at each attempt. `on_frame` takes frames of the node and their lengths, and may
+        raise `WireError`; without it, the node may send none. `delay_s` delays frames, each way, to emulate a
         distant node.
         """
         self.node = node
@@ -49,6 +50,7 @@ class Link:
         self.hello.to = node
         self.codec = codec
         self.limits = limits
+        self.secret = secret
         self.on_frame = on_frame
         self.delay_s = delay_s
         self.counts = LinkCounts()
@@ -204,15 +206,12 @@ class Outbound(Connection):
         """Why the peer rejects this node; empty if it does not."""
         self._link = link
         self._coming = Delay(link.delay_s, self._take)
-        self._number = secrets.randbits(64)
+        self._handshake = DiallingSide(link.secret, link.hello)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start: the connection is open."""
         super().connection_made(transport)
-        hello = Hello()
-        hello.CopyFrom(self._link.hello)
-        hello.connection = self._number
-        self.write(hello.SerializeToString())
+        self.write(self._handshake.opening())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End: the connection is closed, by either side."""
@@ -237,27 +236,25 @@ class Outbound(Connection):
         if self.over or self._link.on_frame is None:
             return
         try:
-            self._link.on_frame(self.codec.decode(data))
+            self._link.on_frame(self.codec.decode(data), len(data))
         except WireError as error:
             self.bad(str(error))
 
     def _answer(self, data: bytes) -> None:
-        """Handle the answer to our Hello: a welcome, or a refusal with its reason."""
+        """Handle an answer of the handshake."""
         try:
-            answer = Answer.FromString(data)
-        except DecodeError as error:
-            self.bad(f"not an answer: {error}")
-            return
-        refusal = answer.refusal
-        if answer.HasField("refusal"):
-            reason = Reason.Name(refusal.reason) if refusal.reason in Reason.values() else "refused"
-            problem = f"rejected by the peer: {refusal.text!r:.300}"
+            following = self._handshake.answered(data)
+        except WireError as error:
+            self.bad(str(error))
+        except Rejected as error:
+            reason = Reason.Name(error.reason) if error.reason in Reason.values() else "refused"
             self.counts.refused += 1
-            self.once.warn(self.name, reason, problem)
-            self.answered.set_result(problem)
+            self.once.warn(self.name, reason, error.text)
+            self.answered.set_result(error.text)
             self.abort()
-        elif answer.welcome.connection != self._number:
-            self.bad("the answer is not to our Hello")
         else:
-            self.frame_max = 0 if self._link.on_frame is None else self.limits.frame
-            self.answered.set_result("")
+            if following is not None:
+                self.write(following)
+            if self._handshake.is_done:
+                self.frame_max = 0 if self._link.on_frame is None else self.limits.frame
+                self.answered.set_result("")

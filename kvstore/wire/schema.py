@@ -23,6 +23,7 @@ from multicast.membership import Membership
 from multicast.types import (
     GROUPS_MAX,
     NO_BALLOT,
+    TIMESTAMP_MAX,
     Ballot,
     ClientId,
     Destinations,
@@ -54,6 +55,7 @@ ERRORS: Final = (FormatError, msgspec.MsgspecError, InvalidArgument, UnicodeDeco
 
 _Group: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX - 1)]
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+_Timestamp: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=TIMESTAMP_MAX)]
 _Wide: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 """Of 64 bits: MessagePack has no larger numbers."""
 _Mid: Final = type(
@@ -123,7 +125,7 @@ class _Format(NamedTuple):
 _FORMATS: Final[dict[Any, _Format]] = {
     GroupId: _Format(_Group),
     ClientId: _Format(_Wide),
-    Timestamp: _Format(_Number),
+    Timestamp: _Format(_Timestamp),
     int: _Format(_Number),
     bool: _Format(bool),
     bytes: _Format(bytes),

@@ -19,17 +19,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, cast
 
 from wbkv_proto.link_pb2 import Hello
 
-from kvstore.config.addresses import Address, NodeId, join_address, split_address
+from kvstore.config.addresses import Address, NodeId, join_address
+from kvstore.config.secret import Secret
 from kvstore.wire.acceptor import Acceptor, Handlers, Inbound
 from kvstore.wire.connection import SWEEPS, LinkLimits
-from kvstore.wire.frames import PROTOCOL_VERSION, Envelope, FrameCodec
+from kvstore.wire.frames import PROTOCOL_VERSION, Envelope, FrameCodec, WireError
 from kvstore.wire.link import Link
 from multicast.errors import InvalidArgument
-from multicast.types import ClientId, Process
+from multicast.messages import TO_NEWCOMERS
+from multicast.types import ClientId, Process, ReplicaId
 
 logger = logging.getLogger(__name__)
 
@@ -44,27 +47,30 @@ class Transport:
         topology_hash: bytes,
         peers: Mapping[NodeId, Address],
         *,
+        secret: Secret,
         codec: FrameCodec,
         on_frame: Callable[[NodeId, list[Envelope], int], None],
         on_client: Callable[[ClientId, list[Envelope], int], None],
-        lives_on: Callable[[NodeId, Process], bool],
+        may_send: Callable[[NodeId, Process], bool],
         listen: Address = ("127.0.0.1", 0),
         limits: LinkLimits | None = None,
         delays: Mapping[tuple[NodeId, NodeId], float] | None = None,
         incarnation: int = 0,
-        on_peer: Callable[[NodeId, int], None] | None = None,
+        on_peer: Callable[[NodeId, int], None] = lambda *_: None,
+        admits: Callable[[NodeId, int], bool] = lambda *_: True,
     ) -> None:
         """`peers` may include this node, and is read each time one is dialled. Other nodes become peers by
-        `add_peer`, or by a Hello with their address.
+        `add_peer`, once a membership names them; until then they are newcomers, and are not dialled.
 
         `on_frame` gets frames of nodes, `on_client` frames of clients, and both the frame's length: a node
-        with too much to do calls `pause`. They are called by the loop, and may not raise. `lives_on(node,
-        process)` tells whether a node may send for a process. `on_peer` gets the incarnation of a node that
-        has connected. `delays` are one way, in seconds, from the first node to the second, to emulate a wide
-        area.
+        with too much to do calls `pause`. They are called by the loop, and may raise `WireError`, which
+        closes the connection. `may_send(node, process)` tells whether a node may send for a process.
+        `on_peer` gets the incarnation of a node that has connected, if `admits` says that it may be the
+        node's. `delays` are one way, in seconds, from the first node to the second, to emulate a wide area.
         """
         self.me = me
         self._codec = codec
+        self._secret = secret
         self.limits = limits or LinkLimits()
         self._address = listen
         self._server: asyncio.Server | None = None
@@ -77,8 +83,8 @@ class Transport:
         self._on_peer = on_peer
         self._dialling = False
         self._links: dict[NodeId, Link] = {}
-        handlers = Handlers(on_frame, on_client, lives_on, self._seen)
-        self._acceptor = Acceptor(self._hello, codec, self.limits, handlers)
+        handlers = self._handlers = Handlers(on_frame, on_client, may_send, admits, self._seen)
+        self._acceptor = Acceptor(self._hello, secret, codec, self.limits, handlers)
         for node in peers:
             if node != me:
                 self._add_link(node, peers)
@@ -86,27 +92,41 @@ class Transport:
     def _add_link(self, node: NodeId, addresses: Mapping[NodeId, Address]) -> None:
         delay_s = self._delays.get((self.me, node), 0.0)
         self._links[node] = link = Link(
-            node, addresses, self._hello, self._codec, self.limits, delay_s=delay_s
-        )
-        self._acceptor.counts[node] = link.counts
+            node, addresses, self._hello, self._codec, self.limits, self._secret,
+            on_frame=partial(self._answered, node), delay_s=delay_s,
+        )  # fmt: skip
+        self._acceptor.named(node, link.counts)
         if self._dialling:
             link.start()
 
     def add_peer(self, node: NodeId, address: Address) -> None:
-        """Add a link to a node, unless there is one."""
+        """Add a link to a node that a membership names, unless there is one."""
         if node != self.me and node not in self._links:
             logger.info("%s is at %s", node, join_address(*address))
             self._add_link(node, {node: address})
 
     def _seen(self, hello: Hello) -> None:
-        """Handle the Hello of a node that has connected, with its address and incarnation."""
+        """Handle the Hello of a node that has connected, and so can be dialled, unless it is a newcomer."""
         node = NodeId(hello.node)
-        address = split_address(hello.address)
-        if address is not None:
-            self.add_peer(node, address)
-        if self._on_peer is not None:
-            self._on_peer(node, hello.incarnation)
-        self._links[node].wake()
+        self._on_peer(node, hello.incarnation)
+        if node in self._links:
+            self._links[node].wake()
+
+    def _answered(self, node: NodeId, envelopes: list[Envelope], size: int) -> None:
+        """Handle a frame of a node that this node has dialled, and to which this node is a newcomer.
+
+        Once that node has dialled too, only its own connection counts, or its frames could change order.
+        """
+        for sender, receiver, messages in envelopes:
+            if not self._handlers.may_send(node, sender):
+                raise WireError(f"{node} may not send for {sender}")
+            replicas = isinstance(sender, ReplicaId) and isinstance(receiver, ReplicaId)
+            if replicas and not all(isinstance(message, TO_NEWCOMERS) for message in messages):
+                raise WireError(f"{node} sent messages of {sender} to {receiver} on the wrong connection")
+        if node in self._acceptor.peers or node in self._acceptor.cut:
+            self._links[node].counts.dropped += 1
+            return
+        self._handlers.on_frame(node, envelopes, size)
 
     # Starting and stopping
 
@@ -157,8 +177,17 @@ class Transport:
     # `Network`
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
-        """Send all of one turn's messages to one node, as one frame. A link too far behind is reset."""
-        self._link(node).send(envelopes)
+        """Send all of one turn's messages to one node, as one frame. A link too far behind is reset.
+
+        A newcomer gets its messages on the connection that it dialled.
+        """
+        link = self._links.get(node)
+        if link is not None:
+            link.send(envelopes)
+        elif node in self._acceptor.peers:
+            self._acceptor.peers[node].send(envelopes)
+        else:
+            self._acceptor.newcomer_counts.dropped += 1
 
     def answer(self, envelopes: Iterable[Envelope]) -> None:
         """Send messages to clients, on the connections that they used last; disconnected clients get none."""
@@ -203,7 +232,9 @@ class Transport:
             link.heal()
 
     def statistics(self) -> dict[str, Any]:
-        """Return `LinkCounts` of each peer, of all clients, and of connections without a valid Hello."""
+        """Return `LinkCounts` of each peer, of newcomers, of clients, and of connections that have not been
+        authenticated.
+        """
         acceptor = self._acceptor
         peers = {
             node: {
@@ -216,7 +247,8 @@ class Transport:
         }
         clients = {**asdict(acceptor.client_counts), "connected": len(acceptor.client_connections)}
         strangers = {**asdict(acceptor.stranger_counts), "connected": len(acceptor.strangers)}
-        return {"peers": peers, "clients": clients, "strangers": strangers}
+        newcomers = {**asdict(acceptor.newcomer_counts), "connected": len(acceptor.newcomers())}
+        return {"peers": peers, "newcomers": newcomers, "clients": clients, "strangers": strangers}
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

@@ -26,6 +26,9 @@ START = Phase.START
 ACCEPTED = Phase.ACCEPTED
 COMMITTED = Phase.COMMITTED
 
+ASKED_S: Final = 10.0
+"""How long an answer to a CATCH_UP is awaited. A replica that is behind repeats it every `retry_s`."""
+
 _new_delivery: Final[Callable[[tuple[Any, ...]], Delivery]] = partial(tuple.__new__, Delivery)
 """Make a `Delivery` as `Delivery._make` does, in half the time: without Python code."""
 
@@ -115,7 +118,16 @@ class DeliveryPath(State[E]):
         """Ask a replica for what follows the last delivery here, once per time-out."""
         if self.now >= self.asked_until:
             self.asked_until = self.now + self.timing.retry_s
-            self._ready.send.append(((source,), CatchUp(self.last_delivered)))
+            if source not in self.asked:
+                self._transfer += 1
+            number, _ = self.asked.get(source, (self._transfer, 0.0))
+            self.asked[source] = number, self.now
+            self._ready.send.append(((source,), CatchUp(self.last_delivered, number)))
+
+    def awaits(self, source: ReplicaId, number: int, now: float) -> bool:
+        """Return whether we have asked the replica for a snapshot of this number, within ASKED_S."""
+        asked, at = self.asked.get(source, (None, 0.0))
+        return asked == number and now - at < ASKED_S
 
     def on_catch_up(self, sender: Process, message: CatchUp) -> None:
         """Serve what the history retains; beyond it, the host must send a snapshot or deliveries."""
@@ -126,11 +138,14 @@ class DeliveryPath(State[E]):
         if found:
             self._ready.send.append(((replica,), Deliveries(found, self.last_delivered)))
         else:
-            self._ready.transfers.append((replica, message.after))
+            self._ready.transfers.append((replica, message.after, message.number))
 
     def on_deliveries(self, sender: Process, message: Deliveries) -> None:
         """Apply a run of the group's deliveries where it continues the own ones."""
         replica = self._member(sender)
+        for delivery in message.deliveries:
+            if not delivery.previous_ts < delivery.global_ts >= delivery.local_ts:
+                raise PeerViolation(f"{sender} delivered {delivery.mid} at {delivery.global_ts}")
         if self.status is Status.LEADER:
             return
         for delivery in message.deliveries:
@@ -165,6 +180,7 @@ class DeliveryPath(State[E]):
         self.now = now
         persist = self._ready.persist
         self._ready.deliver.clear()  # the snapshot contains all that was not yet drained
+        self.asked.clear()  # what was asked for has come: a second snapshot needs a second question
         self.last_delivered = checkpoint.position
         self.delivered_ids = checkpoint.delivered.copy()
         if checkpoint.membership is not None:

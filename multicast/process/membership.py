@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from multicast.claims import MembershipClaims
 from multicast.errors import InvalidArgument, PeerViolation
 from multicast.membership import Membership
 from multicast.messages import HandOver, Join, Members, MembersWanted, Message, Multicast
@@ -31,6 +32,10 @@ class Admission(LeaderRecovery[E]):
         """At a replica that is not a member: when to ask again."""
         self.asked_members: dict[GroupId, float] = {}
         """Until when no process is asked again for a group's members."""
+        self.claims = MembershipClaims()
+        """Memberships that were told and are not believed yet."""
+        self.asked_claims: dict[GroupId, float] = {}
+        """Until when no process is asked again about a claim, by group."""
         self.leaving_since: float | None = None
         """At a leader that is not a member any more: since when it tries to hand over."""
 
@@ -131,10 +136,20 @@ class Admission(LeaderRecovery[E]):
         self._ready.send.append(((sender,), Members(self.topology.memberships[message.group])))
 
     def on_members(self, sender: Process, message: Members) -> None:
-        """Learn a group's membership, which is a fact."""
-        if message.membership.group not in self.topology.memberships:
-            raise PeerViolation(f"MEMBERS of the unknown group {message.membership.group} came from {sender}")
-        self._learn(message.membership)
+        """Learn a group's membership, which is a fact if the sender is right (departure 19)."""
+        told = message.membership
+        known = self.topology.memberships.get(told.group)
+        if known is None:
+            raise PeerViolation(f"MEMBERS of the unknown group {told.group} came from {sender}")
+        if told.version <= known.version:
+            return
+        if self.claims.believes(known, told, sender):
+            self._learn(told)
+        elif self.now >= self.asked_claims.get(told.group, 0.0):
+            self.asked_claims[told.group] = self.now + self.timing.heartbeat_s
+            asked = dict.fromkeys((*known.everyone, *told.everyone))
+            receivers = tuple(member for member in asked if member != self.me)
+            self._ready.send.append((receivers, MembersWanted(told.group)))
 
     def _lead(self) -> None:
         super()._lead()

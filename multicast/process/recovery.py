@@ -30,7 +30,17 @@ from multicast.messages import (
 from multicast.process.entry import E
 from multicast.process.requests import Requests
 from multicast.protocol import Start
-from multicast.types import NO_TIMESTAMP, Ballot, MessageId, Phase, Process, ReplicaId, Status, Timestamp
+from multicast.types import (
+    NO_TIMESTAMP,
+    TIME_MAX,
+    Ballot,
+    MessageId,
+    Phase,
+    Process,
+    ReplicaId,
+    Status,
+    Timestamp,
+)
 
 ACCEPTED = Phase.ACCEPTED
 COMMITTED = Phase.COMMITTED
@@ -212,6 +222,9 @@ class LeaderRecovery(Requests[E]):
             return
         if member not in campaign.electorate.everyone:
             return
+        _check_state(sender, message)
+        if message.cballot >= message.ballot:
+            raise PeerViolation(f"{sender} promised {message.ballot} from ballot {message.cballot} above it")
         promise = campaign.promises.get(member)
         if promise is None:
             promise = Promise(message.cballot, message.clock, message.executed, Pieces())
@@ -314,6 +327,7 @@ class LeaderRecovery(Requests[E]):
     def on_new_state(self, sender: Process, message: NewState) -> None:
         """Lines 58-63: adopt the state. A repeat is only acknowledged: it would erase later entries."""
         ballot = message.ballot
+        _check_state(sender, message)
         leader = self._leader_speaks(sender, ballot)
         if self.me not in self.topology.configuration(self.group, ballot.configuration).bit:
             return
@@ -406,6 +420,7 @@ class LeaderRecovery(Requests[E]):
         if ballot.leader != member:
             raise PeerViolation(f"{sender} speaks for ballot {ballot}, which it does not lead")
         self.topology.check_ballot(self.group, ballot)
+        self.check_number(self.group, ballot)
         self.note_ballot(self.group, ballot)
         return member
 
@@ -422,3 +437,15 @@ class LeaderRecovery(Requests[E]):
     @abc.abstractmethod
     def _heartbeat(self) -> None:
         """Announce at once that there is a leader."""
+
+
+def _check_state(sender: Process, message: NewState | NewLeaderAck) -> None:
+    """Raise unless a process can be in this state."""
+    part = message.part
+    if not part.index < part.count:
+        raise PeerViolation(f"{sender} sent piece {part.index} of a state of {part.count} pieces")
+    if message.clock > TIME_MAX:
+        raise PeerViolation(f"{sender} has a clock of {message.clock}")
+    for state in message.entries:
+        if state.phase < ACCEPTED or (state.phase is COMMITTED and state.global_ts < state.local_ts):
+            raise PeerViolation(f"{sender} has {state.mid} in {state.phase.name} at {state.global_ts}")

@@ -254,6 +254,7 @@ class Replica(Admission[E]):
         if message.ballot.leader != member:
             raise PeerViolation(f"{sender} asks for pre-votes for ballot {message.ballot} of another leader")
         self.topology.check_ballot(self.group, message.ballot)
+        self.check_number(self.group, message.ballot)
         if self._is_outdated(message.ballot) or self.is_outsider:
             self._ready.send.append(((member,), Members(self.membership)))
         elif message.ballot <= self.ballot:
@@ -314,6 +315,7 @@ class Replica(Admission[E]):
         member = self._member(sender)
         if self.status is not Status.LEADER:
             return
+        self.check_number(self.group, message.ballot)
         if message.cballot == message.ballot == self.cballot:
             self.reports[member] = max(self.reports.get(member, message.executed), message.executed)
             self.selection.heard_member(member, self.now)

@@ -212,4 +212,5 @@ class Requests(Collection[E]):
             raise PeerViolation(f"HINT for group {message.group} came from {sender}")
         if message.ballot.number:
             self.topology.check_ballot(message.group, message.ballot)
+            self.check_number(message.group, message.ballot)
             self.note_ballot(message.group, message.ballot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, Generic
@@ -10,7 +11,7 @@ from typing import Any, Generic
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint, Configured
 from multicast.election import LeaderSelection
-from multicast.errors import InvalidArgument
+from multicast.errors import InvalidArgument, PeerViolation
 from multicast.history import DeliveryHistory
 from multicast.membership import Membership
 from multicast.messages import EntryState, Multicast
@@ -20,6 +21,8 @@ from multicast.queue import DeliveryQueue
 from multicast.types import (
     NO_BALLOT,
     NO_TIMESTAMP,
+    NUMBER_JUMP,
+    NUMBER_STEP,
     Ballot,
     Destinations,
     GroupId,
@@ -67,6 +70,10 @@ class State(Protocol, Generic[E]):
         self.delivered_ids: DeliveredIds = checkpoint.delivered.copy()
         self.leaders: dict[GroupId, Ballot] = {}
         """cur_leader: the highest known ballot of each group; its leader is the presumed one."""
+        self.usual_number: dict[GroupId, int] = {me.group: self.ballot.number + NUMBER_STEP}
+        """The ballot numbers up to which no jump is needed, by group."""
+        self.jump_at: dict[GroupId, float] = {}
+        """When the next jump to a far higher ballot number may be believed, by group."""
         self.queue: DeliveryQueue[E] = DeliveryQueue()
         """What a leader has yet to deliver; empty at other processes."""
 
@@ -82,6 +89,8 @@ class State(Protocol, Generic[E]):
         """MULTICASTs that arrived while this process was recovering."""
         self.numbers: dict[tuple[int, int], int] = {}
         """At a leader: digests of the undelivered messages, by client and sequence number."""
+        self.asked: dict[ReplicaId, tuple[int, float]] = {}
+        """The number of the CATCH_UPs to each replica, and when the last was sent."""
         self.asked_until = 0.0
         """Until when an answer to the last CATCH_UP is awaited."""
 
@@ -180,8 +189,28 @@ class State(Protocol, Generic[E]):
         ballot = self.leaders.get(group)
         return self.topology.preferred_leader(group) if ballot is None else ballot.leader
 
+    def check_number(self, group: GroupId, ballot: Ballot) -> None:
+        """Raise, with nothing changed but the limit, if no history of the group leads here (departure 19).
+
+        A number may be far above those known here, since this process may have been away. But the limit rises
+        by one jump in a time-out at most, whatever others say: that is as fast as the group's numbers can
+        have risen, so a process that was away catches up, and no peer exhausts them.
+        """
+        usual = self.usual_number.get(group, NUMBER_STEP)
+        jump = ballot.number - usual
+        if jump <= 0:
+            return
+        waited = self.now >= self.jump_at.get(group, -math.inf)
+        if waited:
+            self.jump_at[group] = self.now + self.timing.election_s
+            self.usual_number[group] = usual + min(jump + NUMBER_STEP, NUMBER_JUMP)
+        if not waited or jump > NUMBER_JUMP:
+            raise PeerViolation(f"ballot {ballot} of group {group} is {jump} above what can be expected")
+
     def note_ballot(self, group: GroupId, ballot: Ballot) -> None:
         """Note a ballot: the leader of the highest one is the presumed leader, and its number is used."""
+        if ballot.number + NUMBER_STEP > self.usual_number.get(group, 0):
+            self.usual_number[group] = ballot.number + NUMBER_STEP
         if ballot > self.leaders.get(group, NO_BALLOT):
             self.leaders[group] = ballot
         if group == self.group and ballot.number > self.highest_number:

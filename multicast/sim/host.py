@@ -31,6 +31,8 @@ class LogSnapshot:
 
     checkpoint: Checkpoint
     log: tuple[Delivery, ...]
+    number: int = 0
+    """The number by which the replica has asked for it."""
 
 
 @dataclass(slots=True)
@@ -215,7 +217,9 @@ class Host:
             for observer in self._observers:
                 observer.received(self.me, sender, message)
             self._drain()
-            if replica.install(message.checkpoint, self.local(self._loop.now)):
+            now = self.local(self._loop.now)
+            asked = isinstance(sender, ReplicaId) and replica.awaits(sender, message.number, now)
+            if asked and replica.install(message.checkpoint, now):
                 self.log = list(message.log)
                 self.executed = message.checkpoint.executed
                 for batch in self._batches:
@@ -279,8 +283,8 @@ class Host:
             for asker, repeated in ready.duplicates:
                 if not isinstance(asker, ReplicaId):
                     self._reply(repeated.mid)
-            for target, _ in ready.transfers:
-                self._send((target,), self.snapshot())
+            for target, _, number in ready.transfers:
+                self._send((target,), dataclasses.replace(self.snapshot(), number=number))
             if ready.persist or ready.promise:
                 self._write(RecordBatch(ready.persist, ready.promise))
             if not self._own:

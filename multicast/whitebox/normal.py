@@ -155,6 +155,8 @@ class WhiteBox(Replica[Entry]):
         given = count if group == self.group else 0
         if not count or lengths != (count, count, given, given):
             raise PeerViolation(f"ACCEPT of {_names(mids)} from {sender} has columns of wrong lengths")
+        if message.ballot.number > self.usual_number.get(group, 0):
+            self.check_number(group, message.ballot)
         checked = self.checked.setdefault(group, set())
         for dest in message.dests:
             if dest not in checked:

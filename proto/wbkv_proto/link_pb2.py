@@ -24,21 +24,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15wbkv_proto/link.proto\x12\twbkv.link\"\xaf\x01\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x15\n\rtopology_hash\x18\x03 \x01(\x0c\x12\x0e\n\x04node\x18\x04 \x01(\tH\x00\x12\x10\n\x06\x63lient\x18\x05 \x01(\x04H\x00\x12\x12\n\nconnection\x18\x06 \x01(\x04\x12\n\n\x02to\x18\x07 \x01(\t\x12\x13\n\x0bincarnation\x18\x08 \x01(\x06\x12\x0f\n\x07\x61\x64\x64ress\x18\t \x01(\tB\x05\n\x03who\"`\n\x06\x41nswer\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.wbkv.link.WelcomeH\x00\x12%\n\x07refusal\x18\x02 \x01(\x0b\x32\x12.wbkv.link.RefusalH\x00\x42\x08\n\x06\x61nswer\"\x1d\n\x07Welcome\x12\x12\n\nconnection\x18\x01 \x01(\x04\":\n\x07Refusal\x12!\n\x06reason\x18\x01 \x01(\x0e\x32\x11.wbkv.link.Reason\x12\x0c\n\x04text\x18\x02 \x01(\t*\xa2\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x11\n\rWRONG_VERSION\x10\x01\x12\x11\n\rWRONG_CLUSTER\x10\x02\x12\x12\n\x0eWRONG_TOPOLOGY\x10\x03\x12\x10\n\x0cUNKNOWN_NODE\x10\x04\x12\n\n\x06OWN_ID\x10\x05\x12\x0e\n\nWRONG_NODE\x10\x06\x12\x18\n\x14TOO_MANY_CONNECTIONS\x10\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15wbkv_proto/link.proto\x12\twbkv.link\")\n\x07Opening\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\n \x01(\x0c\")\n\tChallenge\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\",\n\x0cIntroduction\x12\r\n\x05hello\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\"\xa1\x01\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x15\n\rtopology_hash\x18\x03 \x01(\x0c\x12\x0e\n\x04node\x18\x04 \x01(\tH\x00\x12\x10\n\x06\x63lient\x18\x05 \x01(\x04H\x00\x12\n\n\x02to\x18\x07 \x01(\t\x12\x13\n\x0bincarnation\x18\x08 \x01(\x06\x12\x0f\n\x07\x61\x64\x64ress\x18\t \x01(\tB\x05\n\x03whoJ\x04\x08\x06\x10\x07\"\x8b\x01\n\x06\x41nswer\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.wbkv.link.WelcomeH\x00\x12%\n\x07refusal\x18\x02 \x01(\x0b\x32\x12.wbkv.link.RefusalH\x00\x12)\n\tchallenge\x18\x03 \x01(\x0b\x32\x14.wbkv.link.ChallengeH\x00\x42\x08\n\x06\x61nswer\"\x1e\n\x07Welcome\x12\r\n\x05proof\x18\x02 \x01(\x0cJ\x04\x08\x01\x10\x02\":\n\x07Refusal\x12!\n\x06reason\x18\x01 \x01(\x0e\x32\x11.wbkv.link.Reason\x12\x0c\n\x04text\x18\x02 \x01(\t*\xcb\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x11\n\rWRONG_VERSION\x10\x01\x12\x11\n\rWRONG_CLUSTER\x10\x02\x12\x12\n\x0eWRONG_TOPOLOGY\x10\x03\x12\x10\n\x0cUNKNOWN_NODE\x10\x04\x12\n\n\x06OWN_ID\x10\x05\x12\x0e\n\nWRONG_NODE\x10\x06\x12\x18\n\x14TOO_MANY_CONNECTIONS\x10\x07\x12\x10\n\x0cWRONG_SECRET\x10\x08\x12\x15\n\x11WRONG_INCARNATION\x10\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'wbkv_proto.link_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REASON']._serialized_start=404
-  _globals['_REASON']._serialized_end=566
-  _globals['_HELLO']._serialized_start=37
-  _globals['_HELLO']._serialized_end=212
-  _globals['_ANSWER']._serialized_start=214
-  _globals['_ANSWER']._serialized_end=310
-  _globals['_WELCOME']._serialized_start=312
-  _globals['_WELCOME']._serialized_end=341
-  _globals['_REFUSAL']._serialized_start=343
-  _globals['_REFUSAL']._serialized_end=401
+  _globals['_REASON']._serialized_start=567
+  _globals['_REASON']._serialized_end=770
+  _globals['_OPENING']._serialized_start=36
+  _globals['_OPENING']._serialized_end=77
+  _globals['_CHALLENGE']._serialized_start=79
+  _globals['_CHALLENGE']._serialized_end=120
+  _globals['_INTRODUCTION']._serialized_start=122
+  _globals['_INTRODUCTION']._serialized_end=166
+  _globals['_HELLO']._serialized_start=169
+  _globals['_HELLO']._serialized_end=330
+  _globals['_ANSWER']._serialized_start=333
+  _globals['_ANSWER']._serialized_end=472
+  _globals['_WELCOME']._serialized_start=474
+  _globals['_WELCOME']._serialized_end=504
+  _globals['_REFUSAL']._serialized_start=506
+  _globals['_REFUSAL']._serialized_end=564
 # @@protoc_insertion_point(module_scope)

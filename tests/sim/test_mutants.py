@@ -16,6 +16,8 @@ from tests.campaigns import CAMPAIGN
 from tests.sim import (
     everywhere_mutants,
     everywhere_schedules,
+    lie_mutants,
+    lie_schedules,
     mutants,
     schedules,
     skeen_mutants,
@@ -101,6 +103,11 @@ DIRECTED: Final[list[tuple[Schedule, type[Protocol]]]] = [
     (everywhere_schedules.forgotten, everywhere_mutants.ForgetsWhatWasProposed),
     (everywhere_schedules.proposed_by_one_group, everywhere_mutants.AwaitsOnlyTheAccepted),
     (everywhere_schedules.committed_without_the_leader, everywhere_mutants.NeedsNoLeader),
+    *(
+        (schedule, mutants.of(mutant, protocol))
+        for schedule, mutant in lie_schedules.TRIALS
+        for protocol in (WhiteBox, FtSkeen)
+    ),
     *(
         (schedule, mutants.of(mutant, protocol))
         for schedule, mutant in [
@@ -217,7 +224,7 @@ def test_no_protocol_survives_a_replica_that_forgets_who_it_was(protocol: type[P
 def test_every_mutant_is_on_trial() -> None:
     defined = {
         value
-        for module in (mutants, skeen_mutants, everywhere_mutants)
+        for module in (mutants, skeen_mutants, everywhere_mutants, lie_mutants)
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Protocol) and value.__module__ == module.__name__
     }

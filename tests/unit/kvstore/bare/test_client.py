@@ -27,6 +27,7 @@ from tests.unit.kvstore.wire.harness import (
     N2,
     N3,
     QUICK,
+    SECRET,
     Node,
     nodes,
     replica,
@@ -76,7 +77,7 @@ class Groups:
 
     def client(self, **options: Any) -> MulticastClient:
         usual: dict[str, Any] = {"limits": QUICK, "retry_s": 0.02, "client": CLIENT}
-        return MulticastClient(CLUSTER, HASH, TOPOLOGY, self.directory(), **(usual | options))
+        return MulticastClient(CLUSTER, HASH, TOPOLOGY, self.directory(), SECRET, **(usual | options))
 
 
 @asynccontextmanager
@@ -154,7 +155,7 @@ async def test_what_comes_from_far_away_is_lost_with_its_connection() -> None:
 def test_a_clients_delays_are_checked(delay_s: float) -> None:
     directory = {replica(n, g): (n, ("127.0.0.1", 9)) for n in (N1, N2, N3) for g in (G0, G1)}
     with pytest.raises(InvalidArgument, match=r"delays_s: .* to n2 is not a time"):
-        MulticastClient(CLUSTER, HASH, TOPOLOGY, directory, delays_s={N2: delay_s})
+        MulticastClient(CLUSTER, HASH, TOPOLOGY, directory, SECRET, delays_s={N2: delay_s})
 
 
 async def test_a_client_follows_hints() -> None:
@@ -255,7 +256,7 @@ async def test_closing_a_client_ends_what_waits() -> None:
 
 async def test_a_rejected_client_gets_the_reason() -> None:
     async with groups() as service:
-        wrong = MulticastClient("another", HASH, TOPOLOGY, service.directory(), limits=QUICK)
+        wrong = MulticastClient("another", HASH, TOPOLOGY, service.directory(), SECRET, limits=QUICK)
         with pytest.raises(ConnectionError, match=r"n1: rejected by the peer: .*'another'"):
             await wrong.start()
     with pytest.raises(ConnectionError, match="cannot connect"):
@@ -300,10 +301,10 @@ async def test_clients_are_checked_before_anything_is_sent() -> None:
         directory = service.directory()
         del directory[replica(N2, G1)]
         with pytest.raises(InvalidArgument, match="g1r2"):
-            MulticastClient(CLUSTER, HASH, TOPOLOGY, directory)
+            MulticastClient(CLUSTER, HASH, TOPOLOGY, directory, SECRET)
 
 
 def test_clients_have_ids_of_their_own() -> None:
     directory = {replica(n, g): (n, ("127.0.0.1", 9)) for n in (N1, N2, N3) for g in (G0, G1)}
-    clients = [MulticastClient(CLUSTER, HASH, TOPOLOGY, directory) for _ in range(2)]
+    clients = [MulticastClient(CLUSTER, HASH, TOPOLOGY, directory, SECRET) for _ in range(2)]
     assert clients[0].client != clients[1].client

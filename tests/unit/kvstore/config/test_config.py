@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import re
 import tempfile
 from collections import Counter
@@ -24,11 +25,13 @@ from multicast.protocol import Timing
 from multicast.types import GroupId, ReplicaId
 from multicast.whitebox import WhiteBox
 
+SECRET = "5e" * 32
+
 PLAIN = """\
 # A cluster of three.
 [cluster]
 id = "c1"
-
+secret = "5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e"
 [timing]
 election_s = 0.8
 
@@ -222,7 +225,7 @@ def at(line: int, what: str) -> str:
         ('data = "n1"', 'dada = "n1"', at(10, 'nodes.n1.dada: unknown key; did you mean "data"?')),
         ("election_s", "elections_s", at(6, 'timing.elections_s: unknown key; did you mean "election_s"?')),
         ("members = [", "member = [", at(26, 'groups.0.member: unknown key; did you mean "members"?')),
-        ('id = "c1"', 'id = "c1"\nport = 1', at(4, "cluster.port: unknown key; known: id, protocol")),
+        ('id = "c1"', 'id = "c1"\nport = 1', at(4, "cluster.port: unknown key; known: id, secret, protocol")),
         # Missing
         ("[cluster]\nid = ", "[clusters]\nid = ", at(2, 'clusters: unknown key; did you mean "cluster"?')),
         ('id = "c1"', "", at(2, "cluster.id: missing")),
@@ -338,8 +341,8 @@ def test_names_with_dashes_must_not_make_a_delay_ambiguous(tmp_path: Path) -> No
         ("", "cluster.toml: cluster: missing"),
         ('[cluster]\nid = "c"\n[groups.0]\nmembers = []', "cluster.toml: nodes: missing"),
         (
-            '[cluster]\nid = "c"\n[nodes]\n[groups]',
-            "cluster.toml, line 3: nodes: a cluster needs at least one node",
+            f'[cluster]\nid = "c"\nsecret = "{SECRET}"\n[nodes]\n[groups]',
+            "cluster.toml, line 4: nodes: a cluster needs at least one node",
         ),
         (
             PLAIN.partition("[groups.0]")[0] + "[groups]",
@@ -566,3 +569,33 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(plain: Config, tmp_pat
     with pytest.raises(UnicodeEncodeError):
         dump_config(dataclasses.replace(plain, nodes=nodes), tmp_path / "cluster.toml")
     assert load_config(tmp_path / "cluster.toml") == plain
+
+
+@pytest.mark.parametrize("wrong", ['"feed"', '""', "7", "[1]", '"' + "0g" * 32 + '"', f'"{SECRET}5e"'])
+def test_a_wrong_secret_is_named_but_not_shown(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, PLAIN.replace(f'"{SECRET}"', wrong))
+    assert "line 4: cluster.secret: the value (not shown) is not 64 hexadecimal digits" in str(refused.value)
+    assert (
+        wrong.strip('"') not in str(refused.value).partition("line 4")[2].replace("64", "") or wrong == '""'
+    )
+
+
+def test_a_file_without_a_secret_says_how_to_make_one(tmp_path: Path) -> None:
+    """A cluster of an earlier version has none; no node starts without."""
+    with pytest.raises(ConfigError, match=r"cluster.secret: missing; .*openssl rand -hex 32"):
+        load(tmp_path, PLAIN.replace(f'secret = "{SECRET}"', ""))
+
+
+def test_a_secret_is_made_with_the_cluster_and_kept(tmp_path: Path) -> None:
+    made = Config.local(3, 1, 3, tmp_path)
+    assert made.secret != Config.local(3, 1, 3, tmp_path).secret
+    assert made.with_node(NodeId("n4"), 7999).moved([1, 2, 3, 4]).secret == made.secret
+    old = os.umask(0)
+    try:
+        dump_config(made, tmp_path / "cluster.toml")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "cluster.toml").stat().st_mode & 0o777 == 0o600
+    assert load_config(tmp_path / "cluster.toml") == made
+    assert made.secret.reveal() not in repr(made)

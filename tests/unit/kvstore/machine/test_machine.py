@@ -54,7 +54,7 @@ from kvstore.machine.results import (
 from kvstore.machine.sessions import WINDOW
 from kvstore.machine.state import Effects, MachineState, Store, Vote
 from kvstore.machine.versions import Compacted, NotYet, Version
-from multicast.errors import InvariantBroken
+from multicast.errors import PeerViolation
 from multicast.types import ClientId, GroupId, MessageId, Timestamp, timestamp
 from tests.unit.kvstore.machine.test_machine_model import copy_of
 
@@ -211,14 +211,20 @@ def test_votes_come_before_their_message_and_twice() -> None:
 
 
 def test_votes_that_cannot_be() -> None:
+    """They are the fault of the peer that sends them, and change nothing."""
     g = Group()
     g.deliver(1, WAITS_FOR_B, "AB")
-    with pytest.raises(InvariantBroken, match="is not for 1:1"):
-        g.machine.vote(Vote(ts(1), mid(9), B, yes=True))
+    for wrong in (Vote(ts(1), mid(9), B, yes=True), Vote(ts(1), mid(1), GroupId(7), yes=False)):
+        with pytest.raises(PeerViolation, match="is not for 1:1"):
+            g.machine.vote(wrong)
+    assert g.machine.open_votes() == [(ts(1), FROM_B)]
     early = Vote(ts(5), mid(5), B, yes=True)
     g.machine.vote(early)
-    with pytest.raises(InvariantBroken, match="contradicts"):
+    with pytest.raises(PeerViolation, match="contradicts"):
         g.machine.vote(replace(early, yes=False))
+    g.machine.vote(early)
+    g.vote(1, B, yes=True)
+    assert g.value(b"a") == b"then"
 
 
 def add(key: bytes) -> Transaction:
@@ -643,26 +649,48 @@ def test_outcomes_come_before_their_message_and_twice() -> None:
 
 
 def test_outcomes_that_cannot_be() -> None:
+    """They are the fault of the peer that sends them, and change nothing."""
     g = Group()
     g.outcome(1, succeeded=False)
-    with pytest.raises(InvariantBroken, match="both as succeeded and as failed"):
+    with pytest.raises(PeerViolation, match="both as succeeded and as failed"):
         g.machine.outcome(ts(1), succeeded=True)
     g.deliver(1, WAITS_FOR_B, "AB")
-    with pytest.raises(InvariantBroken, match="is reported as succeeded, but has not"):
+    with pytest.raises(PeerViolation, match="is reported as succeeded, but has not"):
         g.machine.outcome(ts(1), succeeded=True)
     g.deliver(2, WAITS_FOR_B, "AB")
     g.outcome(2, succeeded=True)
-    with pytest.raises(InvariantBroken, match="contradicts the outcome"):
+    with pytest.raises(PeerViolation, match="contradicts the outcome"):
         g.machine.vote(Vote(ts(2), mid(2), B, yes=False))
     g.vote(1, B, yes=True)
     g.vote(3, B, yes=False)
-    g.outcome(3, succeeded=True)
-    with pytest.raises(InvariantBroken, match="1:3 is reported as succeeded"):
-        g.machine.deliver(message(3, WAITS_FOR_B, "AB"))
-    other = Group()
-    other.machine.vote(Vote(ts(1), mid(9), B, yes=True))
-    with pytest.raises(InvariantBroken, match="is not for 1:1"):
-        other.machine.deliver(message(1, WAITS_FOR_B, "AB"))
+    with pytest.raises(PeerViolation, match="a group has voted against it"):
+        g.machine.outcome(ts(3), succeeded=True)
+    g.outcome(4, succeeded=True)
+    with pytest.raises(PeerViolation, match="contradicts the reported outcome"):
+        g.machine.vote(Vote(ts(4), mid(4), B, yes=False))
+    g.deliver(3, WAITS_FOR_B, "AB")
+    assert g.value(b"a") == b"otherwise"
+    g.deliver(4, WAITS_FOR_B, "AB")
+    assert g.value(b"a") == b"then"
+
+
+def test_an_early_vote_for_another_message_does_not_count() -> None:
+    """Nor does one of a group that has no vote: a peer may say anything before the delivery."""
+    g = Group()
+    g.machine.vote(Vote(ts(1), mid(9), B, yes=False))
+    g.machine.vote(Vote(ts(1), mid(1), GroupId(7), yes=False))
+    g.deliver(1, WAITS_FOR_B, "AB")
+    assert g.machine.open_votes() == [(ts(1), FROM_B)]
+    g.vote(1, B, yes=True)
+    assert g.value(b"a") == b"then"
+
+
+def test_what_this_replica_knows_counts_more_than_a_report() -> None:
+    g = Group()
+    g.outcome(1, succeeded=True)  # before it can be compared with anything
+    both = (exists(b"a"), exists(b"n"))
+    g.deliver(1, Transaction(both, (Put(b"a", b"then"),), (Put(b"a", b"otherwise"),)), "AB")
+    assert g.value(b"a") == b"otherwise"
 
 
 def test_facts_of_messages_that_never_come_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

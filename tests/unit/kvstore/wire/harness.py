@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from wbkv_proto.link_pb2 import Answer, Hello, Welcome
+from wbkv_proto.link_pb2 import Answer, Hello
 
 from kvstore.config.addresses import Address, NodeId
+from kvstore.config.secret import Secret
 from kvstore.node.ports import Network
 from kvstore.wire.connection import LinkLimits
 from kvstore.wire.frames import ORDERING_CODEC, PROTOCOL_VERSION, Envelope
+from kvstore.wire.handshake import AcceptingSide, DiallingSide
 from kvstore.wire.transport import Transport
 from multicast.client import Reply
 from multicast.messages import CatchUp, Message, Multicast
@@ -25,6 +27,7 @@ from multicast.types import ClientId, GroupId, MessageId, Process, ReplicaId, Ti
 
 encode = ORDERING_CODEC.encode
 CLUSTER, HASH = "the cluster", b"the topology"
+SECRET = Secret("5e" * 32)
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
 G0, G1 = GroupId(0), GroupId(1)
 CLIENT = ClientId(2**64 - 7)
@@ -44,7 +47,7 @@ def replica(node: NodeId, group: GroupId = G0) -> ReplicaId:
     return ReplicaId(group, int(node[1:]), 0)
 
 
-def lives_on(node: NodeId, process: Process) -> bool:
+def may_send(node: NodeId, process: Process) -> bool:
     return isinstance(process, ReplicaId) and process.number == int(node[1:])
 
 
@@ -62,6 +65,8 @@ class Node:
         port: int = 0,
         delays: dict[tuple[NodeId, NodeId], float] | None = None,
         incarnation: int = 0,
+        secret: Secret = SECRET,
+        admits: Callable[[NodeId, int], bool] = lambda *_: True,
     ) -> None:
         self.me = me
         self.peers = peers
@@ -72,7 +77,8 @@ class Node:
         self.heard: Callable[[], None] = lambda: None
         self.transport = Transport(
             me, cluster, topology, peers,
-            codec=ORDERING_CODEC, on_frame=self.on_frame, on_client=self.on_client, lives_on=lives_on,
+            secret=secret, codec=ORDERING_CODEC, on_frame=self.on_frame, on_client=self.on_client,
+            may_send=may_send, admits=admits,
             on_peer=lambda node, incarnation: self.disks.append((node, incarnation)),
             listen=("127.0.0.1", port), limits=limits, delays=delays, incarnation=incarnation,
         )  # fmt: skip
@@ -153,7 +159,6 @@ def hello(node: NodeId | None = None, client: ClientId | None = None, **changes:
         "version": PROTOCOL_VERSION,
         "cluster": CLUSTER,
         "topology_hash": HASH,
-        "connection": 5,
         "to": N1,
     }
     sender: dict[str, Any] = {"client": client} if node is None else {"node": node}
@@ -176,10 +181,19 @@ class Wire:
         """Connect, and expect to be welcomed."""
         wire = cls(*await asyncio.open_connection(*address))
         for each in greeting:
-            wire.write(framed(each.SerializeToString()))
-            answer = await wire.answer()
+            answer = await wire.introduce(each)
             assert answer.HasField("welcome"), answer
         return wire
+
+    async def introduce(self, said: Hello, secret: Secret = SECRET, then: bytes = b"") -> Answer:
+        """Shake hands as the dialling side; return the last answer."""
+        handshake = DiallingSide(secret, said)
+        self.write(framed(handshake.opening()))
+        challenge = await self.read()
+        introduction = handshake.answered(challenge)
+        assert introduction is not None
+        self.write(framed(introduction) + then)
+        return await self.answer()
 
     def write(self, data: bytes) -> None:
         self.writer.write(data)
@@ -237,6 +251,7 @@ async def listener(serve: Callable[[Wire], Awaitable[None]], port: int = 0) -> A
 
 
 async def welcome(wire: Wire) -> None:
-    said = Hello.FromString(await wire.read())
-    answer = Answer(welcome=Welcome(connection=said.connection))
-    wire.write(framed(answer.SerializeToString()))
+    handshake = AcceptingSide(SECRET, N2)
+    wire.write(framed(handshake.opened(await wire.read())))
+    handshake.introduced(await wire.read())
+    wire.write(framed(handshake.welcome()))

@@ -11,6 +11,7 @@ from wbkv_proto.link_pb2 import Reason
 from kvstore.config.addresses import NodeId
 from kvstore.wire.connection import SWEEPS, LinkLimits
 from kvstore.wire.frames import PROTOCOL_VERSION, Envelope
+from kvstore.wire.handshake import DiallingSide
 from multicast.client import Reply
 from multicast.messages import Hint
 from multicast.types import NO_BALLOT, ClientId, Timestamp
@@ -23,6 +24,7 @@ from tests.unit.kvstore.wire.harness import (
     N2,
     N3,
     QUICK,
+    SECRET,
     SMALL,
     Wire,
     encode,
@@ -65,8 +67,7 @@ async def test_a_rejected_hello_is_answered_with_the_reason_and_logged_once(
         caplog.clear()
         for _ in range(3):
             wire = await Wire.dial(a.address)
-            wire.write(framed(said.SerializeToString()) + framed(b"more"))
-            answer = await wire.answer()
+            answer = await wire.introduce(said, then=framed(b"more"))
             assert answer.refusal.reason == reason
             assert text in answer.refusal.text
             await wire.ended()
@@ -82,7 +83,8 @@ async def test_a_hello_without_a_sender_is_a_bad_frame() -> None:
     nameless.ClearField("node")
     async with nodes(N1, absent=[N2]) as (a,):
         wire = await Wire.dial(a.address)
-        wire.write(framed(nameless.SerializeToString()))
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await wire.introduce(nameless)
         await wire.ended()
         assert a.count("bad_frames") == 1
 
@@ -93,25 +95,28 @@ async def test_a_connection_without_a_handshake_times_out() -> None:
 
     limits = LinkLimits(handshake_s=0.05, backoff_min_s=0.002, backoff_max_s=0.02)
     async with nodes(N1, absent=[N2], limits=limits) as (a,), listener(mute) as address:
-        for start in (b"", b"\0", framed(hello(N2).SerializeToString())[:-1]):
+        opening = DiallingSide(SECRET, hello(N2)).opening()
+        for start in (b"", b"\0", framed(opening)[:-1], framed(opening)):
             wire = await Wire.dial(a.address)
             wire.write(start)
             await wire.ended()
-        assert a.count("timeouts") == 3
+        assert a.count("timeouts") == 4
         a.peers[N2] = address
         await until(lambda: "no answer" in a.count("problem", N2))
 
 
 async def test_the_number_of_nodes_is_limited() -> None:
+    wires = []
     async with nodes(N1, absent=[N2], limits=dataclasses.replace(QUICK, peers=2)) as (a,):
         for number, name in enumerate(("n3", "n4")):
             wire = await Wire.dial(a.address)
-            said = hello(NodeId(name), address=f"127.0.0.1:{number + 1}")
-            wire.write(framed(said.SerializeToString()))
-            answer = await wire.answer()
+            answer = await wire.introduce(hello(NodeId(name), address=f"127.0.0.1:{number + 1}"))
             assert answer.HasField("welcome") == (name == "n3")
-            wire.abort()
+            wires.append(wire)
         assert answer.refusal.reason == Reason.TOO_MANY_CONNECTIONS
+        named = await Wire.dial(a.address, hello(N2))  # nodes that are named are never kept out
+        for wire in (*wires, named):
+            wire.abort()
 
 
 async def test_the_number_of_connections_is_limited() -> None:
@@ -119,15 +124,14 @@ async def test_the_number_of_connections_is_limited() -> None:
     async with nodes(N1, absent=[N2], limits=limits) as (a,):
         strangers = [await Wire.dial(a.address) for _ in range(3)]
         await until(lambda: a.count("connected") == 3)
-        refused = await Wire.dial(a.address)
-        assert (await refused.answer()).refusal.reason == Reason.TOO_MANY_CONNECTIONS
-        await refused.ended()
-        strangers.pop().abort()
-        await until(lambda: a.count("connected") == 2)
+        strangers.append(await Wire.dial(a.address))
+        oldest = strangers.pop(0)
+        assert (await oldest.answer()).refusal.reason == Reason.TOO_MANY_CONNECTIONS
+        await oldest.ended()
+        assert a.count("connected") == 3
         clients = [await Wire.dial(a.address, hello(client=ClientId(n))) for n in (1, 2)]
         one_more = await Wire.dial(a.address)
-        one_more.write(framed(hello(client=CLIENT).SerializeToString()))
-        assert (await one_more.answer()).refusal.reason == Reason.TOO_MANY_CONNECTIONS
+        assert (await one_more.introduce(hello(client=CLIENT))).refusal.reason == Reason.TOO_MANY_CONNECTIONS
         await one_more.ended()
         peer = await Wire.dial(a.address, hello(N2))  # nodes are not kept out by clients
         clients.pop().abort()

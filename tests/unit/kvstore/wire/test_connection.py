@@ -12,6 +12,7 @@ import pytest
 
 from kvstore.wire.connection import LinkLimits
 from kvstore.wire.frames import Envelope
+from kvstore.wire.handshake import DiallingSide
 from multicast.errors import InvalidArgument
 from multicast.types import ClientId
 from tests.unit.kvstore.wire.harness import (
@@ -22,6 +23,7 @@ from tests.unit.kvstore.wire.harness import (
     N2,
     N3,
     QUICK,
+    SECRET,
     SMALL,
     Wire,
     encode,
@@ -90,7 +92,11 @@ async def test_a_message_that_fits_no_frame_ends_the_connection_it_is_missing_fr
 async def test_frames_may_come_in_any_pieces() -> None:
     async with nodes(N1, absent=[N2]) as (a,):
         wire = await Wire.dial(a.address)
-        stream = framed(hello(N2).SerializeToString())
+        handshake = DiallingSide(SECRET, hello(N2))
+        for byte in framed(handshake.opening()):
+            wire.write(bytes([byte]))
+            await asyncio.sleep(0)
+        stream = framed(handshake.answered(await wire.read()) or b"")
         stream += b"".join(framed(encode([(replica(N2), replica(N1), [number(n)])])) for n in range(40))
         stream += bytes(8)  # two empty ones
         stream += framed(encode([(replica(N2), replica(N1), [large(5, 3000), number(40)])]))
@@ -258,15 +264,11 @@ async def test_an_announced_length_takes_no_memory() -> None:
 
 async def test_garbage_never_hurts_the_node() -> None:
     rng = random.Random(5)
-    start = framed(hello(N2).SerializeToString())
 
-    def garbage() -> bytes:
-        choice = rng.randrange(4)
-        if choice == 0:
+    def garbage(choice: int) -> bytes:
+        if choice < 2:
             return rng.randbytes(rng.randrange(1, 200))
-        if choice == 1:
-            return start + rng.randbytes(rng.randrange(1, 200))
-        stream = bytearray(start + framed(GOOD) * 3)
+        stream = bytearray(framed(GOOD) * 3)
         if choice == 2:
             for _ in range(rng.randrange(1, 6)):
                 stream[rng.randrange(len(stream))] = rng.randrange(256)
@@ -278,8 +280,9 @@ async def test_garbage_never_hurts_the_node() -> None:
     async with nodes(N1, N3, absent=[N2]) as (a, c):
         await until(lambda: c.count("sends", N1))
         for value in range(300):
-            wire = await Wire.dial(a.address)
-            wire.write(garbage())
+            choice = rng.randrange(4)
+            wire = await Wire.dial(a.address, *([hello(N2)] if choice else []))
+            wire.write(garbage(choice))
             wire.writer.write_eof()
             await wire.ended()
             c.send(N1, number(value))

@@ -59,6 +59,7 @@ from multicast.messages import (
 from multicast.types import (
     GROUPS_MAX,
     NO_BALLOT,
+    TIMESTAMP_MAX,
     Ballot,
     ClientId,
     GroupId,
@@ -104,7 +105,7 @@ REPLICAS = st.builds(ReplicaId, GROUPS, NUMBERS, NUMBERS_64)
 LEAVES: dict[Any, Strategy] = {
     GroupId: GROUPS,
     ClientId: NUMBERS_64,
-    Timestamp: NUMBERS,
+    Timestamp: st.integers(0, 3) | st.integers(0, TIMESTAMP_MAX),
     int: NUMBERS,
     bool: st.booleans(),
     bytes: st.binary(max_size=40),
@@ -180,7 +181,7 @@ FRAMES = st.lists(
 
 WIDE = {ReplicaId: {"incarnation": ClientId}, MessageId: {"digest": ClientId}}
 """Fields that have 64 bits, as client ids do."""
-LIMITS = {GroupId: GROUPS_MAX - 1, ClientId: 2**64 - 1, Timestamp: NUMBER_MAX, int: NUMBER_MAX}
+LIMITS = {GroupId: GROUPS_MAX - 1, ClientId: 2**64 - 1, Timestamp: TIMESTAMP_MAX, int: NUMBER_MAX}
 
 
 def well_formed(value: Any, hint: Any) -> bool:
@@ -358,7 +359,7 @@ GOLDEN = {
     33: ("Join", 0xA4C501F1),
     34: ("MembersWanted", 0xE3106CEB),
     35: ("Members", 0x6326F5A6),
-    36: ("CatchUp", 0x88A902BE),
+    36: ("CatchUp", 0xFF54A516),
     37: ("Deliveries", 0xAEDA42FE),
     38: ("Executed", 0x3D59F706),
     39: ("Reply", 0x08E2847E),
@@ -375,7 +376,7 @@ def test_tags_and_bytes_of_messages_are_those_of_the_protocol_version() -> None:
     found = {
         tag: (cls.__name__, zlib.crc32(encode([(R0, CLIENT, [examples[cls]])]))) for tag, cls in TAGS.items()
     }
-    assert (PROTOCOL_VERSION, found) == (5, GOLDEN)
+    assert (PROTOCOL_VERSION, found) == (6, GOLDEN)
     assert {cls.__struct_config__.tag for cls in STORE_MESSAGES} == {*range(1, 9)}
 
 
@@ -466,6 +467,7 @@ BAD: list[tuple[Any, Path_, object, str]] = [
     (ACCEPT, (*FIELDS, 3, 1), [-1, 0, 3], "not a replica"),
     (ACCEPT, (*FIELDS, 3, 1), [-1, -1, 0], "not a process"),
     (ACCEPT, (*FIELDS, 4, 0, 1), NUMBER_MAX + 1, "<= "),
+    (DELIVER, (*FIELDS, 2), TIMESTAMP_MAX + 1, "<= "),
     (ACCEPT, (*FIELDS, 4, 0, 0), -1, ">= 0"),
     (ACCEPT, (*FIELDS, 4, 1), [1, 2], "length 3"),
     (ACCEPT, (*FIELDS, 4), [MID_RAW], "an ACCEPT of 1 messages has columns of .1, 2, 2, 2."),

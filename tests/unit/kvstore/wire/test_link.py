@@ -20,6 +20,7 @@ from tests.unit.kvstore.wire.harness import (
     N2,
     N3,
     QUICK,
+    SECRET,
     Node,
     Wire,
     framed,
@@ -73,7 +74,7 @@ async def test_back_off_grows_to_its_limit_and_is_jittered(monkeypatch: pytest.M
         return timeout(0)
 
     limits = LinkLimits(backoff_min_s=0.001, backoff_max_s=8.0)
-    link = Link(N2, {N2: ("127.0.0.1", 9)}, hello(N1), ORDERING_CODEC, limits)
+    link = Link(N2, {N2: ("127.0.0.1", 9)}, hello(N1, to=N2), ORDERING_CODEC, limits, SECRET)
 
     async def refused() -> None:
         pass
@@ -114,7 +115,7 @@ async def test_a_link_can_be_closed_at_any_moment() -> None:
     async with listener(accept) as address:
         before = len(os.listdir("/dev/fd"))
         for turns in range(100):
-            link = Link(N2, {N2: address}, hello(N1), ORDERING_CODEC, QUICK)
+            link = Link(N2, {N2: address}, hello(N1, to=N2), ORDERING_CODEC, QUICK, SECRET)
             link.start()
             await asyncio.sleep(turns * 5e-5)
             await link.close()
@@ -157,7 +158,7 @@ async def test_a_node_at_the_address_of_another_is_not_spoken_to() -> None:
     [
         framed(b"\xff" * 20),
         framed(b""),
-        framed(Answer(welcome=Welcome(connection=1)).SerializeToString()),
+        framed(Answer(welcome=Welcome(proof=bytes(32))).SerializeToString()),
         framed(hello(N2).SerializeToString()),
         (HELLO_MAX + 1).to_bytes(4, "big"),
         framed(b"half an answer")[:-1],
@@ -206,7 +207,7 @@ async def test_a_connection_that_fails_at_once_leaks_no_socket(
         return reached[-1]
 
     monkeypatch.setattr("kvstore.wire.link._reach", reach)
-    link = Link(N2, {N2: ("", 0)}, hello(N1), ORDERING_CODEC, QUICK)
+    link = Link(N2, {N2: ("", 0)}, hello(N1, to=N2), ORDERING_CODEC, QUICK, SECRET)
     link.start()
     await until(lambda: len(reached) > 5)
     await link.close()

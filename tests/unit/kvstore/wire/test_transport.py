@@ -7,13 +7,18 @@ import json
 import logging
 
 import pytest
+from wbkv_proto.link_pb2 import Reason
 
 from kvstore.config.addresses import Address, NodeId
 from kvstore.local.cluster import free_ports
+from kvstore.wire.frames import Envelope
 from multicast.errors import InvalidArgument
+from multicast.membership import Configuration, Membership
+from multicast.messages import Members
 from multicast.types import ClientId
 from tests.unit.kvstore.wire.harness import (
     CLIENT,
+    G0,
     N1,
     N2,
     N3,
@@ -21,6 +26,7 @@ from tests.unit.kvstore.wire.harness import (
     Wire,
     hello,
     large,
+    listener,
     nodes,
     number,
     replica,
@@ -46,10 +52,10 @@ async def test_frames_arrive_whole_and_in_order() -> None:
 async def test_only_peers_can_be_sent_to() -> None:
     async with nodes(N1, N2) as (a, _):
         for unknown in (N1, N3):
-            with pytest.raises(InvalidArgument, match=repr(unknown)):
-                a.send(unknown, number(1))
+            a.send(unknown, number(1))  # is dropped: a newcomer may have just disconnected
             with pytest.raises(InvalidArgument, match=repr(unknown)):
                 a.transport.cut(unknown, incoming=True)
+        assert a.transport.statistics()["newcomers"]["dropped"] == 2
 
 
 async def test_a_peer_is_added_once() -> None:
@@ -62,21 +68,73 @@ async def test_a_peer_is_added_once() -> None:
         assert list(a.transport.statistics()["peers"]) == [N2]
 
 
-async def test_an_unknown_node_is_dialled_at_the_address_of_its_hello() -> None:
+def _membership(value: int) -> Members:
+    return Members(Membership(Configuration(G0, value, [replica(N1)])))
+
+
+async def test_a_newcomer_is_not_dialled_until_it_is_named() -> None:
+    """What is for it leaves on the connection that it dialled; its address is only its own word."""
+    port = free_ports(1)[0]
+    dialled: list[Wire] = []
+
+    async def bystander(wire: Wire) -> None:
+        dialled.append(wire)
+        await wire.ended()
+
+    async with nodes(N1, N2) as (a, b), listener(bystander) as chosen:
+        peers = {N1: a.address, N2: b.address, N3: chosen}  # it says that it is where it is not
+        newcomer = Node(N3, peers, port=port, incarnation=2**64 - 1)
+        try:
+            newcomer.address = await newcomer.transport.start()
+            await until(lambda: newcomer.count("sends", N1) and newcomer.count("sends", N2))
+            await until(lambda: (N3, 2**64 - 1) in a.disks)
+            newcomer.send(N1, number(8))
+            await until(lambda: a.numbers(N3) == [8])
+            a.send(N3, _membership(7))
+            await until(lambda: newcomer.frames)
+            assert newcomer.frames == [(N1, [(replica(N1), replica(N3), [_membership(7)])])]
+            statistics = a.transport.statistics()
+            assert list(statistics["peers"]) == [N2]
+            assert statistics["newcomers"]["connected"] == 1
+            assert not dialled
+            a.transport.add_peer(N3, ("127.0.0.1", port))  # a membership names it
+            await until(lambda: a.count("sends", N3) and newcomer.count("receives", N1))
+            a.send(N3, number(9))
+            await until(lambda: newcomer.numbers(N1) == [9])
+            assert a.transport.statistics()["newcomers"]["connected"] == 0
+        finally:
+            await newcomer.transport.close()
+
+
+async def test_replicas_send_newcomers_only_facts_and_questions() -> None:
+    """Anything else could change its order when the newcomer is named, and gets a connection of its own."""
     port = free_ports(1)[0]
     async with nodes(N1, N2) as (a, b):
         peers = {N1: a.address, N2: b.address, N3: ("127.0.0.1", port)}
         newcomer = Node(N3, peers, port=port, incarnation=2**64 - 1)
         try:
-            await newcomer.start()
-            await until(lambda: newcomer.linked() and a.linked() and b.linked())
-            assert (N3, 2**64 - 1) in a.disks
-            assert (N1, 0) in newcomer.disks
-            a.send(N3, number(7))
-            newcomer.send(N1, number(8))
-            await until(lambda: newcomer.numbers(N1) == [7] and a.numbers(N3) == [8])
+            newcomer.address = await newcomer.transport.start()
+            await until(lambda: newcomer.count("sends", N1) and N3 in a.transport._acceptor.peers)
+            a.send(N3, number(1))
+            await until(lambda: newcomer.count("bad_frames", N1) == 1)
+            assert not newcomer.frames
+            await until(lambda: newcomer.count("connections", N1) > 1 and N3 in a.transport._acceptor.peers)
+            client_answer: Envelope = (replica(N1), CLIENT, [number(2)])
+            a.transport.send(N3, [client_answer])
+            await until(lambda: newcomer.numbers(N1) == [2])
         finally:
             await newcomer.transport.close()
+
+
+async def test_a_node_may_not_claim_the_disk_of_another(caplog: pytest.LogCaptureFixture) -> None:
+    async with nodes(N1, absent=[N2], admits=lambda node, _: node != N2) as (a,):
+        for _ in range(2):
+            wire = await Wire.dial(a.address)
+            answer = await wire.introduce(hello(N2, incarnation=7))
+            assert answer.refusal.reason == Reason.WRONG_INCARNATION
+            await wire.ended()
+        assert not a.disks
+        assert sum("0000000000000007" in record.getMessage() for record in caplog.records) == 1
 
 
 async def test_nodes_of_two_clusters_reject_each_other(caplog: pytest.LogCaptureFixture) -> None:
@@ -180,4 +238,4 @@ async def test_statistics_are_plain() -> None:
     async with nodes(N1, N2) as (a, _):
         statistics = a.transport.statistics()
         assert json.loads(json.dumps(statistics)) == statistics
-        assert set(statistics) == {"peers", "clients", "strangers"}
+        assert set(statistics) == {"peers", "newcomers", "clients", "strangers"}
