@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kvstore.config.addresses import NodeId
-from kvstore.machine import Limits, Placement
+from kvstore.machine import Placement
 from kvstore.node.ports import Application, Outgoing
 from kvstore.simulation.checks import check_history
 from kvstore.simulation.clients import Done, StoreClient
@@ -105,6 +105,8 @@ class SimApplication(StoreApplication):
     """The store, whose gateway's multicasts are known to the checkers."""
 
     simulation: StoreSimulation
+    slice_rows = 2
+    """Even short ranges take several turns."""
 
     def turn(self, now: float) -> list[Outgoing]:
         """Return all outgoing messages, and show multicasts to the checkers."""
@@ -132,12 +134,12 @@ class StoreSimulation(NodeSimulation):
     ) -> None:
         self.recorder = DeliveryChecker()
         self.history = History()
-        self.limits = Limits()
         self.store_pieces: dict[bytes, SimSnapshot] = {}
         self.healed = False
         self._gateways = GATEWAYS
         self.placement = Placement.evenly(tuple(GroupId(group) for group in range(scenario.groups)))
         self.workload = WORKLOADS[workload](self.placement, scenario.workload.think_s)
+        self.limits = self.workload.limits
         self.store_clients: list[StoreClient] = []
         self.watchers: list[Watcher] = []
         self._last = 0

@@ -15,13 +15,16 @@ from kvstore.machine.request import (
     Compare,
     Condition,
     Delete,
+    DeleteRange,
     Get,
+    Limits,
     Operation,
     Operator,
     Put,
     Range,
     ReadOperation,
     Scan,
+    Shape,
     Subject,
     Transaction,
     Unchanged,
@@ -41,6 +44,7 @@ class Workload:
     """Some keys of every group, and what clients do with them."""
 
     keys_per_group = 3
+    limits = Limits()
 
     def __init__(self, placement: Placement, think_s: float) -> None:
         self.placement = placement
@@ -327,12 +331,57 @@ class Ring(Workload):
         yield Transact(Transaction(then=operations))
 
 
+class Ranges(Workload):
+    """Ranges are counted, read, compared and removed, many keys at once, up to limits that are often reached.
+
+    What it does has no invariant of its own: the model's results are the check.
+    """
+
+    keys_per_group = 8
+    limits = Limits(transaction_rows=12, delete_keys=5)
+
+    def act(self, client: StoreClient) -> Script:
+        """One transaction on ranges, or one that fills them."""
+        rng = client.rng
+        kind = rng.random()
+        if kind < 0.4:
+            keys = rng.sample(self.all, rng.randint(1, 6))
+            yield Transact(Transaction(then=tuple(Put(key, b"%d" % rng.getrandbits(8)) for key in keys)))
+            return
+        conditions: tuple[Condition, ...] = ()
+        if client.seen and kind < 0.6:
+            conditions = (Unchanged(self._range(rng), client.seen),)
+        then = [self._operation(rng) for _ in range(rng.randint(1, 3))]
+        if rng.random() < 0.5:
+            then.insert(rng.randrange(len(then) + 1), Put(rng.choice(self.all), b"put"))
+        otherwise: tuple[Operation, ...] = ()
+        if rng.random() < 0.5:
+            otherwise = (self._count(rng), DeleteRange(self._range(rng), 1))
+        yield Transact(Transaction(conditions, tuple(then), otherwise))
+
+    def _range(self, rng: random.Random) -> Range:
+        start, end = sorted(rng.sample([b"", *self.all, b"z"], 2))
+        return Range(start, end)
+
+    def _count(self, rng: random.Random) -> Scan:
+        return Scan(self._range(rng), shape=Shape.COUNT)
+
+    def _operation(self, rng: random.Random) -> Operation:
+        kind = rng.random()
+        if kind < 0.3:
+            return self._count(rng)
+        if kind < 0.6:
+            return Scan(self._range(rng), reverse=rng.random() < 0.3)
+        return DeleteRange(self._range(rng), rng.choice((0, 0, 1)))
+
+
 WORKLOADS: Final[Mapping[str, Callable[[Placement, float], Workload]]] = {
     "bank": Bank,
     "register": Register,
     "counter": Counter,
     "append": ListAppend,
     "ring": Ring,
+    "ranges": Ranges,
 }
 
 __all__: Sequence[str] = ("WORKLOADS", "Workload")
