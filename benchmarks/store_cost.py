@@ -31,8 +31,8 @@ from kvstore.storage.identity import Identity
 from kvstore.store.application import StoreApplication
 from kvstore.store.gate import Announcement, Gate
 from kvstore.store.messages import STORE_MESSAGES, Levels, Query
+from kvstore.store.pages import PAGE_BYTES
 from kvstore.store.questions import Entries, Page
-from kvstore.store.service import PAGE_BYTES
 from kvstore.wire.frames import FrameCodec
 from multicast.messages import Delivery
 from multicast.protocol import Start
@@ -226,8 +226,8 @@ def pages(path: Path, sizes: Any) -> list[float]:
             if not isinstance(page, Entries):
                 raise SystemExit(f"a page is {page}")
             found += len(page.entries)
-            more = page.more
-            start = page.entries[-1].key + b"\0"
+            more = page.resume is not None
+            start = page.resume or b""
         rates.append(found / (time.thread_time() - began))
         if found != sizes.keys:
             raise SystemExit(f"pages had {found} of {sizes.keys} keys")

@@ -46,7 +46,8 @@ BACK_S: Final = 2.0
 AWAY: Final = (wbkv.Unavailable, wbkv.DeadlineExceeded, wbkv.OutcomeUnknown)
 """Errors of a store that cannot be reached, or not in time."""
 FINE: Final = (
-    *AWAY, wbkv.Aborted, wbkv.Compacted, wbkv.Pinned, wbkv.RequestExpired, wbkv.FutureRevision, wbkv.LockLost
+    *AWAY, wbkv.Aborted, wbkv.Compacted, wbkv.Pinned, wbkv.RequestExpired, wbkv.FutureRevision, wbkv.LockLost,
+    wbkv.LimitExceeded,
 )  # fmt: skip
 """Errors that users must expect while there are faults, and other users."""
 

@@ -30,6 +30,7 @@ _FAULTS: Final = {
     kv.VALUE_TOO_LARGE: Fault.VALUE_TOO_LARGE,
     kv.COMPACTED: Fault.COMPACTED,
     kv.FUTURE_REVISION: Fault.FUTURE_REVISION,
+    kv.TOO_MANY_ROWS: Fault.TOO_MANY_ROWS,
 }
 _READER: Final = Reader(Limits())
 
@@ -42,7 +43,7 @@ def asked_of(request: Any) -> tuple[Asked, Identity | None]:
         return Transact(Transaction(then=(Put(request.key, request.value),))), identity_of(request)
     if isinstance(request, kv.DeleteRequest):
         whole = request.WhichOneof("target") == "range"
-        delete = DeleteRange(range_of(request.range)) if whole else Delete(request.key)
+        delete = DeleteRange(range_of(request.range), request.limit) if whole else Delete(request.key)
         return Transact(Transaction(then=(delete,))), identity_of(request)
     transaction = _READER.transaction(request)
     identity = identity_of(request)
@@ -74,7 +75,7 @@ def _results(response: Any) -> tuple[OperationResult, ...]:
     if isinstance(response, kv.PutResponse):
         return (WRITTEN,)
     if isinstance(response, kv.DeleteResponse):
-        return (Deleted(response.count),)
+        return (Deleted(response.count, response.resume),)
     return tuple(map(_result, response.results))
 
 
@@ -87,7 +88,7 @@ def _result(message: kv.OperationResult) -> OperationResult:
         case "number":
             return Number(message.number.value)
         case "deleted":
-            return Deleted(message.deleted.count)
+            return Deleted(message.deleted.count, message.deleted.resume)
         case "scanned":
             found = message.scanned
             return Scanned(tuple(map(entry_of, found.entries)), found.count, found.more)

@@ -26,6 +26,7 @@ class StoreSimulation(StoreCluster):
         self, scenario: Scenario, seed: int, workload: str = "bank", observers: Sequence[Checker] = ()
     ) -> None:
         self._workload_name = workload
+        self.limits = WORKLOADS[workload].limits
         self.store_clients: list[StoreClient] = []
         self.watchers: list[Watcher] = []
         self.lock_holders: dict[Any, int] = {}

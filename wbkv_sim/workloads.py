@@ -23,9 +23,11 @@ from wbkv.operations import (
     unchanged,
     value,
 )
+from wbkv.operations import Scan as SdkScan
+from wbkv_proto.v1 import kv_pb2 as kv
 
 from kvstore.machine.placement import Placement
-from kvstore.machine.request import Arithmetic, Calculate, Get, Scan
+from kvstore.machine.request import Arithmetic, Calculate, Get, Limits, Scan
 from kvstore.machine.results import Got, KeyValue, Number, Scanned
 from kvstore.simulation.history import Call, History, Pages, ReadAtCall, ScanCall, StrictCall, Transact
 from kvstore.store.gateway import Committed
@@ -46,6 +48,7 @@ class Workload:
     """Some keys of every group, and what clients do with them."""
 
     keys_per_group = 3
+    limits = Limits()
 
     def __init__(self, placement: Placement, think_s: float) -> None:
         self.placement = placement
@@ -353,10 +356,63 @@ class Ring(Workload):
         await client.txn((get(self.all[at]), put(self.all[(at + 1) % len(self.all)], b"%d" % number)))
 
 
-WORKLOADS: Final[Mapping[str, Callable[[Placement, float], Workload]]] = {
+class Ranges(Workload):
+    """Ranges are counted, read, compared and removed, many keys at once, up to limits that are often reached.
+
+    What it does has no invariant of its own: the model's results are the check.
+    """
+
+    keys_per_group = 8
+    limits = Limits(transaction_rows=12, delete_keys=5)
+
+    async def act(self, client: StoreClient) -> None:
+        """One transaction on ranges, or one that fills them."""
+        rng = client.rng
+        kind = rng.random()
+        if kind < 0.4:
+            keys = rng.sample(self.all, rng.randint(1, 6))
+            await client.txn([put(key, b"%d" % rng.getrandbits(8)) for key in keys])
+            return
+        conditions: tuple[Condition, ...] = ()
+        if client.seen and kind < 0.6:
+            conditions = (unchanged(self._range(rng), since=client.seen),)
+        then = [self._operation(rng) for _ in range(rng.randint(1, 3))]
+        if rng.random() < 0.5:
+            then.insert(rng.randrange(len(then) + 1), put(rng.choice(self.all), b"put"))
+        otherwise: tuple[Operation, ...] = ()
+        if rng.random() < 0.5:
+            otherwise = (Count(self._range(rng), 0, False), delete(self._range(rng), limit=1))  # noqa: FBT003 - as it is
+        await client.txn(then, conditions, otherwise)
+
+    def _range(self, rng: random.Random) -> wbkv.KeyRange:
+        start, end = sorted(rng.sample([b"", *self.all, b"z"], 2))
+        return wbkv.between(start, end)
+
+    def _operation(self, rng: random.Random) -> Operation:
+        kind = rng.random()
+        if kind < 0.3:
+            return Count(self._range(rng), 0, False)  # noqa: FBT003 - as it is
+        if kind < 0.6:
+            return scan(self._range(rng), reverse=rng.random() < 0.3)
+        return delete(self._range(rng), limit=rng.choice((0, 0, 1)))
+
+
+class Count(SdkScan):
+    """Count the keys of a range: what the API has, and the SDK only outside of transactions."""
+
+    __slots__ = ()
+
+    def fill(self, message: kv.Operation, values: Any) -> None:
+        """Fill the message of the API."""
+        super().fill(message, values)
+        message.scan.shape = kv.COUNT
+
+
+WORKLOADS: Final[Mapping[str, type[Workload]]] = {
     "bank": Bank,
     "register": Register,
     "counter": Counter,
     "append": ListAppend,
     "ring": Ring,
+    "ranges": Ranges,
 }

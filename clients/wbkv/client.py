@@ -214,7 +214,9 @@ class Client(_Closes, Generic[V]):
         consistency: Consistency | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Return the number of keys in a range."""
+        """Return the number of keys in a range of any size, as of one revision. The time limit is for each
+        sign of progress.
+        """
         plan = self._requests.scan(
             keys, limit=0, reverse=False, shape=kv.COUNT,
             revision=revision, consistency=consistency, timeout_s=timeout,
@@ -234,6 +236,9 @@ class Client(_Closes, Generic[V]):
     def delete(self, keys: Key | KeyRange, *, timeout: float | None = None) -> int:
         """Remove a key, or all keys of a `prefix(...)`, `between(...)` or `EVERYTHING`. Return how many keys
         were removed.
+
+        A range is removed in one transaction if no partition has more than 10,000 keys of it; a larger one in
+        several transactions, each within the time limit, in the order of keys.
         """
         return self._run(self._requests.delete(keys, timeout))
 

@@ -19,6 +19,7 @@ FAULTS: Final[dict[int, str]] = {
     kv.VALUE_TOO_LARGE: "value too large",
     kv.COMPACTED: "compacted",
     kv.FUTURE_REVISION: "future revision",
+    kv.TOO_MANY_ROWS: "too many rows",
 }
 
 
@@ -93,17 +94,19 @@ class Delete(Operation):
 
 
 class DeleteRange(Operation):
-    """Remove all keys of a range."""
+    """Remove the keys of a range."""
 
-    __slots__ = ("range",)
+    __slots__ = ("limit", "range")
 
-    def __init__(self, keys: KeyRange) -> None:
+    def __init__(self, keys: KeyRange, limit: int = 0) -> None:
         self.key = keys.start
         self.range = keys
+        self.limit = _positive("limit", limit)
 
     def fill(self, message: kv.Operation, values: Values[Any]) -> None:
         """Fill the message of the API."""
         message.delete_range.range.CopyFrom(self.range.message())
+        message.delete_range.limit = self.limit
 
 
 class Calculate(Operation):
@@ -158,9 +161,13 @@ def put(key: Key, value: object) -> Operation:
     return Put(key_bytes(key), value)
 
 
-def delete(keys: Key | KeyRange) -> Operation:
-    """Remove a key, or all keys of a `prefix`, `between` or `EVERYTHING`. The result is how many."""
-    return DeleteRange(keys) if isinstance(keys, KeyRange) else Delete(key_bytes(keys))
+def delete(keys: Key | KeyRange, *, limit: int = 0) -> Operation:
+    """Remove a key, or all keys of a `prefix`, `between` or `EVERYTHING`. The result is how many.
+
+    A transaction removes at most 10,000 keys of ranges in each partition. If there are more, it does nothing
+    and raises `LimitExceeded`; with a `limit`, it removes the first ones, so many in each partition.
+    """
+    return DeleteRange(keys, limit) if isinstance(keys, KeyRange) else Delete(key_bytes(keys))
 
 
 def append(key: Key, value: object) -> Operation:

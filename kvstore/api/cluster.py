@@ -50,6 +50,8 @@ class Cluster:
                 transaction_bytes=limits.transaction_bytes,
                 operations=limits.operations,
                 scan_bytes=limits.scan_bytes,
+                transaction_rows=limits.transaction_rows,
+                delete_keys=limits.delete_keys,
                 message_bytes=self._api.message_bytes,
                 response_bytes=options.response_bytes,
                 session_calls=options.session_calls,

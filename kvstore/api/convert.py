@@ -86,6 +86,7 @@ _FAULT: Final = {
     Fault.VALUE_TOO_LARGE: kv.VALUE_TOO_LARGE,
     Fault.COMPACTED: kv.COMPACTED,
     Fault.FUTURE_REVISION: kv.FUTURE_REVISION,
+    Fault.TOO_MANY_ROWS: kv.TOO_MANY_ROWS,
 }
 
 
@@ -143,7 +144,7 @@ class Reader:
             case "scan":
                 return self._scan(message.scan)
             case "delete_range":
-                return DeleteRange(range_of(message.delete_range.range))
+                return DeleteRange(range_of(message.delete_range.range), message.delete_range.limit)
             case _:
                 raise InvalidRequest("this server does not know the operation, or it is missing")
 
@@ -288,7 +289,7 @@ def _result(result: OperationResult) -> kv.OperationResult:
     if isinstance(result, Number):
         return kv.OperationResult(number={"value": result.value})
     if isinstance(result, Deleted):
-        return kv.OperationResult(deleted={"count": result.count})
+        return kv.OperationResult(deleted={"count": result.count, "resume": result.resume})
     if isinstance(result, Scanned):
         entries = [entry_fields(entry) for entry in result.entries]
         return kv.OperationResult(scanned={"entries": entries, "count": result.count, "more": result.more})

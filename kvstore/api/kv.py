@@ -32,6 +32,7 @@ from kvstore.machine.request import (
     Delete,
     DeleteRange,
     Get,
+    LimitExceeded,
     Put,
     Shape,
     Transaction,
@@ -47,6 +48,10 @@ from kvstore.store.service import Batch, Committed, Consistency, Snapshot
 SERVICE: Final = "wbkv.v1.KV"
 PAGE_BYTES: Final = 1 << 20
 """Of a page of a scan, about, and of what a watch sends at once, unless a transaction is larger."""
+SILENT_S: Final = 0.5
+"""How long a scan may send nothing. Then it says how far it is, so that its client keeps waiting, and can go
+on from there at another node.
+"""
 PROGRESS_S: Final = 5.0
 PROGRESS_S_MIN: Final = 0.05
 PROGRESS_S_MAX: Final = 3600.0
@@ -134,10 +139,23 @@ class Requests:
         if target == "key":
             delete = self._reader.single(Delete(message.key))
         elif target == "range":
-            delete = self._reader.single(DeleteRange(range_of(message.range)))
+            delete = self._reader.single(DeleteRange(range_of(message.range), message.limit))
         else:
             raise InvalidRequest("a delete must have a key or a range")
-        return self._write(message, delete, timeout_s), _delete_fields
+        return self._write(message, delete, timeout_s), self._delete_fields
+
+    def _delete_fields(self, committed: Committed) -> dict[str, Any]:
+        if not committed.succeeded:
+            most = self._service.limits.delete_keys
+            raise LimitExceeded(
+                f"the range has more than {most} keys in a partition (delete_keys): nothing was removed; "
+                f"set a limit, and delete page by page",
+                *("delete_keys", most),
+            )
+        (result,) = committed.results
+        if not isinstance(result, Deleted):
+            raise TypeError(f"a delete has the result {result}")
+        return {"header": header_fields(committed), "count": result.count, "resume": result.resume}
 
     def _write(
         self, message: kv.PutRequest | kv.DeleteRequest, write: Transaction, timeout_s: float
@@ -172,13 +190,6 @@ def _get_fields(committed: Committed) -> dict[str, Any]:
 
 def _put_fields(committed: Committed) -> dict[str, Any]:
     return {"header": header_fields(committed)}
-
-
-def _delete_fields(committed: Committed) -> dict[str, Any]:
-    (result,) = committed.results
-    if not isinstance(result, Deleted):
-        raise TypeError(f"a delete has the result {result}")
-    return {"header": header_fields(committed), "count": result.count}
 
 
 class KV:
@@ -238,6 +249,8 @@ class KV:
         revision = 0
         page: list[KeyValue] = []
         make = partial(_page, shape=shape, columns=message.columns)
+        now = asyncio.get_running_loop().time
+        silent_since = now()
         async with aclosing(parts):  # type: ignore[type-var]  # a generator
             async for part in parts:
                 revision = part.revision
@@ -246,9 +259,15 @@ class KV:
                         page += entries
                         if full:
                             yield make(self._api.header(revision=revision), page)
-                            page = []
+                            page, silent_since = [], now()
                 if room.more:
                     break
+                if part.resume is not None and now() - silent_since >= SILENT_S:
+                    progress = make(self._api.header(revision=revision), page)
+                    if len(part.resume) <= self._service.limits.key_bytes:  # else no range can begin there
+                        progress.count, progress.resume = room.count, part.resume
+                    yield progress
+                    page, silent_since = [], now()
         last = make(self._api.header(revision=revision), page)
         last.count, last.more = room.count, room.more
         yield last

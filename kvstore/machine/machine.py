@@ -5,6 +5,10 @@ evaluated; if other groups have conditions too, it waits for their votes, and on
 executed, and its locks are granted to others. Delivery never waits, so later transactions are executed ahead
 of one that waits for a distant vote; everything up to the *watermark* is executed.
 
+A transaction on ranges is evaluated and executed in slices: it holds its locks, and reads some rows at a
+time, while others are executed. What it writes is written in one step, at its end. So until then neither a
+read nor a commit nor a snapshot knows anything of it, and after a restart it begins anew.
+
 All data is in the maps of a `Store`, the rest in a `MachineState`, as large as what is in flight. Both must
 become durable in one batch, at any moment between two calls. A machine that starts from them goes on with the
 deliveries after that state's. Votes and outcomes are facts that other replicas know: the host asks for them.
@@ -13,19 +17,28 @@ deliveries after that state's. Votes and outcomes are facts that other replicas 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator
 from itertools import islice
 from typing import Final
 
 from kvstore.machine.commands import Delivered, Malformed, Request, Tick
 from kvstore.machine.housekeeping import Housekeeper
 from kvstore.machine.locks import LockTable
-from kvstore.machine.operations import Room, evaluate, perform
+from kvstore.machine.operations import Room, allowance_of, evaluate, perform, perform_range
 from kvstore.machine.placement import GroupShare, Placement, share_of
-from kvstore.machine.request import NOTHING, Footprint, Limits, Transaction
+from kvstore.machine.request import (
+    NOTHING,
+    RANGE_OPERATIONS,
+    Footprint,
+    Limits,
+    PointOperation,
+    Transaction,
+)
 from kvstore.machine.results import Outcome, Refusal, Refused, Result, Unmet, WrongPartition
 from kvstore.machine.sessions import WINDOW, Repeated
+from kvstore.machine.slices import SLICE_ROWS, Meter, finish, unmetered
 from kvstore.machine.state import Effects, Executed, MachineState, Store, Vote, Waiting
-from kvstore.machine.versions import Writer
+from kvstore.machine.versions import Row, Writer
 from kvstore.machine.waiting import Facts, OpenTransaction
 from multicast.errors import InvariantBroken, PeerViolation
 from multicast.types import NO_TIMESTAMP, Destinations, GroupId, Timestamp
@@ -51,13 +64,16 @@ class Machine(Housekeeper):
         "_group",
         "_limits",
         "_locks",
+        "_meter",
         "_open",
         "_order",
         "_outcome_count",
         "_outcomes",
+        "_paused",
         "_reads",
         "_reads_number",
         "_shown",
+        "_slice_rows",
     )
 
     def __init__(
@@ -67,7 +83,12 @@ class Machine(Housekeeper):
         state: MachineState,
         limits: Limits | None = None,
         window: int = WINDOW,
+        *,
+        slice_rows: int = SLICE_ROWS,
     ) -> None:
+        """`slice_rows` are the rows that transactions on ranges look at in one step. They need not be the
+        same in all replicas.
+        """
         super().__init__(store, state, window)
         self._group = group
         self._limits = limits or Limits()
@@ -89,6 +110,10 @@ class Machine(Housekeeper):
         self._shown: list[int] = []
         """Reads that have their locks; and those of them that the host has drained."""
         self._effects = Effects()
+        self._slice_rows = slice_rows
+        self._meter = Meter(slice_rows)
+        self._paused: dict[Timestamp, None] = {}
+        """Transactions that go on with the next slice, in turn."""
         maps = {p.version: p for p in (*state.older, state.placement)}
         for waiting in state.waiting:
             self._reopen(waiting, maps[waiting.version])
@@ -165,7 +190,7 @@ class Machine(Housekeeper):
             return NOTHING
         floor = self.versions.floor
         others = part.voters - {self._group} if part.voters else part.voters
-        if not others and not self._locks.blockers(part.footprint):
+        if not others and not part.has_ranges and not self._locks.blockers(part.footprint):
             unmet = self._evaluate(delivered, part, floor)
             self._execute(delivered, part, floor, unmet, succeeded=not unmet)
         else:
@@ -232,7 +257,7 @@ class Machine(Housekeeper):
             return found.facts.outcome
         return (
             self._vote(found.delivered, found.unmet)
-            if found.unmet is not None and found.part.conditions
+            if found.unmet is not None and self._group in found.part.voters
             else None
         )
 
@@ -290,6 +315,22 @@ class Machine(Housekeeper):
         """Do a slice of what compaction and expiry have left to do. True if there is more."""
         self._release_reads()
         return self._work()
+
+    @property
+    def running(self) -> bool:
+        """Whether transactions go on with the next `run`."""
+        return bool(self._paused)
+
+    def run(self) -> None:
+        """Begin a step: execute a slice of the transactions on ranges.
+
+        The host calls this once in each turn. What is delivered in the turn uses the rest of the slice.
+        """
+        self._release_reads()
+        self._meter.left = self._slice_rows
+        for gts in list(self._paused):
+            if self._meter.left > 0 and gts in self._paused:
+                self._decide([gts])
 
     # Messages, in the order of delivery
 
@@ -353,6 +394,9 @@ class Machine(Housekeeper):
                 continue
             gts = Timestamp(owner)
             found = self._open[gts]
+            if found.part.has_ranges:
+                granted += self._go_on(found)
+                continue
             if found.unmet is None:
                 found.unmet = self._evaluate(found.delivered, found.part, found.floor)
             succeeded = found.outcome()
@@ -363,15 +407,70 @@ class Machine(Housekeeper):
                 self._effects.results += [Executed(again, gts, result) for again in found.repeats]
                 granted += self._locks.release(gts)
 
+    def _go_on(self, found: OpenTransaction) -> list[int]:
+        """Evaluate and execute a transaction on ranges, as far as the step's rows and the known votes allow.
+        Returns the owners of locks that are granted when it is executed.
+        """
+        gts = found.delivered.gts
+        self._paused.pop(gts, None)
+        while gts in self._open:
+            if found.work is None:
+                if found.unmet is None:
+                    found.work = self._evaluation(found)
+                else:
+                    succeeded = found.outcome()
+                    if succeeded is None:
+                        return []
+                    found.work = self._execution(found, succeeded=succeeded)
+            if self._meter.left <= 0 or next(found.work, self) is None:
+                self._paused[gts] = None
+                return []
+            found.work = None
+        return self._locks.release(gts)
+
+    def _evaluation(self, found: OpenTransaction) -> Generator[None, None, None]:
+        delivered, part = found.delivered, found.part
+        found.unmet = yield from evaluate(
+            part, self.versions, delivered.gts, found.floor, self._limits, self._meter
+        )
+        self._tell(delivered, part, found.unmet)
+
+    def _execution(self, found: OpenTransaction, *, succeeded: bool) -> Generator[None, None, None]:
+        """Perform the operations on an overlay, and then write it."""
+        delivered, part, floor = found.delivered, found.part, found.floor
+        overlay = self.versions.overlay()
+        versions, limits, room = self.versions.over(overlay), self._limits, Room()
+        writer, allowed = Writer(versions, delivered.gts, floor), allowance_of(part, limits)
+        results = []
+        for i, operation in part.then if succeeded else part.otherwise:
+            if isinstance(operation, RANGE_OPERATIONS):
+                result = yield from perform_range(
+                    operation, versions, writer, allowed, floor, room, self._meter
+                )
+            else:
+                point: PointOperation = operation
+                result = perform(point, versions, writer, limits, room)
+            results.append((i, result))
+        row = writer.finish()
+        overlay.apply()
+        del self._open[delivered.gts]
+        outcome = Outcome(succeeded, found.unmet or (), tuple(results))
+        self._executed_as(delivered, part, row, outcome)
+        self._effects.results += [Executed(again, delivered.gts, outcome) for again in found.repeats]
+
     def _evaluate(self, delivered: Delivered, part: GroupShare, floor: int) -> tuple[Unmet, ...]:
-        """Evaluate this group's conditions, and vote."""
-        if not part.conditions:
+        """Evaluate this group's conditions at once, and vote."""
+        if self._group not in part.voters:
             return ()
-        unmet = evaluate(part.conditions, self.versions, delivered.gts, floor)
-        if len(delivered.destinations) > 1:
+        unmet = finish(evaluate(part, self.versions, delivered.gts, floor, self._limits, unmetered()))
+        self._tell(delivered, part, unmet)
+        return unmet
+
+    def _tell(self, delivered: Delivered, part: GroupShare, unmet: tuple[Unmet, ...]) -> None:
+        """Send this group's vote to the other groups, if it has one."""
+        if self._group in part.voters and len(delivered.destinations) > 1:
             others = tuple([group for group in delivered.destinations if group != self._group])
             self._effects.votes.append((self._vote(delivered, unmet), others))
-        return unmet
 
     def _vote(self, delivered: Delivered, unmet: tuple[Unmet, ...]) -> Vote:
         return Vote(delivered.gts, delivered.mid, self._group, not unmet)
@@ -379,21 +478,25 @@ class Machine(Housekeeper):
     def _execute(
         self, delivered: Delivered, part: GroupShare, floor: int, unmet: tuple[Unmet, ...], *, succeeded: bool
     ) -> None:
-        versions, limits, gts = self.versions, self._limits, delivered.gts
-        writer, room = Writer(versions, gts, floor), Room()
+        """Execute a transaction on keys only, at once."""
+        versions, limits = self.versions, self._limits
+        writer, room = Writer(versions, delivered.gts, floor), Room()
         results = [
-            (i, perform(operation, versions, writer, limits, room))
+            (i, perform(operation, versions, writer, limits, room))  # type: ignore[arg-type]  # not on ranges
             for i, operation in (part.then if succeeded else part.otherwise)
         ]
-        row = writer.finish()
+        self._executed_as(delivered, part, writer.finish(), Outcome(succeeded, unmet, tuple(results)))
+
+    def _executed_as(self, delivered: Delivered, part: GroupShare, row: Row, outcome: Outcome) -> None:
+        gts = delivered.gts
         if row:
             self._effects.rows.append((gts, row))
         if part.voters and len(delivered.destinations) > 1:
-            self._outcomes.put(gts, succeeded)
+            self._outcomes.put(gts, outcome.succeeded)
             self._outcome_count += 1
             if part.voters != {self._group}:
-                self._effects.outcomes.append((gts, delivered.mid, succeeded))
-        self._finish(delivered, Outcome(succeeded, unmet, tuple(results)))
+                self._effects.outcomes.append((gts, delivered.mid, outcome.succeeded))
+        self._finish(delivered, outcome)
 
     def _finish(self, delivered: Delivered, result: Result) -> None:
         self._sessions.executed(delivered.request, delivered.destinations, delivered.gts, result)

@@ -73,7 +73,9 @@ def _merge(operation: RangeOperation, found: list[OperationResult]) -> Operation
         if isinstance(each, Failed):
             return each
     if isinstance(operation, DeleteRange):
-        return Deleted(sum(each.count for each in found if isinstance(each, Deleted)))
+        deleted = [each for each in found if isinstance(each, Deleted)]
+        resume = min((each.resume for each in deleted if each.resume), default=b"")
+        return Deleted(sum(each.count for each in deleted), resume)
     if not isinstance(operation, Scan):
         assert_never(operation)
     scans = [each for each in found if isinstance(each, Scanned)]

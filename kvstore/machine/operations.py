@@ -1,29 +1,37 @@
-"""Evaluate conditions and perform operations on a group's keys."""
+"""Evaluate conditions and perform operations on a group's keys.
+
+What is done on ranges is done in slices, by generators that yield where a step ends (`slices`). All replicas
+must come to the same result, although compaction may have left rows of removed keys in some of them and not
+in others: such rows, at or below the floor, are looked at and not counted.
+"""
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, Final, assert_never
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, Final, NamedTuple, assert_never
 
 import msgspec
 
+from kvstore.machine.placement import GroupShare
 from kvstore.machine.request import (
     INT64_MAX,
     INT64_MIN,
+    RANGE_OPERATIONS,
     Append,
     Arithmetic,
     Calculate,
     Compare,
-    Condition,
     Delete,
     DeleteRange,
     Get,
     Limits,
-    Operation,
     Operator,
+    PointOperation,
     Put,
+    Range,
+    RangeOperation,
     Scan,
     Shape,
     Subject,
@@ -41,6 +49,7 @@ from kvstore.machine.results import (
     Scanned,
     Unmet,
 )
+from kvstore.machine.slices import Meter
 from kvstore.machine.versions import Version, Versions, Writer, entry_of
 
 _COMPARE: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
@@ -78,9 +87,24 @@ class Room:
 
     def scan(self, asked: Scan, entries: Iterable[KeyValue]) -> Scanned | Failed:
         """Return the result of a scan, as far as there is room."""
-        found = scan(asked, entries, self._left)
+        return self.take(scan(asked, entries, self._left))
+
+    def gathering(self, asked: Scan) -> Gathering:
+        """Return the beginning of a scan's result, which ends where there is no more room."""
+        return Gathering(asked, self._left)
+
+    def take(self, found: Scanned) -> Scanned | Failed:
+        """Return the result of a scan, unless there is no room for it."""
         sizes = [len(entry.key) + len(entry.value) + ENTRY_BYTES for entry in found.entries]
         return found if self._take(sum(sizes)) else Failed(Fault.VALUE_TOO_LARGE)
+
+    def admit(self, result: OperationResult) -> OperationResult:
+        """Return a result that was read elsewhere, unless there is no room for it."""
+        if isinstance(result, Got) and result.entry is not None:
+            entry = result.entry
+            fits = self._take(len(entry.key) + len(entry.value) + ENTRY_BYTES)
+            return result if fits else Failed(Fault.VALUE_TOO_LARGE)
+        return self.take(result) if isinstance(result, Scanned) else result
 
     def _take(self, size: int) -> bool:
         if size > self._left < RESULTS_BYTES:
@@ -89,12 +113,36 @@ class Room:
         return True
 
 
+class Allowance(NamedTuple):
+    """What each operation and condition on a range may do in one group: the transaction's limits are shared
+    equally. So no transaction does more than one that has a single range.
+    """
+
+    rows: int
+    """Rows of the range."""
+    keys: int
+    """Keys that a range delete without a limit of its own removes."""
+
+
+def allowance_of(part: GroupShare, limits: Limits) -> Allowance:
+    """Share the limits among a group's operations and conditions on ranges."""
+    ranges = sum(isinstance(condition, Unchanged) for _, condition in part.conditions)
+    ranges += sum(isinstance(each, RANGE_OPERATIONS) for _, each in part.then + part.otherwise)
+    deletes = [each for _, each in part.then if isinstance(each, DeleteRange)]
+    whole = sum(each.is_whole for each in deletes)
+    declared = sum(each.limit for each in deletes)
+    return Allowance(
+        limits.transaction_rows // max(ranges, 1), (limits.delete_keys - declared) // max(whole, 1)
+    )
+
+
 def evaluate(
-    conditions: Iterable[tuple[int, Condition]], versions: Versions, revision: int, floor: int
-) -> tuple[Unmet, ...]:
+    part: GroupShare, versions: Versions, revision: int, floor: int, limits: Limits, meter: Meter
+) -> Generator[None, None, tuple[Unmet, ...]]:
     """Return the conditions that do not hold at this position in the order, with this floor."""
     unmet = []
-    for i, condition in conditions:
+    allowed = allowance_of(part, limits)
+    for i, condition in part.conditions:
         if isinstance(condition, Compare):
             found = versions.get(condition.key) or _ABSENT
             if not _holds(found, condition.subject, condition.operator, condition.operand):
@@ -105,9 +153,50 @@ def evaluate(
             unmet.append(Unmet(i, Fault.COMPACTED))
         elif condition.since >= revision:
             unmet.append(Unmet(i, Fault.FUTURE_REVISION))
-        elif versions.changed_since(condition.range, condition.since):
-            unmet.append(Unmet(i))
+        else:
+            rows = 0
+            for row in counted(versions.rows(condition.range, meter), floor):
+                if row is None:
+                    yield
+                    continue
+                rows += 1
+                if rows > allowed.rows:
+                    unmet.append(Unmet(i, Fault.TOO_MANY_ROWS))
+                    break
+                if row[1].mod_revision > condition.since:
+                    unmet.append(Unmet(i))
+                    break
+    for i, operation in part.then:
+        if isinstance(operation, DeleteRange) and operation.is_whole:
+            fits = yield from _fits(operation.range, versions, floor, allowed, meter)
+            if not fits:
+                unmet.append(Unmet(part.conditions_count + i, Fault.TOO_MANY_ROWS))
     return tuple(unmet)
+
+
+def counted(
+    rows: Iterator[tuple[bytes, Version] | None], floor: int
+) -> Iterator[tuple[bytes, Version] | None]:
+    """The rows that all replicas have: not those of removed keys that compaction has yet to drop."""
+    for row in rows:
+        if row is None or row[1].value is not None or row[1].mod_revision > floor:
+            yield row
+
+
+def _fits(
+    asked: Range, versions: Versions, floor: int, allowed: Allowance, meter: Meter
+) -> Generator[None, None, bool]:
+    """Whether all keys of a range may be removed."""
+    rows = keys = 0
+    for row in counted(versions.rows(asked, meter), floor):
+        if row is None:
+            yield
+            continue
+        rows += 1
+        keys += row[1].value is not None
+        if rows > allowed.rows or keys > allowed.keys:
+            return False
+    return True
 
 
 def _holds(found: Version, subject: Subject, how: Operator, operand: bytes | int) -> bool:
@@ -127,9 +216,9 @@ def _holds(found: Version, subject: Subject, how: Operator, operand: bytes | int
 
 
 def perform(
-    operation: Operation, versions: Versions, writer: Writer, limits: Limits, room: Room
+    operation: PointOperation, versions: Versions, writer: Writer, limits: Limits, room: Room
 ) -> OperationResult:
-    """Perform an operation. An error is its result."""
+    """Perform an operation on a key. An error is its result."""
     if isinstance(operation, Put):
         writer.put(operation.key, operation.value)
         return WRITTEN
@@ -141,14 +230,67 @@ def perform(
         return _calculate(operation, versions, writer)
     if isinstance(operation, Append):
         return _append(operation, versions, writer, limits)
-    if isinstance(operation, DeleteRange):
-        keys = [entry.key for entry in versions.scan(operation.range)]
-        for key in keys:
-            writer.delete(key)
-        return Deleted(len(keys))
-    if isinstance(operation, Scan):
-        return room.scan(operation, versions.scan(operation.range, reverse=operation.reverse))
     assert_never(operation)
+
+
+def perform_range(
+    operation: RangeOperation,
+    versions: Versions,
+    writer: Writer,
+    allowed: Allowance,
+    floor: int,
+    room: Room,
+    meter: Meter,
+) -> Generator[None, None, OperationResult]:
+    """Perform an operation on a range. Nothing is written before all of it was looked at."""
+    if isinstance(operation, DeleteRange):
+        return (yield from _delete_range(operation, versions, writer, allowed, floor, meter))
+    if not isinstance(operation, Scan):
+        assert_never(operation)
+    found, rows, more = room.gathering(operation), 0, False
+    for row in counted(versions.rows(operation.range, meter, reverse=operation.reverse), floor):
+        if row is None:
+            yield
+            continue
+        rows += 1
+        key, version = row
+        if rows > allowed.rows:
+            if not found.entries:
+                return Failed(Fault.TOO_MANY_ROWS)
+            more = True
+            break
+        if version.value is not None and not found.add(entry_of(key, version.value, version)):
+            more = True
+            break
+    return room.take(found.result(more=more))
+
+
+def _delete_range(
+    operation: DeleteRange,
+    versions: Versions,
+    writer: Writer,
+    allowed: Allowance,
+    floor: int,
+    meter: Meter,
+) -> Generator[None, None, Deleted]:
+    keys: list[bytes] = []
+    rows, resume = 0, b""
+    for row in counted(versions.rows(operation.range, meter), floor):
+        if row is None:
+            yield
+            continue
+        key, version = row
+        if not operation.is_whole and (
+            rows == allowed.rows or (version.value is not None and len(keys) == operation.limit)
+        ):
+            resume = key
+            break
+        rows += 1
+        if version.value is not None:
+            keys.append(key)
+    for key in keys:
+        writer.delete(key)
+    return Deleted(len(keys), resume)
 
 
 def _calculate(operation: Calculate, versions: Versions, writer: Writer) -> Number | Failed:
@@ -183,17 +325,41 @@ def _append(operation: Append, versions: Versions, writer: Writer, limits: Limit
     return Number(len(value))
 
 
-def scan(asked: Scan, entries: Iterable[KeyValue], room: int = INT64_MAX) -> Scanned:
-    """Return what a scan returns of these entries: at least one, if there is one, else what fits."""
-    if asked.shape is Shape.COUNT:
-        return Scanned((), sum(1 for _ in entries), more=False)
-    found: list[KeyValue] = []
-    size = 0
-    keys_only = asked.shape is Shape.KEYS
-    for entry in entries:
-        size += len(entry.key) if keys_only else len(entry.key) + len(entry.value)
-        room -= ENTRY_BYTES
-        if found and (size > asked.limit_bytes or len(found) == asked.limit or size > room):
-            return Scanned(tuple(found), len(found), more=True)
+class Gathering:
+    """The result of a scan as it grows: at least one entry, if there is one, else what fits."""
+
+    __slots__ = ("_asked", "_keys_only", "_room", "_size", "count", "entries")
+
+    def __init__(self, asked: Scan, room: int = INT64_MAX) -> None:
+        self._asked = asked
+        self._keys_only = asked.shape is Shape.KEYS
+        self._room = room
+        self._size = 0
+        self.count = 0
+        self.entries: list[KeyValue] = []
+
+    def add(self, entry: KeyValue) -> bool:
+        """Add the next entry. False if the limits end the scan before it."""
+        asked = self._asked
+        if asked.shape is Shape.COUNT:
+            self.count += 1
+            return True
+        found, keys_only = self.entries, self._keys_only
+        size = self._size + (len(entry.key) if keys_only else len(entry.key) + len(entry.value))
+        room = self._room - ENTRY_BYTES
+        if found and (size > asked.limit_bytes or self.count == asked.limit or size > room):
+            return False
+        self._size, self._room = size, room
+        self.count += 1
         found.append(msgspec.structs.replace(entry, value=b"") if keys_only else entry)
-    return Scanned(tuple(found), len(found), more=False)
+        return True
+
+    def result(self, *, more: bool) -> Scanned:
+        """Return the result; `more` if the range goes on."""
+        return Scanned(tuple(self.entries), self.count, more)
+
+
+def scan(asked: Scan, entries: Iterable[KeyValue], room: int = INT64_MAX) -> Scanned:
+    """Return what a scan returns of these entries."""
+    found = Gathering(asked, room)
+    return found.result(more=not all(map(found.add, entries)))

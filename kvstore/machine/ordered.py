@@ -6,7 +6,7 @@ the machine's `MachineState`, in one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, ItemsView, Iterable, Iterator
 from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -123,6 +123,10 @@ class MemoryMap(Generic[K, V]):
     def marks(self, start: K, end: K | None, every: int, most: int) -> Marks[K]:
         """Every so-many-th of the first keys of a range."""
         return marks_of((key for key, _ in self.items(start, end)), every, most)
+
+    def rows(self) -> ItemsView[K, V]:
+        """All keys and their values, in the order of the first puts."""
+        return self._rows.items()
 
     def copy(self) -> MemoryMap[K, V]:
         """An independent copy."""

@@ -17,6 +17,7 @@ from kvstore.machine.request import (
     RANGE_OPERATIONS,
     Compare,
     Condition,
+    DeleteRange,
     Footprint,
     InvalidRequest,
     Operation,
@@ -140,7 +141,14 @@ class GroupShare(Data, frozen=True):
     otherwise: tuple[tuple[int, Operation], ...]
     footprint: Footprint
     voters: frozenset[GroupId]
-    """All groups that have conditions."""
+    """All groups that have conditions, or a range delete that may have too many keys."""
+    conditions_count: int = 0
+    """Of the whole transaction."""
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether it is executed in slices."""
+        return bool(self.footprint.read_ranges or self.footprint.write_ranges)
 
 
 def share_of(
@@ -161,7 +169,11 @@ def share_of(
     if then is None or otherwise is None:
         return None
     footprint = footprint_of(conditions, then + otherwise if otherwise else then)
-    return GroupShare(conditions, then, otherwise, footprint, voters)
+    if footprint.write_ranges or len(destinations) > 1:
+        for operation in transaction.then:
+            if type(operation) is DeleteRange and operation.is_whole:
+                voters = voters.union(placement.groups_of_range(operation.range))
+    return GroupShare(conditions, then, otherwise, footprint, voters, len(transaction.conditions))
 
 
 def owners_of(item: Condition | Operation, placement: Placement) -> Iterable[GroupId]:

@@ -122,10 +122,21 @@ class Scan(Data, frozen=True, tag=6):
 
 
 class DeleteRange(Data, frozen=True, tag=7):
-    """Remove all keys of a range."""
+    """Remove all keys of a range, or the first ones.
+
+    Without a limit it is all or nothing: if a group has more keys of the range than `Limits.delete_keys`
+    allows, the transaction's conditions do not hold, in any group. So it is for `then` only.
+    """
 
     range: Range
+    limit: int = 0
+    """The most keys to remove in each group; 0 for all."""
     writes: ClassVar[bool] = True
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it removes all keys of the range, or the transaction does something else."""
+        return not self.limit
 
 
 PointOperation: TypeAlias = Get | Put | Delete | Calculate | Append
@@ -239,6 +250,14 @@ class Limits:
     operations: int = 4096
     """Conditions count too."""
     scan_bytes: int = 8 << 20
+    transaction_rows: int = 1_000_000
+    """Rows that the ranges of a transaction may have in one group. Its operations and conditions on ranges
+    share them. Like the next, this is a constant: no configuration changes it.
+    """
+    delete_keys: int = 10_000
+    """Keys that the range deletes of a transaction may remove in one group, which they share. What is removed
+    is written in one step, and is one row of history.
+    """
 
 
 def validate(transaction: Transaction, limits: Limits) -> None:
@@ -264,6 +283,27 @@ def validate(transaction: Transaction, limits: Limits) -> None:
                 raise
     if total > limits.transaction_bytes:
         _exceeds("a transaction's keys and values", total, limits, "transaction_bytes", "split it")
+    for name, branch in (("then", transaction.then), ("otherwise", transaction.otherwise)):
+        _check_deletes(name, branch, limits)
+
+
+def _check_deletes(name: str, branch: tuple[Operation, ...], limits: Limits) -> None:
+    """Judge a branch's deletes of ranges: how many keys they may remove together."""
+    declared = 0
+    for i, each in enumerate(branch):
+        if isinstance(each, DeleteRange):
+            declared += each.limit
+            if name == "otherwise" and each.is_whole:
+                raise InvalidRequest(
+                    f"{name}[{i}]: a range delete in `otherwise` must have a limit, at most "
+                    f"{limits.delete_keys} (delete_keys): it cannot be all or nothing there"
+                )
+    if declared > limits.delete_keys:
+        raise LimitExceeded(
+            f"the limits of the range deletes in `{name}` are {declared} keys together, which exceeds the "
+            f"limit of {limits.delete_keys} keys (delete_keys); delete in smaller pages",
+            *("delete_keys", limits.delete_keys),
+        )
 
 
 def check_count(count: int, limits: Limits) -> None:
@@ -320,6 +360,7 @@ def _size_of(item: Condition | Operation, limits: Limits) -> int:
             _exceeds("limit_bytes", item.limit_bytes, limits, "scan_bytes", "scan in smaller pages")
         return check_range(item.range, limits)
     if isinstance(item, DeleteRange):
+        check_integer("limit", item.limit, 0, INT64_MAX)
         return check_range(item.range, limits)
     if isinstance(item, Unchanged):
         check_integer("since", item.since, 0, REVISION_MAX)

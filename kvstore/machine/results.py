@@ -36,6 +36,8 @@ class Deleted(Data, frozen=True, tag=3):
     """The result of a delete: how many keys were removed."""
 
     count: int
+    resume: bytes = b""
+    """Of a range delete that its limit ended: where the rest of the range begins. Empty: there is no more."""
 
 
 class Scanned(Data, frozen=True, tag=4):
@@ -65,6 +67,10 @@ class Fault(enum.Enum):
     """The revision is below the compaction floor."""
     FUTURE_REVISION = "future_revision"
     """The revision is not in the past."""
+    TOO_MANY_ROWS = "too_many_rows"
+    """The range has more rows than an operation of this transaction may look at, or more keys than may be
+    removed.
+    """
 
 
 class Failed(Data, frozen=True, tag=6):
@@ -80,6 +86,9 @@ class Unmet(Data, frozen=True):
     """A condition of this group that did not hold; or, with a fault, of which nothing can be known."""
 
     condition: int
+    """Its index. From the number of conditions on, those that a range delete in `then` implies, by their
+    indexes there: that there are not too many keys to remove.
+    """
     fault: Fault | None = None
 
 

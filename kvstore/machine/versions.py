@@ -23,10 +23,13 @@ from kvstore.machine.data import Data
 from kvstore.machine.ordered import Marks, OrderedMap
 from kvstore.machine.request import Range
 from kvstore.machine.results import KeyValue
+from kvstore.machine.slices import CHANGES, ROW_BYTES, Meter, Overlay, rows_in_slices, unmetered
 from multicast.errors import InvariantBroken
 
 _SLICE: Final = 64
 _REMEMBERED: Final = 10_000
+_DECODED: Final = 16
+"""Rows of history that a scan keeps at hand."""
 _key_of: Final = attrgetter("key")
 
 
@@ -46,6 +49,17 @@ class NotYet(Exception):
         self.watermark = watermark
 
 
+class OutOfRows(Exception):
+    """A read has looked at as many rows as one step may. It goes on from here."""
+
+    def __init__(self, resume: bytes, via: int = 0) -> None:
+        super().__init__(f"the step ends before {resume!r}")
+        self.resume = resume
+        """The start of the rest of the range; in reverse, its end."""
+        self.via = via
+        """Of the next key, whose older versions were being looked at: the oldest revision reached, or 0."""
+
+
 class Version(Data, frozen=True):
     """What a key was from one transaction to the next. Without a value it was removed."""
 
@@ -53,6 +67,10 @@ class Version(Data, frozen=True):
     create_revision: int
     mod_revision: int
     version: int
+    previous: int = 0
+    """The key's revision before, removals included; 0 if there was none since the floor. A read of the past
+    need not look into history for keys that did not exist.
+    """
 
 
 class KeyChange(Data, frozen=True):
@@ -95,27 +113,69 @@ class Versions:
         found = self._latest.get(key)
         return None if found is None or found.value is None else found
 
-    def scan(self, asked: Range, *, reverse: bool = False) -> Iterator[KeyValue]:
-        """The range as of now."""
-        for key, found in self._latest.items(*asked, reverse=reverse):
+    def over(self, overlay: Overlay[bytes, Version]) -> Versions:
+        """These keys as a transaction sees them that has written to the overlay."""
+        return Versions(overlay, self._history)
+
+    def overlay(self) -> Overlay[bytes, Version]:
+        """Return an overlay of the latest versions."""
+        return Overlay(self._latest)
+
+    def rows(
+        self, asked: Range, meter: Meter, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, Version] | None]:
+        """The last versions in a range that is locked, removed ones included, and None where a step ends."""
+        return rows_in_slices(self._latest, asked.start, asked.end, meter, _cost, reverse=reverse)
+
+    def scan(self, asked: Range, *, reverse: bool = False, meter: Meter | None = None) -> Iterator[KeyValue]:
+        """The range as of now. Raises `OutOfRows` if the meter ends the step."""
+        for row in self.rows(asked, meter or unmetered(), reverse=reverse):
+            if row is None:
+                raise OutOfRows(b"")  # not resumed: what follows may have changed
+            key, found = row
             if found.value is not None:
                 yield entry_of(key, found.value, found)
 
-    def changed_since(self, asked: Range, revision: int) -> bool:
-        """Whether a key of the range was written or removed after a revision, at or above the floor."""
-        return any(found.mod_revision > revision for _, found in self._latest.items(*asked))
-
-    def get_at(self, key: bytes, revision: int) -> Version | None:
-        """The key as of a revision."""
+    def get_at(self, key: bytes, revision: int, meter: Meter | None = None) -> Version | None:
+        """The key as of a revision. Raises `OutOfRows` if the meter ends the step."""
         self._check(revision)
+        meter = meter or unmetered()
         found = self._latest.get(key)
-        return None if found is None else self._as_of(key, found, revision)
+        if found is None:
+            return None
+        meter.left -= _cost(found)
+        return self._as_of(key, found, revision, meter, {})
 
-    def scan_at(self, asked: Range, revision: int, *, reverse: bool = False) -> Iterator[KeyValue]:
-        """The range as of a revision."""
+    def scan_at(
+        self,
+        asked: Range,
+        revision: int,
+        *,
+        reverse: bool = False,
+        via: int = 0,
+        meter: Meter | None = None,
+    ) -> Iterator[KeyValue]:
+        """The range as of a revision. Raises `OutOfRows` if the meter ends the step; a scan that goes on from
+        there passes its `via`.
+        """
         self._check(revision)
+        meter = meter or unmetered()
+        decoded: dict[int, Row] = {}
         for key, found in self._latest.items(*asked, reverse=reverse):
-            old = found if found.mod_revision <= revision else self._as_of(key, found, revision)
+            if meter.left <= 0:
+                raise OutOfRows(key + b"\0" if reverse else key)
+            value = found.value
+            meter.left -= 1 if value is None else 1 + len(value) // ROW_BYTES
+            old: Version | None = found
+            if found.mod_revision > revision:
+                resume = key + b"\0" if reverse else key
+                begin = found
+                if via and resume == (asked.end if reverse else asked.start):
+                    begin = self._version(via, key, meter, decoded)
+                try:
+                    old = self._as_of(key, begin, revision, meter, decoded)
+                except OutOfRows as paused:
+                    raise OutOfRows(resume, paused.via) from None
             if old is not None and (value := old.value) is not None:
                 yield KeyValue(key, value, old.create_revision, old.mod_revision, old.version)
 
@@ -134,25 +194,40 @@ class Versions:
         if revision > self.watermark:
             raise NotYet(revision, self.watermark)
 
-    def _as_of(self, key: bytes, latest: Version, revision: int) -> Version | None:
+    def _as_of(
+        self, key: bytes, latest: Version, revision: int, meter: Meter, decoded: dict[int, Row]
+    ) -> Version | None:
         found = latest
         while found.mod_revision > revision:
-            change = self._change(found.mod_revision, key)
+            if not found.previous:
+                return None
+            if meter.left <= 0:
+                raise OutOfRows(key, found.mod_revision)
+            change = self._metered(found.mod_revision, key, meter, decoded)
             if change.base is not None:
                 found = change.base
-            elif change.previous:
-                older = self._change(change.previous, key)
-                found = Version(older.value, older.create_revision, change.previous, older.version)
             else:
-                return None
+                found = self._version(change.previous, key, meter, decoded)
         return None if found.value is None else found
 
+    def _version(self, revision: int, key: bytes, meter: Meter, decoded: dict[int, Row]) -> Version:
+        """What a transaction made of the key."""
+        change = self._metered(revision, key, meter, decoded)
+        return Version(change.value, change.create_revision, revision, change.version, change.previous)
+
+    def _metered(self, revision: int, key: bytes, meter: Meter, decoded: dict[int, Row]) -> KeyChange:
+        """Read a change. Rows that neighbours need too are decoded once."""
+        row = decoded.get(revision)
+        if row is None:
+            row = self._history.get(revision) or ()
+            meter.left -= 1 + len(row) // CHANGES
+            if len(decoded) == _DECODED:
+                decoded.clear()
+            decoded[revision] = row
+        return _find(row, revision, key)
+
     def _change(self, revision: int, key: bytes) -> KeyChange:
-        row = self._history.get(revision) or ()
-        at = bisect_left(row, key, key=_key_of)
-        if at == len(row) or row[at].key != key:
-            raise InvariantBroken(f"history has no change of {key!r} at {revision}")
-        return row[at]
+        return _find(self._history.get(revision) or (), revision, key)
 
     def compaction(self, floor: int) -> Iterator[None]:
         """Drop what no read at the floor or above needs, a step at a time. Others may write in between.
@@ -201,6 +276,18 @@ class Versions:
         return revision
 
 
+def _find(row: Row, revision: int, key: bytes) -> KeyChange:
+    at = bisect_left(row, key, key=_key_of)
+    if at == len(row) or row[at].key != key:
+        raise InvariantBroken(f"history has no change of {key!r} at {revision}")
+    return row[at]
+
+
+def _cost(found: Version) -> int:
+    """How many rows a row counts for."""
+    return 1 if found.value is None else 1 + len(found.value) // ROW_BYTES
+
+
 class Writer:
     """One transaction's writes. They are visible at once; `finish` writes them into the history."""
 
@@ -219,13 +306,18 @@ class Writer:
         """Give a key a value."""
         found = self._latest.get(key)
         revision = self._revision
-        if key not in self._before:
-            self._before[key] = found
-        if found is None or found.value is None:
+        before = self._before
+        if key not in before:
+            before[key] = found
+        if found is None:
             now = Version(value, revision, revision, 1)
         else:
-            version = found.version + (found.mod_revision != revision)
-            now = Version(value, found.create_revision, revision, version)
+            previous = found.previous if found.mod_revision == revision else self._previous(found)
+            if found.value is None:
+                now = Version(value, revision, revision, 1, previous)
+            else:
+                version = found.version + (found.mod_revision != revision)
+                now = Version(value, found.create_revision, revision, version, previous)
         self._now[key] = now
         self._latest.put(key, now)
 
@@ -235,9 +327,14 @@ class Writer:
         if found is None or found.value is None:
             return False
         self._before.setdefault(key, found)
-        now = self._now[key] = Version(None, 0, self._revision, 0)
+        previous = found.previous if found.mod_revision == self._revision else self._previous(found)
+        now = self._now[key] = Version(None, 0, self._revision, 0, previous)
         self._latest.put(key, now)
         return True
+
+    def _previous(self, before: Version) -> int:
+        """What to remember as the revision before: a removal at or below the floor is forgotten."""
+        return before.mod_revision if before.value is not None or before.mod_revision > self._floor else 0
 
     def finish(self) -> Row:
         """The transaction's row. A key that it both made and removed has not changed."""
@@ -250,13 +347,10 @@ class Writer:
                 else:
                     self._latest.put(key, before)
                 continue
-            previous, base = 0, None
-            if before is not None:
-                if before.mod_revision > self._floor:
-                    previous = before.mod_revision
-                elif before.value is not None:
-                    base, previous = before, before.mod_revision
-            changes.append(KeyChange(key, now.value, now.create_revision, now.version, previous, base))
+            base = None
+            if before is not None and before.value is not None and before.mod_revision <= self._floor:
+                base = before
+            changes.append(KeyChange(key, now.value, now.create_revision, now.version, now.previous, base))
         row = tuple(changes)
         if row:
             self._history.put(self._revision, row)

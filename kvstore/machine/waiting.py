@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 
 from kvstore.machine.commands import Delivered
 from kvstore.machine.placement import GroupShare, Placement
@@ -50,7 +50,7 @@ class Facts:
 class OpenTransaction:
     """A transaction that is delivered and not executed."""
 
-    __slots__ = ("delivered", "facts", "floor", "others", "part", "placement", "repeats", "unmet")
+    __slots__ = ("delivered", "facts", "floor", "others", "part", "placement", "repeats", "unmet", "work")
 
     def __init__(
         self,
@@ -71,6 +71,8 @@ class OpenTransaction:
         """This group's conditions that do not hold; None until the locks are granted."""
         self.repeats: list[Delivered] = []
         """The same request, delivered again."""
+        self.work: Generator[None, None, None] | None = None
+        """Its evaluation or execution, while that is done in slices."""
 
     def outcome(self) -> bool | None:
         """Whether all conditions hold, in all groups; None if that is not known yet. After evaluation.

@@ -31,6 +31,7 @@ from kvstore.machine.request import (
     Range,
     ReadOperation,
     Scan,
+    Shape,
     Transaction,
     Unchanged,
 )
@@ -236,18 +237,33 @@ def _merge(transaction: Transaction, execution: Execution) -> tuple[Any, ...]:
             if each.fault is None or each.condition not in unmet:
                 unmet[each.condition] = each
     results: list[OperationResult] = []
-    for i, _ in enumerate(transaction.then if succeeded else transaction.otherwise):
+    for i, operation in enumerate(transaction.then if succeeded else transaction.otherwise):
         found = [result for _, part in sorted(parts.items()) for at, result in part.results if at == i]
         scans = [each for each in found if isinstance(each, Scanned)]
-        if scans:
-            entries = sorted((e for each in scans for e in each.entries), key=lambda e: e.key)
-            results.append(Scanned(tuple(entries), len(entries), more=False))
+        failed = [each for each in found if isinstance(each, Failed)]
+        if failed:
+            results.append(failed[0])
+        elif scans:
+            assert isinstance(operation, Scan)
+            results.append(_merge_scans(operation, scans))
         elif isinstance(found[0], Deleted):
-            results.append(Deleted(sum(each.count for each in found if isinstance(each, Deleted))))
+            deleted = [each for each in found if isinstance(each, Deleted)]
+            left = sorted(each.resume for each in deleted if each.resume)
+            results.append(Deleted(sum(each.count for each in deleted), left[0] if left else b""))
         else:
             alone: Got | Written | Number | Failed | Scanned = found[0]
             results.append(alone)
     return execution.delivered.gts, succeeded, tuple(unmet[i] for i in sorted(unmet)), tuple(results)
+
+
+def _merge_scans(asked: Scan, parts: Sequence[Scanned]) -> Scanned:
+    """All entries, as far as every group has gone."""
+    if asked.shape is Shape.COUNT:
+        return Scanned((), sum(part.count for part in parts), more=False)
+    entries = sorted((e for part in parts for e in part.entries), key=lambda e: e.key, reverse=asked.reverse)
+    for end in [part.entries[-1].key for part in parts if part.more]:
+        entries = [e for e in entries if (e.key >= end if asked.reverse else e.key <= end)]
+    return Scanned(tuple(entries), len(entries), any(part.more for part in parts))
 
 
 # (d): what is reported as complete
@@ -497,7 +513,7 @@ def _transaction_node(found: Replay, call: Call, execution: Execution) -> Node:
             reads.add(condition.key)
         else:
             assert_never(condition)
-    for operation in taken:
+    for operation in (*taken, *(each for each in transaction.then if isinstance(each, DeleteRange))):
         reads |= _read_by(found, operation)
     writes = tuple(key for key, changes in found.changes.items() if _has(changes, gts))
     returned = call.returned if isinstance(call.outcome, Committed) else None

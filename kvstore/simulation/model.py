@@ -75,12 +75,28 @@ class Group:
     states: list[tuple[int, Values]] = field(default_factory=lambda: [(0, {})])
     """The whole state after each revision."""
     floor: int = 0
+    removed: dict[bytes, int] = field(default_factory=dict)
+    """When the keys that are not there were removed, of all that ever were."""
+    gone: set[bytes] = field(default_factory=set)
+    """What the current transaction has removed."""
     pins: dict[str, Pin] = field(default_factory=dict)
     answers: list[tuple[int, Result | Refusal]] = field(default_factory=list)
 
     def at(self, revision: int) -> Values:
         """The state as of a revision."""
         return [values for r, values in self.states if r <= revision][-1]
+
+    def rows(self, within: Range) -> list[bytes]:
+        """The keys of a range that count: those that are there, and those removed since the floor."""
+        removed = {key for key, when in self.removed.items() if when > self.floor}
+        return sorted(key for key in {*self.now, *removed, *self.gone} if within.covers(key))
+
+    def remove(self, key: bytes) -> bool:
+        """Remove a key, if it is there."""
+        if self.now.pop(key, None) is None:
+            return False
+        self.gone.add(key)
+        return True
 
     def changed(self, within: Range, since: int) -> bool:
         """Whether any state after the revision differs from the one before it, within the range."""
@@ -208,46 +224,80 @@ class Model:
         unmet: dict[GroupId, list[Unmet]] = {g: [] for g in message.destinations}
         for i, condition in enumerate(transaction.conditions):
             for g in self._owners(condition):
-                failed = self._unmet(i, condition, self.groups[g], message.gts)
+                most = self._allowed(transaction, g)[0]
+                failed = self._unmet(i, condition, self.groups[g], message.gts, most)
                 if failed:
                     unmet[g].append(failed)
+        for i, operation in enumerate(transaction.then, len(transaction.conditions)):
+            if isinstance(operation, DeleteRange) and not operation.limit:
+                for g in self._owners(operation):
+                    most, keys = self._allowed(transaction, g)
+                    rows = self.groups[g].rows(operation.range)
+                    if len(rows) > most or sum(key in self.groups[g].now for key in rows) > keys:
+                        unmet[g].append(Unmet(i, Fault.TOO_MANY_ROWS))
         succeeded = not any(unmet.values())
         found: dict[GroupId, list[tuple[int, OperationResult]]] = {g: [] for g in message.destinations}
         for i, operation in enumerate(transaction.then if succeeded else transaction.otherwise):
             for g in self._owners(operation):
-                found[g].append((i, self._perform(operation, self.groups[g].now, message.gts)))
+                most = self._allowed(transaction, g)[0]
+                found[g].append((i, self._perform(operation, self.groups[g], message.gts, most)))
         for g in message.destinations:
             group = self.groups[g]
-            if group.now != group.states[-1][1]:
+            before = group.states[-1][1]
+            if group.now != before:
                 group.states.append((message.gts, dict(group.now)))
+            for key in before:
+                if key not in group.now:
+                    group.removed[key] = message.gts
+            group.gone.clear()
         return {g: Outcome(succeeded, tuple(unmet[g]), tuple(found[g])) for g in message.destinations}
 
-    def _unmet(self, i: int, condition: Condition, group: Group, gts: int) -> Unmet | None:
+    def _allowed(self, transaction: Transaction, g: GroupId) -> tuple[int, int]:
+        """How many rows each range may have in a group, and how many keys a range delete may remove."""
+        here = [
+            each for each in (*transaction.conditions, *transaction.then, *transaction.otherwise)
+            if isinstance(each, Unchanged | Scan | DeleteRange) and g in self._owners(each)
+        ]  # fmt: skip
+        limits = [
+            each.limit for each in transaction.then
+            if isinstance(each, DeleteRange) and g in self._owners(each)
+        ]  # fmt: skip
+        keys = self.limits.delete_keys - sum(limits)
+        return self.limits.transaction_rows // (len(here) or 1), keys // (limits.count(0) or 1)
+
+    def _unmet(self, i: int, condition: Condition, group: Group, gts: int, most: int) -> Unmet | None:
         if isinstance(condition, Unchanged):
             if condition.since < group.floor:
                 return Unmet(i, Fault.COMPACTED)
             if condition.since >= gts:
                 return Unmet(i, Fault.FUTURE_REVISION)
-            return Unmet(i) if group.changed(condition.range, condition.since) else None
+            rows = group.rows(condition.range)
+            if any(group.changed(Range(key, key + b"\0"), condition.since) for key in rows[:most]):
+                return Unmet(i)
+            return Unmet(i, Fault.TOO_MANY_ROWS) if len(rows) > most else None
         if isinstance(condition, Compare):
             return None if holds(condition, group.now.get(condition.key)) else Unmet(i)
         assert_never(condition)
 
-    def _perform(self, operation: Operation, now: Values, gts: int) -> OperationResult:
+    def _perform(self, operation: Operation, group: Group, gts: int, most: int) -> OperationResult:
+        now = group.now
         if isinstance(operation, Get):
             return Got(now.get(operation.key))
-        if isinstance(operation, Scan):
-            return scan(operation, now)
-        if isinstance(operation, DeleteRange):
-            keys = [k for k in now if operation.range.covers(k)]
-            for k in keys:
-                del now[k]
-            return Deleted(len(keys))
+        if isinstance(operation, Scan | DeleteRange):
+            rows = group.rows(operation.range)
+            if isinstance(operation, DeleteRange):
+                return _delete(operation, group, rows, most)
+            if len(rows) <= most:
+                return scan(operation, now)
+            rows = rows[-most:] if operation.reverse else rows[:most]
+            seen = scan(operation, {key: now[key] for key in rows if key in now})
+            if not seen.entries:
+                return Failed(Fault.TOO_MANY_ROWS)
+            return replace(seen, more=True)
         key = operation.key
         old = now.get(key)
         if isinstance(operation, Delete):
-            now.pop(key, None)
-            return Deleted(old is not None)
+            return Deleted(group.remove(key))
         result: OperationResult = WRITTEN
         if isinstance(operation, Put):
             value = operation.value
@@ -269,6 +319,16 @@ class Model:
             again = old.mod_revision == gts
             now[key] = KeyValue(key, value, old.create_revision, gts, old.version + (not again))
         return result
+
+
+def _delete(operation: DeleteRange, group: Group, rows: list[bytes], most: int) -> Deleted:
+    """Remove the keys of a range, up to its limit."""
+    removed = 0
+    for at, key in enumerate(rows):
+        if operation.limit and (at == most or (key in group.now and removed == operation.limit)):
+            return Deleted(removed, key)
+        removed += group.remove(key)
+    return Deleted(removed)
 
 
 def calculate(operation: Calculate, old: KeyValue | None) -> int | Fault:

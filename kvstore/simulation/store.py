@@ -116,6 +116,8 @@ class SimApplication(StoreApplication):
     """The store, whose gateway's multicasts are known to the checkers."""
 
     simulation: StoreCluster
+    slice_rows = 2
+    """Even short ranges take several turns."""
 
     def turn(self, now: float) -> list[Outgoing]:
         """Return all outgoing messages, and show multicasts to the checkers."""
@@ -132,6 +134,7 @@ class StoreCluster(NodeSimulation):
     clients: dict[ClientId, Any]
     """Gateways, of all lives."""
     heal_s = 30.0
+    limits = Limits()
     service_type: type[Service] = Service
     application_type: type[SimApplication] = SimApplication
     disk_type: type[SimStoreDisk] = SimStoreDisk
@@ -140,7 +143,6 @@ class StoreCluster(NodeSimulation):
     def __init__(self, scenario: Scenario, seed: int, observers: Sequence[Checker] = ()) -> None:
         self.recorder = DeliveryChecker()
         self.history = History()
-        self.limits = Limits()
         self.store_pieces: dict[bytes, SimSnapshot] = {}
         self.healed = False
         self._gateways = GATEWAYS

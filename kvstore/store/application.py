@@ -10,6 +10,7 @@ from typing import Any
 from kvstore.machine import Limits, Machine, MachineState, Placement, Store
 from kvstore.machine.codec import decode_machine_state, encode_machine_state
 from kvstore.machine.commands import Expire
+from kvstore.machine.slices import SLICE_ROWS
 from kvstore.node.ports import Outgoing
 from kvstore.storage.ports import GroupCheckpoint, StoreDisk
 from kvstore.store.errors import Overloaded
@@ -30,6 +31,7 @@ class StoreApplication:
     """See `kvstore.node.ports.Application`."""
 
     messages = STORE_MESSAGES
+    slice_rows = SLICE_ROWS
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class StoreApplication:
             state = (
                 MachineState(self._placement) if saved is None else decode_machine_state(saved.machine_state)
             )
-            machine = Machine(group, Store(**maps), state, self._limits)
+            machine = Machine(group, Store(**maps), state, self._limits, slice_rows=self.slice_rows)
             closed = NO_TIMESTAMP if saved is None else saved.checkpoint.executed
             found = self._partitions[group] = Partition(self._replicas[group], machine, closed)
             if machine.placement.version > self.gateway.placement.version:

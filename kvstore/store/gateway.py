@@ -353,7 +353,7 @@ class Gateway:
             return
         del self._questions[number]
         asked.done(
-            errors.Overloaded("too many strict reads wait; retry later")
+            errors.Overloaded(f"too many reads wait at partition {asked.group}; retry later")
             if isinstance(response, Busy)
             else response
         )

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias, assert_never
 from kvstore.machine import Compacted, Delivered, Machine, NotYet, Vote
 from kvstore.machine.codec import decode_request, encode_result
 from kvstore.machine.request import footprint_of
+from kvstore.machine.slices import SLICE_ROWS, Meter
 from kvstore.node.ports import Outgoing
 from kvstore.store.gate import Announcement, Gate
 from kvstore.store.messages import (
@@ -43,7 +44,7 @@ from kvstore.store.questions import (
     Values,
 )
 from kvstore.store.questions import NotYetReply as NotYetHere
-from kvstore.store.reads import FeedQueue, page_at, perform_reads
+from kvstore.store.reads import FeedQueue, ReadQueue, page_at, perform_reads
 from kvstore.store.replica_view import ReplicaView
 from multicast.errors import PeerViolation
 from multicast.membership import MEMBERSHIP
@@ -133,6 +134,9 @@ class Partition:
         self._round: _Round | None = None
         self._rounds = itertools.count()
         self._feed = FeedQueue(machine.versions)
+        self._questions = ReadQueue()
+        self._meter = Meter()
+        """What reads may still look at in this turn."""
         self._waited: set[Timestamp] = set()
         """Transactions that waited for votes at the last pull."""
         self._pulled = NO_TIMESTAMP
@@ -147,6 +151,8 @@ class Partition:
         self._pull_at = 0.0
         self._idle = False
         self._more_work = False
+        self._running = False
+        """Whether transactions or reads go on with the next turn."""
         self.worked = False
         """Whether rows were dropped since the last commit."""
 
@@ -279,9 +285,16 @@ class Partition:
             marks = self.machine.versions.marks(question.range, max(question.every, 1), most)
             self._answer(asker, query.number, Sampled(*marks))
         elif isinstance(question, ReadAt | Page):
-            self._answer(asker, query.number, self._read_at(question))
+            if not self._questions.add(asker, query.number, question, now):
+                self._answer(asker, query.number, Busy())
+            self._answer_questions(now)
         else:
             assert_never(question)
+
+    def _answer_questions(self, now: float) -> None:
+        """Perform reads at a revision, as far as the turn's rows allow."""
+        for asker, number, question in self._questions.take(self._meter, now):
+            self._answer(asker, number, self._read_at(question))
 
     def _answer(self, client: ClientId, number: int, response: Response) -> None:
         self._outgoing.append((self.me, (client,), Answer(number, response)))
@@ -293,8 +306,8 @@ class Partition:
             return NotYetHere(NO_TIMESTAMP)  # a new disk, which has not caught up: not an empty store
         try:
             if isinstance(question, Page):
-                return page_at(versions, question.scan, revision)
-            return Values(revision, tuple(perform_reads(versions, question.operations, revision)))
+                return page_at(versions, question, revision, self._meter)
+            return Values(revision, perform_reads(versions, question.operations, revision, self._meter))
         except NotYet as error:
             return NotYetHere(error.watermark)
         except Compacted as error:
@@ -342,7 +355,8 @@ class Partition:
         """The locks are granted: nothing that is delivered and not executed touches what is read."""
         question = self._reads[token].question
         self._results[token] = Values(
-            self.machine.watermark, tuple(perform_reads(self.machine.versions, question.operations))
+            self.machine.watermark,
+            perform_reads(self.machine.versions, question.operations, meter=self._meter),
         )
         self.gate.executed(token)
 
@@ -351,6 +365,8 @@ class Partition:
     def turn(self, now: float) -> list[Outgoing]:
         """Return all outgoing messages."""
         self._see_ballot()
+        self._meter.left = SLICE_ROWS
+        self.machine.run()
         if self._ballot is not None:
             self._check_reads(now)  # first, since in a group of one they are answered at once
         self._take_effects()
@@ -370,6 +386,8 @@ class Partition:
             self._pull()
         for watcher, number, changes in self._feed.due(now):
             self._answer(watcher, number, changes)
+        self._answer_questions(now)
+        self._running = self.machine.running or bool(self._questions)
         more_work = self.machine.work()
         self.worked = self.worked or more_work or self._more_work
         self._more_work = more_work
@@ -388,7 +406,7 @@ class Partition:
     @property
     def wake_at(self) -> float:
         """When the next turn is due."""
-        return 0.0 if self._more_work else self._pull_at
+        return 0.0 if self._more_work or self._running else self._pull_at
 
     @property
     def leads_anew(self) -> bool:

@@ -30,6 +30,8 @@ class Page(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
     scan: Scan
     revision: int
+    via: int = 0
+    """Of a page that was ended while it looked for an old version of a key: how far that had come."""
 
 
 class Feed(msgspec.Struct, frozen=True, array_like=True, tag=5):
@@ -53,7 +55,7 @@ Question: TypeAlias = StrictRead | ReadAt | Page | Feed | Sample
 
 
 class Values(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Results of operations, in their order."""
+    """Results of operations, in their order: of the first ones, if all are too much for one step."""
 
     revision: int
     """Everything up to here is in them."""
@@ -61,15 +63,20 @@ class Values(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Entries(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A page. The next begins behind its last key."""
+    """A page: what was found among as many rows as one step may look at, perhaps nothing."""
 
     revision: int
     entries: tuple[KeyValue, ...]
-    more: bool
+    resume: bytes | None = None
+    """Where the rest of the range begins; in reverse, where it ends. None if that was all."""
+    via: int = 0
+    """To be passed on with the next page."""
+    count: int = 0
+    """Keys found. A page of a count has no entries."""
 
 
 class Busy(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Too many reads wait here."""
+    """Too many reads wait here. The asker may ask again later."""
 
 
 class Event(NamedTuple):

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
 from kvstore.machine.merge import merge
+from kvstore.machine.operations import Room
 from kvstore.machine.placement import Placement, groups_of, share_of
 from kvstore.machine.request import (
+    RANGE_OPERATIONS,
     Limits,
+    Operation,
     Range,
     ReadOperation,
     Scan,
@@ -25,7 +28,7 @@ from kvstore.machine.results import KeyValue, Outcome
 from kvstore.store import errors
 from kvstore.store.feeds import FeedReader, MergedFeed, Transactions
 from kvstore.store.gateway import Committed, Gateway, Identity, Ordered
-from kvstore.store.pages import PageStream, merge_step
+from kvstore.store.pages import PAGE_BYTES, PageStream, merge_step, read_in_pages
 from kvstore.store.questions import (
     Changes,
     CompactedReply,
@@ -58,9 +61,6 @@ __all__ = [
     "Split",
 ]
 
-PAGE_BYTES: Final = 128 << 10
-"""Bytes of a scan or a watch that a replica is asked for at a time: a few milliseconds of its loop."""
-
 AGAIN_S: Final = 0.02
 """How soon to ask a replica again that is behind the revision."""
 
@@ -83,10 +83,12 @@ class Consistency(enum.Enum):
 
 
 class SnapshotPart(NamedTuple):
-    """Some of a scan's entries, in order, as of a revision."""
+    """Some of a scan's entries, in order, as of a revision; perhaps none."""
 
     revision: int
     entries: tuple[KeyValue, ...]
+    resume: bytes | None = None
+    """Where the rest of the range begins; in reverse, where it ends. None if that is not known."""
 
 
 class Snapshot(NamedTuple):
@@ -229,20 +231,67 @@ class Service:
         if revision or consistency is not Consistency.STRICT:
             return self._read_old(transaction, groups, revision, min_revision, timeout_s)
         if len(groups) > 1:
+            if any(isinstance(each, Scan) and each.shape is Shape.COUNT for each in operations):
+                return self._count_now(transaction, groups, timeout_s)
             return self.transact(transaction, min_revision=min_revision, timeout_s=timeout_s)
         return self._read_now(groups[0], operations, timeout_s)
 
     def _read_now(
         self, group: GroupId, operations: tuple[ReadOperation, ...], timeout_s: float
     ) -> asyncio.Future[Committed]:
-        """Read strictly of one group's leader. Like transactions, these reads need no task."""
+        """Read strictly of one group's leader. Like transactions, these reads need no task, unless they are
+        too long for one step of the leader.
+        """
         future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-        done = partial(_resolve_values, future)
+
+        def done(values: Values | Exception) -> None:
+            if isinstance(values, Values) and len(values.results) < len(operations) and not future.done():
+                task = asyncio.get_running_loop().create_task(self._read_long(group, operations, future))
+                future.add_done_callback(lambda _: task.cancel())
+            else:
+                _resolve_values(future, values)
+
         number = self._gateway.ask(group, StrictRead(operations), done, of_leader=True)
         self._turn_soon()
         _limit(future, timeout_s, errors.DeadlinePassed)
         future.add_done_callback(lambda _: self._gateway.forget(number))
         return future
+
+    async def _count_now(
+        self, transaction: Transaction, groups: Sequence[GroupId], timeout_s: float
+    ) -> Committed:
+        """Read strictly of several groups at a revision: counts need not be executed in the order."""
+        async with self._deadline(timeout_s):
+            while True:
+                with contextlib.suppress(errors.Compacted):  # then a compaction was faster
+                    revision = await self._cut(_ranges_of(transaction.then))
+                    return await self._read_at(transaction, groups, revision)
+
+    async def _read_long(
+        self, group: GroupId, operations: tuple[ReadOperation, ...], future: asyncio.Future[Committed]
+    ) -> None:
+        """Read strictly at a revision, page by page: what is too long to be read at once."""
+        try:
+            while True:
+                with contextlib.suppress(errors.Compacted):  # then a compaction was faster
+                    revision = await self._cut(_ranges_of(operations))
+                    found = await self._rest(group, operations, Values(revision, ()))
+                    return _resolve_values(future, found)
+        except errors.StoreError as error:
+            return _resolve(future, error)
+
+    async def _rest(self, group: GroupId, operations: tuple[ReadOperation, ...], begun: Values) -> Values:
+        """Perform the operations that a replica has left over, since they were too much for one step."""
+        revision, room = begun.revision, Room()
+        results = [room.admit(result) for result in begun.results]
+        ask = partial(self._ask, group, wanted=Entries, revision=revision)
+        while len(results) < len(operations):
+            first, *others = operations[len(results) :]
+            results.append(room.admit(await read_in_pages(ask, first, revision)))
+            if others:
+                more = await self._ask(group, ReadAt(tuple(others), revision), Values, revision)
+                results += map(room.admit, more.results)
+        return Values(revision, tuple(results))
 
     async def _read_old(
         self,
@@ -281,7 +330,8 @@ class Service:
         while True:
             values = await self._ask(group, question, Values, revision or min_revision, asked=asked)
             if values.revision >= min_revision:
-                return values
+                short = len(values.results) < len(operations)
+                return await self._rest(group, operations, values) if short else values
             await self._not_yet(group, min_revision, asked)
 
     async def _complete(self, groups: Sequence[GroupId], at_least: int) -> int:
@@ -379,16 +429,17 @@ class Service:
             elif not revision:
                 revision = await self._complete(groups or self._gateway.groups, min_revision)
         yield SnapshotPart(revision, ())
-        streams = [PageStream(partial(self._page, group, revision, timeout_s), whole) for group in groups]
+        first = Page(whole, revision)
+        streams = [PageStream(partial(self._page, group, timeout_s), first) for group in groups]
         left = limit or float("inf")
         try:
             while left > 0:
-                entries = await merge_step(streams, reverse=reverse)
-                if not entries:
-                    return
+                entries, resume = await merge_step(streams, reverse=reverse)
                 part = entries if len(entries) <= left else entries[: int(left)]
                 left -= len(part)
-                yield SnapshotPart(revision, tuple(part))
+                yield SnapshotPart(revision, tuple(part), resume)
+                if resume is None:
+                    return
         finally:
             for stream in streams:
                 stream.close()
@@ -416,10 +467,10 @@ class Service:
                     spread.add(found.keys, found.rest, found.last)
         return divide(spreads, pieces)
 
-    async def _page(self, group: GroupId, revision: int, timeout_s: float, scan: Scan) -> Entries:
+    async def _page(self, group: GroupId, timeout_s: float, page: Page) -> Entries:
         """Return one group's next page of a scan."""
         async with self._deadline(timeout_s):
-            return await self._ask(group, Page(scan, revision), Entries, revision)
+            return await self._ask(group, page, Entries, page.revision)
 
     # Snapshots and compaction
 
@@ -527,6 +578,14 @@ class Service:
 
     async def _changes(self, ranges: tuple[Range, ...], group: GroupId, after: int) -> Changes:
         return await self._ask(group, Feed(after, ranges, self._page_bytes, FEED_WAIT_S), Changes, after)
+
+
+def _ranges_of(operations: Iterable[Operation]) -> tuple[Range, ...]:
+    """The ranges and keys of operations, as ranges."""
+    return tuple(
+        each.range if isinstance(each, RANGE_OPERATIONS) else Range(each.key, each.key + b"\0")
+        for each in operations
+    )
 
 
 def _committed(values: Values) -> Committed:

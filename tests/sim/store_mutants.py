@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from kvstore.machine import Delivered, Footprint, Machine, MachineState
 from kvstore.machine.codec import decode_request
 from kvstore.machine.commands import Compact, Pin, Request
 from kvstore.machine.locks import LockTable
-from kvstore.machine.request import Range
+from kvstore.machine.request import NOTHING, Range
 from kvstore.machine.results import Refused, Result
 from kvstore.machine.sessions import Repeated, Sessions
 from kvstore.machine.waiting import OpenTransaction
@@ -81,6 +81,39 @@ class CompactsPastPins(Machine):
     def _compact(self, gts: Timestamp, command: Compact) -> Result:
         self._pins: dict[str, Pin] = {}
         return super()._compact(gts, command)
+
+
+class WatermarkPassesWhatRuns(Machine):
+    """The watermark does not wait for a transaction that is executed in slices."""
+
+    def _advance(self) -> None:
+        order, executed = self._order, self._executed
+        while order and (order[0] in executed or order[0] in self._paused):
+            gts = order.popleft()
+            executed.discard(gts)
+            self._watermark = self.versions.watermark = gts
+
+
+class WritesWithEverySlice(Machine):
+    """What a transaction on ranges has written so far is in commits and snapshots that are made meanwhile."""
+
+    def _execution(self, found: OpenTransaction, *, succeeded: bool) -> Generator[None, None, None]:
+        work: Any = super()._execution(found, succeeded=succeeded)
+        for _ in work:
+            work.gi_frame.f_locals["overlay"].apply()
+            yield
+
+
+class ReleasesLocksEarly(Machine):
+    """A transaction on ranges has its locks for one slice only."""
+
+    def _go_on(self, found: OpenTransaction) -> list[int]:
+        granted = super()._go_on(found)
+        gts = found.delivered.gts
+        if gts in self._paused:
+            granted += self._locks.release(gts)
+            self._locks.claim(gts, NOTHING)
+        return granted
 
 
 class ReadsDoNotWait(Machine):
@@ -171,9 +204,7 @@ class ReadsTheLatest(Partition):
 
     def _read_at(self, question: ReadAt | Page) -> Response:
         if isinstance(question, ReadAt) and not question.revision:
-            return Values(
-                self.machine.watermark, tuple(perform_reads(self.machine.versions, question.operations))
-            )
+            return Values(self.machine.watermark, perform_reads(self.machine.versions, question.operations))
         return super()._read_at(question)
 
 

@@ -66,6 +66,8 @@ RANDOM: Final = [
     (mutants.FeedOfTheFastest, "append", "none"),
     (mutants.ForgetsWhatWasClosed, "register", "all"),
     (mutants.CompleteWhenItLeaves, "register", "all"),
+    (mutants.WatermarkPassesWhatRuns, "ranges", "none"),
+    (mutants.ReleasesLocksEarly, "ranges", "none"),
 ]
 
 

@@ -35,6 +35,7 @@ from wbkv.data import (
     keys_bytes,
     range_of,
 )
+from wbkv.errors import LimitExceeded
 from wbkv.operations import Condition, Get, Operation, Result, entry_of, number_of, result_of
 
 AGAIN: Final = 64
@@ -48,6 +49,9 @@ RESERVED: Final = 1024
 
 RESERVE_CALL_S: Final = 0.5
 """How long to wait for a node to reserve keys."""
+
+DELETE_KEYS: Final = 10_000
+"""Keys of a range that one transaction removes, in each partition: as many as the cluster allows."""
 
 _CONSISTENCY: Final[dict[str, kv.Consistency]] = {"strict": kv.STRICT, "serializable": kv.SERIALIZABLE}
 
@@ -201,15 +205,24 @@ class Requests(Generic[V]):
         return response.header.transaction_revision
 
     def delete(self, keys: Key | KeyRange, timeout_s: float | None) -> Plan[int]:
-        """Remove a key or a range. The result is the number of keys removed."""
-        if isinstance(keys, KeyRange):
-            request = kv.DeleteRequest(range=keys.message())
-            raw = keys.start
-        else:
+        """Remove a key or a range. The result is the number of keys removed.
+
+        A large range is removed in several transactions, from the first key on.
+        """
+        response: kv.DeleteResponse
+        if not isinstance(keys, KeyRange):
             raw = key_bytes(keys)
             request = kv.DeleteRequest(key=raw)
-        response: kv.DeleteResponse = yield from self.calls.write(effects.DELETE, request, raw, timeout_s)
-        return response.count
+            response = yield from self.calls.write(effects.DELETE, request, raw, timeout_s)
+            return response.count
+        removed, rest = 0, keys
+        while True:
+            request = kv.DeleteRequest(range=rest.message(), limit=DELETE_KEYS)
+            response = yield from self.calls.write(effects.DELETE, request, rest.start, timeout_s)
+            removed += response.count
+            if not response.resume:
+                return removed
+            rest = KeyRange(response.resume, keys.end)
 
     def number(self, operation: Operation, timeout_s: float | None) -> Plan[int]:
         """Execute one operation whose result is a number."""
@@ -245,6 +258,8 @@ class Requests(Generic[V]):
         else:
             response = yield from self.calls.read(effects.TXN, request, key, timeout_s)
         header = response.header
+        if not response.succeeded and not any(operation.writes for operation in otherwise):
+            _check_rows(response, conditions, then)
         results = tuple([result_of(result, values) for result in response.results])
         if not header.transaction_revision:
             self._saw(results)
@@ -413,6 +428,20 @@ def again(reads: Mapping[bytes, Entry[bytes] | None]) -> list[Operation]:
     """Return reads of the same keys, for the next attempt, unless there are too many."""
     size = sum(len(entry.value) for entry in reads.values() if entry is not None)
     return [Get(key) for key in reads] if len(reads) <= AGAIN and size <= AGAIN_BYTES else []
+
+
+def _check_rows(response: kv.TxnResponse, conditions: Sequence[Condition], then: Sequence[Operation]) -> None:
+    """Raise `LimitExceeded` if a range is too large for a condition, or for a delete: no retry helps."""
+    for unmet in response.unmet:
+        if unmet.fault == kv.TOO_MANY_ROWS:
+            at = unmet.condition
+            if at < len(conditions):
+                what = f"condition {at}, {conditions[at]!r}: a partition has too many rows of the range "
+                what += "(transaction_rows); use fewer or smaller ranges"
+            else:
+                what = f"operation {at - len(conditions)}, {then[at - len(conditions)]!r}: a partition has "
+                what += "too many keys of the range (delete_keys); use `client.delete`, or set a limit"
+            raise LimitExceeded(f"{what}. Nothing was written")
 
 
 def _first_key(*parts: Sequence[Condition] | Sequence[Operation]) -> bytes:

@@ -76,15 +76,20 @@ class Page:
     revision: int
     entries: Sequence[kv.Entry]
     count: int
-    """In the last page: the number of keys found."""
+    """Of a count: the number of keys found so far."""
     columns: kv.Columns
     """The entries as columns, if requested."""
 
 
 def scan(calls: Calls, request: kv.ScanRequest, asked: KeyRange, timeout_s: float) -> Plan[None]:
-    """Emit the pages of a scan, all as of one revision. The time limit is for each page."""
+    """Emit the pages of a scan, all as of one revision. The time limit is for each page.
+
+    After a failure the scan goes on at another node, from the last key that it is known to have passed.
+    """
     start, end, limit = asked.start, asked.end, request.limit
-    seen = 0
+    counting = request.shape == kv.COUNT
+    seen = before = 0
+    """Keys found so far, and by all streams before this one."""
     attempts = _Attempts(calls, asked.start or None, timeout_s)
     while True:
         request.range.CopyFrom(KeyRange(start, end).message())
@@ -102,19 +107,25 @@ def scan(calls: Calls, request: kv.ScanRequest, asked: KeyRange, timeout_s: floa
                     request.revision = page.header.revision
                     calls.saw(request.revision)
                 attempts.went_on()
-                yield Emit(Page(request.revision, page.entries, page.count, page.columns))
-                if not found:
+                count = before + page.count if counting else page.count
+                yield Emit(Page(request.revision, page.entries, count, page.columns))
+                seen = count if counting and page.resume else seen + found
+                above: bytes | None
+                if page.resume:
+                    above, below = (start, page.resume) if request.reverse else (page.resume, end)
+                elif found:
+                    above, below = (start, last) if request.reverse else (calls.router.after(last), end)
+                else:
                     continue
-                seen += found
-                above = start if request.reverse else calls.router.after(last)
                 if above is None or (limit and seen >= limit):
                     return
-                start, end = above, last if request.reverse else end
+                start, end = above, below
                 if end is not None and start >= end:
                     return
         finally:
             stream.cancel()
         yield from attempts.failed(page)
+        before = seen
 
 
 def _size_of(page: kv.ScanResponse) -> tuple[int, bytes]:

@@ -36,6 +36,7 @@ class Fault(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VALUE_TOO_LARGE: _ClassVar[Fault]
     COMPACTED: _ClassVar[Fault]
     FUTURE_REVISION: _ClassVar[Fault]
+    TOO_MANY_ROWS: _ClassVar[Fault]
 CONSISTENCY_UNSPECIFIED: Consistency
 STRICT: Consistency
 SERIALIZABLE: Consistency
@@ -54,6 +55,7 @@ NOT_A_NUMBER: Fault
 VALUE_TOO_LARGE: Fault
 COMPACTED: Fault
 FUTURE_REVISION: Fault
+TOO_MANY_ROWS: Fault
 
 class Header(_message.Message):
     __slots__ = ("revision", "transaction_revision", "cluster", "node")
@@ -218,10 +220,12 @@ class Delete(_message.Message):
     def __init__(self, key: _Optional[bytes] = ...) -> None: ...
 
 class DeleteRange(_message.Message):
-    __slots__ = ("range",)
+    __slots__ = ("range", "limit")
     RANGE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     range: Range
-    def __init__(self, range: _Optional[_Union[Range, _Mapping]] = ...) -> None: ...
+    limit: int
+    def __init__(self, range: _Optional[_Union[Range, _Mapping]] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class Append(_message.Message):
     __slots__ = ("key", "value")
@@ -298,10 +302,12 @@ class Written(_message.Message):
     def __init__(self) -> None: ...
 
 class Deleted(_message.Message):
-    __slots__ = ("count",)
+    __slots__ = ("count", "resume")
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
     count: int
-    def __init__(self, count: _Optional[int] = ...) -> None: ...
+    resume: bytes
+    def __init__(self, count: _Optional[int] = ..., resume: _Optional[bytes] = ...) -> None: ...
 
 class Number(_message.Message):
     __slots__ = ("value",)
@@ -354,24 +360,28 @@ class PutResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
-    __slots__ = ("key", "range", "id", "min_revision")
+    __slots__ = ("key", "range", "limit", "id", "min_revision")
     KEY_FIELD_NUMBER: _ClassVar[int]
     RANGE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     range: Range
+    limit: int
     id: RequestId
     min_revision: int
-    def __init__(self, key: _Optional[bytes] = ..., range: _Optional[_Union[Range, _Mapping]] = ..., id: _Optional[_Union[RequestId, _Mapping]] = ..., min_revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, key: _Optional[bytes] = ..., range: _Optional[_Union[Range, _Mapping]] = ..., limit: _Optional[int] = ..., id: _Optional[_Union[RequestId, _Mapping]] = ..., min_revision: _Optional[int] = ...) -> None: ...
 
 class DeleteResponse(_message.Message):
-    __slots__ = ("header", "count")
+    __slots__ = ("header", "count", "resume")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
     header: Header
     count: int
-    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., count: _Optional[int] = ...) -> None: ...
+    resume: bytes
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., count: _Optional[int] = ..., resume: _Optional[bytes] = ...) -> None: ...
 
 class ScanRequest(_message.Message):
     __slots__ = ("range", "limit", "limit_bytes", "reverse", "shape", "page_bytes", "columns", "consistency", "revision", "min_revision", "partitions")
@@ -400,18 +410,20 @@ class ScanRequest(_message.Message):
     def __init__(self, range: _Optional[_Union[Range, _Mapping]] = ..., limit: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., reverse: _Optional[bool] = ..., shape: _Optional[_Union[Shape, str]] = ..., page_bytes: _Optional[int] = ..., columns: _Optional[bool] = ..., consistency: _Optional[_Union[Consistency, str]] = ..., revision: _Optional[int] = ..., min_revision: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScanResponse(_message.Message):
-    __slots__ = ("header", "entries", "count", "more", "columns")
+    __slots__ = ("header", "entries", "count", "more", "columns", "resume")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
     header: Header
     entries: _containers.RepeatedCompositeFieldContainer[Entry]
     count: int
     more: bool
     columns: Columns
-    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., count: _Optional[int] = ..., more: _Optional[bool] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ...) -> None: ...
+    resume: bytes
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., count: _Optional[int] = ..., more: _Optional[bool] = ..., columns: _Optional[_Union[Columns, _Mapping]] = ..., resume: _Optional[bytes] = ...) -> None: ...
 
 class Columns(_message.Message):
     __slots__ = ("keys", "key_ends", "values", "value_ends", "create_revisions", "mod_revisions", "versions")

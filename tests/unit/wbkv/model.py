@@ -70,6 +70,8 @@ class ModelStore:
         self.history: dict[bytes, list[Version]] = {}
         self.log: list[tuple[int, list[kv.Event]]] = []
         self.results: dict[tuple[int, int], Message] = {}
+        self.delete_keys = 100
+        """Keys of a range that a delete with a limit removes."""
 
     def at(self, key: bytes, revision: int = 0) -> Version:
         """A key as of a revision; (0, None, 0, 0) if it is not there."""
@@ -135,8 +137,12 @@ class ModelStore:
             keys = [entry.key for entry in self.found(request.range)]
         else:
             keys = [request.key] if self.entry(request.key) is not None else []
+        rest = b""
+        if request.limit and len(keys) > self.delete_keys:
+            rest = keys[self.delete_keys]
+            keys = keys[: self.delete_keys]
         revision = self._commit(dict.fromkeys(keys))
-        return kv.DeleteResponse(header=self._header(revision), count=len(keys))
+        return kv.DeleteResponse(header=self._header(revision), count=len(keys), resume=rest)
 
     def _txn(self, request: kv.TxnRequest) -> kv.TxnResponse:
         unmet = [i for i, condition in enumerate(request.conditions) if not self._holds(condition)]
@@ -213,7 +219,11 @@ class ModelStore:
         entries = self.found(request.range, revision, reverse=request.reverse)
         entries = entries[: request.limit] if request.limit else entries
         header = kv.Header(revision=revision)
-        if request.shape != kv.COUNT:
+        if request.shape == kv.COUNT:
+            for i in range(size, len(entries), size):
+                resume = entries[i - 1].key if request.reverse else entries[i].key
+                yield kv.ScanResponse(header=header, count=i, resume=resume)
+        else:
             for i in range(0, len(entries), size):
                 page = entries[i : i + size]
                 if request.columns:

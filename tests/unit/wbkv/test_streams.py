@@ -97,6 +97,31 @@ def test_counting_and_keys_survive_breaks(link: ModelLink, client: wbkv.Client[b
         assert list(client.keys("k0")) == [key for key in KEYS if key.startswith(b"k0")]
 
 
+def test_a_count_goes_on_where_it_was(link: ModelLink, client: wbkv.Client[bytes]) -> None:
+    fill(link)
+    link.page = 2
+    for cut in range(4):
+        link.asked.clear()
+        link.cuts = [cut]
+        assert client.count("k0") == 7
+        requests: list[Any] = [opened.request for opened in link.kinds("Scan")]
+        starts = [request.range.interval.start for request in requests]
+        assert starts == [b"k0", b"k0%d" % (2 * cut) if cut else b"k0"]
+
+
+def test_a_large_range_is_removed_in_several_transactions(
+    link: ModelLink, client: wbkv.Client[bytes]
+) -> None:
+    fill(link)
+    link.store.delete_keys = 3
+    assert client.delete(wbkv.prefix("k0")) == 7
+    assert client.count("k0") == 0
+    requests: list[Any] = [ask.request for ask in link.kinds("Delete")]
+    assert [each.range.interval.start for each in requests] == [b"k0", b"k03", b"k06"]
+    assert all(each.limit for each in requests)
+    assert len({each.id.sequence for each in requests}) == 3
+
+
 def test_a_scan_can_be_iterated_by_hand_and_in_parts(link: ModelLink, client: wbkv.Client[bytes]) -> None:
     fill(link)
     scan = client.keys("k0")

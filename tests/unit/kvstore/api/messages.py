@@ -78,8 +78,8 @@ def operation(operation: Operation) -> kv.Operation:
                 kv.Calculate(key=operation.key, operand=operation.operand)
             )
             return found
-        case DeleteRange():
-            return kv.Operation(delete_range=kv.DeleteRange(range=range_(operation.range)))
+        case DeleteRange(asked, limit):
+            return kv.Operation(delete_range=kv.DeleteRange(range=range_(asked), limit=limit))
         case Scan(asked, limit, limit_bytes, reverse, shape):
             return kv.Operation(
                 scan=kv.Scan(
@@ -132,7 +132,9 @@ def transactions(keys: st.SearchStrategy[bytes], values: st.SearchStrategy[bytes
             st.booleans(),
             st.sampled_from(Shape),
         ),
-        st.builds(DeleteRange, ranges),
     )
-    some = st.lists(operations, max_size=4).map(tuple)
-    return st.builds(Transaction, st.lists(conditions, max_size=4).map(tuple), some, some)
+    then = st.lists(operations | st.builds(DeleteRange, ranges, st.integers(0, 9)), max_size=4)
+    otherwise = st.lists(operations | st.builds(DeleteRange, ranges, st.integers(1, 9)), max_size=4)
+    return st.builds(
+        Transaction, st.lists(conditions, max_size=4).map(tuple), then.map(tuple), otherwise.map(tuple)
+    )

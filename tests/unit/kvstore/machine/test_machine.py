@@ -446,7 +446,7 @@ def test_a_version_that_was_compacted_is_still_read_after_it_is_overwritten() ->
     g.deliver(3, then(Put(b"a", b"new")))
     g.work()
     assert g.machine.versions.get_at(b"a", ts(2)) == Version(b"old", ts(1), ts(1), 1)
-    assert g.machine.versions.get_at(b"a", ts(3)) == Version(b"new", ts(1), ts(3), 2)
+    assert g.machine.versions.get_at(b"a", ts(3)) == Version(b"new", ts(1), ts(3), 2, ts(1))
 
 
 WIDER = Placement(2, Scheme.ORDERED, (b"", b"b", b"m", b"t"), (A, A, B, C), (A, B, C, D))

@@ -1,7 +1,8 @@
 """The machines of 1-4 groups, two replicas each, against a store that executes everything serially.
 
 Deliveries of different replicas interleave at random, votes and outcomes arrive late, early, repeated, in any
-order or not at all, compaction goes on in slices, replicas crash and go on from the bytes of their last
+order or not at all, compaction and transactions on ranges go on in slices, of another size in every replica,
+replicas crash and go on from the bytes of their last
 durable state and rows. Whatever the schedule: the same results, the same values at every revision, the same
 rows, reads that see what was delivered and nothing else, and nothing waits for ever.
 """
@@ -9,24 +10,27 @@ rows, reads that see what was delivered and nothing else, and nothing waits for 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from kvstore.machine.codec import TABLES, decode_machine_state, encode_machine_state
 from kvstore.machine.commands import Command
 from kvstore.machine.machine import Machine
-from kvstore.machine.placement import Placement
+from kvstore.machine.placement import GroupShare, Placement, share_of
 from kvstore.machine.request import Condition, Footprint, Operation, Range, Transaction
-from kvstore.machine.results import KeyValue, Refusal, Refused, Result
+from kvstore.machine.results import Deleted, Failed, Fault, KeyValue, Outcome, Refusal, Refused, Result
 from kvstore.machine.state import Executed, MachineState, Store, Vote
 from kvstore.machine.versions import Compacted, NotYet
 from kvstore.simulation.model import Model, ordered
+from multicast.errors import InvariantBroken
 from multicast.types import GroupId, Timestamp
+from tests.sim import store_mutants as mutants
 from tests.unit.kvstore.machine.workload import KEYS, LIMITS, WINDOW, Workload, some_range, some_workload
 
 ALL = Range(b"", None)
@@ -57,7 +61,9 @@ def plain(result: Result | Refusal) -> Result | Refusal:
 class Replica:
     """One machine, its disk, and the messages on their way to it."""
 
-    def __init__(self, group: GroupId, placement: Placement, model: Model, workload: Workload) -> None:
+    def __init__(
+        self, group: GroupId, placement: Placement, model: Model, workload: Workload, slice_rows: int
+    ) -> None:
         self.group = group
         self.model = model.groups[group]
         self.messages = [m for m in workload.messages if group in m.destinations]
@@ -66,6 +72,7 @@ class Replica:
         self.answers: dict[int, Result | Refusal] = {}
         self.disk = (Store(), MachineState(placement))
         self.crashes = -1
+        self.slice_rows = slice_rows
         self.restart()
 
     def restart(self) -> None:
@@ -74,7 +81,7 @@ class Replica:
         self.store = copy_of(store)
         self.reads.clear()
         state = decode_machine_state(encode_machine_state(state))
-        self.machine = Machine(self.group, self.store, state, LIMITS, WINDOW)
+        self.machine = Machine(self.group, self.store, state, LIMITS, WINDOW, slice_rows=self.slice_rows)
 
     def save(self) -> None:
         self.disk = (copy_of(self.store), self.machine.state())
@@ -107,7 +114,7 @@ class Replica:
         values = self.model.at(at)
         for key in footprint.reads:
             version = self.machine.versions.get(key)
-            assert (None if version is None else KeyValue(key, *astuple(version))) == values.get(key)
+            assert (None if version is None else KeyValue(key, *astuple(version)[:4])) == values.get(key)
         for asked in footprint.read_ranges:
             assert list(self.machine.versions.scan(asked)) == list(ordered(values, asked, reverse=False))
 
@@ -170,7 +177,7 @@ class Replica:
         assert found == list(ordered(values, ALL, reverse=reverse)), revision
         for key in (b"a", b"d", b"f{x}"):
             version = self.machine.versions.get_at(key, revision)
-            entry = None if version is None else KeyValue(key, *astuple(version))
+            entry = None if version is None else KeyValue(key, *astuple(version)[:4])
             assert entry == values.get(key)
 
     def check_feed(self) -> None:
@@ -203,7 +210,9 @@ class World:
         for message in self.workload.messages:
             self.model.execute(message)
         self.replicas = [
-            Replica(g, placement, self.model, self.workload) for g in placement.groups for _ in range(2)
+            Replica(g, placement, self.model, self.workload, rng.choice([1, 2, 5, 100]))
+            for g in placement.groups
+            for _ in range(2)
         ]
 
     def drain(self, replica: Replica) -> None:
@@ -248,6 +257,7 @@ class World:
                 replica.hear(replica.facts[at] if rng.random() < 0.1 else replica.facts.pop(at))
         elif kind < 0.80:
             replica.machine.work()
+            replica.machine.run()
         elif kind < 0.88:
             replica.read(rng)
         elif kind < 0.95:
@@ -266,6 +276,8 @@ class World:
                 self.pull(replica)
                 while replica.facts:
                     replica.hear(replica.facts.pop())
+                while replica.machine.running:
+                    replica.machine.run()
                 self.drain(replica)
                 while replica.machine.work():
                     pass
@@ -308,3 +320,56 @@ def test_random_workloads_have_every_kind_of_command() -> None:
     assert {type(each) for each in commands} == set(get_args(Command))
     assert {type(each) for txn in transactions for each in txn.conditions} == set(get_args(Condition))
     assert {type(each) for txn in transactions for each in txn.then} == set(get_args(Operation))
+
+
+def test_random_workloads_reach_the_limits_of_ranges() -> None:
+    """Else a machine that judges them wrongly would not be noticed."""
+    found: Counter[str] = Counter()
+    for seed in range(20):
+        workload = some_workload(random.Random(seed), 60)
+        model = Model(workload.placement, LIMITS, WINDOW)
+        for message in workload.messages:
+            model.execute(message)
+        for group in model.groups.values():
+            for _, answer in group.answers:
+                if isinstance(answer, Outcome):
+                    found["unmet"] += any(each.fault is Fault.TOO_MANY_ROWS for each in answer.unmet)
+                    for _, result in answer.results:
+                        found["failed"] += result == Failed(Fault.TOO_MANY_ROWS)
+                        found["partly"] += isinstance(result, Deleted) and bool(result.resume)
+    assert all(found[kind] >= 5 for kind in ("unmet", "failed", "partly")), found
+
+
+def judges_deletes_alone(patch: pytest.MonkeyPatch) -> None:
+    """A group does not ask the others whether they can remove all keys of a range."""
+
+    def share(command: Transaction, *arguments: Any) -> GroupShare | None:
+        found = share_of(command, *arguments)
+        return found if found is None or command.conditions else replace(found, voters=frozenset())
+
+    patch.setattr("kvstore.machine.machine.share_of", share)
+
+
+def mutated(mutant: type[Machine]) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr("tests.unit.kvstore.machine.test_machine_model.Machine", mutant)
+
+
+@pytest.mark.parametrize(
+    "sabotage",
+    [
+        judges_deletes_alone,
+        mutated(mutants.WatermarkPassesWhatRuns),
+        mutated(mutants.WritesWithEverySlice),
+        mutated(mutants.ReleasesLocksEarly),
+    ],
+)
+def test_sabotages_of_slices_and_limits_are_caught(
+    sabotage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sabotage(monkeypatch)
+    for seed in range(60):
+        try:
+            run(random.Random(seed), 40, 500)
+        except (AssertionError, InvariantBroken):
+            return
+    pytest.fail("it came through all seeds")

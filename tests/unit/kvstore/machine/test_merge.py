@@ -33,17 +33,24 @@ KEYS = [b"%c%d" % (letter, i) for letter in b"abcdef" for i in range(4)]
 
 
 def execute(placement: Placement, *transactions: Transaction) -> list[dict[GroupId, Outcome]]:
-    """What each group says of each, without conditions in several groups."""
+    """What each group says of each."""
     groups: Destinations = placement.groups
     found: list[dict[GroupId, Outcome]] = [{} for _ in transactions]
-    for g in groups:
-        machine = Machine(g, Store(), MachineState(placement))
-        for i, transaction in enumerate(transactions):
-            request = Request(1, i, 0, 1 << 50, 0, transaction)
+    machines = {g: Machine(g, Store(), MachineState(placement)) for g in groups}
+    for i, transaction in enumerate(transactions):
+        request = Request(1, i, 0, 1 << 50, 0, transaction)
+        for machine in machines.values():
             machine.deliver(Delivered(timestamp(i + 1, A), MessageId(ClientId(1), i, 0), groups, request))
-            (executed,) = machine.drain().results
-            assert isinstance(executed.result, Outcome)
-            found[i][g] = executed.result
+        for _ in range(2):  # what the machines have executed at once, and what after all votes
+            for g, machine in machines.items():
+                effects = machine.drain()
+                for executed in effects.results:
+                    assert isinstance(executed.result, Outcome)
+                    found[i][g] = executed.result
+                for vote, _ in effects.votes:
+                    for other in machines.values():
+                        other.vote(vote)
+        assert len(found[i]) == len(groups)
     return found
 
 

@@ -19,6 +19,8 @@ FIT = RESULTS_BYTES // (len(LARGE) + ENTRY_BYTES + 1)
 
 def results_of(machine: Machine, time: int, *operations: Operation) -> list[OperationResult]:
     machine.deliver(message(time, Transaction(then=operations)))
+    while machine.running:
+        machine.run()
     (executed,) = machine.drain().results
     assert isinstance(executed.result, Outcome)
     assert len(encode_result(executed.result)) < LinkLimits().frame

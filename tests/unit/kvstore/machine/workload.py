@@ -47,7 +47,7 @@ from multicast.types import ClientId, GroupId, MessageId, timestamp
 
 KEYS = [b"a", b"b", b"c{x}", b"d", b"e", b"f{x}", b"g", b"h"]
 VALUES = [b"1", b"-7", b"word", b"", str(INT64_MAX).encode(), str(INT64_MIN).encode(), b"007", b"1" * 20]
-LIMITS = Limits(value_bytes=40)
+LIMITS = Limits(value_bytes=40, transaction_rows=5, delete_keys=2)
 WINDOW = 6
 
 
@@ -75,7 +75,7 @@ def some_range(rng: random.Random) -> Range:
     return Range(one, other if rng.random() < 0.9 else None)
 
 
-def some_operation(rng: random.Random) -> Operation:
+def some_operation(rng: random.Random, *, otherwise: bool = False) -> Operation:
     key = rng.choice(KEYS)
     kind = rng.randrange(9)
     if kind <= 2:
@@ -90,7 +90,8 @@ def some_operation(rng: random.Random) -> Operation:
     if kind == 6:
         return Append(key, rng.choice(VALUES))
     if kind == 7:
-        return DeleteRange(some_range(rng)) if rng.random() < 0.5 else Get(key)
+        limit = rng.choice([1, 2]) if otherwise or rng.random() < 0.3 else 0
+        return DeleteRange(some_range(rng), limit) if rng.random() < 0.5 else Get(key)
     return Scan(
         some_range(rng),
         limit=rng.choice([0, 1, 2, 5]),
@@ -119,8 +120,11 @@ def some_transaction(rng: random.Random, revisions: list[int]) -> Transaction:
     transaction = Transaction(
         tuple(some_condition(rng, revisions) for _ in range(rng.choice([0, 0, 1, 2, 3]))),
         tuple(some_operation(rng) for _ in range(rng.choice([1, 1, 2, 3, 5]))),
-        tuple(some_operation(rng) for _ in range(rng.choice([0, 0, 1, 2]))),
+        tuple(some_operation(rng, otherwise=True) for _ in range(rng.choice([0, 0, 1, 2]))),
     )
+    declared = sum(each.limit for each in transaction.then if isinstance(each, DeleteRange))
+    if declared > LIMITS.delete_keys:
+        return some_transaction(rng, revisions)
     validate(transaction, LIMITS)
     return transaction
 

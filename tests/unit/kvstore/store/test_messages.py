@@ -58,7 +58,7 @@ QUESTIONS: list[Question] = [
 ]
 RESPONSES: list[Response] = [
     Values(7, (Got(None), Got(ENTRY), Scanned((ENTRY,), 1, more=False))),
-    Entries(7, (ENTRY,), more=True),
+    Entries(7, (ENTRY,), b"next", 5, 1),
     Sampled((b"k", b"l"), 3, b"m"),
     Sampled((), 0, None),
     Busy(),

@@ -1,0 +1,237 @@
+"""No request makes a replica look at more than a slice of rows in one step of its loop, whatever it asks for.
+
+Steps are calls of a partition; rows are counted by the maps that hold them, those of history by the changes
+that are decoded with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kvstore.machine import Machine, MachineState, MemoryMap, Store
+from kvstore.machine.codec import decode_result
+from kvstore.machine.request import (
+    Delete,
+    DeleteRange,
+    Get,
+    Put,
+    Range,
+    ReadOperation,
+    Scan,
+    Shape,
+    Transaction,
+    Unchanged,
+)
+from kvstore.machine.results import Deleted, Outcome, Scanned, Unmet
+from kvstore.machine.slices import SLICE_ROWS
+from kvstore.store.messages import Answer, BallotCheck, Query, Results
+from kvstore.store.partition import Partition
+from kvstore.store.questions import Entries, Page, ReadAt, Response, StrictRead, Values
+from multicast.types import timestamp
+from tests.unit.kvstore.store.test_partition import GATEWAY, PLACEMENT, A, Leader, delivery
+
+KEYS = 4 * SLICE_ROWS
+BATCH = 500
+MOST = SLICE_ROWS + SLICE_ROWS // 4
+"""A step ends soon after its slice: with the row that used it up, and what writes cost."""
+ALL = Range(b"", b"m")
+
+
+class CountedMap(MemoryMap[Any, Any]):
+    """A map that counts the rows that are looked at, and the changes in those of history."""
+
+    looked_at = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        found = self.get
+
+        def get(key: Any, default: Any = None) -> Any:
+            row = found(key, default)
+            self.looked_at += len(row) // 8 + 1 if isinstance(row, tuple) else 1
+            return row
+
+        self.get = get
+
+    def items(self, start: Any, end: Any | None, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
+        for row in super().items(start, end, reverse=reverse):
+            self.looked_at += 1
+            yield row
+
+
+class Loaded:
+    """A partition with many keys, that leads and is alone in its group."""
+
+    def __init__(self, keys: int = KEYS) -> None:
+        self.latest, self.history = CountedMap(), CountedMap()
+        replica: Any = Leader(A)
+        replica.readers = (replica.me,), 1
+        replica.others = ()
+        store = Store(latest=self.latest, history=self.history)
+        self.partition = Partition(replica, Machine(A, store, MachineState(PLACEMENT)))
+        self.time = 1
+        self.order(Transaction(then=(Put(b"a", b"old"),)))
+        self.before = timestamp(self.time, A)
+        for first in range(0, keys, BATCH):
+            batch = range(first, first + BATCH)
+            self.order(Transaction(then=tuple(Put(b"k%07d" % number, b"v") for number in batch)))
+        self.steps: list[int] = []
+
+    def step(self, handler: Any, *arguments: Any) -> Any:
+        """One step of the loop. Its rows are counted."""
+        self.latest.looked_at = self.history.looked_at = 0
+        found = handler(*arguments)
+        if hasattr(self, "steps"):
+            self.steps.append(self.latest.looked_at + self.history.looked_at)
+        return found
+
+    def order(self, transaction: Transaction) -> tuple[Outcome, int]:
+        """Order a transaction. Returns its outcome, and how many turns that took."""
+        self.time += 1
+        self.step(self.partition.deliver, [delivery(self.time, transaction, (A,))])
+        for turns in range(1000):
+            for _, _, message in self.step(self.partition.turn, float(self.time)):
+                if isinstance(message, Results):
+                    outcome = decode_result(message.results[0])
+                    assert isinstance(outcome, Outcome)
+                    return outcome, turns
+        raise AssertionError("there is no result")
+
+    def ask(self, question: Any) -> Response:
+        """Ask a question, and wait for the answer."""
+        self.step(self.partition.receive, GATEWAY, Query(1, question), 0.0)
+        for _ in range(1000):
+            for _, _, message in self.step(self.partition.turn, 0.0):
+                assert not isinstance(message, BallotCheck)
+                if isinstance(message, Answer):
+                    return message.response
+        raise AssertionError("there is no answer")
+
+
+@pytest.fixture(scope="module")
+def _loaded() -> Loaded:
+    return Loaded()
+
+
+@pytest.fixture
+def loaded(_loaded: Loaded) -> Loaded:
+    _loaded.steps.clear()
+    return _loaded
+
+
+COUNT = Scan(ALL, shape=Shape.COUNT)
+
+
+@pytest.mark.parametrize("count", [1, 25])
+def test_counts_in_a_transaction(loaded: Loaded, count: int) -> None:
+    outcome, turns = loaded.order(Transaction(then=(Put(b"l", b""), *[COUNT] * count)))
+    found = [result.count for _, result in outcome.results if isinstance(result, Scanned)]
+    assert found == [KEYS + 1 + 1] * count
+    assert max(loaded.steps) <= MOST
+    assert turns >= count * KEYS // SLICE_ROWS - 1
+    loaded.order(Transaction(then=(Delete(b"l"),)))
+
+
+def test_a_condition_on_a_range(loaded: Loaded) -> None:
+    for since, unmet in ((loaded.partition.machine.watermark, ()), (loaded.before, (Unmet(0),))):
+        outcome, _ = loaded.order(Transaction((Unchanged(ALL, since),), (Get(b"a"),), (Get(b"a"),)))
+        assert outcome.unmet == unmet
+    assert max(loaded.steps) <= MOST
+
+
+def test_others_are_executed_meanwhile(loaded: Loaded) -> None:
+    partition, first = loaded.partition, loaded.time + 1
+    before = partition.machine.watermark
+    asked = [
+        Transaction(then=(Put(b"l", b""), Scan(Range(b"k", b"l"), shape=Shape.COUNT))),
+        Transaction(then=(Get(b"l"),)),
+        Transaction(then=(Put(b"b", b""),)),
+    ]
+    loaded.step(partition.deliver, [delivery(first + i, each, (A,)) for i, each in enumerate(asked)])
+    loaded.time += len(asked)
+    answered: list[int] = []
+    while len(answered) < len(asked):
+        for _, _, message in loaded.step(partition.turn, 0.0):
+            if isinstance(message, Results):
+                answered += [mid.sequence - first for mid in message.mids]
+        assert (partition.machine.watermark == before) is (0 not in answered), "it is not passed"
+    assert answered == [2, 0, 1], "the second one reads what the first one writes"
+    assert max(loaded.steps) <= MOST
+    loaded.order(Transaction(then=(Delete(b"l"), Delete(b"b"))))
+
+
+def test_a_delete_of_a_range() -> None:
+    loaded = Loaded(2 * SLICE_ROWS)
+    loaded.steps.clear()
+    outcome, turns = loaded.order(Transaction(then=(DeleteRange(ALL),)))
+    assert outcome.results == ((0, Deleted(2 * SLICE_ROWS + 1)),)
+    assert turns >= 1
+    assert max(loaded.steps[:-1]) <= MOST
+    writes = 2 * (2 * SLICE_ROWS + 1)
+    assert loaded.steps[-1] <= MOST + writes, "the last step writes, and looks at nothing else"
+
+
+def test_a_page_of_the_past(loaded: Loaded) -> None:
+    """Nearly all keys are newer: a page ends after so many rows, although it has found nothing."""
+    found: list[bytes] = []
+    page = Page(Scan(ALL), loaded.before)
+    for _ in range(1000):
+        response = loaded.ask(page)
+        assert isinstance(response, Entries)
+        found += [entry.key for entry in response.entries]
+        if response.resume is None:
+            break
+        page = Page(Scan(Range(response.resume, ALL.end)), loaded.before)
+    assert found == [b"a"]
+    assert max(loaded.steps) <= MOST
+    assert sum(loaded.steps) <= 2 * KEYS, "history is not read for keys that did not exist"
+
+
+@pytest.mark.parametrize("operations", [(COUNT,), (COUNT,) * 25, (Scan(ALL, limit_bytes=8 << 20),)])
+def test_reads_that_are_too_long_for_a_step(loaded: Loaded, operations: tuple[ReadOperation, ...]) -> None:
+    for question in (ReadAt(operations, loaded.before), ReadAt(operations), StrictRead(operations)):
+        response = loaded.ask(question)
+        assert isinstance(response, Values)
+        assert response.results == (), "the asker goes on page by page"
+    assert max(loaded.steps) <= MOST
+
+
+def test_an_old_version_of_a_key_that_is_written_often() -> None:
+    loaded = Loaded(0)
+    for _ in range(2 * SLICE_ROWS):
+        loaded.order(Transaction(then=(Put(b"a", b"new"),)))
+    loaded.steps.clear()
+    response = loaded.ask(ReadAt((Get(b"a"),), loaded.before))
+    assert isinstance(response, Values)
+    assert response.results == ()
+    page = Page(Scan(Range(b"a", b"b")), loaded.before)
+    pages = 0
+    while True:
+        entries = loaded.ask(page)
+        assert isinstance(entries, Entries)
+        pages += 1
+        if entries.resume is None:
+            break
+        page = Page(Scan(Range(entries.resume, b"b")), loaded.before, entries.via)
+    assert [entry.value for entry in entries.entries] == [b"old"]
+    assert pages > 1
+    assert max(loaded.steps) <= MOST
+
+
+def test_a_restart_does_not_execute_all_at_once(loaded: Loaded) -> None:
+    partition = loaded.partition
+    loaded.time += 1
+    loaded.step(partition.deliver, [delivery(loaded.time, Transaction(then=(COUNT,) * 25), (A,))])
+    state = partition.machine.state()
+    assert len(state.waiting) == 1
+    store = Store(latest=loaded.latest, history=loaded.history)
+    machine = loaded.step(Machine, A, store, state)
+    while machine.waiting:
+        loaded.step(machine.run)
+    assert max(loaded.steps) <= MOST
+    while partition.machine.waiting:
+        loaded.step(partition.turn, 0.0)
+    assert partition.machine.state().watermark == machine.watermark
