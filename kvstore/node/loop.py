@@ -134,7 +134,6 @@ class Node:
         self._violation: str | None = None
         """What was wrong with the first message of a frame that no correct process sends."""
         self._warned: set[Process] = set()
-
         self._written_of: dict[GroupId, int] = {}
         """The number of the last batch with records of a group."""
         self._split_upto = 0
