@@ -96,11 +96,27 @@ def expand_dests(dests: tuple[Destinations, ...], count: int) -> tuple[Destinati
     return dests * count if len(dests) == 1 else dests
 
 
+LARGE_BYTES = 1 << 18
+"""Payloads of at least this size are digested once by a process that gets them several times in a row."""
+
+
 def digest_of(destinations: Destinations, payload: bytes) -> int:
     """Return the digest that binds a message's number to its destinations and payload."""
+    if len(payload) >= LARGE_BYTES:
+        return _digest_of_large(tuple(destinations), payload)
+    return _digest(destinations, payload)
+
+
+def _digest(destinations: Destinations, payload: bytes) -> int:
     digest = _digest_of_destinations(destinations).copy()
     digest.update(payload)
     return int.from_bytes(digest.digest(), "big")
+
+
+@functools.lru_cache(2)
+def _digest_of_large(destinations: Destinations, payload: bytes) -> int:
+    """Cached, for leaders of several groups on one node get the same payload, one after the other."""
+    return _digest(destinations, payload)
 
 
 @functools.lru_cache(4096)

@@ -40,7 +40,14 @@ LIMITS_MAX: Final[Mapping[str, int]] = {
     "operations": 1 << 16,
     "scan_bytes": 16 << 20,
 }
-"""The most that limits may be raised to: what frames, and the disk, can hold."""
+"""The most that limits may be raised to: what messages, and the disk, can hold."""
+
+MESSAGE_BYTES_MAX: Final = 32 << 20
+"""The largest message between nodes."""
+OPERATION_BYTES: Final = 64
+"""The most that an operation's encoding adds to its keys and values."""
+ENCODING_BYTES: Final = 4 << 10
+"""The most that the encoding of a request, and of the message that carries it, adds beyond that."""
 
 
 class ConfigError(ValueError):
@@ -118,6 +125,14 @@ def _check_store(config: Config) -> None:
     for name, most in LIMITS_MAX.items():
         if not 1 <= getattr(store.limits, name) <= most:
             raise ConfigError(f"{getattr(store.limits, name)} is not in 1..{most}", ("store", name))
+    size, operations = store.limits.transaction_bytes, store.limits.operations
+    encoded = size + operations * OPERATION_BYTES + ENCODING_BYTES
+    if encoded > MESSAGE_BYTES_MAX:
+        problem = (
+            f"a transaction of {size} bytes and {operations} operations takes up to {encoded} bytes, "
+            f"and a message at most {MESSAGE_BYTES_MAX}; lower either limit"
+        )
+        raise ConfigError(problem, ("store", "transaction_bytes"))
 
 
 def _check_groups(config: Config) -> None:

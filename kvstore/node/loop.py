@@ -29,6 +29,7 @@ from kvstore.node.outbox import Outbox
 from kvstore.node.ports import Application, Clock, DeliveryObserver, Log, Network, Observer
 from kvstore.node.snapshots import SnapshotReceiver, SnapshotTransfers, decode_checkpoint
 from kvstore.storage.errors import BadSnapshot
+from kvstore.storage.records import payload_bytes
 from kvstore.wire.frames import Envelope, WireError
 from kvstore.wire.messages import SnapshotAck, SnapshotPiece
 from multicast.client import MulticastRefused, Reply
@@ -47,6 +48,9 @@ COMMIT_S: Final = 0.5
 
 WARNED_MAX: Final = 1024
 """Senders of which a rejected message is logged."""
+
+LARGE_BATCH_BYTES: Final = 1 << 20
+"""Payloads of one group's records that make them a batch of their own, for which no other group waits."""
 
 _SNAPSHOT_MESSAGES: Final = frozenset((SnapshotPiece, SnapshotAck))
 
@@ -130,6 +134,10 @@ class Node:
         self._violation: str | None = None
         """What was wrong with the first message of a frame that no correct process sends."""
         self._warned: set[Process] = set()
+        self._written_of: dict[GroupId, int] = {}
+        """The number of the last batch with records of a group."""
+        self._split_upto = 0
+        """The number of the last batch that has only one group's records since they are large."""
         self._dirty: dict[ReplicaId, None] = {}
         self._committing = False
         self._rng = rng
@@ -377,16 +385,29 @@ class Node:
                 promises.append((me, ready.promise))
         if promises:
             self._write()
+        split = self._split_upto > self._durable
         for me, sends in promises:
-            self._waiting.append((self._written, me, sends))
+            number = self._written_of.get(me.group, 0) if split else self._written
+            self._waiting.append((number, me, sends))
 
     def _write(self) -> None:
-        """Hand all records to the log, as one batch."""
-        if self._records:
-            records, self._records = self._records, defaultdict(list)
-            self._written = self._log.write(records)
+        """Hand all records to the log, as one batch; the large records of a group are a batch of their own,
+        behind it. A promise waits for the records of its own group only.
+        """
+        if not self._records:
+            return
+        records, self._records = self._records, defaultdict(list)
+        self.statistics.records += sum(map(len, records.values()))
+        batches: list[dict[GroupId, list[Record]]] = []
+        if len(records) > 1:
+            large = [group for group, batch in records.items() if payload_bytes(batch) > LARGE_BATCH_BYTES]
+            batches = [{group: records.pop(group)} for group in large]
+        for batch in [records, *batches] if records else batches:
+            self._written = self._log.write(batch)
+            self._written_of.update(dict.fromkeys(batch, self._written))
             self.statistics.batches += 1
-            self.statistics.records += sum(map(len, records.values()))
+        if batches:
+            self._split_upto = self._written
 
     def _send_application(self, now: float) -> bool:
         """Send the application's messages; return whether any is for a process of this node."""
@@ -418,6 +439,19 @@ class Node:
         while self._waiting and self._waiting[0][0] <= self._durable:
             _, me, sends = self._waiting.popleft()
             self._outbox.add(me, sends)
+        if self._waiting and self._split_upto > self._durable:
+            self._release_groups()
+
+    def _release_groups(self) -> None:
+        """Send the promises that wait only for large records of other groups; in order, for each replica."""
+        waiting, self._waiting = self._waiting, deque()
+        blocked: set[ReplicaId] = set()
+        for number, me, sends in waiting:
+            if number <= self._durable and me not in blocked:
+                self._outbox.add(me, sends)
+            else:
+                blocked.add(me)
+                self._waiting.append((number, me, sends))
 
     def _commit(self, now: float) -> None:
         """Commit the state every COMMIT_S, behind the log."""

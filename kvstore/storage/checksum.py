@@ -17,6 +17,10 @@ LENGTH: Final = struct.Struct(">I")
 """The length of a sealed value in a stream, before it."""
 
 
+SEAL_BYTES: Final = 4
+"""Bytes that `seal` adds."""
+
+
 def seal(data: bytes) -> bytes:
     """Return the bytes with their checksum."""
     return zlib.crc32(data).to_bytes(4, "big") + data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,7 @@ from kvstore.storage.environment import Environment, OnFailure, Puts, Transactio
 from kvstore.storage.errors import StorageError
 from kvstore.storage.identity import Identity
 from kvstore.storage.keys import LOG_BASES, LOG_DATABASES, LOG_ROWS
-from kvstore.storage.records import decode, encode
+from kvstore.storage.records import decode, encode, payload_bytes
 from multicast.durable import Durable, Record
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId
@@ -32,6 +33,9 @@ SLICE: Final = 200
 AT_ONCE_BYTES: Final[Mapping[Durability, int]] = {"fsync": 4 << 10, "os": 64 << 10}
 """The largest commit that the loop makes, if it may wait. A small commit gains nothing from the thread, which
 costs as much as the commit itself; a large one does, while the disk syncs."""
+
+COMMIT_BYTES: Final = 4 << 20
+"""Bytes of payloads that end a commit."""
 
 SLOW_S: Final = 0.02
 PATIENCE_S: Final = 1.0
@@ -65,7 +69,7 @@ class LmdbLog:
         self._at_once_bytes = AT_ONCE_BYTES[identity.durability]
         self._slow_until = 0.0
         self._groups: dict[GroupId, _Rows] = {}
-        self._gathered: dict[GroupId, list[Record]] = {}
+        self._gathered: deque[tuple[int, Mapping[GroupId, Sequence[Record]]]] = deque()
         self._loaded: dict[GroupId, Durable] = {}
         """What `load` has read, until the next write."""
         self._folded: dict[GroupId, int] = {}
@@ -138,9 +142,8 @@ class LmdbLog:
         """Gather a batch, for the next commit that `pump` begins. Return its number."""
         self._env.check()
         self._loaded.clear()
-        for group, batch in records.items():
-            self._gathered.setdefault(group, []).extend(batch)
         self._number += 1
+        self._gathered.append((self._number, records))
         return self._number
 
     def pump(self, *, may_wait: bool = False) -> bool:
@@ -169,8 +172,7 @@ class LmdbLog:
         return more
 
     def _start(self) -> None:
-        number = self._number
-        gathered, self._gathered = self._gathered, {}
+        number, gathered = self._take()
         try:
             rows = [self._row(group, number, records) for group, records in gathered.items()]
         except BaseException as error:  # some groups may have been folded, but none is written
@@ -180,15 +182,29 @@ class LmdbLog:
         self._starting = sum(len(value) for _, _, value in rows)
         self._env.start(partial(self._puts, rows), partial(self._done, number))
 
+    def _take(self) -> tuple[int, dict[GroupId, list[Record]]]:
+        """Return the records of the next commit, and the number of its last batch.
+
+        A commit has all gathered batches, but ends behind a large one: the loop writes a commit in one go.
+        """
+        number, size = self._started, 0
+        taken: dict[GroupId, list[Record]] = {}
+        while self._gathered and size < COMMIT_BYTES:
+            number, records = self._gathered.popleft()
+            for group, batch in records.items():
+                taken.setdefault(group, []).extend(batch)
+                size += payload_bytes(batch)
+        return number, taken
+
     def _row(self, group: GroupId, number: int, records: Sequence[Record]) -> tuple[bytes, bytes, bytes]:
         """Return a database, a key and a value: a row of these records, or a new base."""
         rows = self._groups.get(group)
         if rows is None:
             rows = self._groups[group] = self._load(group)
-        value = checksum.seal(encode(records, rows.fold))
-        rows.row_bytes += max(len(value), ROW_BYTES)
+        data = encode(records, rows.fold)
+        rows.row_bytes += max(len(data) + checksum.SEAL_BYTES, ROW_BYTES)
         if rows.row_bytes <= max(FOLD_BYTES, 4 * rows.base_bytes):
-            return LOG_ROWS, keys.row_key(group, number), value
+            return LOG_ROWS, keys.row_key(group, number), checksum.seal(data)
         base = checksum.seal_base(number, encode(rows.fold.records(), Durable()))
         rows.base_bytes, rows.row_bytes = len(base), 0
         self._folded[group] = number

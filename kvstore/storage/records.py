@@ -66,6 +66,19 @@ def encode(records: Iterable[Record], fold: Durable) -> bytes:
     return _write(rows)
 
 
+def payload_bytes(records: Iterable[Record]) -> int:
+    """Return the bytes of all payloads in these records, which tell how large their encoding is."""
+    total = 0
+    for record in records:
+        if isinstance(record, Accepted):
+            total += sum(map(len, record.payloads))
+        elif isinstance(record, Voted):
+            total += sum(map(len, record.local.payloads))
+        elif isinstance(record, Joined):
+            total += sum([len(entry.payload) for entry in record.entries])
+    return total
+
+
 def _decide(run: Sequence[Delivery], fold: Durable) -> list[Any]:
     """One row, if they follow each other, and say of all messages what was accepted; else one for each."""
     mids, *proposals, global_ts, previous_ts, mismatches = zip(*run, strict=True)

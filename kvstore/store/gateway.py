@@ -14,6 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 
 from kvstore.machine import Placement
@@ -35,6 +36,7 @@ from kvstore.machine.results import (
 from kvstore.machine.sessions import WINDOW
 from kvstore.node.ports import Outgoing
 from kvstore.store import errors
+from kvstore.store.admission import SMALL_BYTES, WAIT_S, WAITING_BYTES, Admission
 from kvstore.store.messages import Answer, Query, RaiseClock, Results
 from kvstore.store.questions import RESPONSES, Busy, Feed, NotLeading, Question, Response
 from kvstore.store.retention import REQUEST_TICKS, REQUEST_TICKS_MAX
@@ -63,8 +65,9 @@ RETRY_S: Final = 0.5
 IN_FLIGHT: Final = 16_384
 IN_FLIGHT_GROUP: Final = 4096
 """Messages in flight to one group: others go on when it stalls."""
-IN_FLIGHT_BYTES: Final = 256 << 20
-"""Bytes of messages in flight before further ones are rejected."""
+IN_FLIGHT_BYTES: Final = 128 << 20
+"""Bytes times destinations of small messages in flight before further ones are rejected; for large ones, see
+`admission`."""
 
 AHEAD_TICKS: Final = 10_000
 """A revision further ahead than this cannot have been seen by any client: a second."""
@@ -110,12 +113,15 @@ class _Call:
     dest: Destinations
     identity: Identity | None
     done: OnDone
-    size: int
+    weight: int
+    """Bytes times destinations."""
     own: int
     """The number that the gateway gave the request, if its client gave none."""
     numbering: Numbering
     at_least: int
     routed: int
+    key: tuple[int, int, int] | None = None
+    """Of a large message: client, number and digest of the request."""
     complete: int = 0
     results: dict[GroupId, Result] = field(default_factory=dict)
 
@@ -160,6 +166,10 @@ class Gateway:
         self._numbering = self._next_numbering()
         self._calls: dict[MessageId, _Call] = {}
         self._bytes = 0
+        """The weight of all small messages in flight."""
+        self._admission: Admission[tuple[_Call, bytes]] = Admission()
+        self._large: dict[tuple[int, int, int], _Call] = {}
+        """Large messages that are in flight or wait, by the request."""
         self._under_way: Counter[GroupId] = Counter()
         self._numbers = itertools.count(1)
         self._questions: dict[int, _Question] = {}
@@ -173,8 +183,8 @@ class Gateway:
 
     @property
     def in_flight(self) -> int:
-        """The number of messages and questions in flight."""
-        return len(self._calls) + len(self._questions)
+        """The number of messages and questions in flight, and of messages that wait."""
+        return len(self._calls) + len(self._questions) + self._admission.waiting
 
     @property
     def groups(self) -> tuple[GroupId, ...]:
@@ -247,14 +257,67 @@ class Gateway:
         payload = encode_request(
             Request(named.client, named.sequence, named.ack_below, named.deadline, digest, command)
         )
-        message = self._sender.multicast(dest, payload, self._now)
-        if any(at_least > self._clocks.get(group, NO_TIMESTAMP) for group in dest):
-            self._above[message.mid] = time_of(Timestamp(at_least)) + 1
-        self._bytes += len(payload)
-        self._under_way.update(dest)
-        self._calls[message.mid] = _Call(
-            command, dest, identity, done, len(payload), own, numbering, at_least, routed
-        )
+        weight = len(payload) * len(dest)
+        call = _Call(command, dest, identity, done, weight, own, numbering, at_least, routed)
+        if weight <= SMALL_BYTES:
+            self._bytes += weight
+            self._begin(call, payload)
+        else:
+            self._begin_large(call, payload, (named.client, named.sequence, digest))
+
+    def _begin(self, call: _Call, payload: bytes) -> None:
+        """Multicast a message for the first time."""
+        message = self._sender.multicast(call.dest, payload, self._now)
+        if any(call.at_least > self._clocks.get(group, NO_TIMESTAMP) for group in call.dest):
+            self._above[message.mid] = time_of(Timestamp(call.at_least)) + 1
+        self._under_way.update(call.dest)
+        self._calls[message.mid] = call
+
+    def _begin_large(self, call: _Call, payload: bytes, key: tuple[int, int, int]) -> None:
+        """Multicast a large message now or later. A retry of one that is under way joins it."""
+        known = self._large.get(key)
+        if known is not None and known.dest == call.dest:
+            known.done = partial(_to_both, known.done, call.done)
+        elif self._admission.admit(call.weight):
+            call.key = key
+            self._large[key] = call
+            self._begin(call, payload)
+        elif self._admission.wait(key[0], (call, payload), len(payload), call.weight, self._now):
+            call.key = key
+            self._large[key] = call
+        else:
+            self._end_number(call)
+            large = self._admission
+            raise errors.Overloaded(
+                f"{large.in_flight} large transactions are in flight at this node, and {large.waiting} of "
+                f"{large.waiting_bytes} bytes wait (at most {WAITING_BYTES}); retry later"
+            )
+
+    def _admit(self) -> None:
+        """Multicast large messages that have waited, as far as the budget allows."""
+        while (admitted := self._admission.next()) is not None:
+            self._begin(*admitted)
+
+    def _expire(self) -> None:
+        """Reject large messages that have waited for too long."""
+        for call, _ in self._admission.expired(self._now):
+            self._forget_large(call)
+            self._end_number(call)
+            call.done(
+                errors.Overloaded(
+                    f"a transaction of {call.weight // len(call.dest)} bytes to {len(call.dest)} partitions "
+                    f"has waited for {WAIT_S} s behind other large ones; retry later"
+                )
+            )
+        self._admit()
+
+    def _forget_large(self, call: _Call) -> None:
+        if call.key is not None and self._large.get(call.key) is call:
+            del self._large[call.key]
+
+    def _end_number(self, call: _Call) -> None:
+        if call.own:
+            call.numbering.done(call.own)
 
     def _next_numbering(self) -> Numbering:
         return Numbering(ClientId(own_client(self.me, next(self._clients))))
@@ -265,10 +328,14 @@ class Gateway:
     def _finish(self, mid: MessageId, positions: Mapping[GroupId, int]) -> None:
         call = self._calls.pop(mid)
         self._above.pop(mid, None)
-        self._bytes -= call.size
         self._under_way.subtract(call.dest)
-        if call.own:
-            call.numbering.done(call.own)
+        if call.key is None:
+            self._bytes -= call.weight
+        else:
+            self._forget_large(call)
+            self._admission.finished(call.weight)
+            self._admit()
+        self._end_number(call)
         revision = max(positions.values())
         try:
             outcome = self._outcome(call, call.results, revision)
@@ -419,6 +486,8 @@ class Gateway:
         self._now = now
         if now >= self.wake_at:
             self.wake_at = float("inf")
+            if self._admission.waiting:
+                self._expire()
             self._sender.tick(now)
             for number, asked in list(self._questions.items()):
                 if asked.retry_at <= now:
@@ -428,9 +497,15 @@ class Gateway:
             if self._above and isinstance(message, Multicast) and message.mid in self._above:
                 outgoing.append((self.me, receivers, RaiseClock(self._above[message.mid])))
             outgoing.append((self.me, receivers, message))
-        busy = self._calls or self._questions
+        busy = self._calls or self._questions or self._admission.waiting
         self.wake_at = min(self.wake_at, now + RETRY_S / 8) if busy else float("inf")
         return outgoing
+
+
+def _to_both(one: OnDone, other: OnDone, outcome: Any) -> None:
+    """Pass an outcome to two callers that have sent the same request."""
+    one(outcome)
+    other(outcome)
 
 
 _ERRORS: Final[Mapping[Refusal, type[errors.StoreError]]] = {

@@ -17,6 +17,7 @@ from wbkv_proto.link_pb2 import Hello, Reason
 from kvstore.config.addresses import NodeId, parse_node_address
 from kvstore.config.secret import Secret
 from kvstore.wire.connection import SWEEPS, Connection, LinkCounts, LinkLimits, WarnOnce
+from kvstore.wire.flow import Inflow
 from kvstore.wire.frames import Envelope, FrameCodec, WireError
 from kvstore.wire.handshake import AcceptingSide, Rejected, refusal
 from multicast.messages import MembersWanted, Multicast
@@ -178,15 +179,19 @@ class Acceptor:
             inbound.counts.dropped += 1
             inbound.lossy = True
             return
-        envelopes = self.codec.decode(data)
+        envelopes = inbound.flow.receive(data)
+        if not envelopes:
+            return
         for sender, _, _ in envelopes:
             if not self.handlers.may_send(node, sender):
                 raise WireError(f"{node} may not send for {sender}")
-        self.handlers.on_frame(node, envelopes, len(data))
+        self.handlers.on_frame(node, envelopes, inbound.flow.size)
 
     def client_frame(self, inbound: Inbound, client: ClientId, data: bytes) -> None:
         """Handle a frame of a client, which may multicast under its own id, and ask for a group's members."""
-        envelopes = self.codec.decode(data)
+        envelopes = inbound.flow.receive(data)
+        if not envelopes:
+            return
         for sender, _, messages in envelopes:
             if sender != client:
                 raise WireError(f"client {client} may not send for {sender}")
@@ -195,7 +200,7 @@ class Acceptor:
                 if not (own or isinstance(message, MembersWanted)):
                     raise WireError(f"client {client} may not send this {type(message).__name__}")
         self.clients[client] = inbound
-        self.handlers.on_client(client, envelopes, len(data))
+        self.handlers.on_client(client, envelopes, inbound.flow.size)
 
     def welcomed(self) -> list[Inbound]:
         """Return the connections that carry frames."""
@@ -246,6 +251,7 @@ class Inbound(Connection):
         self.client: ClientId | None = None
         self.lossy = False
         """Whether a cut has dropped a frame of this connection."""
+        self.flow = Inflow(acceptor.codec, acceptor.limits.flow)
         self._acceptor = acceptor
         self._timer = self._loop.call_later(acceptor.limits.handshake_s, self._too_late)
 

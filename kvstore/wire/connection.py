@@ -7,9 +7,11 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
+from kvstore.config.checks import MESSAGE_BYTES_MAX
+from kvstore.wire.flow import FlowLimits, split_in_two
 from kvstore.wire.frames import Envelope, FrameCodec
 from multicast.errors import InvalidArgument
 
@@ -24,6 +26,15 @@ arrived for it still counts."""
 
 HEADER_BYTES: Final = 4
 
+SLICE_OVERHEAD: Final = 1024
+"""More than the header of a slice, or the references of a message, take in a frame."""
+
+UNSENT_BYTES: Final = 128 << 10
+"""What a socket takes beyond what is on its way to the peer."""
+WINDOW_BYTES: Final = 128 << 10
+"""What is handed to a socket beyond what it has sent: what follows is still in our queue, where a small frame
+can pass a large message."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
@@ -31,8 +42,10 @@ class LinkLimits:
 
     frame: int = 16 << 20
     """The largest frame, in and out."""
-    buffer: int = 32 << 20
-    """Unsent bytes of one connection; beyond it, the connection is reset."""
+    message: int = MESSAGE_BYTES_MAX
+    """The largest message between nodes; large ones travel in slices."""
+    buffer: int = 64 << 20
+    """Unsent bytes of one connection. Beyond it, a node's queue is dropped; a client is disconnected."""
     clients: int = 256
     """Connections of clients."""
     peers: int = 256
@@ -51,8 +64,17 @@ class LinkLimits:
                 raise InvalidArgument(f"{name} must be positive, not {getattr(self, name)}")
         if self.frame >= 1 << 8 * HEADER_BYTES:
             raise InvalidArgument(f"frame ({self.frame}) does not fit a length of {HEADER_BYTES} bytes")
-        if self.buffer < self.frame + HEADER_BYTES:
-            raise InvalidArgument(f"buffer ({self.buffer}) must have room for a frame ({self.frame})")
+        for name in ("frame", "message"):
+            largest = getattr(self, name)
+            if self.buffer < largest + HEADER_BYTES:
+                raise InvalidArgument(f"buffer ({self.buffer}) must have room for a {name} ({largest})")
+
+    @property
+    def flow(self) -> FlowLimits:
+        """The limits of the messages between two nodes."""
+        usual = FlowLimits(message=self.message, queue=self.buffer)
+        room = max(1, self.frame - SLICE_OVERHEAD)
+        return replace(usual, whole=min(usual.whole, room), slice=min(usual.slice, room))
 
 
 @dataclass(slots=True)
@@ -68,7 +90,12 @@ class LinkCounts:
     dropped: int = 0
     """Frames not sent, for lack of a connection or of room, or dropped by a cut in either direction."""
     resets: int = 0
-    """Connections dropped because the peer did not read fast enough, or a message exceeded a frame."""
+    """Connections of clients dropped because the client did not read fast enough, or an answer exceeded a
+    frame."""
+    epochs: int = 0
+    """Queues dropped because the node did not read fast enough, or a message exceeded the limit."""
+    merged: int = 0
+    """Retransmissions that were not queued since the same message already was."""
     timeouts: int = 0
     """Connections dropped because the peer was silent."""
     bad_frames: int = 0
@@ -245,7 +272,7 @@ class Connection(asyncio.Protocol):
     # Sending
 
     def send(self, envelopes: Sequence[Envelope]) -> None:
-        """Send all of this, as one frame if it fits into one."""
+        """Send all of this to a client, as one frame if it fits into one."""
         data = self.codec.encode(envelopes)
         if len(data) <= self.limits.frame:
             self.put(data)
@@ -260,7 +287,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def put(self, data: bytes) -> None:
-        """Send a frame. A peer that has fallen too far behind is disconnected instead."""
+        """Send a frame. A client that has fallen too far behind is disconnected instead."""
         if self.over or self.transport.is_closing():
             self.counts.dropped += 1
             return
@@ -317,20 +344,9 @@ def tune(transport: asyncio.Transport, idle_s: float) -> None:
         "TCP_KEEPINTVL": max(1, seconds // 3),
         "TCP_KEEPCNT": 3,
         "TCP_USER_TIMEOUT": round(idle_s * 1000),
+        "TCP_NOTSENT_LOWAT": UNSENT_BYTES,
     }
     for name, value in options.items():
         option = getattr(socket, name, None)  # some exist only on Linux
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def split_in_two(envelopes: Sequence[Envelope]) -> list[Sequence[Envelope]]:
-    """Return the halves of envelopes that exceed one frame, in order; nothing for a single message."""
-    if len(envelopes) > 1:
-        middle = len(envelopes) // 2
-        return [envelopes[:middle], envelopes[middle:]]
-    [(sender, receiver, messages)] = envelopes
-    middle = len(messages) // 2
-    if not middle:
-        return []
-    return [[(sender, receiver, messages[:middle])], [(sender, receiver, messages[middle:])]]

@@ -14,7 +14,8 @@ from wbkv_proto.link_pb2 import Hello, Reason
 
 from kvstore.config.addresses import Address, NodeId
 from kvstore.config.secret import Secret
-from kvstore.wire.connection import Connection, Delay, LinkCounts, LinkLimits, WarnOnce
+from kvstore.wire.connection import WINDOW_BYTES, Connection, Delay, LinkCounts, LinkLimits, WarnOnce
+from kvstore.wire.flow import Outflow
 from kvstore.wire.frames import Envelope, FrameCodec, WireError
 from kvstore.wire.handshake import DiallingSide, Rejected
 
@@ -207,10 +208,13 @@ class Outbound(Connection):
         self._link = link
         self._coming = Delay(link.delay_s, self._take)
         self._handshake = DiallingSide(link.secret, link.hello)
+        self._flow = Outflow(link.codec, link.limits.flow)
+        self._writable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start: the connection is open."""
         super().connection_made(transport)
+        self.transport.set_write_buffer_limits(WINDOW_BYTES)
         self.write(self._handshake.opening())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -219,6 +223,75 @@ class Outbound(Connection):
         self._coming.clear()
         if not self.answered.done():
             self.answered.set_result("the peer closed the connection at our Hello")
+
+    def send(self, envelopes: Sequence[Envelope]) -> None:
+        """Send one turn's messages. Queue what the peer does not read yet, up to a bound."""
+        flow = self._flow
+        if self.over or self.transport.is_closing():
+            self.counts.dropped += 1
+            return
+        flow.send(envelopes)
+        self._pump()
+        if flow.behind or flow.queued + self._delayed.bytes > self.limits.buffer:
+            self._fall_behind()
+
+    def _pump(self) -> None:
+        """Write what is queued, while the socket takes it."""
+        flow = self._flow
+        while self._writable and (data := flow.next()) is not None:
+            if self._delayed.delay_s:
+                self._delayed.put(data)
+            else:
+                self._write(data)
+
+    def _fall_behind(self) -> None:
+        """Drop the queue of a peer that does not read; begin a new epoch once it does."""
+        flow = self._flow
+        if not flow.behind:
+            logger.warning("%s: reads too slowly; %d queued bytes are dropped", self.name, flow.queued)
+            flow.fall_behind()
+        if flow.too_large:
+            text = f"a message exceeds the limit of {self.limits.message} bytes; the queue is dropped"
+            self.once.warn(self.name, "too large", text)
+        self._delayed.clear()
+        self._count()
+        self._resume()
+
+    def _count(self) -> None:
+        """Add up what the flow has counted."""
+        flow, counts = self._flow, self.counts
+        counts.dropped += flow.dropped
+        counts.merged += flow.merged
+        flow.dropped = flow.merged = 0
+
+    def _resume(self) -> None:
+        if self._writable and self._flow.behind:
+            self.counts.epochs += 1
+            self._flow.resume()
+            self._pump()
+
+    def pause_writing(self) -> None:
+        """Keep what follows in the queue: the socket has enough."""
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        """Write on: the peer has read."""
+        self._writable = True
+        self._resume()
+        self._pump()
+
+    def ping(self) -> None:
+        """Send an empty frame, if nothing was sent since the last sweep, and forget idle payloads."""
+        self._flow.sweep()
+        self._count()
+        self._pump()
+        super().ping()
+
+    def finish(self) -> None:
+        """Close once everything is sent."""
+        self._writable = True
+        self._pump()
+        super().finish()
 
     def frame(self, data: bytes) -> None:
         """Handle one whole frame."""

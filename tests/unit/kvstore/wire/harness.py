@@ -33,8 +33,14 @@ G0, G1 = GroupId(0), GroupId(1)
 CLIENT = ClientId(2**64 - 7)
 QUICK = LinkLimits(handshake_s=20.0, idle_s=60.0, backoff_min_s=0.002, backoff_max_s=0.02)
 SMALL = LinkLimits(
-    frame=64 << 10, buffer=1 << 20, handshake_s=20.0, idle_s=60.0, backoff_min_s=0.002, backoff_max_s=0.02
-)
+    frame=64 << 10,
+    message=512 << 10,
+    buffer=1 << 20,
+    handshake_s=20.0,
+    idle_s=60.0,
+    backoff_min_s=0.002,
+    backoff_max_s=0.02,
+)  # fmt: skip
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -1,0 +1,591 @@
+"""Flow control of one direction of a link, without I/O: lanes, slices, references and epochs.
+
+`Outflow` turns the messages of each turn into frames; `Inflow` turns the frames of its peer into messages.
+Between them is any transport that keeps the order of frames and may stop at any time.
+
+- A small frame is sent as it is: that is nearly all there is, and costs one comparison.
+- A *blob* is a large payload of a message, or a whole message that is large otherwise. Blobs travel in
+  slices, which take turns with small frames, and with the blobs of other senders. So a large message delays
+  others by a slice, not by its length.
+- A *lane* is the queue of one pair of sender and receiver. A message waits in its lane until the peer has all
+  slices of the blobs that it needs, and what follows in the lane waits behind it. So messages of one pair
+  arrive in the order in which they were sent; messages of other pairs pass.
+- A payload travels once. Later messages with the same payload, whatever their kind and their pair, refer to
+  the blob that the peer has. The sender alone decides what the peer keeps, and tells it what to forget: both
+  always agree, and a reference to an unknown blob is an error of the peer.
+- An *epoch* ends when the queue is dropped because the peer does not read fast enough. The next one begins
+  with a frame of its own when the peer reads again: then half blobs and references are void. What was
+  dropped is the end of what was sent, so to both sides it is as if a connection had been lost and replaced.
+
+Memory is bounded on both sides: `FlowLimits`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+
+from kvstore.wire.frames import Envelope, FrameCodec, WireError
+from multicast.errors import InvalidArgument
+from multicast.messages import Accept, Deliveries, Heartbeat, Multicast, NewLeaderAck, NewState, Phase2a
+from multicast.types import NO_TIMESTAMP, MessageId, Process
+
+COUNT_MAX: Final = 1 << 16
+"""Blobs that a peer may have at a time."""
+
+PLAIN: Final = 0x92
+"""The first byte of a frame of messages: a MessagePack array of two. All others are of the kinds below."""
+SLICE: Final = 1
+"""The next bytes of a blob: number, length of the blob, bytes."""
+REFERRING: Final = 2
+"""A frame of messages of one pair, some of whose payloads are blobs: `_References`, and the frame."""
+WHOLE: Final = 3
+"""The blob with this number is a frame of messages; it is not referred to again."""
+FORGET: Final = 4
+"""Blobs that are not referred to again."""
+EPOCH: Final = 5
+"""A new epoch, with its number: the peer has no blobs."""
+
+_SLICE_HEADER: Final = struct.Struct(">BQQ")
+_NUMBER: Final = struct.Struct(">BQ")
+
+Pair: TypeAlias = tuple[Process, Process]
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_References: TypeAlias = list[tuple[_Number, _Number, _Number]]
+"""Which payloads are blobs: index of the message, index of the payload in it, number of the blob."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLimits:
+    """Limits of one direction of a link, in bytes."""
+
+    inline: int = 16 << 10
+    """Frames up to this are sent as they are, whatever is in them."""
+    payload: int = 4 << 10
+    """Larger payloads in larger frames become blobs."""
+    whole: int = 256 << 10
+    """The largest frame of messages that is not sent in slices."""
+    slice: int = 64 << 10
+    message: int = 32 << 20
+    """The largest blob, and so the largest message."""
+    queue: int = 64 << 20
+    """What may be queued. Beyond it, the peer is behind, and its queue is dropped."""
+    kept: int = 24 << 20
+    """Blobs that the peer keeps because messages may refer to them again."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise InvalidArgument(f"{name} must be positive, not {getattr(self, name)}")
+        if self.queue < self.message:
+            raise InvalidArgument(f"queue ({self.queue}) must have room for a message ({self.message})")
+
+    @property
+    def held(self) -> int:
+        """What a peer may make this side hold: blobs that are kept, on their way, or not forgotten yet."""
+        return self.queue + self.kept + self.message
+
+
+@dataclass(slots=True, eq=False)
+class _Blob:
+    number: int
+    data: bytes
+    named: bool
+    """Whether messages refer to it; else it is a frame."""
+    sent: int = 0
+    users: int = 0
+    """Queued frames that need it."""
+    recent: bool = True
+    """Whether a message has referred to it since the last sweep."""
+    waiting: dict[Pair, None] = field(default_factory=dict)
+    """Lanes whose messages wait for it."""
+
+    @property
+    def done(self) -> bool:
+        return self.sent == len(self.data)
+
+
+@dataclass(slots=True)
+class _Item:
+    """A frame in a lane."""
+
+    frame: bytes
+    blobs: Sequence[_Blob]
+    mids: Sequence[MessageId]
+    """Messages that it multicasts."""
+    state: bool = False
+    """Whether it has a NEW_STATE."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    items: deque[_Item] = field(default_factory=deque)
+    mids: set[MessageId] = field(default_factory=set)
+    """MULTICASTs that wait in it: repeats are dropped."""
+
+
+class Outflow:
+    """The sending side: messages go in, frames come out, as fast as the transport takes them."""
+
+    def __init__(self, codec: FrameCodec, limits: FlowLimits | None = None) -> None:
+        self.limits = limits or FlowLimits()
+        self.queued = 0
+        """Bytes of messages that `next` has not returned yet."""
+        self.behind = False
+        """Whether the queue was dropped, and nothing is queued until `resume`."""
+        self.epoch = 0
+        self.dropped = 0
+        """Turns whose messages were not sent, and queued frames that were dropped."""
+        self.merged = 0
+        """MULTICASTs that were not queued since the same one already was."""
+        self.too_large = 0
+        """Messages that exceed the limit; each ends an epoch."""
+        self._encode = codec.encode
+        self._inline = self.limits.inline
+        self._clear()
+        self._number = 0
+
+    def _clear(self) -> None:
+        self.queued = 0
+        self._ready: deque[bytes] = deque()
+        """Frames that wait for nothing but the transport."""
+        self._lanes: dict[Pair, _Lane] = {}
+        """The pairs that have messages waiting for a blob; pairs without any have no lane."""
+        self._sources: OrderedDict[Process, deque[_Blob]] = OrderedDict()
+        """Blobs that are not sent entirely, by the sender of the first message that needs it."""
+        self._known: OrderedDict[bytes, _Blob] = OrderedDict()
+        """Payloads that the peer has or is being sent, the most recently used last."""
+        self._kept = 0
+        """Bytes of those that it has."""
+        self._small = 0
+        """Bytes of small frames since the last slice."""
+
+    # Messages
+
+    def send(self, envelopes: Sequence[Envelope]) -> None:
+        """Queue one turn's messages."""
+        if self.behind:
+            self.dropped += 1
+            return
+        if not (self._lanes or self._known):
+            data = self._encode(envelopes)
+            if len(data) <= self._inline or (
+                len(data) <= self.limits.whole
+                and not any(self._has_blobs(message) for _, _, messages in envelopes for message in messages)
+            ):
+                self._ready.append(data)
+                self.queued += len(data)
+                return
+        self._send_large(envelopes)
+
+    def _send_large(self, envelopes: Sequence[Envelope]) -> None:
+        """Queue messages some of which are large, or have to wait in a lane."""
+        free: list[Envelope] = []
+        for envelope in envelopes:
+            sender, receiver, messages = envelope
+            if (sender, receiver) in self._lanes or any(map(self._has_blobs, messages)):
+                self._send_free(free)
+                free = []
+                self._send_pair(sender, receiver, messages)
+            else:
+                free.append(envelope)
+        self._send_free(free)
+
+    def _send_free(self, envelopes: Sequence[Envelope]) -> None:
+        """Queue messages that wait for nothing, as few frames."""
+        if not envelopes or self.behind:
+            return
+        data = self._encode(envelopes)
+        if len(data) <= self.limits.whole:
+            self._ready.append(data)
+            self.queued += len(data)
+        elif halves := split_in_two(envelopes):
+            for half in halves:  # the first may have blocked a lane that the second needs
+                self._send_large(half)
+        else:
+            [(sender, receiver, [message])] = envelopes
+            self._send_whole((sender, receiver), message, data)
+
+    def _send_whole(self, pair: Pair, message: Any, data: bytes) -> None:
+        """Queue a frame of one large message."""
+        if len(data) > self.limits.message:
+            self.too_large += 1
+            self.fall_behind()
+            return
+        blob = self._new_blob(data, pair[0])
+        frame = _NUMBER.pack(WHOLE, blob.number)
+        self._put(pair, _Item(frame, (blob,), (), state=type(message) is NewState))
+
+    def _send_pair(self, sender: Process, receiver: Process, messages: Sequence[Any]) -> None:
+        """Queue messages of one pair, in order: at the end of its lane, or with references."""
+        pair = sender, receiver
+        lane = self._lanes.get(pair)
+        if lane is not None:
+            messages = self._overtake(pair, lane, messages)
+        if not messages:
+            return
+        references: _References = []
+        blobs: dict[_Blob, None] = {}
+        slim = [self._slim(i, message, sender, references, blobs) for i, message in enumerate(messages)]
+        if self.behind:
+            return
+        data = self._encode([(sender, receiver, slim)])
+        if len(data) > self.limits.whole:
+            middle = len(messages) // 2
+            if middle:
+                self._send_pair(sender, receiver, messages[:middle])
+                self._send_pair(sender, receiver, messages[middle:])
+            else:
+                self._send_whole(pair, messages[0], self._encode([(sender, receiver, messages)]))
+            return
+        if references:
+            data = bytes([REFERRING]) + _write((references, data))
+        mids = [message.mid for message in messages if type(message) is Multicast]
+        state = any(type(message) is NewState for message in messages)
+        self._put(pair, _Item(data, list(blobs), mids, state))
+
+    def _overtake(self, pair: Pair, lane: _Lane, messages: Sequence[Any]) -> list[Any]:
+        """Return what is to be queued in a lane that is blocked.
+
+        A MULTICAST that already waits there is dropped. Of a heartbeat, a copy that says only that the leader
+        is alive goes at once: otherwise a large message over a slow link would depose the leader. It does not
+        overtake a NEW_STATE, or its receiver would answer that it is not in the ballot.
+        """
+        kept = []
+        for message in messages:
+            if type(message) is Multicast and message.mid in lane.mids:
+                self.merged += 1
+                continue
+            if type(message) is Heartbeat and not any(item.state for item in lane.items):
+                alive = Heartbeat(message.ballot, NO_TIMESTAMP, ())
+                data = self._encode([(*pair, [alive])])
+                self._ready.append(data)
+                self.queued += len(data)
+            kept.append(message)
+        return kept
+
+    def _put(self, pair: Pair, item: _Item) -> None:
+        """Queue a frame of a pair: in its lane, if that is blocked or the frame has to wait for blobs."""
+        self.queued += len(item.frame)
+        lane = self._lanes.get(pair)
+        missing = [blob for blob in item.blobs if not blob.done]
+        if lane is None and not missing:
+            self._ready.append(item.frame)
+            return
+        if lane is None:
+            lane = self._lanes[pair] = _Lane()
+        lane.items.append(item)
+        lane.mids.update(item.mids)
+        for blob in item.blobs:
+            blob.users += 1
+        for blob in missing:
+            blob.waiting[pair] = None
+
+    # Blobs
+
+    def _has_blobs(self, message: Any) -> bool:
+        payloads = _payloads(message)
+        return bool(payloads) and max(map(len, payloads)) > self.limits.payload
+
+    def _slim(
+        self, index: int, message: Any, sender: Process, references: _References, blobs: dict[_Blob, None]
+    ) -> Any:
+        """Return the message without its large payloads, which become references."""
+        payloads = _payloads(message)
+        least = self.limits.payload
+        empty: dict[int, bytes] = {}
+        for column, payload in enumerate(payloads):
+            if len(payload) > least:
+                if len(payload) > self.limits.message:
+                    self.too_large += 1
+                    self.fall_behind()
+                    return message
+                blob = self._blob(payload, sender)
+                blobs[blob] = None
+                references.append((index, column, blob.number))
+                empty[column] = b""
+        return _filled(message, payloads, empty) if empty else message
+
+    def _blob(self, payload: bytes, sender: Process) -> _Blob:
+        blob = self._known.get(payload)
+        if blob is None:
+            blob = self._known[payload] = self._new_blob(payload, sender, named=True)
+        else:
+            self._known.move_to_end(blob.data)
+            blob.recent = True
+        return blob
+
+    def _new_blob(self, data: bytes, sender: Process, *, named: bool = False) -> _Blob:
+        self._number += 1
+        blob = _Blob(self._number, data, named)
+        self.queued += len(data)
+        self._sources.setdefault(sender, deque()).append(blob)
+        return blob
+
+    def _sent(self, blob: _Blob) -> None:
+        """Release the messages that have waited for this blob."""
+        if blob.named:
+            self._kept += len(blob.data)
+        for pair in blob.waiting:
+            lane = self._lanes.get(pair)
+            while lane is not None and lane.items and all(each.done for each in lane.items[0].blobs):
+                item = lane.items.popleft()
+                lane.mids.difference_update(item.mids)
+                self._ready.append(item.frame)
+                for each in item.blobs:
+                    each.users -= 1
+            if lane is not None and not lane.items:
+                del self._lanes[pair]
+        blob.waiting.clear()
+        if self._kept > self.limits.kept:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        excess = self._kept - self.limits.kept
+        oldest = []
+        for blob in self._known.values():
+            if excess <= 0:
+                break
+            if blob.done and not blob.users:
+                oldest.append(blob)
+                excess -= len(blob.data)
+        self._forget(oldest)
+
+    def _forget(self, blobs: Sequence[_Blob]) -> None:
+        """Forget payloads. All frames that refer to them are in front of the one that says so."""
+        for blob in blobs:
+            del self._known[blob.data]
+            self._kept -= len(blob.data)
+        if blobs:
+            frame = struct.pack(f">B{len(blobs)}Q", FORGET, *(blob.number for blob in blobs))
+            self._ready.append(frame)
+            self.queued += len(frame)
+
+    def sweep(self) -> None:
+        """Forget payloads that no message has referred to since the last sweep."""
+        self._forget([b for b in self._known.values() if b.done and not b.users and not b.recent])
+        for blob in self._known.values():
+            blob.recent = False
+
+    # Frames
+
+    def next(self) -> bytes | None:
+        """Return and remove the next frame. Small frames and slices share the transport evenly."""
+        if self._ready and (self._small < self.limits.slice or not self._sources):
+            data = self._ready.popleft()
+            self.queued -= len(data)
+            if self._sources:
+                self._small += len(data)
+            return data
+        if not self._sources:
+            return None
+        self._small = 0
+        source, blobs = next(iter(self._sources.items()))
+        blob = blobs[0]
+        data = blob.data[blob.sent : blob.sent + self.limits.slice]
+        blob.sent += len(data)
+        self.queued -= len(data)
+        self._sources.move_to_end(source)
+        if blob.done:
+            blobs.popleft()
+            if not blobs:
+                del self._sources[source]
+            self._sent(blob)
+        return _SLICE_HEADER.pack(SLICE, blob.number, len(blob.data)) + data
+
+    def fall_behind(self) -> None:
+        """Drop the queue: the peer does not read fast enough. Nothing is queued until `resume`."""
+        self.dropped += len(self._ready) + sum(len(lane.items) for lane in self._lanes.values())
+        self._clear()
+        self.behind = True
+
+    def resume(self) -> None:
+        """Begin a new epoch, if the queue was dropped: the peer reads again."""
+        if self.behind:
+            self.behind = False
+            self.epoch += 1
+            frame = _NUMBER.pack(EPOCH, self.epoch)
+            self._ready.append(frame)
+            self.queued += len(frame)
+
+
+class Inflow:
+    """The receiving side: frames go in, messages come out. It trusts nothing that the peer sends."""
+
+    def __init__(self, codec: FrameCodec, limits: FlowLimits | None = None) -> None:
+        self.limits = limits or FlowLimits()
+        self.held = 0
+        """Bytes of all blobs, as announced."""
+        self.epoch = 0
+        self.size = 0
+        """Bytes of the messages that `receive` has returned last, with the blobs they refer to."""
+        self._codec = codec
+        self._parts: dict[int, tuple[int, bytearray]] = {}
+        """Blobs that are not here entirely: their length, and what has arrived."""
+        self._blobs: dict[int, bytes] = {}
+
+    def receive(self, frame: bytes) -> list[Envelope]:
+        """Return the messages of a frame. Raises `WireError` for a frame that no correct node sends."""
+        kind = frame[0]
+        if kind == PLAIN:
+            self.size = len(frame)
+            return self._codec.decode(frame)
+        self.size = 0
+        if kind == SLICE:
+            self._slice(frame)
+        elif kind == REFERRING:
+            return self._refer(frame)
+        elif kind == WHOLE:
+            [number] = _numbers(frame)
+            return self._codec.decode(self._take(number))
+        elif kind == FORGET:
+            for number in _numbers(frame):
+                self._take(number)
+        elif kind == EPOCH:
+            [number] = _numbers(frame)
+            if number <= self.epoch:
+                raise WireError(f"epoch {number} follows epoch {self.epoch}")
+            self.epoch = number
+            self.held = 0
+            self._parts.clear()
+            self._blobs.clear()
+        else:
+            raise WireError(f"unknown kind of frame: {kind}")
+        return []
+
+    def _slice(self, frame: bytes) -> None:
+        if len(frame) <= _SLICE_HEADER.size:
+            raise WireError("a slice without bytes")
+        _, number, size = _SLICE_HEADER.unpack_from(frame)
+        known = self._parts.get(number)
+        if known is None:
+            if number in self._blobs:
+                raise WireError(f"a slice of blob {number}, which is complete")
+            self._announce(number, size)
+            known = self._parts[number] = size, bytearray()
+        length, part = known
+        part += memoryview(frame)[_SLICE_HEADER.size :]
+        if size != length or len(part) > length:
+            raise WireError(f"blob {number} of {length} bytes has {len(part)}, of {size} announced")
+        if len(part) == length:
+            del self._parts[number]
+            self._blobs[number] = bytes(part)
+
+    def _announce(self, number: int, size: int) -> None:
+        limits = self.limits
+        if not 0 < size <= limits.message:
+            raise WireError(f"blob {number} of {size} bytes exceeds the limit of {limits.message}")
+        if self.held + size > limits.held or len(self._parts) + len(self._blobs) >= COUNT_MAX:
+            raise WireError(f"blob {number} of {size} bytes; {self.held} bytes of blobs are held already")
+        self.held += size
+
+    def _refer(self, frame: bytes) -> list[Envelope]:
+        try:
+            references, inner = _read(memoryview(frame)[1:])
+        except msgspec.MsgspecError as error:
+            raise WireError(f"not a frame with references: {error}") from None
+        envelopes = self._codec.decode(inner)
+        if len(envelopes) != 1:
+            raise WireError(f"a frame with references has messages of {len(envelopes)} pairs")
+        [(sender, receiver, messages)] = envelopes
+        self.size = len(frame)
+        payloads: dict[int, dict[int, bytes]] = {}
+        for index, column, number in references:
+            blob = self._blobs.get(number)
+            if blob is None:
+                raise WireError(f"a reference to blob {number}, which is not here")
+            if column in payloads.setdefault(index, {}):
+                raise WireError("two references for one payload")
+            payloads[index][column] = blob
+            self.size += len(blob)
+        filled = list(messages)
+        for index, blobs in payloads.items():
+            if not index < len(filled):
+                raise WireError(f"a reference for message {index} of {len(filled)}")
+            its = _payloads(filled[index])
+            if not max(blobs) < len(its):
+                raise WireError(
+                    f"a reference for a payload that {type(filled[index]).__name__} does not have"
+                )
+            filled[index] = _filled(filled[index], its, blobs)
+        return [(sender, receiver, filled)]
+
+    def _take(self, number: int) -> bytes:
+        """Return and forget a blob."""
+        blob = self._blobs.pop(number, None)
+        if blob is None:
+            raise WireError(f"blob {number} is not here")
+        self.held -= len(blob)
+        self.size = len(blob)
+        return blob
+
+
+def _numbers(frame: bytes) -> Iterator[int]:
+    """Return the numbers that follow the kind of a frame. Raises `WireError` if there are none."""
+    count, rest = divmod(len(frame) - 1, 8)
+    if rest or not count or (frame[0] != FORGET and count != 1):
+        raise WireError(f"a frame of kind {frame[0]} has {len(frame)} bytes")
+    return iter(struct.unpack_from(f">{count}Q", frame, 1))
+
+
+def _of_entries(message: Any) -> list[bytes]:
+    return [entry.payload for entry in message.entries]
+
+
+_PAYLOADS: Final[Mapping[type, Callable[[Any], Sequence[bytes]]]] = {
+    Multicast: lambda message: (message.payload,),
+    Accept: attrgetter("payloads"),
+    Phase2a: attrgetter("local.payloads"),
+    NewLeaderAck: _of_entries,
+    NewState: _of_entries,
+    Deliveries: lambda message: [delivery.payload for delivery in message.deliveries],
+}
+"""By class, the payloads of a message that may become blobs."""
+
+
+def _payloads(message: Any) -> Sequence[bytes]:
+    """Return the payloads of a message that may become blobs."""
+    of = _PAYLOADS.get(type(message))
+    return () if of is None else of(message)
+
+
+def _filled(message: Any, payloads: Iterable[bytes], other: Mapping[int, bytes]) -> Any:
+    """Return the message with other payloads in some columns."""
+    new = tuple([other.get(column, payload) for column, payload in enumerate(payloads)])
+    match message:
+        case Multicast():
+            return message._replace(payload=new[0])
+        case Accept():
+            return replace(message, payloads=new)
+        case Phase2a():
+            return replace(message, local=message.local._replace(payloads=new))
+        case NewLeaderAck() | NewState():
+            return replace(message, entries=_with(message.entries, new))
+        case _:
+            return replace(message, deliveries=_with(message.deliveries, new))
+
+
+def _with(rows: Iterable[Any], payloads: Iterable[bytes]) -> tuple[Any, ...]:
+    return tuple([row._replace(payload=payload) for row, payload in zip(rows, payloads, strict=True)])
+
+
+def split_in_two(envelopes: Sequence[Envelope]) -> list[Sequence[Envelope]]:
+    """Return the halves of envelopes that exceed one frame, in order; nothing for a single message."""
+    if len(envelopes) > 1:
+        middle = len(envelopes) // 2
+        return [envelopes[:middle], envelopes[middle:]]
+    [(sender, receiver, messages)] = envelopes
+    middle = len(messages) // 2
+    if not middle:
+        return []
+    return [[(sender, receiver, messages[:middle])], [(sender, receiver, messages[middle:])]]
+
+
+_read: Final = msgspec.msgpack.Decoder(tuple[_References, bytes]).decode
+_write: Final = msgspec.msgpack.Encoder().encode
