@@ -13,7 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from kvstore.api.errors import METADATA, STATUS, ResponseTooLarge, to_error
-from kvstore.api.methods import ApiContext, Methods, Streaming, Unary
+from kvstore.api.methods import ApiContext, Encoded, Methods, Streaming, Unary
 from kvstore.store.errors import DeadlinePassed, InvalidRequest, Unavailable
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -62,7 +62,7 @@ class Calls:
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
-    def _written(self, response: Message) -> bytes:
+    def _written(self, response: Message | Encoded) -> bytes:
         """Serialize a response within the limit."""
         raw = response.SerializeToString()
         if len(raw) > self._options.response_bytes:

@@ -60,6 +60,21 @@ class ApiContext:
         return Header(cluster=self.options.cluster, node=self.options.node, **revisions)
 
 
+class Encoded(NamedTuple):
+    """A response that is encoded already, since several clients get parts of it."""
+
+    kind: type[Message]
+    raw: bytes
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - as messages have it
+        """Return the message's bytes."""
+        return self.raw
+
+    def message(self) -> Message:
+        """Return the message."""
+        return self.kind.FromString(self.raw)
+
+
 class Unary(NamedTuple):
     """A method that answers one message with one, within some seconds."""
 
@@ -71,7 +86,7 @@ class Streaming(NamedTuple):
     """A method that answers one message with many. Its client may have set no time for all of them."""
 
     kind: type[Message]
-    call: Callable[[Any, float | None], AsyncGenerator[Message, None]]
+    call: Callable[[Any, float | None], AsyncGenerator[Message, None] | AsyncGenerator[Encoded, None]]
 
 
 Methods: TypeAlias = Mapping[str, Unary | Streaming]

@@ -375,7 +375,7 @@ def test_tags_and_bytes_of_messages_are_those_of_the_protocol_version() -> None:
     found = {
         tag: (cls.__name__, zlib.crc32(encode([(R0, CLIENT, [examples[cls]])]))) for tag, cls in TAGS.items()
     }
-    assert (PROTOCOL_VERSION, found) == (5, GOLDEN)
+    assert (PROTOCOL_VERSION, found) == (6, GOLDEN)
     assert {cls.__struct_config__.tag for cls in STORE_MESSAGES} == {*range(1, 9)}
 
 
