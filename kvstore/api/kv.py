@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from google.protobuf.message import Message
 from wbkv_proto.v1 import kv_pb2 as kv
 
+from kvstore.api.bounds import Bounds
 from kvstore.api.changes import encoded_piece
 from kvstore.api.columns import columns_of
 from kvstore.api.convert import (
@@ -46,6 +47,8 @@ from kvstore.store.service import Batch, Committed, Consistency
 SERVICE: Final = "wbkv.v1.KV"
 PAGE_BYTES: Final = 1 << 20
 """Of a page of a scan, about, and of what a watch sends at once, unless a transaction is larger."""
+SCAN_BYTES: Final = 1 << 20
+"""What a scan holds beside its page."""
 PROGRESS_S: Final = 5.0
 PROGRESS_S_MIN: Final = 0.05
 PROGRESS_S_MAX: Final = 3600.0
@@ -66,6 +69,8 @@ class Requests:
         self._service = api.service
         self._response_bytes = api.options.response_bytes
         self._reader = Reader(api.service.limits)
+        partitions = len(api.facts.topology().placement.groups)
+        self._bounds = Bounds(api.service.limits, partitions, api.options.response_bytes)
         self._begin: Final[Mapping[str, Callable[[Any, float], Begun]]] = {
             "txn": self._txn,
             "get": self._get,
@@ -77,6 +82,10 @@ class Requests:
         """Begin a request of a kind. Raises, with nothing done, if it is invalid."""
         begun, fields = self._begin[name](message, timeout_s)
         return begun, partial(self._sized, fields)
+
+    def bound(self, name: str, message: Any) -> int:
+        """Return the largest size of the response."""
+        return self._bounds.of(name, message)
 
     def _sized(self, fields: Fields, committed: Committed) -> dict[str, Any]:
         """A response's fields, unless the results are too large to be sent."""
@@ -193,12 +202,12 @@ class KV:
             "Get": self._single("get", kv.GetRequest, kv.GetResponse),
             "Put": self._single("put", kv.PutRequest, kv.PutResponse),
             "Delete": self._single("delete", kv.DeleteRequest, kv.DeleteResponse),
-            "Scan": Streaming(kv.ScanRequest, self._scan),
-            "Splits": Unary(kv.SplitsRequest, self._splits),
-            "Snapshot": Unary(kv.SnapshotRequest, self._snapshot),
-            "ReleaseSnapshot": Unary(kv.ReleaseSnapshotRequest, self._release),
-            "Compact": Unary(kv.CompactRequest, self._compact),
-            "Watch": Streaming(kv.WatchRequest, self._watch),
+            "Scan": Streaming(kv.ScanRequest, self._scan, "scans", self._scan_bound),
+            "Splits": Unary(kv.SplitsRequest, self._splits, self._splits_bound),
+            "Snapshot": Unary(kv.SnapshotRequest, self._snapshot, reads=False),
+            "ReleaseSnapshot": Unary(kv.ReleaseSnapshotRequest, self._release, reads=False),
+            "Compact": Unary(kv.CompactRequest, self._compact, reads=False),
+            "Watch": Streaming(kv.WatchRequest, self._watch, "watches"),
             "Reserve": Unary(kv.ReserveRequest, self._reserve),
         }
 
@@ -211,7 +220,7 @@ class KV:
             response.header.MergeFrom(api.header())  # type: ignore[attr-defined]  # all responses have one
             return response
 
-        return Unary(asked, call)
+        return Unary(asked, call, partial(self._requests.bound, name), name == "get")
 
     # Scans
 
@@ -230,7 +239,7 @@ class KV:
             partitions=partitions_of(message.partitions),
             timeout_s=timeout_s or self._api.options.default_timeout_s,
         )
-        most = min(message.page_bytes or PAGE_BYTES, self._api.options.response_bytes // 4)
+        most = self._page_bytes(message)
         room = _Room(message.limit, message.limit_bytes)
         revision = 0
         page: list[KeyValue] = []
@@ -249,6 +258,17 @@ class KV:
         last = make(self._api.header(revision=revision), page)
         last.count, last.more = room.count, room.more
         yield last
+
+    def _page_bytes(self, message: kv.ScanRequest) -> int:
+        return min(message.page_bytes or PAGE_BYTES, self._api.options.response_bytes // 4)
+
+    def _scan_bound(self, message: kv.ScanRequest) -> int:
+        """What a scan holds: a page, and what is fetched ahead of every partition."""
+        return self._page_bytes(message) + SCAN_BYTES
+
+    def _splits_bound(self, message: kv.SplitsRequest) -> int:
+        size = message.pieces * (2 * self._service.limits.key_bytes + 32)
+        return min(size, self._api.options.response_bytes)
 
     async def _splits(self, message: kv.SplitsRequest, timeout_s: float) -> Message:
         check_integer("pieces", message.pieces, 1, PIECES_MAX)
