@@ -6,14 +6,16 @@ gRPC would log a stack trace for bytes that it cannot parse, so messages are par
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from kvstore.api.budget import COPIES, Quota
 from kvstore.api.errors import METADATA, STATUS, ResponseTooLarge, to_error
-from kvstore.api.methods import ApiContext, Methods, Streaming, Unary
+from kvstore.api.methods import ApiContext, Encoded, Methods, Streaming, Unary
 from kvstore.store.errors import DeadlinePassed, InvalidRequest, Unavailable
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -26,7 +28,14 @@ class Calls:
 
     def __init__(self, api: ApiContext) -> None:
         self._facts = api.facts
-        self._options = api.options
+        self._options = options = api.options
+        self.budget = api.budget
+        self.quotas = {
+            "watches": Quota("watches", options.watches, options.watches_per_connection),
+            "scans": Quota("scans", options.scans, options.scans_per_connection),
+            "sessions": Quota("sessions", options.sessions, options.sessions_per_connection),
+            "streams": Quota("streams", options.streams, options.streams_per_connection),
+        }
         self.stopping = False
 
     def handlers(self, methods: Methods) -> dict[str, Handler]:
@@ -37,12 +46,20 @@ class Calls:
         }
 
     def _unary(self, method: Unary) -> Handler:
-        kind, call = method
+        kind, call, bound, _ = method
 
         async def handle(raw: bytes, context: Context) -> bytes:
             try:
                 timeout_s = self.begin(context) or self._options.default_timeout_s
-                return self._written(await call(parse(kind, raw), timeout_s))
+                message = parse(kind, raw)
+                room = await self.budget.reserve(
+                    context.peer(), COPIES * bound(message), timeout_s, may_refuse=method.reads
+                )
+                # The call is over when the transport has taken the reply.
+                context.add_done_callback(room.call_done)  # type: ignore[arg-type]  # any function will do
+                response = self._written(await call(message, timeout_s))
+                room.settle(COPIES * len(response))
+                return response  # noqa: TRY300 - it is what was tried
             except Exception as error:
                 await self.fail(context, error)
                 raise
@@ -50,19 +67,49 @@ class Calls:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def _streaming(self, method: Streaming) -> Handler:
-        kind, call = method
+        kind, call, limit, bound = method
 
         async def handle(raw: bytes, context: Context) -> None:
             try:
-                async with aclosing(call(parse(kind, raw), self.begin(context))) as responses:
-                    async for response in responses:
-                        await send(context, self._written(response))
+                timeout_s = self.begin(context)
+                message = parse(kind, raw)
+                with self.stream(limit, context.peer()):
+                    await self._stream(call(message, timeout_s), context, COPIES * bound(message))
             except Exception as error:  # noqa: BLE001 - all are reported to the client
                 await self.fail(context, error)
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
-    def _written(self, response: Message) -> bytes:
+    @contextmanager
+    def stream(self, limit: str, connection: str) -> Iterator[None]:
+        """Count a stream of a kind while it is open."""
+        quota = self.quotas[limit]
+        quota.take(connection)
+        try:
+            yield
+        finally:
+            quota.give_back(connection)
+
+    async def _stream(self, responses: Any, context: Context, size: int) -> None:
+        """Send a stream's responses. Those larger than what is reserved for it wait for room."""
+        connection = context.peer()
+        room = await self.budget.reserve(connection, size, self._options.default_timeout_s)
+        try:
+            async with aclosing(responses):
+                async for response in responses:
+                    raw = self._written(response)
+                    if len(raw) <= size:
+                        await send(context, raw)
+                        continue
+                    more = await self.budget.reserve(connection, len(raw), self._options.default_timeout_s)
+                    try:
+                        await send(context, raw)
+                    finally:
+                        more.release()
+        finally:
+            room.release()
+
+    def _written(self, response: Message | Encoded) -> bytes:
         """Serialize a response within the limit."""
         raw = response.SerializeToString()
         if len(raw) > self._options.response_bytes:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
 from wbkv_proto.v1 import kv_pb2 as kv
 
+from kvstore.api.bounds import Bounds
+from kvstore.api.changes import encoded_piece
 from kvstore.api.columns import columns_of
 from kvstore.api.convert import (
     Reader,
@@ -26,7 +28,7 @@ from kvstore.api.convert import (
     txn_fields,
 )
 from kvstore.api.errors import ResponseTooLarge
-from kvstore.api.methods import ApiContext, Methods, Streaming, Unary
+from kvstore.api.methods import ApiContext, Encoded, Methods, Streaming, Unary
 from kvstore.machine.request import (
     INT64_MAX,
     Delete,
@@ -39,11 +41,10 @@ from kvstore.machine.request import (
     check_integer,
 )
 from kvstore.machine.results import Deleted, Got, KeyValue
-from kvstore.store.errors import InvalidRequest, StoreError
-from kvstore.store.questions import Event
+from kvstore.store.errors import InvalidRequest
 from kvstore.store.reservations import ALWAYS_FIRST, RESERVE_S
 from kvstore.store.retention import SNAPSHOT_S, SNAPSHOT_S_MAX
-from kvstore.store.service import Batch, Committed, Consistency, Snapshot
+from kvstore.store.service import Batch, Committed, Consistency
 
 SERVICE: Final = "wbkv.v1.KV"
 PAGE_BYTES: Final = 1 << 20
@@ -52,6 +53,8 @@ SILENT_S: Final = 0.5
 """How long a scan may send nothing. Then it says how far it is, so that its client keeps waiting, and can go
 on from there at another node.
 """
+SCAN_BYTES: Final = 1 << 20
+"""What a scan holds beside its page."""
 PROGRESS_S: Final = 5.0
 PROGRESS_S_MIN: Final = 0.05
 PROGRESS_S_MAX: Final = 3600.0
@@ -72,6 +75,8 @@ class Requests:
         self._service = api.service
         self._response_bytes = api.options.response_bytes
         self._reader = Reader(api.service.limits)
+        partitions = len(api.facts.topology().placement.groups)
+        self._bounds = Bounds(api.service.limits, partitions, api.options.response_bytes)
         self._begin: Final[Mapping[str, Callable[[Any, float], Begun]]] = {
             "txn": self._txn,
             "get": self._get,
@@ -83,6 +88,10 @@ class Requests:
         """Begin a request of a kind. Raises, with nothing done, if it is invalid."""
         begun, fields = self._begin[name](message, timeout_s)
         return begun, partial(self._sized, fields)
+
+    def bound(self, name: str, message: Any) -> int:
+        """Return the largest size of the response."""
+        return self._bounds.of(name, message)
 
     def _sized(self, fields: Fields, committed: Committed) -> dict[str, Any]:
         """A response's fields, unless the results are too large to be sent."""
@@ -200,19 +209,17 @@ class KV:
         self._service = api.service
         self._requests = Requests(api)
         self._reader = Reader(api.service.limits)
-        self._ending: set[asyncio.Task[None]] = set()
-        """Snapshots that are being released."""
         self.methods: Methods = {
             "Txn": self._single("txn", kv.TxnRequest, kv.TxnResponse),
             "Get": self._single("get", kv.GetRequest, kv.GetResponse),
             "Put": self._single("put", kv.PutRequest, kv.PutResponse),
             "Delete": self._single("delete", kv.DeleteRequest, kv.DeleteResponse),
-            "Scan": Streaming(kv.ScanRequest, self._scan),
-            "Splits": Unary(kv.SplitsRequest, self._splits),
-            "Snapshot": Unary(kv.SnapshotRequest, self._snapshot),
-            "ReleaseSnapshot": Unary(kv.ReleaseSnapshotRequest, self._release),
-            "Compact": Unary(kv.CompactRequest, self._compact),
-            "Watch": Streaming(kv.WatchRequest, self._watch),
+            "Scan": Streaming(kv.ScanRequest, self._scan, "scans", self._scan_bound),
+            "Splits": Unary(kv.SplitsRequest, self._splits, self._splits_bound),
+            "Snapshot": Unary(kv.SnapshotRequest, self._snapshot, reads=False),
+            "ReleaseSnapshot": Unary(kv.ReleaseSnapshotRequest, self._release, reads=False),
+            "Compact": Unary(kv.CompactRequest, self._compact, reads=False),
+            "Watch": Streaming(kv.WatchRequest, self._watch, "watches"),
             "Reserve": Unary(kv.ReserveRequest, self._reserve),
         }
 
@@ -225,7 +232,7 @@ class KV:
             response.header.MergeFrom(api.header())  # type: ignore[attr-defined]  # all responses have one
             return response
 
-        return Unary(asked, call)
+        return Unary(asked, call, partial(self._requests.bound, name), name == "get")
 
     # Scans
 
@@ -244,7 +251,7 @@ class KV:
             partitions=partitions_of(message.partitions),
             timeout_s=timeout_s or self._api.options.default_timeout_s,
         )
-        most = min(message.page_bytes or PAGE_BYTES, self._api.options.response_bytes // 4)
+        most = self._page_bytes(message)
         room = _Room(message.limit, message.limit_bytes)
         revision = 0
         page: list[KeyValue] = []
@@ -271,6 +278,17 @@ class KV:
         last = make(self._api.header(revision=revision), page)
         last.count, last.more = room.count, room.more
         yield last
+
+    def _page_bytes(self, message: kv.ScanRequest) -> int:
+        return min(message.page_bytes or PAGE_BYTES, self._api.options.response_bytes // 4)
+
+    def _scan_bound(self, message: kv.ScanRequest) -> int:
+        """What a scan holds: a page, and what is fetched ahead of every partition."""
+        return self._page_bytes(message) + SCAN_BYTES
+
+    def _splits_bound(self, message: kv.SplitsRequest) -> int:
+        size = message.pieces * (2 * self._service.limits.key_bytes + 32)
+        return min(size, self._api.options.response_bytes)
 
     async def _splits(self, message: kv.SplitsRequest, timeout_s: float) -> Message:
         check_integer("pieces", message.pieces, 1, PIECES_MAX)
@@ -330,9 +348,7 @@ class KV:
 
     # Watches
 
-    async def _watch(
-        self, message: kv.WatchRequest, timeout_s: float | None
-    ) -> AsyncGenerator[kv.WatchResponse, None]:
+    async def _watch(self, message: kv.WatchRequest, _: float | None) -> AsyncGenerator[Encoded, None]:
         if not 0 < len(message.ranges) <= RANGES_MAX:
             raise InvalidRequest(
                 f"a watch must have from 1 to {RANGES_MAX} ranges, not {len(message.ranges)}"
@@ -344,13 +360,6 @@ class KV:
             raise InvalidRequest(f"a watch until {until} must be after a revision up to that, not {after}")
         progress_s = message.progress_ms / 1000 or PROGRESS_S
         progress_s = min(max(progress_s, PROGRESS_S_MIN), PROGRESS_S_MAX)
-        timeout_s = timeout_s or self._api.options.default_timeout_s
-        snapshot = None
-        if not after:
-            snapshot = await self._service.snapshot(
-                name=self._api.new_name(), ttl_s=SNAPSHOT_S, timeout_s=timeout_s
-            )
-            after = snapshot.revision
         batches = self._service.watch(
             after=after,
             ranges=ranges,
@@ -358,49 +367,39 @@ class KV:
             until=until,
             progress_s=progress_s,
         )
-        try:
-            async with aclosing(batches):  # type: ignore[type-var]  # a generator
-                yield kv.WatchResponse(header=self._api.header(revision=after), revision=after)
-                async for batch in batches:
-                    if snapshot is not None:
-                        self._release_soon(snapshot)
-                        snapshot = None
-                    for response in self._changes(after, batch):
-                        response.header.CopyFrom(self._api.header(revision=response.revision))
-                        yield response
-                    after = batch.revision
-        finally:
-            if snapshot is not None:
-                self._release_soon(snapshot)
-
-    def _release_soon(self, snapshot: Snapshot) -> None:
-        """Release a watch's snapshot in the background: the watch goes on, or its client has disconnected."""
-
-        async def release() -> None:
-            with suppress(StoreError):  # its time ends soon, anyway
-                await self._service.release(snapshot.name, timeout_s=SNAPSHOT_S)
-
-        task = asyncio.get_running_loop().create_task(release())
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-
-    def _changes(self, after: int, batch: Batch) -> Iterator[kv.WatchResponse]:
-        """A batch in messages of about a page. Only a transaction too large for one is split."""
-        most = self._api.options.response_bytes // 2
-        response, size = kv.WatchResponse(), 0
-        for revision, events in batch.transactions:
-            for part, part_size, continued in _parts(events, most):
-                if response.transactions and size + part_size > PAGE_BYTES:
-                    response.revision = after
+        async with aclosing(batches):  # type: ignore[type-var]  # a generator
+            if after:
+                yield self._response(after, ())
+            async for batch in batches:
+                for response in self._changes(after, batch):
                     yield response
-                    response, size = kv.WatchResponse(), 0
-                size += part_size
-                response.transactions.add(
-                    revision=revision, events=[_event(event) for event in part], continued=continued
-                )
-            after = revision
-        response.revision = batch.revision
-        yield response
+                after = batch.revision
+
+    def _changes(self, after: int, batch: Batch) -> Iterator[Encoded]:
+        """A batch in messages of about a page. Only a transaction too large for one is split."""
+        if batch.encoded is not None:
+            yield batch.encoded
+            return
+        single = True
+        chunks: list[bytes] = []
+        size = 0
+        for piece in batch.transactions:
+            for chunk in encoded_piece(piece, self._api.options.response_bytes // 2):
+                if chunks and size + len(chunk) > PAGE_BYTES:
+                    yield self._response(after, chunks)
+                    chunks, size, single = [], 0, False
+                chunks.append(chunk)
+                size += len(chunk)
+            if piece.last:
+                after = piece.revision
+        last = self._response(batch.revision, chunks)
+        if single:
+            batch.encoded = last
+        yield last
+
+    def _response(self, revision: int, chunks: Sequence[bytes]) -> Encoded:
+        head = kv.WatchResponse(header=self._api.header(revision=revision), revision=revision)
+        return Encoded(kv.WatchResponse, b"".join((head.SerializeToString(), *chunks)))
 
 
 def _page(header: kv.Header, entries: Sequence[KeyValue], *, shape: Shape, columns: bool) -> kv.ScanResponse:
@@ -451,22 +450,3 @@ class _Room:
         self.count += len(entries)
         if begin < len(entries):
             yield entries[begin:], False
-
-
-def _parts(events: Iterable[Event], most: int) -> Iterator[tuple[list[Event], int, bool]]:
-    """A transaction's events, their size, and whether there are more of them."""
-    part: list[Event] = []
-    size = 0
-    for event in events:
-        bytes_ = 32 + len(event.key) + len(event.value or b"")
-        if part and size + bytes_ > most:
-            yield part, size, True
-            part, size = [], 0
-        part.append(event)
-        size += bytes_
-    yield part, size, False
-
-
-def _event(event: Event) -> kv.Event:
-    key, value, create_revision, version = event
-    return kv.Event(key=key, value=value, create_revision=create_revision, version=version)

@@ -32,12 +32,15 @@ class Api:
     def __init__(self, service: Service, facts: Facts, options: Options) -> None:
         api = ApiContext(service, facts, options)
         self._calls = Calls(api)
+        self.budget = api.budget
+        self.quotas = self._calls.quotas
         self._health = health.Health(api)
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=options.calls,
             options=(
                 ("grpc.max_receive_message_length", api.message_bytes),
                 ("grpc.max_send_message_length", -1),  # the services see to it
+                ("grpc.max_concurrent_streams", options.connection_streams),
                 ("grpc.so_reuseport", 0),  # two nodes on one port would share its clients
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),
                 ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
@@ -89,7 +92,8 @@ class Api:
 
         answers: Any = self._reflection.ServerReflectionInfo(requests(), context)
         try:
-            async for answer in answers:
-                await send(context, answer.SerializeToString())
+            with self._calls.stream("streams", context.peer()):
+                async for answer in answers:
+                    await send(context, answer.SerializeToString())
         except Exception as error:  # noqa: BLE001 - all are reported to the client
             await self._calls.fail(context, error)

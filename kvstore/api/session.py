@@ -16,11 +16,12 @@ import grpc
 from wbkv_proto.v1 import session_pb2 as session
 from wbkv_proto.varint import varint
 
+from kvstore.api.budget import COPIES, Reservation
 from kvstore.api.calls import Calls, Context, Handler, parse, receive, send
 from kvstore.api.errors import to_error
 from kvstore.api.kv import Fields, Requests
 from kvstore.api.methods import ApiContext
-from kvstore.store.errors import InvalidRequest, LimitExceeded, Unavailable
+from kvstore.store.errors import InvalidRequest, LimitExceeded, Overloaded, Unavailable
 from kvstore.store.service import Committed
 
 SERVICE: Final = "wbkv.v1.Session"
@@ -47,7 +48,8 @@ class SessionService:
     async def _open(self, _: object, context: Context) -> None:
         try:
             self._calls.begin(context)
-            await _SessionStream(self._api, self._requests, context).run()
+            with self._calls.stream("sessions", context.peer()):
+                await _SessionStream(self._api, self._requests, context).run()
         except Exception as error:  # noqa: BLE001 - all are reported to the client
             await self._calls.fail(context, error)
 
@@ -60,10 +62,14 @@ class _SessionStream:
         self._options = api.options
         self._requests = requests
         self._context = context
+        self._connection = context.peer()
+        self._budget = api.budget
+        self._rooms: set[Reservation] = set()
+        """What is reserved for replies that were not sent."""
         self._under_way: dict[int, asyncio.Future[Committed]] = {}
         """Calls by number."""
-        self._replies: deque[tuple[int, bytes]] = deque()
-        """What each counts for in `_size`, and its bytes."""
+        self._replies: deque[tuple[int, bytes, Reservation | None]] = deque()
+        """What each counts for in `_size`, its bytes, and what is reserved for it."""
         self._count = 0
         """Calls whose replies have not been sent."""
         self._size = 0
@@ -90,18 +96,26 @@ class _SessionStream:
             reading.cancel()
             for future in list(self._under_way.values()):
                 future.cancel()
+            for room in self._rooms:
+                room.release()
 
     async def _send(self) -> None:
         pieces: list[bytes] = []
+        rooms: list[Reservation] = []
         count = size = 0
         room = MESSAGE_BYTES
         while self._replies and (not pieces or len(self._replies[0][1]) <= room):
-            counted, reply = self._replies.popleft()
+            counted, reply, reserved = self._replies.popleft()
+            if reserved is not None:
+                rooms.append(reserved)
             pieces += (_REPLIES, varint(len(reply)), reply)
             room -= len(reply)
             count += 1
             size += counted
         await send(self._context, b"".join(pieces))
+        for reserved in rooms:
+            reserved.release()
+            self._rooms.discard(reserved)
         self._count -= count
         self._size -= size
         self._room.set()
@@ -126,11 +140,29 @@ class _SessionStream:
                 )
             size = len(raw) // len(calls) if calls else 0
             for i, call in enumerate(calls, start=1):
-                self._begin(call, size)
+                await self._begin_with_room(call, size)
                 if i % SLICE == 0:
                     await asyncio.sleep(0)
 
-    def _begin(self, call: session.Call, size: int) -> None:
+    async def _begin_with_room(self, call: session.Call, size: int) -> None:
+        """Begin a call when there is room for its reply. Until then, no further ones are read."""
+        kind = call.WhichOneof("call")
+        bound = 0 if kind is None else COPIES * self._requests.bound(kind, getattr(call, kind))
+        reads = kind == "get"
+        room = self._budget.reserve_now(self._connection, bound, may_refuse=reads)
+        if room is None:
+            timeout_s = call.timeout_ms / 1000 or self._options.default_timeout_s
+            try:
+                room = await self._budget.reserve(self._connection, bound, timeout_s, may_refuse=reads)
+            except Overloaded as error:
+                self._count += 1
+                self._size += size
+                self._reply(size, self._error(call.number, error), None)
+                return
+        self._rooms.add(room)
+        self._begin(call, size, room)
+
+    def _begin(self, call: session.Call, size: int, room: Reservation) -> None:
         number = call.number
         if number in self._under_way:
             raise InvalidRequest(f"two calls under way have the number {number}")
@@ -144,13 +176,19 @@ class _SessionStream:
             begun, fields = self._requests.begin(kind, getattr(call, kind), timeout_s)
             future = asyncio.ensure_future(begun)
         except Exception as error:  # noqa: BLE001 - all are reported to the client
-            self._reply(size, self._error(number, error))
+            self._reply(size, self._error(number, error), room)
             return
         self._under_way[number] = future
-        future.add_done_callback(partial(self._done, number, size, kind, fields))
+        future.add_done_callback(partial(self._done, number, size, room, kind, fields))
 
     def _done(
-        self, number: int, size: int, kind: str, fields: Fields, future: asyncio.Future[Committed]
+        self,
+        number: int,
+        size: int,
+        room: Reservation,
+        kind: str,
+        fields: Fields,
+        future: asyncio.Future[Committed],
     ) -> None:
         del self._under_way[number]
         if self._closed:
@@ -161,13 +199,18 @@ class _SessionStream:
             reply = session.Reply(number=number, **{kind: fields(future.result())})
         except Exception as error:  # noqa: BLE001 - all are reported to the client
             reply = self._error(number, error)
-        self._reply(size, reply)
+        self._reply(size, reply, room)
 
     def _error(self, number: int, error: Exception) -> session.Reply:
         return session.Reply(number=number, error=to_error(error, self._api.facts.topology))
 
-    def _reply(self, size: int, reply: session.Reply) -> None:
+    def _reply(self, size: int, reply: session.Reply, room: Reservation | None) -> None:
         raw = reply.SerializeToString()
+        if room is not None:
+            try:
+                room.settle(COPIES * len(raw))
+            except Overloaded as error:
+                raw = self._error(reply.number, error).SerializeToString()
         self._size += len(raw)
-        self._replies.append((size + len(raw), raw))
+        self._replies.append((size + len(raw), raw, room))
         self._to_send.set()

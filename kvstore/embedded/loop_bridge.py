@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
-from kvstore.api.methods import Streaming, Unary
+from kvstore.api.methods import Encoded, Streaming, Unary
 from kvstore.store.errors import DeadlinePassed
 
 T = TypeVar("T")
@@ -210,7 +210,7 @@ class _StreamPump:
         try:
             async with asyncio.timeout(timeout_s), aclosing(responses):
                 async for response in responses:
-                    await self._give(response)
+                    await self._give(response.message() if isinstance(response, Encoded) else response)
         except TimeoutError:
             raise DeadlinePassed("the stream's deadline has passed") from None
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kvstore.machine.request import Range, ReadOperation, Transaction
 from kvstore.machine.results import KeyValue
-from kvstore.store.feeds import Transactions
 from kvstore.store.gateway import Identity
 
 
@@ -118,7 +117,7 @@ class Watched:
     transactions: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
 
     @property
-    def found(self) -> Transactions:
+    def found(self) -> tuple[tuple[int, tuple[Any, ...]], ...]:
         """All transactions, in the order in which they came."""
         return tuple(self.transactions)
 

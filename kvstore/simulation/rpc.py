@@ -298,7 +298,7 @@ class _Call:
         """Messages that the client has not read. It is known without delay, and wakes a writer with one."""
         self.writing: asyncio.Future[None] | None = None
         self.ended = False
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
         connection.to_node(self._begin, write)
 
     # The client's end
@@ -381,7 +381,7 @@ class _Call:
         if not self.ended:
             handler = server.handlers[self._path]
             context = _Context(self._connection, self, server.loop, self._timeout_s)
-            self._task = server.loop.create_task(self._serve(handler, raw, context))
+            self.task = server.loop.create_task(self._serve(handler, raw, context))
 
     async def _serve(self, handler: Handler, raw: bytes | None, context: _Context) -> None:
         status = _OK
@@ -422,8 +422,8 @@ class _Call:
     def cancelled_by_client(self) -> None:
         """The client has ended the call, or is gone."""
         self.ended = True
-        if self._task is not None:
-            self._task.cancel()
+        if self.task is not None:
+            self.task.cancel()
 
 
 class _Context:
@@ -449,6 +449,12 @@ class _Context:
     def time_remaining(self) -> float | None:
         """Return the seconds left, if the client has set a deadline."""
         return None if self._until is None else self._until - self._loop.time()
+
+    def add_done_callback(self, callback: Callable[..., object]) -> None:
+        """Call a function when the call is over."""
+        task = self._call.task
+        assert task is not None
+        task.add_done_callback(callback)
 
     async def read(self) -> Any:
         """Return the client's next message, or EOF."""

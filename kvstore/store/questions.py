@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -41,6 +41,8 @@ class Feed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     ranges: tuple[Range, ...]
     limit_bytes: int
     wait_s: float
+    skip: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many changes of the transaction at revision `after + 1` were examined for earlier answers."""
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -89,10 +91,19 @@ class Event(NamedTuple):
 
 
 class Changes(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Transactions in the order of their revisions: all that changed anything there, up to a revision."""
+    """Transactions in the order of their revisions: all that changed anything there, up to a revision.
+
+    The first may be the rest of a transaction, and the last the beginning of one: the next question then has
+    this `skip`. An answer names the position that it follows.
+    """
 
     upto: int
     transactions: tuple[tuple[int, tuple[Event, ...]], ...]
+    skip: int = 0
+    """How many changes of the transaction at revision `upto + 1` were examined."""
+    after: int = 0
+    after_skip: int = 0
+    """The question's position."""
 
 
 class Sampled(msgspec.Struct, frozen=True, array_like=True, tag=8):

@@ -21,8 +21,14 @@ QUEUED: Final = 10_000
 STALE_S: Final = 1.0
 """How long they wait: a gateway asks another replica after half of that."""
 
-FEED_ROWS: Final = 4096
-"""Transactions that are examined for one answer to a watch."""
+FEED_CHANGES: Final = 4096
+"""Changes of keys that are examined for one answer: a few milliseconds."""
+
+EVENT_BYTES: Final = 32
+"""What an event counts beside its key and its value."""
+
+LARGE_S: Final = 5.0
+"""How long a large transaction is kept decoded for the next question."""
 
 
 def perform_reads(
@@ -119,7 +125,7 @@ class ReadQueue:
 
 
 @dataclass(slots=True)
-class _Watch:
+class _WaitingFeed:
     client: ClientId
     number: int
     question: Feed
@@ -127,57 +133,97 @@ class _Watch:
 
 
 class FeedQueue:
-    """Watches that wait for changes. Each is answered once: clients ask again for what follows."""
+    """Questions for changes, which wait until there are some. Each is answered once: gateways ask again for
+    what follows.
+    """
 
-    __slots__ = ("_examined", "_versions", "_watches")
+    __slots__ = ("_examined", "_large", "_large_until", "_versions", "_waiting")
 
     def __init__(self, versions: Versions) -> None:
         self._versions = versions
-        self._watches: list[_Watch] = []
+        self._waiting: list[_WaitingFeed] = []
         self._examined = 0
-        """The watermark when the watches were last examined."""
+        """The watermark when the questions were last examined."""
+        self._large: tuple[int, Row] | None = None
+        """The transaction that is being sent in parts: it is not decoded again for each of them."""
+        self._large_until = 0.0
 
     def add(self, client: ClientId, number: int, question: Feed, now: float) -> None:
-        """Add a watch, to be answered when there are changes or its time is over."""
-        self._watches.append(_Watch(client, number, question, now + question.wait_s))
+        """Add a question, to be answered when there are changes or its time is over."""
+        self._waiting.append(_WaitingFeed(client, number, question, now + question.wait_s))
         self._examined = 0
 
     def due(self, now: float) -> Iterator[tuple[ClientId, int, Changes | CompactedReply]]:
-        """Remove and answer the watches that have changes, or have waited long enough."""
+        """Remove and answer the questions that have changes, or have waited long enough."""
         watermark = self._versions.watermark
-        if not self._watches or (watermark == self._examined and now < min(w.until for w in self._watches)):
+        if self._large is not None and now >= self._large_until:
+            self._large = None
+        if not self._waiting or (watermark == self._examined and now < min(w.until for w in self._waiting)):
             return
         self._examined = watermark
-        watches, self._watches = self._watches, []
-        for watch in watches:
-            if watermark <= watch.question.after and now < watch.until:
-                self._watches.append(watch)
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if watermark <= each.question.after and now < each.until:
+                self._waiting.append(each)
             else:
-                yield watch.client, watch.number, self._changes(watch.question)
+                yield each.client, each.number, self._changes(each.question, now)
 
-    def _changes(self, question: Feed) -> Changes | CompactedReply:
-        after, watermark = question.after, self._versions.watermark
-        if after >= watermark:
-            return Changes(after, ())
-        size = question.limit_bytes
-        upto, last = watermark, after
+    def _changes(self, question: Feed, now: float) -> Changes | CompactedReply:
+        position = after, skip = question.after, question.skip
+        if after >= self._versions.watermark:
+            return Changes(after, (), skip, *position)
+        size, left = max(question.limit_bytes, 1), FEED_CHANGES
+        upto, last, begin = self._versions.watermark, after, skip
         found: list[tuple[int, tuple[Event, ...]]] = []
+        skip = 0
         try:
-            for count, (revision, row) in enumerate(self._versions.changes(after)):
-                if size <= 0 or count == FEED_ROWS:
-                    upto = last
-                    break
-                last = revision
-                events = tuple(_events(row, question.ranges))
+            for revision, row in self._rows(after, begin):
+                if revision != after + 1:
+                    begin = 0
+                events, end, size = _events(row, begin, begin + left, question.ranges, size)
                 if events:
                     found.append((revision, events))
-                    size -= sum(len(event.key) + len(event.value or b"") for event in events)
+                if end < len(row):
+                    if end:
+                        upto, skip = revision - 1, end
+                        self._large, self._large_until = (revision, row), now + LARGE_S
+                    else:
+                        upto = last
+                    break
+                last = revision
+                left -= max(end - begin, 1)
+                begin = 0
         except Compacted as error:
             return CompactedReply(error.floor)
-        return Changes(upto, tuple(found))
+        return Changes(upto, tuple(found), skip, *position)
+
+    def _rows(self, after: int, skip: int) -> Iterator[tuple[int, Row]]:
+        changes = self._versions.changes(after)  # raises, if they are compacted
+        if skip and self._large is not None and self._large[0] == after + 1:
+            yield self._large
+            if after + 1 < self._versions.watermark:
+                yield from self._versions.changes(after + 1)
+            return
+        yield from changes
 
 
-def _events(row: Row, ranges: Sequence[Range]) -> Iterator[Event]:
-    for change in row:
-        if any(asked.covers(change.key) for asked in ranges):
-            yield Event(change.key, change.value, change.create_revision, change.version)
+def _events(
+    row: Row, begin: int, end: int, ranges: Sequence[Range], size: int
+) -> tuple[tuple[Event, ...], int, int]:
+    """Return a transaction's events from the change `begin` up to `end`, or until their size is reached; the
+    index at which that ended; and how much of the size is left.
+    """
+    found: list[Event] = []
+    at = begin
+    for at in range(begin, min(end, len(row))):
+        if size <= 0:
+            return tuple(found), at, size
+        change = row[at]
+        key = change.key
+        for start, stop in ranges:
+            if start <= key and (stop is None or key < stop):
+                value = change.value
+                found.append(Event(key, value, change.create_revision, change.version))
+                size -= len(key) + EVENT_BYTES + (len(value) if value is not None else 0)
+                break
+    return tuple(found), min(end, len(row)), size

@@ -26,7 +26,7 @@ from kvstore.machine.request import (
 )
 from kvstore.machine.results import KeyValue, Outcome
 from kvstore.store import errors
-from kvstore.store.feeds import FeedReader, MergedFeed, Transactions
+from kvstore.store.feeds import Batch, Piece
 from kvstore.store.gateway import Committed, Gateway, Identity, Ordered
 from kvstore.store.pages import PAGE_BYTES, PageStream, merge_step, read_in_pages
 from kvstore.store.questions import (
@@ -46,6 +46,7 @@ from kvstore.store.questions import (
 )
 from kvstore.store.reservations import ALWAYS_FIRST, RESERVE_S, Reservations
 from kvstore.store.splits import LOOKED_AT, Split, Spread, divide
+from kvstore.store.watches import Watches
 from multicast.types import TICKS_PER_S, GroupId, timestamp
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "Event",
     "Identity",
     "KeyValue",
+    "Piece",
     "Service",
     "Snapshot",
     "SnapshotPart",
@@ -64,11 +66,8 @@ __all__ = [
 AGAIN_S: Final = 0.02
 """How soon to ask a replica again that is behind the revision."""
 
-IDLE_S: Final = 0.2
-"""How often a watch looks for changes to pass on."""
-
-FEED_WAIT_S: Final = 5.0
-"""How long a replica waits for changes before it answers that there are none."""
+CUT_S: Final = 10.0
+"""How long a watch waits for the revision at which it begins."""
 
 EVERYTHING: Final = Range(b"", None)
 
@@ -99,13 +98,6 @@ class Snapshot(NamedTuple):
     expires_s: float
 
 
-class Batch(NamedTuple):
-    """All transactions that changed anything watched, up to a revision, since the last batch."""
-
-    revision: int
-    transactions: Transactions
-
-
 @dataclass(slots=True)
 class _Asked:
     """Which replica to ask next: the leader or a near one; and whether the group was moved since."""
@@ -126,6 +118,11 @@ class Service:
         self._reservations = Reservations()
         self._moving: dict[GroupId, asyncio.Future[Any]] = {}
         """Groups that are being moved on, for all callers that wait for it."""
+        self._watches = Watches(self, page_bytes=page_bytes)
+
+    def newest(self) -> int:
+        """Return a time that no revision of a correct client is far above."""
+        return self._gateway.newest()
 
     @property
     def limits(self) -> Limits:
@@ -376,13 +373,13 @@ class Service:
         if not asked.leader:
             asked.leader = True
         elif not asked.moved:
-            await self._move(group, revision)
+            await self.move(group, revision)
             asked.moved = True
         else:
             await asyncio.sleep(AGAIN_S)
             asked.leader = asked.moved = False
 
-    async def _move(self, group: GroupId, revision: int) -> None:
+    async def move(self, group: GroupId, revision: int) -> None:
         """Make a group pass a revision: an idle one does not by itself."""
         known = self._moving.get(group)
         if known is None or known.done():
@@ -531,53 +528,35 @@ class Service:
         progress_s: float = 1.0,
     ) -> AsyncIterator[Batch]:
         """All transactions after a revision that change anything in these ranges, in the order of revisions.
+        With `after` 0 the watch begins now; the first batch, which is empty, tells where.
 
-        A batch has whole transactions of all groups, and everything up to its revision; one without any is a
-        mark of progress. It goes on for ever, or up to a revision, or until what follows was compacted.
+        A batch has everything up to its revision, of all groups; one without any transaction is a mark of
+        progress. A transaction too large for one piece is in several, which follow one another. The watch
+        goes on for ever, or up to a revision, or until what follows was compacted.
         """
         self._gateway.check_revision(max(after, until))
         groups = self._groups(ranges, partitions)
         if not groups:
             groups = list(map(GroupId, partitions))  # no keys of the ranges: only marks of progress
-        merged = MergedFeed(groups, after)
-        ask = partial(self._changes, ranges)
-        feeds = [FeedReader(group, merged, ask, self._move) for group in groups]
-        loop = asyncio.get_running_loop()
-        passed_on, passed_on_at = after, loop.time()
-        try:
-            while True:
-                for feed in feeds:
-                    feed.start()
-                slow = [feed.task for feed in feeds if feed.task is not None]
-                wait = passed_on_at + progress_s - loop.time()
-                if slow:
-                    wait = min(IDLE_S, wait) if wait > 0 else IDLE_S
-                    await asyncio.wait(slow, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-                for feed in feeds:
-                    feed.take()
-                upto = merged.complete
-                if 0 < until <= upto:
-                    yield Batch(until, tuple(each for each in merged.drain() if each[0] <= until))
-                    return
-                if upto > passed_on:
-                    found = merged.drain()
-                    if found or loop.time() >= passed_on_at + progress_s:
-                        passed_on, passed_on_at = upto, loop.time()
-                        yield Batch(upto, found)
-                # Groups are moved past what waits to be passed on; now and then to the present, for a mark of
-                # progress. If each were moved past all others all the time, none would ever be idle.
-                wanted = max(merged.wanted, until)
-                if loop.time() >= passed_on_at + progress_s:
-                    wanted = max(wanted, timestamp(self._gateway.newest(), GroupId(0)))
-                for feed in feeds:
-                    if feed.upto < wanted:
-                        feed.move(wanted)
-        finally:
-            for feed in feeds:
-                feed.close()
+        watch = self._watches.watch(
+            after=after, ranges=ranges, groups=tuple(groups), until=until, progress_s=progress_s
+        )
+        async with contextlib.aclosing(watch):  # type: ignore[type-var]  # a generator
+            async for batch in watch:
+                yield batch
 
-    async def _changes(self, ranges: tuple[Range, ...], group: GroupId, after: int) -> Changes:
-        return await self._ask(group, Feed(after, ranges, self._page_bytes, FEED_WAIT_S), Changes, after)
+    async def cut(self) -> int:
+        """Return a revision that what begins now is above, and what has completed is not."""
+        async with self._deadline(CUT_S):
+            return await self._cut((EVERYTHING,))
+
+    async def position(self, group: GroupId) -> int:
+        """Return the revision up to which a near replica of the group has executed everything."""
+        return (await self._ask(group, ReadAt((), 0), Values, 0)).revision
+
+    async def changes(self, group: GroupId, question: Feed, *, of_leader: bool) -> Changes:
+        """Return what a replica of the group answers to a question for changes."""
+        return await self._ask(group, question, Changes, question.after, asked=_Asked(leader=of_leader))
 
 
 def _ranges_of(operations: Iterable[Operation]) -> tuple[Range, ...]:

@@ -29,7 +29,7 @@ PLACES: Final[list[tuple[type, object, str]]] = [
     (Gate, "kvstore.store.partition.Gate", ""),
     (Partition, "kvstore.store.application.Partition", ""),
     (Gateway, "kvstore.store.application.Gateway", ""),
-    (MergedFeed, "kvstore.store.service.MergedFeed", ""),
+    (MergedFeed, "kvstore.store.hub.MergedFeed", ""),
     (SimStoreDisk, StoreCluster, "disk_type"),
     (object, StoreCluster, "application_type"),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from wbkv_proto.v1 import kv_pb2 as kv
@@ -155,7 +156,7 @@ def watch(calls: Calls, request: kv.WatchRequest, timeout_s: float) -> Plan[None
     attempts = _Attempts(calls, None, timeout_s)
     while True:
         begun: list[kv.Event] = []
-        """The first events of a transaction that did not fit into one message."""
+        """The first events of a transaction that comes in parts. They count for this stream only."""
         stream: ReplyStream = yield Open(attempts.address(), WATCH, request)
         wait_s = attempts.wait_s()
         try:
@@ -167,8 +168,12 @@ def watch(calls: Calls, request: kv.WatchRequest, timeout_s: float) -> Plan[None
                     break
                 changes: list[tuple[int, Sequence[kv.Event]]] = []
                 for change in reply.transactions:
+                    if not change.continuation:
+                        begun = []
                     begun += change.events
                     if not change.continued:
+                        if change.continuation:
+                            begun.sort(key=attrgetter("key"))  # parts of several partitions
                         changes.append((change.revision, begun))
                         begun = []
                 request.after = max(request.after, reply.revision)

@@ -542,14 +542,16 @@ class WatchResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., revision: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[Change, _Mapping]]] = ...) -> None: ...
 
 class Change(_message.Message):
-    __slots__ = ("revision", "events", "continued")
+    __slots__ = ("revision", "events", "continued", "continuation")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     CONTINUED_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATION_FIELD_NUMBER: _ClassVar[int]
     revision: int
     events: _containers.RepeatedCompositeFieldContainer[Event]
     continued: bool
-    def __init__(self, revision: _Optional[int] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., continued: _Optional[bool] = ...) -> None: ...
+    continuation: bool
+    def __init__(self, revision: _Optional[int] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., continued: _Optional[bool] = ..., continuation: _Optional[bool] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("key", "value", "create_revision", "version")

@@ -240,12 +240,18 @@ class ModelStore:
             if revision <= after or revision > (request.until or revision):
                 continue
             events = [e for e in all_events if any(e.key in range_of(keys) for keys in request.ranges)]
+            if len(events) > size:  # the node loses its position, and begins again
+                void = kv.Change(revision=revision, events=events[:size], continued=True)
+                yield kv.WatchResponse(revision=after, transactions=[void])
+            continuation = False
             while len(events) > size:
                 part, events = events[:size], events[size:]
-                change = kv.Change(revision=revision, events=part, continued=True)
+                change = kv.Change(revision=revision, events=part, continued=True, continuation=continuation)
+                continuation = True
                 yield kv.WatchResponse(revision=after, transactions=[change])
             after = revision
-            changes = [kv.Change(revision=revision, events=events)] if events else []
+            last = kv.Change(revision=revision, events=events, continuation=continuation)
+            changes = [last] if events else []
             yield kv.WatchResponse(revision=after, transactions=changes)
 
 

@@ -37,6 +37,7 @@ from kvstore.store.errors import (
     Unavailable,
     WindowFull,
 )
+from kvstore.store.feeds import Piece
 from kvstore.store.questions import Event
 from kvstore.store.service import Batch, Committed, Consistency, Identity, Snapshot, SnapshotPart, Split
 from kvstore.store.splits import LOOKED_AT, Spread, divide
@@ -266,10 +267,14 @@ class MemoryService:
         self._check(after)
         self.open += 1
         try:
+            if not after:
+                await self._begin(lambda: self._order(Tick()), 10.0)
+                after = self.revision
+                yield Batch(after, ())
             while True:
                 self._changed.clear()
                 upto = self.revision
-                found: list[tuple[int, tuple[Event, ...]]] = []
+                found: list[Piece] = []
                 for revision, row in self.machine.versions.changes(after):
                     events = tuple(
                         Event(change.key, change.value, change.create_revision, change.version)
@@ -277,7 +282,7 @@ class MemoryService:
                         if any(asked.covers(change.key) for asked in ranges)
                     )
                     if events and revision <= (until or revision):
-                        found.append((revision, events))
+                        found.append(Piece(revision, events))
                 after = upto
                 if 0 < until <= upto:
                     yield Batch(until, tuple(found))

@@ -1,0 +1,74 @@
+"""Watches of real nodes: many of them, and of transactions that fit into no message."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+import wbkv
+import wbkv.aio
+from wbkv_proto.v1 import kv_pb2 as kv
+
+from kvstore.local.cluster import LocalCluster
+from kvstore.wire.connection import LinkLimits
+from tests.campaigns import campaign
+from tests.unit.kvstore.api.harness import Client
+
+PATIENCE_S = 120.0
+
+
+async def fill(client: wbkv.aio.Client[bytes], keys: list[bytes], size: int) -> None:
+    for first in range(0, len(keys), size):
+        await client.txn().then(*(wbkv.put(key, b"") for key in keys[first : first + size])).commit()
+
+
+@pytest.mark.parametrize("short", [True, pytest.param(False, marks=campaign)])
+def test_a_transaction_larger_than_a_frame_is_watched_at_a_node_without_it(
+    tmp_path: Path, *, short: bool
+) -> None:
+    # Its events fit into no frame between nodes: before, the link was reset at every attempt.
+    if short:
+        keys = [b"k%05d" % i + b"x" * 4000 for i in range(LinkLimits().frame // 4000 + 100)]
+    else:
+        keys = [b"k%06d" % i for i in range(250_000)]
+
+    async def test(cluster: LocalCluster) -> None:
+        first, second = cluster.addresses
+        async with asyncio.timeout(PATIENCE_S), wbkv.aio.connect([first], timeout=60.0) as client:
+            await fill(client, keys, 1500 if short else 4000)
+            other = Client(second)
+            watch = other.kv.Watch(kv.WatchRequest(ranges=[kv.Range(prefix=b"k")], progress_ms=200))
+            begun = await watch.read()
+            deleted = await client.delete(wbkv.prefix(b"k"))
+            assert deleted == len(keys)
+            await client.put(b"k", b"after")
+            parts, revision = [], begun.revision
+            while True:
+                message = await watch.read()
+                assert message is not grpc.aio.EOF
+                assert message.ByteSize() < 4 << 20
+                parts += message.transactions
+                revision = message.revision
+                if parts and parts[-1].events and parts[-1].events[0].key == b"k":
+                    break
+                if parts and parts[-1].continued:
+                    assert revision < parts[-1].revision
+            watch.cancel()
+            await other.close()
+            large, last = parts[:-1], parts[-1]
+            assert len({part.revision for part in large}) == 1
+            assert [part.continued for part in large] == [True] * (len(large) - 1) + [False]
+            assert [part.continuation for part in large] == [False] + [True] * (len(large) - 1)
+            assert [event.key for part in large for event in part.events] == keys
+            assert not last.continued
+            assert not last.continuation
+            # The SDK's user sees one transaction, also when it begins before it.
+            async with client.watch(b"k", after=begun.revision) as changes:
+                change = await anext(changes)
+                assert [event.key for event in change.events] == keys
+                assert (await anext(changes)).revision == last.revision
+
+    with LocalCluster(tmp_path / "data", 2, groups=[["n1"]], durability="os") as cluster:
+        asyncio.run(test(cluster))
