@@ -260,6 +260,10 @@ class NodeSimulation(Simulation):
         """Replica number i of every group is on node i."""
         return NodeId(f"n{replica.number}")
 
+    def machine_of(self, replica: ReplicaId) -> str:
+        """Return the name of its node."""
+        return self.node_of(replica)
+
     def new_state(self, machine: SimMachine) -> Any:
         """The disk of a machine's application."""
         return SimState(machine, self.pieces)
@@ -303,7 +307,7 @@ class NodeSimulation(Simulation):
 
         class Observed(protocol):  # type: ignore[misc, valid-type]  # a class made at run time
             def __init__(self, start: Start) -> None:
-                start.wall_s = simulation.wall_s(simulation.node_of(start.me))
+                start.wall = simulation.wall_clock(start.me)
                 super().__init__(start)
 
             def ready(self) -> Ready:

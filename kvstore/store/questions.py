@@ -48,7 +48,11 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag=6):
     most: int
 
 
-Question: TypeAlias = StrictRead | ReadAt | Page | Feed | Sample
+class ClockWanted(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """Ask for the replica's clock."""
+
+
+Question: TypeAlias = StrictRead | ReadAt | Page | Feed | Sample | ClockWanted
 
 
 class Values(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -115,4 +119,14 @@ class CompactedReply(msgspec.Struct, frozen=True, array_like=True, tag=7):
     floor: int
 
 
-Response: TypeAlias = Values | Entries | Busy | Changes | Sampled | NotLeading | NotYetReply | CompactedReply
+class ClockReport(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """The replica's clock: the time of the highest timestamp that was proposed or delivered there."""
+
+    clock: int
+    now: int
+    """The clock, or quorum time if that is ahead: what the next timestamp is like."""
+
+
+Response: TypeAlias = (
+    Values | Entries | Busy | Changes | Sampled | NotLeading | NotYetReply | CompactedReply | ClockReport
+)

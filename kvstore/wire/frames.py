@@ -48,7 +48,7 @@ from multicast.messages import (
 )
 from multicast.types import GroupId, Process, ReplicaId, expand_dests
 
-PROTOCOL_VERSION: Final = 5
+PROTOCOL_VERSION: Final = 6
 """Version of the handshake and of the frames: nodes of different versions reject each other."""
 
 APPLICATION_TAGS: Final = range(1, 16)

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 
 from multicast.client import Reply
 from multicast.durable import Checkpoint, Dropped, Durable, Record
-from multicast.membership import MEMBERSHIP, Membership
+from multicast.membership import Membership
 from multicast.messages import Delivery, Message
 from multicast.protocol import Protocol, Send, Start, Timing
+from multicast.quorum_time import OWN_CLIENTS, WallClock
 from multicast.sim.faults import Fault
 from multicast.sim.network import Loop, Network
 from multicast.topology import Topology
@@ -129,7 +130,7 @@ class Host:
         disk: DiskDelays,
         skew: float = 0.0,
         turn_s: float = 0.0,
-        wall_s: float | None = None,
+        wall: WallClock | None = None,
         late: random.Random | None = None,
     ) -> None:
         """`late` decides how much of what was delivered is executed when the state is committed; without it,
@@ -147,7 +148,7 @@ class Host:
         self._rate = 1.0 + skew
         self._turn_s = turn_s
         self._turning = False
-        self._wall_s = wall_s
+        self._wall = wall
         self.late = late
         self.replica: Protocol | None = None
         self.durable = Durable()
@@ -186,7 +187,7 @@ class Host:
         start = Start(
             self.me, self._topology, self._rng, self.local(self._loop.now),
             self._timing, self.durable, self.commit.checkpoint, address=self.address, evicts=self.evicts,
-            wall_s=self._wall_s,
+            wall=self._wall,
         )  # fmt: skip
         self.replica = self._protocol(start)
         del self.log[self.commit.length :]
@@ -314,7 +315,7 @@ class Host:
         for observer in self._observers:
             observer.delivered(self, delivery)
         assert self.replica is not None
-        if self.replica.is_leader and delivery.mid.client != MEMBERSHIP:
+        if self.replica.is_leader and delivery.mid.client not in OWN_CLIENTS:
             self._reply(delivery.mid)
 
     def _reply(self, mid: MessageId) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import wbkv
-from wbkv.core.calls import BACKOFF_MAX_S, PATIENCE_S, REPEAT_S, Calls, backoff
+from wbkv.core.calls import BACKOFF_MAX_S, PATIENCE_S, Calls, backoff
 from wbkv.core.effects import Ask
 from wbkv.core.environment import SYSTEM
 from wbkv.core.identity import Identity
 from wbkv.core.requests import Requests
+from wbkv.core.revision_time import REPEAT_S
 from wbkv.core.routing import REFRESH_S, REST_S, Placement, Router, endpoints_of
 from wbkv.errors import error_of
 from wbkv_proto.v1 import cluster_pb2 as cluster

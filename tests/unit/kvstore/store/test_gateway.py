@@ -26,10 +26,12 @@ MID, PLACE = MessageId(ClientId(1), 1, 1), Timestamp(7)
 
 def gateway_of(ticks: int = 0) -> Gateway:
     topology = Topology({group: members(group) for group in (A, B, C)})
-    return Gateway(
+    gateway = Gateway(
         GATEWAY, topology, PLACEMENT,
-        limits=Limits(), local={}, ticks=lambda: ticks, rng=random.Random(1),
+        limits=Limits(), local={}, clock=lambda: ticks, rng=random.Random(1),
     )  # fmt: skip
+    gateway.clocks._learned = True
+    return gateway
 
 
 def test_whoever_is_to_order_a_message_hears_above_what() -> None:

@@ -38,8 +38,8 @@ class Groups:
         self.changes: dict[GroupId, tuple[tuple[int, tuple[Event, ...]], ...]] = {A: (), B: ()}
         self._feeds: list[tuple[GroupId, Feed, Callable[[Any], None]]] = []
 
-    def check_revision(self, revision: int) -> None:
-        pass
+    def knows(self, revision: int) -> bool:
+        return True
 
     def newest(self) -> int:
         return self.time
