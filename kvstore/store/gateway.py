@@ -233,14 +233,18 @@ class Gateway:
         verdict: Verdict,
     ) -> None:  # fmt: skip
         """Go on with a transaction that had to wait for the groups' clocks, whatever they are."""
-        try:
-            if identity is not None and self._is_late(identity.deadline):
-                if verdict is not Verdict.REFUTED:
-                    raise errors.Unavailable("some partitions do not answer what time it is; retry")
-                raise errors.InvalidRequest(
-                    f"the request's deadline, revision {identity.deadline}, is more than a day ahead of "
-                    f"revision {timestamp(self.newest(), GroupId(0))}"
+        if identity is not None and self._is_late(identity.deadline):
+            if verdict is Verdict.REFUTED:
+                done(
+                    errors.InvalidRequest(
+                        f"the request's deadline, revision {identity.deadline}, is more than a day ahead of "
+                        f"revision {timestamp(self.newest(), GroupId(0))}"
+                    )
                 )
+            else:
+                done(errors.Unavailable("some partitions do not answer what time it is; retry"))
+            return
+        try:
             self._transact(transaction, done, identity, min_revision)
         except errors.StoreError as error:
             done(error)
