@@ -108,12 +108,22 @@ class ClockDrift:
     rate: float
 
 
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """A replica's machine is suspended: its processes and its monotonic clock stand still, and time goes
+    on.
+    """
+
+    replica: ReplicaId
+    for_s: float
+
+
 STEPS_S: Final = (0.7, 1.0, 3600.0, 86_400.0, 6.4e8, 1e15)
 """Wall clocks go wrong by a second, an hour, a day, twenty years, and beyond what timestamps can express."""
 
 Fault: TypeAlias = (
     ClockJump | ClockStep | ClockDrift | Nominate | Crash | Wipe | Outage | Cut | Heal | Reset | Stall
-    | ClientDeath
+    | Suspend | ClientDeath
 )  # fmt: skip
 
 
@@ -183,6 +193,7 @@ class _Draw:
             self.add(ClockDrift(rng.choice(wrong), rng.choice((0.0, 0.5, 2.0, -0.5, -1.5))))
             if nominated:
                 self.add(Nominate(rng.choice(wrong)))
+                self.add(Suspend(rng.choice(self.replicas), rng.choice((0.05, 0.3, 1.5))))
 
     def nominations(self) -> None:
         for _ in range(2 * len(self.topology.groups)):

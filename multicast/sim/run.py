@@ -31,6 +31,7 @@ from multicast.sim.faults import (
     Outage,
     Reset,
     Stall,
+    Suspend,
     Wipe,
     schedule,
 )
@@ -257,6 +258,8 @@ class Simulation:
                 self.raise_clock(self.now_at(replica), by)
             case ClockStep() | ClockDrift():
                 self._clock_fault(fault)
+            case Suspend(replica, for_s):
+                self.hosts[self.now_at(replica)].suspend(for_s)
             case Stall(replica, for_s):
                 self.hosts[self.now_at(replica)].stalled_until = self.loop.now + for_s
             case ClientDeath(client, halfway):
