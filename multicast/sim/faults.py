@@ -187,7 +187,8 @@ class _Draw:
         """
         rng, numbers = self.rng, sorted({replica.number for replica in self.replicas})
         count = (len(numbers) - 1) // 2 if minority else len(numbers)
-        wrong = [r for r in self.replicas if r.number in set(rng.sample(numbers, count))]
+        chosen = rng.sample(numbers, count)
+        wrong = [replica for replica in self.replicas if replica.number in chosen]
         for _ in range(3 * len(self.topology.groups) if wrong else 0):
             self.add(ClockStep(rng.choice(wrong), rng.choice(STEPS_S) * rng.choice((1, 1, -1))))
             self.add(ClockDrift(rng.choice(wrong), rng.choice((0.0, 0.5, 2.0, -0.5, -1.5))))

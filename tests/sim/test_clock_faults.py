@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from kvstore.simulation import scenario_of, simulate_store
+from kvstore.simulation import scenario_of
 from multicast import PROTOCOLS
 from multicast.protocol import Protocol, Timing
 from multicast.sim import Scenario, Simulation, Workload, simulate
@@ -15,6 +15,7 @@ from multicast.types import TICKS_PER_S, GroupId, ReplicaId
 from multicast.whitebox import WhiteBox
 from tests.campaigns import CAMPAIGN
 from tests.sim import clock_mutants as mutants
+from wbkv_sim import simulate_store
 
 TIMING: Final = Timing(anchor_s=1.0, clock_step_s=5.0)
 SEEDS: Final = range(40 if CAMPAIGN else 8)
