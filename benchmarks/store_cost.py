@@ -69,7 +69,7 @@ class Replica:
         )  # fmt: skip
         self.application = StoreApplication(
             self.disk.state, topology, self.placement, me=GATEWAY, limits=Limits(),
-            now=lambda: 0.0, ticks=lambda: 1, rng=random.Random(1),
+            now=lambda: 0.0, rng=random.Random(1),
         )  # fmt: skip
         ordering = WhiteBox(Start(self.me, topology, random.Random(1), 0.0))
         now = 0.0

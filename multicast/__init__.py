@@ -90,7 +90,7 @@ peer sends raises `PeerViolation`, an invalid argument `InvalidArgument`; `step`
 `process`                         what a process does under any of the protocols
 `whitebox`                        the white-box protocol of Gotsman, Lefort and Chockler
 `skeen`, `consensus`              Skeen's protocol, fault-tolerant Skeen, FastCast; their consensus
-`election`                        the leader selection service
+`election`, `quorum_time`         the leader selection service; the time of day that a quorum has reached
 `queue`, `delivered`, `history`   ordered delivery, duplicate suppression, catching up
 `client`, `numbering`, `retries`  the multicasting process, its sequence numbers, when to send again
 `sim`                             a simulator that tries to refute the protocols

@@ -75,6 +75,11 @@ class DeliveredIds:
         elif low > known.low:
             known.pass_below(low)
 
+    def low(self, client: ClientId) -> int:
+        """Return the client's watermark; 0 if nothing of it was delivered."""
+        known = self._clients.get(client)
+        return 0 if known is None else known.low
+
     def copy(self) -> DeliveredIds:
         """Return an independent copy."""
         other = DeliveredIds()

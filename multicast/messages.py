@@ -155,6 +155,8 @@ class NewStateAck:
     """NEWSTATE_ACK(b): a member holds the ballot's state durably."""
 
     ballot: Ballot
+    wall_us: int = 0
+    """The member's time of day, in microseconds, if its clock is hybrid."""
 
 
 Instance: TypeAlias = tuple[MessageId, Timestamp]
@@ -252,6 +254,8 @@ class Heartbeat:
     yet to issue."""
     issued: Timestamp = NO_TIMESTAMP
     """The last local timestamp that the leader has issued in its ballot, and sent."""
+    sent_us: int = 0
+    """The leader's monotonic time, in microseconds: the acknowledgement repeats it."""
 
 
 @dataclass(slots=True)
@@ -261,8 +265,10 @@ class HeartbeatAck:
     ballot: Ballot
     cballot: Ballot
     executed: Timestamp
-    wall_time: int = 0
-    """The member's time of day, in ticks, if its clock is hybrid."""
+    wall_us: int = 0
+    """The member's time of day, in microseconds, if its clock is hybrid."""
+    sent_us: int = 0
+    """`sent_us` of the heartbeat that this answers."""
 
 
 @dataclass(slots=True)

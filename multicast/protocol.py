@@ -12,6 +12,7 @@ from multicast.durable import Checkpoint, Durable, Record
 from multicast.errors import InvalidArgument
 from multicast.membership import Membership
 from multicast.messages import Delivery, Message, Multicast
+from multicast.quorum_time import WallClock
 from multicast.topology import Topology
 from multicast.types import Ballot, Destinations, MessageId, Process, ReplicaId, Timestamp
 
@@ -71,6 +72,10 @@ class Timing:
     """Deliveries kept, beyond what the protocol needs, for replicas that are a little behind."""
     history_bytes: int = 16 << 20
     """The limit of these deliveries' payloads together."""
+    anchor_s: float = 300.0
+    """How often a leader with a hybrid clock moves its group's anchor (`quorum_time`)."""
+    clock_step_s: float = 30 * 86400.0
+    """How far quorum time may be ahead of the anchor, plus the time since that was delivered."""
     waiting: int = 4096
     """MULTICASTs held while the group has no leader; further ones are answered with a hint."""
 
@@ -102,10 +107,10 @@ class Start:
     """The address of this replica, for processes that do not know it yet."""
     evicts: ReplicaId | None = None
     """A member that it is to replace although that member is healthy."""
-    wall_s: float | None = None
-    """The offset from `now` to the time of day, in seconds since an epoch that all groups share. With it,
-    clocks are hybrid: local timestamps follow the time of day, in ticks of 100 microseconds, unless the clock
-    is ahead of it. Without it they are logical, as in the paper."""
+    wall: WallClock | None = None
+    """Returns the time of day, which may be wrong and may jump. With it, clocks are hybrid: local timestamps
+    follow quorum time (`quorum_time`), in ticks of 100 microseconds, unless the clock is ahead of it. Without
+    it they are logical, as in the paper."""
 
 
 class Protocol(abc.ABC):
@@ -219,6 +224,19 @@ class Protocol(abc.ABC):
     @abc.abstractmethod
     def status_of(self) -> dict[str, Any]:
         """Return, for people: status, ballot number, leader (a replica or None), clock, number of entries."""
+
+    def time_of_day(self) -> dict[str, Any]:
+        """Return, for people, what a leader with a hybrid clock knows of the time of day; nothing
+        otherwise.
+        """
+        return {}
+
+    def accept_time(self, now: float) -> bool:
+        """Let timestamps follow the time of day, however far that is ahead: an operator has confirmed it.
+
+        Return whether this replica leads, and its group orders that.
+        """
+        return False
 
     @property
     @abc.abstractmethod

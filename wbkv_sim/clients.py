@@ -22,8 +22,8 @@ from kvstore.simulation.history import Cut, Pages, ScanCall, UserOperation
 from kvstore.simulation.rpc import SimChannel
 from kvstore.store.gateway import Committed, Ordered
 from multicast.sim.checkers import Violation
-from multicast.sim.run import WALL_S
-from multicast.types import TICKS_PER_S, GroupId, timestamp
+from multicast.sim.wall_clocks import WALL_S
+from multicast.types import TICKS_PER_S, GroupId, Timestamp, time_of, timestamp
 from wbkv_sim.facts import entry_of
 from wbkv_sim.link import OPERATION, SimLink
 
@@ -46,8 +46,7 @@ BACK_S: Final = 2.0
 AWAY: Final = (wbkv.Unavailable, wbkv.DeadlineExceeded, wbkv.OutcomeUnknown)
 """Errors of a store that cannot be reached, or not in time."""
 FINE: Final = (
-    *AWAY, wbkv.Aborted, wbkv.Compacted, wbkv.Pinned, wbkv.RequestExpired, wbkv.FutureRevision, wbkv.LockLost,
-    wbkv.LimitExceeded,
+    *AWAY, wbkv.Aborted, wbkv.Compacted, wbkv.Pinned, wbkv.RequestExpired, wbkv.LockLost, wbkv.LimitExceeded,
 )  # fmt: skip
 """Errors that users must expect while there are faults, and other users."""
 
@@ -119,9 +118,9 @@ class ClientProcess:
         self.loop.call_later(seconds, call, *arguments)
 
     def revision_in(self, seconds: float) -> int:
-        """Return what revisions will be like then."""
-        now = self.simulation.loop.now
-        return timestamp(int((WALL_S + now + seconds) * TICKS_PER_S), GroupId(0))
+        """Return what revisions will be like then, by the highest one that the client has seen."""
+        now = max(int((WALL_S + self.simulation.loop.now) * TICKS_PER_S), time_of(Timestamp(self.seen)))
+        return timestamp(now + int(seconds * TICKS_PER_S), GroupId(0))
 
     @property
     def seen(self) -> int:

@@ -12,6 +12,7 @@ from multicast.sim.clients import Workload as Load
 from multicast.sim.faults import ClientDeath, Fault
 from multicast.sim.run import Outcome, Scenario
 from wbkv_sim.clients import ClientProcess, StoreClient
+from wbkv_sim.liars import Liar
 from wbkv_sim.watchers import Watcher
 from wbkv_sim.workloads import WORKLOADS
 
@@ -21,6 +22,8 @@ class StoreSimulation(StoreCluster):
 
     watching = 2
     """How many watch all changes."""
+    lying = 1
+    """How many carry revisions that they have invented."""
 
     def __init__(
         self, scenario: Scenario, seed: int, workload: str = "bank", observers: Sequence[Checker] = ()
@@ -29,6 +32,7 @@ class StoreSimulation(StoreCluster):
         self.limits = WORKLOADS[workload].limits
         self.store_clients: list[StoreClient] = []
         self.watchers: list[Watcher] = []
+        self.liars: list[Liar] = []
         self.lock_holders: dict[Any, int] = {}
         """Locks that clients hold, and the tokens that they hold them by."""
         self.healed_at = float("inf")
@@ -43,10 +47,11 @@ class StoreSimulation(StoreCluster):
             share += number < workload.messages % workload.clients
             self.store_clients.append(StoreClient(self, number, share))
         self.watchers = [Watcher(self, number) for number in range(self.watching)]
+        self.liars = [Liar(self, number) for number in range(self.lying)]
 
     @property
     def _processes_of_clients(self) -> Sequence[ClientProcess]:
-        return [*self.store_clients, *self.watchers]
+        return [*self.store_clients, *self.watchers, *self.liars]
 
     def inject(self, fault: Fault) -> None:
         """Clients die, too."""

@@ -30,7 +30,7 @@ class Cluster:
         known, limits = self._api.facts.topology(), self._api.service.limits
         options = self._api.options
         return cluster.TopologyResponse(
-            header=self._api.header(),
+            header=self._api.header(revision=known.revision),
             nodes=[
                 cluster.Node(name=name, address=address) for name, address in sorted(known.addresses.items())
             ],

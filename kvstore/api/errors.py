@@ -108,6 +108,8 @@ def to_error(error: BaseException, topology: Callable[[], Topology]) -> Error:
     )
     if isinstance(error, Compacted):
         found.revision = error.floor
+    elif isinstance(error, RequestExpired):
+        found.revision = error.revision
     elif isinstance(error, LimitExceeded | ResponseTooLarge):
         found.limit.CopyFrom(Limit(name=error.name, value=error.value))
         if isinstance(error, ResponseTooLarge):

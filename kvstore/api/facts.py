@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kvstore.api.ports import PartitionFacts, Topology
 from kvstore.config.addresses import NodeId
 from kvstore.store.application import StoreApplication
-from multicast.types import GroupId, ReplicaId
+from multicast.types import GroupId, ReplicaId, timestamp
 
 
 def topology_of(
@@ -24,6 +24,7 @@ def topology_of(
         addresses={str(name): address for name, address in addresses.items()},
         partitions={group: _partition(group, store, node_of, first) for group in store.gateway.groups},
         placement=store.gateway.placement,
+        revision=timestamp(store.gateway.newest(), GroupId(0)),
     )
 
 

@@ -33,6 +33,8 @@ class Topology(NamedTuple):
     """Of the nodes' APIs, by name; empty if a node has none."""
     partitions: Mapping[int, PartitionFacts]
     placement: Placement
+    revision: int = 0
+    """What revisions are like now, as far as the node knows."""
 
 
 class Facts(NamedTuple):

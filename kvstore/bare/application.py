@@ -15,9 +15,9 @@ from kvstore.storage.ports import DeliveryDisk
 from multicast.client import Reply
 from multicast.durable import Checkpoint
 from multicast.errors import PeerViolation
-from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery, Multicast
 from multicast.protocol import Protocol
+from multicast.quorum_time import OWN_CLIENTS
 from multicast.types import ClientId, GroupId, MessageId, Process, Timestamp
 
 
@@ -46,7 +46,7 @@ class BareMulticast:
         """Store the deliveries; the replica that delivers first answers."""
         self._state.apply(group, deliveries)
         if self._replicas[group].answers_clients:
-            self._reply(group, [(d.mid, d.global_ts) for d in deliveries if d.mid.client != MEMBERSHIP])
+            self._reply(group, [(d.mid, d.global_ts) for d in deliveries if d.mid.client not in OWN_CLIENTS])
 
     def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:
         """Answer retries with the same positions."""

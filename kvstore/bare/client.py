@@ -68,7 +68,7 @@ class MulticastClient:
             if not 0 <= delay_s < math.inf:
                 raise InvalidArgument(f"delays_s: {delay_s} s to {node} is not a time")
         self._delays_s = dict(delays_s or {})
-        self.client = ClientId(1 + secrets.randbelow(2**64 - 1)) if client is None else client
+        self.client = ClientId(1 + secrets.randbelow(2**64 - 2)) if client is None else client
         self.limits = limits or LinkLimits()
         self.late = 0
         """Number of messages answered after their deadline."""

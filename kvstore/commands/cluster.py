@@ -278,6 +278,18 @@ def _tables(config: Config, found: ClusterStatus) -> Iterable[str]:
             for first, replica in enumerate(group["replicas"])
         ],
     )
+    yield from _clocks(found)
+
+
+def _clocks(found: ClusterStatus) -> Iterable[str]:
+    """Yield what is wrong with the clocks of groups."""
+    for group in found["groups"]:
+        for replica in group["replicas"]:
+            time = replica["time"] or {}
+            for member, by_s in time.get("wrong", {}).items():
+                yield f"group {group['id']}: the clock of {member} is {by_s:+.1f} s off; it is not used"
+            if time.get("held"):
+                yield f"group {group['id']}: revisions do not follow the time of day; see `wbkv clock --help`"
 
 
 def _aligned(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterable[str]:

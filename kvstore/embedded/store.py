@@ -46,8 +46,14 @@ from kvstore.server.engine import Engine
 from kvstore.storage.errors import StorageError
 from kvstore.storage.identity import DISK, sync_directory
 from kvstore.wire.frames import Envelope
+from multicast.protocol import Timing
 
 logger = logging.getLogger(__name__)
+
+CLOCK_STEP_S: Final = 3652 * 86_400.0
+"""How far the clock may be ahead of the last time the store was open: ten years. It may be opened seldom, no
+other store follows its clock, and there is no operator to ask; but one wrong clock must not end its
+revisions."""
 
 PARTITIONS: Final = 3
 """The partitions of a new store, by default."""
@@ -112,7 +118,10 @@ def _claim(
         raise ConfigError(f"partitions must be a whole number, not {partitions!r}")
     data = Path(path).absolute()
     wanted = cast(Durability, durability or "fsync")  # `Config` checks it, before anything is made
-    new = Config.local(1, PARTITIONS if partitions is None else partitions, 1, data, durability=wanted)
+    new = Config.local(
+        1, PARTITIONS if partitions is None else partitions, 1, data, durability=wanted,
+        timing=Timing(clock_step_s=CLOCK_STEP_S),
+    )  # fmt: skip
     if (data / DISK).exists():
         raise ConfigError(f"{data} is the disk of a node, not the folder of a store")
     lock = folder.lock(data)

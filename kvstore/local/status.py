@@ -51,6 +51,8 @@ class ReplicaAnswer(TypedDict):
     """Number of the newest configuration of the group that this replica knows."""
     settled: NotRequired[bool]
     """Whether that configuration is complete, with no change of members under way."""
+    time: NotRequired[Mapping[str, Any]]
+    """At a leader: quorum time, whether it is held back, and which members' clocks are wrong."""
     deliveries: NotRequired[int]
     """Number of messages that this replica has delivered. Lag is counted in these, or else in ticks."""
 
@@ -85,6 +87,8 @@ class ReplicaStatus(TypedDict):
     store_bytes: int | None
     configuration: int | None
     settled: bool | None
+    time: Mapping[str, Any] | None
+    """At a leader: see `multicast.protocol.Protocol.time_of_day`."""
     up: bool
 
 
@@ -257,6 +261,7 @@ def _replica(node: NodeId, found: Mapping[str, Any] | None, measure: str, ahead:
         "store_bytes": _number(report, "store_bytes"),
         "configuration": _number(report, "configuration"),
         "settled": report.get("settled"),
+        "time": report.get("time") or None,
         "up": found is not None,
     }
 

@@ -25,6 +25,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from kvstore.config.addresses import NodeId
+from kvstore.node.clock_watch import ClockWatch
 from kvstore.node.outbox import Outbox
 from kvstore.node.ports import Application, Clock, DeliveryObserver, Log, Network, Observer
 from kvstore.node.snapshots import SnapshotReceiver, SnapshotTransfers, decode_checkpoint
@@ -38,6 +39,7 @@ from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.membership import Membership
 from multicast.messages import TO_ANYONE, Deliveries, Message, Multicast
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
+from multicast.quorum_time import WallClock
 from multicast.topology import Topology
 from multicast.types import GroupId, Process, ReplicaId, Timestamp
 
@@ -99,21 +101,21 @@ class Node:
         application: Application,
         rng: random.Random,
         timing: Timing,
-        wall_s: float | None = None,
+        wall: WallClock | None = None,
         observer: Observer | None = None,
         recorder: DeliveryObserver | None = None,
         on_learned: Callable[[Membership], None] = lambda _: None,
     ) -> None:
         """Start the replicas of this node's disk. `node_of` returns the node of another replica, if known;
-        `address` is announced to processes that do not know this node. With `wall_s`, the time of day is the
-        clock's plus that: see `multicast.protocol.Start`.
+        `address` is announced to processes that do not know this node. With `wall`, which returns the
+        time of day, clocks are hybrid: see `multicast.protocol.Start`.
         """
         self.me = me
         self.topology = topology
         self._protocol = protocol
         self._timing = timing
         self._address = address
-        self._wall_s = wall_s
+        self._wall = wall
         self._clock = clock
         self._network = network
         self._log = log
@@ -147,6 +149,7 @@ class Node:
         self._commit_at = now + COMMIT_S
         self.wake_at = now
         """When to call `tick`."""
+        self._clock_watch = ClockWatch()
         self._wakes: dict[ReplicaId, float] = {}
         for replica in replicas:
             self.host(replica)
@@ -161,7 +164,7 @@ class Node:
             raise InvalidArgument(f"node {self.me} already has a replica of group {group}")
         start = Start(
             replica, self.topology, random.Random(self._rng.getrandbits(64)), now, self._timing,
-            self._log.load(group), self._application.load(group), self._address, evicts, self._wall_s,
+            self._log.load(group), self._application.load(group), self._address, evicts, self._wall,
         )  # fmt: skip
         hosted = _Hosted(self._protocol(start), position=start.checkpoint.position)
         self._hosted[replica] = self._by_group[group] = hosted
@@ -335,6 +338,9 @@ class Node:
             if self._wakes[replica] <= now:
                 hosted.replica.tick(now)
                 self._dirty[replica] = None
+        if self._clock_watch.is_due(now):
+            for replica, hosted in self._hosted.items():
+                self._clock_watch.look(replica, hosted.replica.time_of_day())
 
     def nominate(self, replica: ReplicaId) -> None:
         """Let this replica try to lead, as leader selection or an operator wants."""
@@ -488,6 +494,20 @@ class Node:
                 asked.add(me)
         return asked
 
+    def accept_time(self) -> list[GroupId]:
+        """Let the groups that this node leads, and that do not believe the time of day, follow it from now
+        on.
+
+        Return these groups.
+        """
+        accepted = []
+        for me, hosted in self._hosted.items():
+            held = hosted.replica.time_of_day().get("held")
+            if held and hosted.replica.accept_time(self._clock.now()):
+                self._dirty[me] = None
+                accepted.append(me.group)
+        return accepted
+
     def leading(self) -> set[ReplicaId]:
         """Return the replicas of this node that lead their groups."""
         return {me for me, hosted in self._hosted.items() if hosted.replica.is_leader}
@@ -498,6 +518,7 @@ class Node:
             me: {
                 **hosted.replica.status_of(),
                 "delivered": hosted.position,
+                "time": hosted.replica.time_of_day(),
                 **self._application.status(me.group),
             }
             for me, hosted in self._hosted.items()

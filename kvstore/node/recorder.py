@@ -26,8 +26,8 @@ import msgspec
 from kvstore.config.addresses import NodeId
 from kvstore.config.private import make_private, open_private
 from kvstore.machine.commands import is_own
-from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery
+from multicast.quorum_time import OWN_CLIENTS
 from multicast.types import Destinations, GroupId, Timestamp
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class DeliveryRecorder:
 
     def _client_fields(self, origin: int, payload: bytes) -> str:
         """Return the client's id and sequence; nothing for the gateway's own housekeeping requests."""
-        if not self._requests or origin == MEMBERSHIP:
+        if not self._requests or origin in OWN_CLIENTS:
             return ""
         try:
             head = _head(payload)

@@ -15,7 +15,6 @@ import logging
 import os
 import random
 import secrets
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -32,20 +31,18 @@ from kvstore.node.directory import Directory
 from kvstore.node.loop import Node
 from kvstore.node.ports import Application, Network
 from kvstore.node.recorder import DeliveryRecorder
+from kvstore.node.wall_clock import wall_clock
 from kvstore.store.application import StoreApplication
 from kvstore.store.service import Service
 from kvstore.wire.frames import Envelope, FrameCodec
 from multicast.errors import InvalidArgument, PeerViolation
 from multicast.membership import Membership
-from multicast.types import TICKS_PER_S, ClientId, GroupId, ReplicaId, Timestamp
+from multicast.types import ClientId, GroupId, ReplicaId, Timestamp
 
 logger = logging.getLogger(__name__)
 
 TIMER_S: Final = 0.001
 """Resolution of uvloop's timers. A timer rounded down would fire too early, again and again."""
-
-EPOCH_S: Final = 1_767_225_600
-"""Epoch of revisions: the first of January 2026, UTC."""
 
 
 class Engine:
@@ -81,7 +78,6 @@ class Engine:
         self.disk = self._open_disk(replace_lost)
         self.incarnation = self.disk.identity.incarnation
         self.directory = Directory(config.incarnations)
-        self._wall_s = time.time() - EPOCH_S - self.now()
         self.store: StoreApplication | None = None
         self.service: Service | None = None
         self._recorder: DeliveryRecorder | None = None
@@ -97,7 +93,7 @@ class Engine:
                 me, config.topology, self._replicas(), config.protocol_type,
                 node_of=self.directory.node_of, address=node_address(me, config.addresses[me]),
                 clock=self, network=links, log=self.disk.log, application=application,
-                wall_s=self._wall_s if config.clock == "hybrid" else None,
+                wall=wall_clock(me) if config.clock == "hybrid" else None,
                 rng=random.Random(secrets.randbits(128)), timing=config.timing, on_learned=self._learned,
                 recorder=self._recorder,
             )  # fmt: skip
@@ -112,14 +108,11 @@ class Engine:
             return BareMulticast(state)
         self.store = StoreApplication(
             state, config.topology, config.first_placement, me=ClientId(1 + secrets.randbelow(2**63 - 1)),
-            limits=config.store.limits, now=self.now, ticks=self._ticks,
+            limits=config.store.limits, now=self.now,
             rng=random.Random(secrets.randbits(128)),
         )  # fmt: skip
         self.service = Service(self.store.gateway, self.turn_soon)
         return self.store
-
-    def _ticks(self) -> int:
-        return int((self.now() + self._wall_s) * TICKS_PER_S)
 
     def _open_disk(
         self, replace_lost: Callable[[str], None] | None
@@ -182,6 +175,12 @@ class Engine:
         for old in wanted:
             self.node.host(old._replace(incarnation=self.incarnation), evicts=old)
         self.turn_soon()
+
+    def accept_time(self) -> list[GroupId]:
+        """Let groups that this node leads follow the time of day: an operator has confirmed it."""
+        accepted = self.node.accept_time()
+        self.turn_soon()
+        return accepted
 
     def now(self) -> float:
         """Return the time of the event loop: see `ports.Clock`."""

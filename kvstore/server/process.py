@@ -175,11 +175,13 @@ class Server:
             await asyncio.sleep(0.01)
 
     def _act(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Execute an operator's request: see `commands.member`."""
+        """Execute an operator's request: see `commands.member` and `commands.clock`."""
         match request:
             case {"replace": [*members]}:
                 self.engine.replace([_member(row) for row in members])
                 return {"incarnation": f"{self.engine.incarnation:016x}"}
+            case {"accept_time": True}:
+                return {"groups": self.engine.accept_time()}
         raise ValueError(f"{self.me} does not support the request {', '.join(map(str, request)):.80}")
 
     def status(self) -> dict[str, Any]:

@@ -69,8 +69,8 @@ from kvstore.simulation.model import Model, ordered
 from kvstore.store.gateway import Committed, Ordered
 from kvstore.store.partition import Partition
 from kvstore.store.questions import Event, Values
-from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery
+from multicast.quorum_time import OWN_CLIENTS
 from multicast.sim.checkers import Violation
 from multicast.types import GroupId, MessageId, Timestamp
 
@@ -122,7 +122,7 @@ def replay(deliveries: Mapping[Timestamp, Delivery], placement: Placement, limit
     model = Model(placement, limits, WINDOW)
     found = Replay(model)
     for gts, delivery in sorted(deliveries.items()):
-        if delivery.mid.client == MEMBERSHIP:
+        if delivery.mid.client in OWN_CLIENTS:
             continue
         delivered = Delivered(gts, delivery.mid, delivery.dest, decode_request(delivery.payload))
         before = len(model.executed)

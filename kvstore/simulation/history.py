@@ -75,6 +75,8 @@ class Call:
     asked: Asked
     invoked: float
     identity: Identity | None = None
+    min_revision: int = 0
+    """A revision that it carries: one that the client has seen, or one that it has invented."""
     returned: float | None = None
     """None if the client gave up or died: the outcome is unknown."""
     outcome: Any = None

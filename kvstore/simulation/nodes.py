@@ -56,6 +56,9 @@ class SimMachine:
         self._life = 0
         self._turning = False
         self._wake_at = float("inf")
+        self._suspended_until = 0.0
+        self._stood_still_s = 0.0
+        """For how long its monotonic clock has stood still."""
 
     # The ports
 
@@ -65,8 +68,14 @@ class SimMachine:
         return self._rate
 
     def now(self) -> float:
-        """The machine's own clock."""
-        return self._loop.now * self._rate
+        """The machine's own monotonic clock."""
+        return self._loop.now * self._rate - self._stood_still_s
+
+    def suspend(self, seconds: float) -> None:
+        """Suspend the machine: nothing happens on it, and its monotonic clock stands still."""
+        if self.node is not None and self._loop.now >= self._suspended_until:
+            self._suspended_until = self._loop.now + seconds
+            self._stood_still_s += seconds * self._rate
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
         """To another node: through the wire format, and then on the links of the replicas concerned."""
@@ -91,7 +100,9 @@ class SimMachine:
         self._loop.at(self._loop.now + seconds, self._in_this_life, self._life, call, *arguments)
 
     def _in_this_life(self, life: int, call: Any, *arguments: object) -> None:
-        if life == self._life and self.node is not None:
+        if self._loop.now < self._suspended_until:
+            self._loop.at(self._suspended_until, self._in_this_life, life, call, *arguments)
+        elif life == self._life and self.node is not None:
             call(*arguments)
 
     # The loop
@@ -120,6 +131,7 @@ class SimMachine:
     def crash(self) -> None:
         """The process dies; what was not durable is lost."""
         self._life += 1
+        self._suspended_until = 0.0
         self.node = None
         self._simulation.process_died(self)
         self.log = self._after_crash()
@@ -132,7 +144,9 @@ class SimMachine:
 
     def receive(self, envelope: Envelope, node: NodeId | None = None) -> None:
         """A message from the network: from a node, or from a client."""
-        if self.node is not None:
+        if self.node is not None and self._loop.now < self._suspended_until:
+            self.later(self._suspended_until - self._loop.now, self.receive, envelope, node)
+        elif self.node is not None:
             self.node.receive([envelope], node)
             self.turn_soon()
 
@@ -167,7 +181,7 @@ class SimMachine:
         self._turning = False
         assert self.node is not None
         self.node.turn()
-        wake_at = self.node.wake_at / self._rate
+        wake_at = (self.node.wake_at + self._stood_still_s) / self._rate
         if wake_at < self._wake_at:
             self._wake_at = wake_at
             self.later(max(0.0, wake_at - self._loop.now) + 1e-6, self._tick)
@@ -236,6 +250,10 @@ class NodeView(Host):
             for observer in self._observers:
                 observer.crashed(self.machine._simulation.views[replica])  # noqa: SLF001 - its own machine
 
+    def suspend(self, seconds: float) -> None:
+        """Its node is suspended."""
+        self.machine.suspend(seconds)
+
     def nominate(self) -> None:
         """Leader selection picks this replica, if it is up."""
         if self.machine.node is not None:
@@ -259,6 +277,10 @@ class NodeSimulation(Simulation):
     def node_of(self, replica: ReplicaId) -> NodeId:
         """Replica number i of every group is on node i."""
         return NodeId(f"n{replica.number}")
+
+    def machine_of(self, replica: ReplicaId) -> str:
+        """Return the name of its node."""
+        return self.node_of(replica)
 
     def new_state(self, machine: SimMachine) -> Any:
         """The disk of a machine's application."""
@@ -303,7 +325,7 @@ class NodeSimulation(Simulation):
 
         class Observed(protocol):  # type: ignore[misc, valid-type]  # a class made at run time
             def __init__(self, start: Start) -> None:
-                start.wall_s = simulation.wall_s(simulation.node_of(start.me))
+                start.wall = simulation.wall_clock(start.me)
                 super().__init__(start)
 
             def ready(self) -> Ready:

@@ -21,6 +21,8 @@ from kvstore.api.methods import ApiContext, Options
 from kvstore.api.ports import Facts
 from kvstore.config.addresses import NodeId
 from kvstore.machine import Limits, Placement
+from kvstore.machine.codec import decode_request, decode_result
+from kvstore.machine.results import Outcome as TransactionOutcome
 from kvstore.node.ports import Application, Outgoing
 from kvstore.simulation.checks import Replay, check_history
 from kvstore.simulation.disk import SimSnapshot, SimStoreDisk
@@ -41,7 +43,7 @@ from multicast.sim.faults import Cut, Fault, Reset
 from multicast.sim.host import Host
 from multicast.sim.network import Delays
 from multicast.sim.run import Outcome, Scenario
-from multicast.types import TICKS_PER_S, ClientId, GroupId, MessageId, Process, ReplicaId, Timestamp
+from multicast.types import ClientId, GroupId, MessageId, Process, ReplicaId, Timestamp
 
 GATEWAYS: Final = 1000
 """From here on, clients' numbers are those of gateways, each life of a node another."""
@@ -80,6 +82,8 @@ class DeliveryChecker(Checker):
         self.deliveries: dict[Timestamp, Delivery] = {}
         self.answers: list[tuple[GroupId, MessageId, Timestamp, bytes]] = []
         """Which group answers what, how far it is then, and the result."""
+        self.positions: dict[tuple[GroupId, MessageId], tuple[Timestamp, bytes]] = {}
+        """Where a group says that it has executed what a message asks for, and the result."""
         self._where: dict[Timestamp, set[GroupId]] = defaultdict(set)
         self._shared: dict[GroupId, list[Timestamp]] = defaultdict(list)
         """Of each group, the messages that other groups have too, in order."""
@@ -108,8 +112,9 @@ class DeliveryChecker(Checker):
         if isinstance(message, HeartbeatAck):
             self._check_reported(host.me, message.executed)
         if isinstance(message, Results):
-            for mid, result in zip(message.mids, message.results, strict=True):
+            for mid, place, result in zip(message.mids, message.places, message.results, strict=True):
                 self.answers.append((message.group, mid, message.complete, result))
+                self.positions[message.group, mid] = place, result
 
 
 class SimApplication(StoreApplication):
@@ -167,10 +172,9 @@ class StoreCluster(NodeSimulation):
         """The store, with a gateway that is new in each life."""
         self._gateways += 1
         me = ClientId(self._gateways)
-        wall_s = self.wall_s(machine.me) or 0.0
         application = self.application_type(
             machine.state, self.first, self.placement, me=me, limits=self.limits, now=machine.now,
-            ticks=lambda: int((machine.now() + wall_s) * TICKS_PER_S), rng=self._fork(f"gateway {me}"),
+            rng=self._fork(f"gateway {me}"),
         )  # fmt: skip
         application.simulation = self
         machine.application = application
@@ -337,8 +341,23 @@ class StoreCluster(NodeSimulation):
                 return f"{partition.me} holds {held}"
         return super()._what_is_missing()
 
+    def _check_once(self) -> None:
+        """Check that a request is executed at one position of a group, whatever clocks show.
+
+        Its messages may be many, but all have the deadline that the client has given it.
+        """
+        executed: dict[tuple[GroupId, int, int], Timestamp] = {}
+        for (group, mid), (position, result) in self.recorder.positions.items():
+            request = decode_request(self.multicasts.known[mid].payload)
+            if isinstance(decode_result(result), TransactionOutcome):
+                key = group, request.client, request.sequence
+                first = executed.setdefault(key, position)
+                if first != position:
+                    raise Violation("Once", f"group {group} has executed {request} at {first} and {position}")
+
     def _check_end(self) -> None:
         super()._check_end()
+        self._check_once()
         for process in self._processes:
             if process.unhandled:
                 raise Violation("Unhandled", process.unhandled[0])

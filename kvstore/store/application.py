@@ -42,7 +42,6 @@ class StoreApplication:
         me: ClientId,
         limits: Limits,
         now: Callable[[], float],
-        ticks: Callable[[], int],
         rng: random.Random,
     ) -> None:
         """`placement` is the cluster's first map: a group that has a state uses its own."""
@@ -59,12 +58,15 @@ class StoreApplication:
         self._saved: dict[GroupId, Timestamp] = {}
         """The executed position at the last commit."""
         self.gateway = Gateway(
-            me, topology, placement, limits=limits, local=self._local, ticks=ticks, rng=rng
+            me, topology, placement, limits=limits, local=self._local, clock=self._clock, rng=rng
         )
-        self._ticks = ticks
         self.processes = (me,)
         self.wake_at = 0.0
         self._expire_at = now() + EXPIRE_S
+
+    def _clock(self) -> int:
+        """Return the highest clock of this node's replicas."""
+        return max((replica.clock for replica in self._replicas.values()), default=0)
 
     @property
     def groups(self) -> Collection[GroupId]:
@@ -181,11 +183,12 @@ class StoreApplication:
 
     def _expire(self) -> None:
         """As a leader, order the removal of sessions whose deadlines have passed."""
-        before = timestamp(self._ticks(), GroupId(0))
         for group, partition in self._partitions.items():
-            if partition.replica.is_leader and partition.machine.has_expired(before):
+            replica = partition.replica
+            before = timestamp(max(replica.clock, replica.quorum_time()), GroupId(0))
+            if replica.is_leader and partition.machine.has_expired(before):
                 with contextlib.suppress(Overloaded):  # the next round retries
-                    self.gateway.command(group, Expire(before), lambda _: None, at_least=before)
+                    self.gateway.command(group, Expire(before), lambda _: None)
 
     def status(self, group: GroupId) -> Mapping[str, Any]:
         """Return the status of a group, for people."""

@@ -56,7 +56,7 @@ class Compacted(StoreError):
 
 
 class FutureRevision(StoreError):
-    """The revision is in the future."""
+    """The revision is in the future: no partition has reached it."""
 
 
 class RequestMismatch(StoreError):
@@ -65,6 +65,12 @@ class RequestMismatch(StoreError):
 
 class RequestExpired(StoreError):
     """The request arrived after its id's deadline. It was not executed now; it may have been before."""
+
+    def __init__(self, message: str, revision: int = 0) -> None:
+        super().__init__(message)
+        self.revision = revision
+        """A revision after the deadline, if this attempt is known not to have been executed, and never to
+        be."""
 
 
 class RequestForgotten(StoreError):

@@ -37,8 +37,18 @@ from kvstore.machine.sessions import WINDOW
 from kvstore.node.ports import Outgoing
 from kvstore.store import errors
 from kvstore.store.admission import SMALL_BYTES, WAIT_S, WAITING_BYTES, Admission
+from kvstore.store.group_clocks import WAITING, GroupClocks, Verdict
 from kvstore.store.messages import Answer, Query, RaiseClock, Results
-from kvstore.store.questions import RESPONSES, Busy, Feed, NotLeading, Question, Response
+from kvstore.store.questions import (
+    RESPONSES,
+    Busy,
+    ClockReport,
+    ClockWanted,
+    Feed,
+    NotLeading,
+    Question,
+    Response,
+)
 from kvstore.store.retention import REQUEST_TICKS, REQUEST_TICKS_MAX
 from multicast.client import MulticastRefused, Reply, Sender
 from multicast.errors import InvariantBroken, PeerViolation
@@ -69,11 +79,11 @@ IN_FLIGHT_BYTES: Final = 128 << 20
 """Bytes times destinations of small messages in flight before further ones are rejected; for large ones, see
 `admission`."""
 
-AHEAD_TICKS: Final = 10_000
-"""A revision further ahead than this cannot have been seen by any client: a second."""
-
 REROUTED: Final = 5
 """How often a request is routed by a newer map before its client gets an error."""
+
+DAY: Final = timestamp(REQUEST_TICKS_MAX, GroupId(0))
+"""The revisions of a day."""
 
 OnDone: TypeAlias = Callable[[Any], None]
 
@@ -120,6 +130,8 @@ class _Call:
     numbering: Numbering
     at_least: int
     routed: int
+    """How often it was sent again: by another map of keys, or with a later deadline."""
+    deadline: int
     key: tuple[int, int, int] | None = None
     """Of a large message: client, number and digest of the request."""
     complete: int = 0
@@ -149,17 +161,18 @@ class Gateway:
         *,
         limits: Limits,
         local: Mapping[GroupId, ReplicaId],
-        ticks: Callable[[], int],
+        clock: Callable[[], int],
         rng: random.Random,
     ) -> None:
-        """`local` are the replicas of the same node. `ticks` is the wall clock, in hybrid time."""
+        """`local` are the replicas of the same node, and `clock` returns the highest of their clocks."""
         self.me = me
         self.placement = placement
         self.limits = limits
         self.wake_at = float("inf")
         self._sender = Sender(me, topology, RETRY_S)
         self._local = local
-        self._ticks = ticks
+        self.clocks = GroupClocks(lambda: self._sender.topology, clock)
+        """What the groups have told of their clocks: a gateway does not use a wall clock."""
         self._rng = rng
         self._now = 0.0
         self._clients = itertools.count(1)
@@ -176,15 +189,13 @@ class Gateway:
         self._outgoing: list[Outgoing] = []
         self._clocks: dict[GroupId, Timestamp] = {}
         """The highest position that each group has reported."""
-        self._newest = NO_TIMESTAMP
-        """The highest of these."""
         self._above: dict[MessageId, int] = {}
         """The time that messages must be above: replicas are sent a `RaiseClock` before them."""
 
     @property
     def in_flight(self) -> int:
-        """The number of messages and questions in flight, and of messages that wait."""
-        return len(self._calls) + len(self._questions) + self._admission.waiting
+        """The number of messages and questions in flight, and of those that wait."""
+        return len(self._calls) + len(self._questions) + self._admission.waiting + self.clocks.waiting
 
     @property
     def groups(self) -> tuple[GroupId, ...]:
@@ -200,13 +211,18 @@ class Gateway:
         self._sender.learn(membership, self._now)
 
     def newest(self) -> int:
-        """A time that no revision of a correct client is far above."""
-        return max(self._ticks(), time_of(self._newest))
+        """Return what time it is, by the groups' clocks."""
+        return self.clocks.now(self._now)
 
-    def check_revision(self, revision: int) -> None:
-        """Raise `FutureRevision` for a revision that no client can have seen yet."""
-        if revision and time_of(Timestamp(revision)) > self.newest() + AHEAD_TICKS:
-            raise errors.FutureRevision(f"revision {revision} is in the future")
+    def knows(self, revision: int) -> bool:
+        """Return whether a revision is confirmed: some group has reached it."""
+        return self.clocks.knows(revision, self._now)
+
+    def confirm(self, revision: int, done: Callable[[Verdict], None]) -> None:
+        """Ask the groups whether a client can have seen the revision. Raises if too many calls wait."""
+        if self.clocks.waiting >= WAITING:
+            raise errors.Overloaded(f"{WAITING} calls wait for the groups' clocks at this node; retry later")
+        self.clocks.ask(revision, done, self._now)
 
     # Transactions and housekeeping
 
@@ -218,13 +234,51 @@ class Gateway:
         identity: Identity | None = None,
         min_revision: int = 0,
     ) -> None:
-        """Execute a valid transaction, once. Raises, with nothing done, if that is not possible now."""
-        self.check_revision(min_revision)
-        if identity is not None and identity.deadline > timestamp(
-            self.newest() + REQUEST_TICKS_MAX, GroupId(0)
-        ):
-            raise errors.InvalidRequest(
-                f"the request's deadline, revision {identity.deadline}, is more than a day ahead"
+        """Execute a valid transaction, once. Raises, with nothing done, if that is not possible now.
+
+        It gets a position above `min_revision`, unless no group confirms that revision.
+        """
+        unconfirmed = min_revision and not self.knows(min_revision)
+        if unconfirmed and self.clocks.is_doubted(min_revision, self._now):
+            unconfirmed, min_revision = False, 0
+        if unconfirmed or (identity is not None and self._is_late(identity.deadline)):
+            late = partial(self._transact_late, transaction, done, identity, min_revision)
+            self.confirm(max(min_revision, 0 if identity is None else identity.deadline - DAY), late)
+            return
+        self._transact(transaction, done, identity, min_revision)
+
+    def _is_late(self, deadline: int) -> bool:
+        """Return whether a deadline is more than a day ahead, by what is known here."""
+        return deadline > timestamp(self.newest(), GroupId(0)) + DAY
+
+    def _transact_late(
+        self, transaction: Transaction, done: OnDone, identity: Identity | None, min_revision: int,
+        verdict: Verdict,
+    ) -> None:  # fmt: skip
+        """Go on with a transaction that had to wait for the groups' clocks, whatever they are."""
+        if identity is not None and self._is_late(identity.deadline):
+            if verdict is Verdict.REFUTED:
+                done(
+                    errors.InvalidRequest(
+                        f"the request's deadline, revision {identity.deadline}, is more than a day ahead of "
+                        f"revision {timestamp(self.newest(), GroupId(0))}"
+                    )
+                )
+            else:
+                done(errors.Unavailable("some partitions do not answer what time it is; retry"))
+            return
+        try:
+            self._transact(transaction, done, identity, min_revision)
+        except errors.StoreError as error:
+            done(error)
+
+    def _transact(
+        self, transaction: Transaction, done: OnDone, identity: Identity | None, min_revision: int
+    ) -> None:
+        now = timestamp(self.clocks.highest, GroupId(0))
+        if identity is not None and 0 < identity.deadline < now:
+            raise errors.RequestExpired(
+                f"the request's deadline, revision {identity.deadline}, has passed: revision {now}", now
             )
         self._multicast(transaction, groups_of(transaction, self.placement), done, identity, min_revision, 0)
 
@@ -258,7 +312,7 @@ class Gateway:
             Request(named.client, named.sequence, named.ack_below, named.deadline, digest, command)
         )
         weight = len(payload) * len(dest)
-        call = _Call(command, dest, identity, done, weight, own, numbering, at_least, routed)
+        call = _Call(command, dest, identity, done, weight, own, numbering, at_least, routed, named.deadline)
         if weight <= SMALL_BYTES:
             self._bytes += weight
             self._begin(call, payload)
@@ -268,7 +322,8 @@ class Gateway:
     def _begin(self, call: _Call, payload: bytes) -> None:
         """Multicast a message for the first time."""
         message = self._sender.multicast(call.dest, payload, self._now)
-        if any(call.at_least > self._clocks.get(group, NO_TIMESTAMP) for group in call.dest):
+        behind = any(call.at_least > self._clocks.get(group, NO_TIMESTAMP) for group in call.dest)
+        if behind and self.knows(call.at_least):
             self._above[message.mid] = time_of(Timestamp(call.at_least)) + 1
         self._under_way.update(call.dest)
         self._calls[message.mid] = call
@@ -350,7 +405,7 @@ class Gateway:
         outcomes: dict[GroupId, Outcome] = {}
         for group, result in results.items():
             if isinstance(result, Refused):
-                return _error(result)
+                return self._refused(call, result, revision)
             if isinstance(result, WrongPartition):
                 return self._reroute(call, result.placement)
             if isinstance(result, Outcome):
@@ -363,12 +418,26 @@ class Gateway:
         # What it has read is as of its own position, however much was executed before the answer left.
         return Committed(revision, min(call.complete, revision), succeeded, unmet, merged)
 
+    def _refused(self, call: _Call, refused: Refused, revision: int) -> object | None:
+        """Return the error; None if the request was sent again.
+
+        A message at a position above its deadline is executed nowhere, ever. If the deadline was our own
+        choice, by clocks that we did not know well enough, the request gets a later one.
+        """
+        if refused.refusal is not Refusal.EXPIRED or revision <= call.deadline:
+            return _error(refused)
+        if (call.identity is None or not call.identity.deadline) and call.routed < REROUTED:
+            return self._send_again(call, call.dest)
+        return errors.RequestExpired(refused.message, revision)
+
     def _reroute(self, call: _Call, placement: Placement) -> object | None:
         if placement.version > self.placement.version:
             self.placement = placement
         if call.routed == REROUTED or not isinstance(call.command, Transaction):
             return errors.WrongPartition(placement)
-        dest = groups_of(call.command, self.placement)
+        return self._send_again(call, groups_of(call.command, self.placement))
+
+    def _send_again(self, call: _Call, dest: Destinations) -> object | None:
         try:
             self._multicast(call.command, dest, call.done, call.identity, call.at_least, call.routed + 1)
         except errors.StoreError as error:
@@ -443,7 +512,11 @@ class Gateway:
             if isinstance(message, Results):
                 self._take_results(sender, message)
             elif isinstance(message, Answer):
-                self._answered(sender, message.number, message.response)
+                if isinstance(message.response, ClockReport):
+                    self.clocks.tell(message.response.now, now)
+                    self.clocks.answered(sender, message.number, message.response.clock, now)
+                else:
+                    self._answered(sender, message.number, message.response)
             elif isinstance(message, Hint | Members | MulticastRefused):
                 # Without replicas, this node has no better source than a single member.
                 self._sender.step(message, now, sender if self._local else None)
@@ -475,7 +548,7 @@ class Gateway:
                 call.results[group] = result
         highest = max(message.places, default=NO_TIMESTAMP)
         self._clocks[group] = max(self._clocks.get(group, NO_TIMESTAMP), highest)
-        self._newest = max(self._newest, highest)
+        self.clocks.tell(time_of(highest), self._now)
         self._sender.step(Reply(message.mids, group, message.places), self._now)
         finished, self._sender.finished = self._sender.finished, {}
         for mid, positions in finished.items():
@@ -492,6 +565,11 @@ class Gateway:
             for number, asked in list(self._questions.items()):
                 if asked.retry_at <= now:
                     self._send_question(number)
+        if now >= self.clocks.wake_at:
+            self.clocks.tick(now)
+            number, members = self.clocks.questions(now)
+            if members:
+                self._outgoing.append((self.me, tuple(members), Query(number, ClockWanted())))
         outgoing, self._outgoing = self._outgoing, []
         for receivers, message in self._sender.drain():
             if self._above and isinstance(message, Multicast) and message.mid in self._above:
@@ -499,6 +577,7 @@ class Gateway:
             outgoing.append((self.me, receivers, message))
         busy = self._calls or self._questions or self._admission.waiting
         self.wake_at = min(self.wake_at, now + RETRY_S / 8) if busy else float("inf")
+        self.wake_at = min(self.wake_at, self.clocks.wake_at)
         return outgoing
 
 

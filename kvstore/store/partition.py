@@ -32,6 +32,8 @@ from kvstore.store.messages import (
 )
 from kvstore.store.questions import (
     Busy,
+    ClockReport,
+    ClockWanted,
     CompactedReply,
     Feed,
     NotLeading,
@@ -47,8 +49,8 @@ from kvstore.store.questions import NotYetReply as NotYetHere
 from kvstore.store.reads import FeedQueue, ReadQueue, page_at, perform_reads
 from kvstore.store.replica_view import ReplicaView
 from multicast.errors import PeerViolation
-from multicast.membership import MEMBERSHIP
 from multicast.messages import Delivery, Hint, Multicast
+from multicast.quorum_time import OWN_CLIENTS
 from multicast.types import (
     NO_TIMESTAMP,
     Ballot,
@@ -69,9 +71,6 @@ IDLE_S: Final = 1.0
 
 PULLED: Final = 256
 """The most votes that are requested at once."""
-
-RAISE_TICKS: Final = 10_000
-"""How far ahead of the clock and of the time of day a peer may raise the clock: a second."""
 
 READS: Final = 10_000
 """Strict reads that may wait. Abandoned ones are among them: they end with the rest."""
@@ -163,7 +162,7 @@ class Partition:
         self._see_ballot()
         machine, gate, leading = self.machine, self.gate, self._ballot is not None
         for mid, dest, payload, _, _, gts, _, _ in deliveries:
-            if mid.client == MEMBERSHIP:
+            if mid.client in OWN_CLIENTS:
                 machine.skip(gts)
                 gate.delivered(gts, dest)
                 continue
@@ -199,7 +198,7 @@ class Partition:
         if isinstance(message, Query):
             self._ask(sender, message, now)
         elif isinstance(message, RaiseClock):
-            self._raise_clock(message.time)
+            self.replica.raise_clock(message.time)  # a gateway has had it confirmed
         elif not isinstance(sender, ReplicaId):
             raise PeerViolation(f"client {sender} sent {type(message).__name__}")
         elif isinstance(message, Votes):
@@ -212,10 +211,6 @@ class Partition:
             self._stand(sender, message)
         else:
             raise PeerViolation(f"{sender} sent {type(message).__name__} to a replica")
-
-    def _raise_clock(self, time: int) -> None:
-        if time <= max(self.replica.clock, self.replica.wall_time()) + RAISE_TICKS:
-            self.replica.raise_clock(time)
 
     def _hear_votes(self, sender: ReplicaId, message: Votes) -> None:
         for vote in message.votes:
@@ -284,6 +279,11 @@ class Partition:
             most = min(question.most, SAMPLED)
             marks = self.machine.versions.marks(question.range, max(question.every, 1), most)
             self._answer(asker, query.number, Sampled(*marks))
+        elif isinstance(question, ClockWanted):
+            if self.me not in self.replica.membership.everyone:
+                return  # its clock says nothing of its group
+            clock = self.replica.clock
+            self._answer(asker, query.number, ClockReport(clock, max(clock, self.replica.quorum_time())))
         elif isinstance(question, ReadAt | Page):
             if not self._questions.add(asker, query.number, question, now):
                 self._answer(asker, query.number, Busy())

@@ -53,7 +53,11 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag=6):
     most: int
 
 
-Question: TypeAlias = StrictRead | ReadAt | Page | Feed | Sample
+class ClockWanted(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """Ask for the replica's clock."""
+
+
+Question: TypeAlias = StrictRead | ReadAt | Page | Feed | Sample | ClockWanted
 
 
 class Values(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -134,7 +138,17 @@ class CompactedReply(msgspec.Struct, frozen=True, array_like=True, tag=7):
     floor: int
 
 
-Response: TypeAlias = Values | Entries | Busy | Changes | Sampled | NotLeading | NotYetReply | CompactedReply
+class ClockReport(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """The replica's clock: the time of the highest timestamp that was proposed or delivered there."""
+
+    clock: int
+    now: int
+    """The clock, or quorum time if that is ahead: what the next timestamp is like."""
+
+
+Response: TypeAlias = (
+    Values | Entries | Busy | Changes | Sampled | NotLeading | NotYetReply | CompactedReply | ClockReport
+)
 
 RESPONSES: Final[Mapping[type, tuple[type, ...]]] = {
     StrictRead: (Values, Busy, NotLeading),
@@ -142,5 +156,6 @@ RESPONSES: Final[Mapping[type, tuple[type, ...]]] = {
     Page: (Entries, NotYetReply, CompactedReply),
     Feed: (Changes, NotYetReply, CompactedReply),
     Sample: (Sampled,),
+    ClockWanted: (ClockReport,),
 }
 """The replies that each question may get."""

@@ -75,8 +75,10 @@ class ReplicaView(Protocol):
     def clock(self) -> int:
         """The time of the highest timestamp issued or seen here."""
 
-    def wall_time(self) -> int:
-        """The time of day in ticks; 0 if clocks are logical."""
+    def quorum_time(self) -> int:
+        """At a leader: the time of day in ticks, as a quorum of the group has reached it; 0 if there is
+        none.
+        """
 
     def raise_clock(self, time: int) -> None:
         """Let the next local timestamps be above this time."""

@@ -28,6 +28,7 @@ from kvstore.machine.results import KeyValue, Outcome
 from kvstore.store import errors
 from kvstore.store.feeds import Batch, Piece
 from kvstore.store.gateway import Committed, Gateway, Identity, Ordered
+from kvstore.store.group_clocks import Verdict
 from kvstore.store.pages import PAGE_BYTES, PageStream, merge_step, read_in_pages
 from kvstore.store.questions import (
     Changes,
@@ -223,7 +224,6 @@ class Service:
     ) -> Awaitable[Committed]:
         """Read keys and ranges: as of now, as of some recent point of the order, or as of a revision."""
         transaction = Transaction(then=operations)
-        self._gateway.check_revision(max(revision, min_revision))
         groups = groups_of(transaction, self.placement)
         if revision or consistency is not Consistency.STRICT:
             return self._read_old(transaction, groups, revision, min_revision, timeout_s)
@@ -299,6 +299,7 @@ class Service:
         timeout_s: float,
     ) -> Committed:
         async with self._deadline(timeout_s):
+            await self._confirm(revision or min_revision)
             if len(groups) == 1:
                 operations = tuple(each for each in transaction.then if isinstance(each, ReadOperation))
                 at_least = 0 if revision else min_revision
@@ -319,6 +320,22 @@ class Service:
             outcomes[group] = Outcome(succeeded=True, unmet=(), results=results)
         merged = merge(transaction, self.placement, outcomes)
         return Committed(revision, revision, merged.succeeded, merged.unmet, merged.results)
+
+    async def _confirm(self, revision: int) -> None:
+        """Raise `FutureRevision` if no client can have seen the revision yet: no partition has reached it.
+
+        If some partitions do not answer, the call goes on: it waits until its partitions reach the revision.
+        """
+        if not revision or self._gateway.knows(revision):
+            return
+        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._gateway.confirm(revision, partial(_resolve, future))
+        self._turn_soon()
+        if await future is Verdict.REFUTED:
+            raise errors.FutureRevision(
+                f"revision {revision} is in the future: no partition has reached it; the newest revision is "
+                f"{timestamp(self._gateway.newest(), GroupId(0))}"
+            )
 
     async def _values(
         self, group: GroupId, operations: tuple[ReadOperation, ...], revision: int, min_revision: int
@@ -418,9 +435,9 @@ class Service:
         """
         shape = Shape.KEYS if keys_only else Shape.ENTRIES
         whole = Scan(asked, limit, self._page_bytes, reverse, shape)
-        self._gateway.check_revision(max(revision, min_revision))
         groups = self._groups((asked,), partitions)
         async with self._deadline(timeout_s):
+            await self._confirm(max(revision, min_revision))
             if not revision and consistency is Consistency.STRICT:
                 revision = await self._cut((asked,))
             elif not revision:
@@ -479,8 +496,8 @@ class Service:
 
     async def snapshot(self, *, name: str, ttl_s: float, revision: int = 0, timeout_s: float) -> Snapshot:
         """Pin a given revision, or one with everything completed so far. The same name moves the pin."""
-        self._gateway.check_revision(revision)
         async with self._deadline(timeout_s):
+            await self._confirm(revision)
             while True:
                 kept = revision or await self._cut((EVERYTHING,))
                 until = timestamp(self._gateway.newest() + int(ttl_s * TICKS_PER_S), GroupId(0))
@@ -501,8 +518,8 @@ class Service:
         """Compact: forget what no read at this revision or above needs."""
         if revision < 1:
             raise errors.InvalidRequest(f"cannot compact to revision {revision}; it must be positive")
-        self._gateway.check_revision(revision)
         async with self._deadline(timeout_s):
+            await self._confirm(revision)
             await self._everywhere(Compact(revision), revision)
 
     async def _everywhere(self, command: Command, at_least: int) -> None:
@@ -534,7 +551,7 @@ class Service:
         progress. A transaction too large for one piece is in several, which follow one another. The watch
         goes on for ever, or up to a revision, or until what follows was compacted.
         """
-        self._gateway.check_revision(max(after, until))
+        await self._confirm(max(after, until))
         groups = self._groups(ranges, partitions)
         if not groups:
             groups = list(map(GroupId, partitions))  # no keys of the ranges: only marks of progress

@@ -16,10 +16,10 @@ from typing import Any, Final
 from multicast.durable import Checkpoint, Learned
 from multicast.errors import InvariantBroken, PeerViolation
 from multicast.history import DeliveryHistory
-from multicast.membership import MEMBERSHIP
 from multicast.messages import CatchUp, Decision, Deliver, Deliveries, Delivery
 from multicast.process.entry import E
 from multicast.process.state import State
+from multicast.quorum_time import ANCHOR, OWN_CLIENTS
 from multicast.types import Ballot, Destinations, Phase, Process, ReplicaId, Status, Timestamp, time_of
 
 START = Phase.START
@@ -104,8 +104,11 @@ class DeliveryPath(State[E]):
             if dest is not bucket_dest:
                 bucket, bucket_dest = retained.setdefault(dest, deque()), dest
             bucket.append(entry)
-            if mid.client == MEMBERSHIP and not mismatch:
-                changes.append(payload)
+            if mid.client in OWN_CLIENTS and not mismatch:
+                if mid.client == ANCHOR:
+                    self.anchor.deliver(mid.sequence, self.now)
+                else:
+                    changes.append(payload)
         self.last_delivered = previous
         self.clock = max(self.clock, time_of(previous))
         self.history.extend(deliveries)
@@ -183,6 +186,7 @@ class DeliveryPath(State[E]):
         self.asked.clear()  # what was asked for has come: a second snapshot needs a second question
         self.last_delivered = checkpoint.position
         self.delivered_ids = checkpoint.delivered.copy()
+        self.anchor.deliver(self.delivered_ids.low(ANCHOR), now)
         if checkpoint.membership is not None:
             self._learn(checkpoint.membership)
         self.history = DeliveryHistory(self.timing.history, self.timing.history_bytes)

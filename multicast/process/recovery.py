@@ -95,6 +95,7 @@ class Campaign:
     """The highest executed position among the promises that were merged."""
     merged: bool = False
     """Whether the promises are merged: the ballot has its initial state."""
+    merged_at: float = 0.0
     acknowledged: set[ReplicaId] = field(default_factory=set)
     """The members that hold the initial state."""
 
@@ -160,6 +161,8 @@ class LeaderRecovery(Requests[E]):
         """Stop normal operation. Forget what was only proposed; its senders will repeat it."""
         self.status = Status.RECOVERING
         self.campaign = None
+        if self.quorum is not None:
+            self.quorum.stop()
         self.queue.clear()
         self.unanswered.clear()
         self.numbers.clear()
@@ -249,10 +252,13 @@ class LeaderRecovery(Requests[E]):
             self._catch_up(furthest)
             return
         campaign.merged = True
+        campaign.merged_at = self.now
         campaign.executed = campaign.promises[furthest].executed
         campaign.resend_at = self.now + self.timing.retry_s
         promises = [campaign.promises[m] for m in promised]
         self._adopt(campaign.ballot, self._recovered_clock(promises), self._merge(promises))
+        if self.quorum is not None:
+            self.quorum.lead(self.configuration)
         self._send_new_state(self.others)
         self._ready.promise.append(((self.me,), NewStateAck(campaign.ballot)))
 
@@ -334,7 +340,7 @@ class LeaderRecovery(Requests[E]):
         if ballot < self.ballot:
             self._ready.send.append(((leader,), Hint(self.group, self.ballot)))
         elif ballot == self.cballot:
-            self._ready.promise.append(((leader,), NewStateAck(ballot)))
+            self._ready.promise.append(((leader,), NewStateAck(ballot, self.wall_us())))
         elif self._is_outdated(ballot):
             self._ready.send.append(((leader,), Members(self.membership)))
         else:
@@ -347,7 +353,7 @@ class LeaderRecovery(Requests[E]):
                 self._adopt(ballot, message.clock, {state.mid: state for state in pieces.entries})
                 self.status = Status.FOLLOWER
                 self.selection.promised(self.now)
-                self._ready.promise.append(((leader,), NewStateAck(ballot)))
+                self._ready.promise.append(((leader,), NewStateAck(ballot, self.wall_us())))
                 self._release_waiting()
 
     def on_new_state_ack(self, sender: Process, message: NewStateAck) -> None:
@@ -357,6 +363,8 @@ class LeaderRecovery(Requests[E]):
         if campaign is None or not campaign.merged or message.ballot != campaign.ballot:
             return
         campaign.acknowledged.add(member)
+        if self.quorum is not None and message.wall_us:
+            self.quorum.report(member, message.wall_us / 1e6, campaign.merged_at, self.now)
         self.selection.expect_leader(self.now)
         if self.me in campaign.acknowledged and self.configuration.has_quorum(campaign.acknowledged):
             self._lead()

@@ -30,11 +30,11 @@ from multicast.messages import (
 from multicast.process.entry import E
 from multicast.process.membership import Admission
 from multicast.protocol import Ready, Start
-from multicast.types import NO_TIMESTAMP, TICKS_PER_S, Ballot, Process, ReplicaId, Status, Timestamp
+from multicast.quorum_time import anchor_id
+from multicast.types import NO_TIMESTAMP, TIME_MAX, Ballot, Process, ReplicaId, Status, Timestamp
 
-WALL_LEAD_MAX: Final = TICKS_PER_S // 2
-"""The ticks by which a leader's time of day may be ahead of most members', including the travel time of their
-acknowledgements. A leader that is further ahead uses clock + 1, as if it had no time of day."""
+ANCHOR_REPEAT: Final = 10
+"""Heartbeats after which a leader proposes an anchor again that was not delivered."""
 
 
 class _NotForIt(Exception):
@@ -60,8 +60,8 @@ class Replica(Admission[E]):
         """At a follower: when to ask other groups for watermarks, if a retained message still needs them."""
         self.defied: dict[ReplicaId, float] = {}
         """At a leader: members that have promised a higher ballot, and since when."""
-        self.leads_by: dict[ReplicaId, int] = {}
-        """At a leader with a hybrid clock: the ticks by which its time of day was ahead of each member's."""
+        self.anchor_at = start.now
+        """At a leader: when to move the anchor next."""
         self.led_upto: Timestamp | None = None
         """The last delivery of the leader that we follow, as of its last heartbeat."""
         self.heir_well_since = start.now
@@ -169,6 +169,8 @@ class Replica(Admission[E]):
             self._heartbeat()
             self._retry_overdue()
             self._follow_changes()
+            if self.quorum is not None and self.status is Status.LEADER:
+                self._move_anchor()
             self._give_back()
         elif self.is_outsider:
             self._stay_outside()
@@ -185,14 +187,49 @@ class Replica(Admission[E]):
         self._collect()
         self._expire_orphans()
 
-    def _compare_clocks(self, member: ReplicaId, wall_time: int) -> None:
-        """Decide whether this leader's time of day is too far ahead of most members' to be used.
+    def _move_anchor(self) -> None:
+        """At a leader: order the next anchor, once the group has delivered anything that it could protect."""
+        if self.now < self.anchor_at or not self.last_delivered:
+            return
+        due = not self.anchor.ticks or self.now - self.anchor.at >= self.timing.anchor_s
+        time = self.quorum_time()
+        if due and time:
+            self._propose_anchor(self.anchor.next(time, self.now))
 
-        Skew harms only messages that wait for other groups' clocks to pass: all of them wait for this one.
+    def accept_time(self, now: float) -> bool:
+        """As an operator wants: order an anchor at quorum time, however far ahead that is.
+
+        Return False if this replica does not lead, or has no quorum time.
         """
-        self.leads_by[member] = self.wall_time() - wall_time
-        ahead = [m for m in self.others if self.leads_by.get(m, 0) > WALL_LEAD_MAX]
-        self.is_fast = 2 * len(ahead) > len(self.others)
+        self.now = now
+        time = None if self.quorum is None else self.quorum.now(now)
+        if self.status is not Status.LEADER or time is None:
+            return False
+        self._propose_anchor(time)
+        return True
+
+    def _propose_anchor(self, anchor: int) -> None:
+        """Have the group order an anchor, like any message; if the clock still allows one."""
+        self.anchor_at = self.now + ANCHOR_REPEAT * self.timing.heartbeat_s
+        if anchor > self.anchor.ticks and self.clock < TIME_MAX:
+            mid = anchor_id(anchor, self.group)
+            self.on_multicast(self.me, Multicast(mid, (self.group,), b"", anchor))
+
+    def time_of_day(self) -> dict[str, Any]:
+        """Return, for people, what a leader knows of the time of day: whether quorum time is held back by the
+        anchor, and which members' clocks are wrong, by how many seconds.
+        """
+        quorum = self.quorum
+        if quorum is None or self.status is not Status.LEADER:
+            return {}
+        time = quorum.now(self.now)
+        held = time is not None and self.anchor.holds(time, self.now)
+        return {
+            "quorum_time": time,
+            "anchor": self.anchor.ticks,
+            "held": held,
+            "wrong": {str(m): by_s for m, by_s in quorum.wrong(self.now).items()},
+        }
 
     def _give_back(self) -> None:
         """Hand over to the preferred leader, once it has been healthy for long: leaders are spread over
@@ -216,8 +253,7 @@ class Replica(Admission[E]):
     def _lead(self) -> None:
         self.defied = {}
         self.heir_well_since = self.now
-        self.leads_by = {}
-        self.is_fast = False
+        self.anchor_at = self.now
         super()._lead()
 
     def _leave_ballot(self) -> None:
@@ -275,11 +311,12 @@ class Replica(Admission[E]):
 
     def _heartbeat(self) -> None:
         # To itself, the leader acknowledges only what is durable on its own disk.
-        ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts, self.wall_time())
+        ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts)
         self._ready.promise.append(((self.me,), ack))
         if self.others:
             facts = tuple(sorted(self.facts.items()))
-            message = Heartbeat(self.cballot, self.last_delivered, facts, *self._pending())
+            sent_us = max(0, int(self.now * 1e6))
+            message = Heartbeat(self.cballot, self.last_delivered, facts, *self._pending(), sent_us)
             self._ready.send.append((self.others, message))
 
     def _pending(self) -> tuple[Timestamp, Timestamp]:
@@ -303,7 +340,7 @@ class Replica(Admission[E]):
                 self.led_upto = message.last_delivered
                 if self._is_late(message.last_delivered):
                     self._catch_up(leader)
-        ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts, self.wall_time())
+        ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts, self.wall_us(), message.sent_us)
         self._ready.promise.append(((leader,), ack))
 
     def _is_late(self, upto: Timestamp) -> bool:
@@ -320,8 +357,8 @@ class Replica(Admission[E]):
             self.reports[member] = max(self.reports.get(member, message.executed), message.executed)
             self.selection.heard_member(member, self.now)
             self.defied.pop(member, None)
-            if self.wall_s is not None and message.wall_time and member != self.me:
-                self._compare_clocks(member, message.wall_time)
+            if self.quorum is not None and message.wall_us:
+                self.quorum.report(member, message.wall_us / 1e6, message.sent_us / 1e6, self.now)
         elif message.ballot > self.ballot:
             # It has promised a ballot that no leader has opened, and cannot return to ours.
             self.note_ballot(self.group, message.ballot)

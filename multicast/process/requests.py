@@ -13,9 +13,9 @@ from multicast.messages import Hint, Members, Multicast
 from multicast.process.collection import Collection
 from multicast.process.entry import E, Entry
 from multicast.protocol import Start
+from multicast.quorum_time import OWN_CLIENTS
 from multicast.retries import RetryQueue
 from multicast.types import (
-    TICKS_PER_S,
     TIME_MAX,
     Destinations,
     GroupId,
@@ -85,8 +85,8 @@ class Requests(Collection[E]):
         """Return whether it was delivered here. Raise, with nothing changed, if it must not be ordered."""
         mid, dest, payload, ack_below = message
         client, sequence, digest = mid
-        if not client and sender != self.me:
-            raise InvalidArgument(f"message {mid}: client id {client} is reserved for changes of membership")
+        if client in OWN_CLIENTS and sender != self.me:
+            raise InvalidArgument(f"message {mid}: client id {client} is reserved for messages of the group")
         if dest is not self.checked_dest:
             self.topology.check_destinations(dest)
             if self.group not in dest:
@@ -152,20 +152,21 @@ class Requests(Collection[E]):
             raise InvalidArgument(f"a clock cannot be raised to {time}, which is not in 0..{TIME_MAX}")
         self.clock = max(self.clock, time)
 
-    def wall_time(self) -> int:
-        """Return the time of day in ticks, or 0 if the clock is logical."""
-        return 0 if self.wall_s is None else max(0, int((self.now + self.wall_s) * TICKS_PER_S))
+    def quorum_time(self) -> int:
+        """Return quorum time in ticks, at a leader that may use it; otherwise 0."""
+        quorum = self.quorum
+        if quorum is None or (time := quorum.now(self.now)) is None or self.anchor.holds(time, self.now):
+            return 0
+        return time
 
     def _propose(self, entry: E) -> None:
         """Lines 6-8: advance the clock, and give the message its local timestamp.
 
-        A hybrid clock advances to the time of day, if that is ahead of it.
+        A hybrid clock advances to quorum time, if that is ahead of it.
         """
         time = self.clock + 1
-        if self.wall_s is not None and not self.is_fast:
-            now = self.wall_time()
-            if time < now <= TIME_MAX:
-                time = now
+        if self.quorum is not None:
+            time = max(time, self.quorum_time())
         self.clock = time
         entry.local_ts = local_ts = timestamp(time, self.group)
         entry.phase = PROPOSED

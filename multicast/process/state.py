@@ -6,7 +6,7 @@ import abc
 import math
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Generic
+from typing import Any, Final, Generic
 
 from multicast.delivered import DeliveredIds
 from multicast.durable import Checkpoint, Configured
@@ -18,6 +18,7 @@ from multicast.messages import EntryState, Multicast
 from multicast.process.entry import E
 from multicast.protocol import Protocol, Ready, Start
 from multicast.queue import DeliveryQueue
+from multicast.quorum_time import ANCHOR, Anchor, QuorumTime
 from multicast.types import (
     NO_BALLOT,
     NO_TIMESTAMP,
@@ -34,6 +35,9 @@ from multicast.types import (
     Timestamp,
     time_of,
 )
+
+WALL_US_MAX: Final = 2**63 - 1
+"""The latest time of day that a message can express."""
 
 
 class State(Protocol, Generic[E]):
@@ -54,9 +58,10 @@ class State(Protocol, Generic[E]):
         if me.number not in [member.number for member in topology.members(me.group)]:
             raise InvalidArgument(f"{me} cannot join group {me.group}: no member has its number")
 
-        self.wall_s = start.wall_s
-        self.is_fast = False
-        """At a leader with a hybrid clock: whether its time of day is far ahead of most members'."""
+        self.quorum: QuorumTime | None = None
+        """With a hybrid clock: the time of day, as a quorum of the group has reached it."""
+        if start.wall is not None:
+            self.quorum = QuorumTime(me, start.wall, start.timing.election_s)
         self.clock = durable.clock
         self.ballot = durable.ballot
         self.cballot = durable.cballot
@@ -68,6 +73,7 @@ class State(Protocol, Generic[E]):
         self.last_delivered = checkpoint.position
         """The paper's max_delivered_gts."""
         self.delivered_ids: DeliveredIds = checkpoint.delivered.copy()
+        self.anchor = Anchor(self.delivered_ids.low(ANCHOR), now, start.timing.clock_step_s)
         self.leaders: dict[GroupId, Ballot] = {}
         """cur_leader: the highest known ballot of each group; its leader is the presumed one."""
         self.usual_number: dict[GroupId, int] = {me.group: self.ballot.number + NUMBER_STEP}
@@ -215,6 +221,13 @@ class State(Protocol, Generic[E]):
             self.leaders[group] = ballot
         if group == self.group and ballot.number > self.highest_number:
             self.highest_number = ballot.number
+
+    def wall_us(self) -> int:
+        """Return the own time of day in microseconds, rounded up; 0 if the clock is logical."""
+        if self.quorum is None:
+            return 0
+        own_s = self.quorum.own()
+        return min(max(1, math.ceil(own_s * 1e6)), WALL_US_MAX) if math.isfinite(own_s) else 1
 
     def held(self) -> list[EntryState]:
         """Return the state of every message accepted or committed here."""

@@ -24,6 +24,7 @@ from multicast.messages import (
     Phase2a,
     about,
 )
+from multicast.quorum_time import ANCHOR, OWN_CLIENTS, anchor_id
 from multicast.sim.host import Host, Observer
 from multicast.topology import Topology
 from multicast.types import (
@@ -84,10 +85,15 @@ class Memberships(Checker):
     def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
         """Record a step of membership, which the leader that proposes it multicasts."""
         for mid, dest, payload, ack_below in _proposed(message):
-            if mid.client == MEMBERSHIP:
+            if mid.client in OWN_CLIENTS:
                 if dest != (host.me.group,):
                     raise Violation("Membership", f"{host.me} proposes the step {mid} to groups {dest}")
                 self._multicasts.add(Multicast(mid, dest, payload, ack_below))
+        group = host.me.group
+        if len(self._topology.members(group)) == 1:  # it proposes to no other process
+            for mid in about(message):
+                if mid.client == ANCHOR and mid == anchor_id(mid.sequence, group):
+                    self._multicasts.add(Multicast(mid, (group,), b"", mid.sequence))
 
     def learned(self, host: Host, membership: Membership) -> None:
         """Check that all replicas learn the same membership under one version."""

@@ -33,7 +33,7 @@ from multicast.sim.checkers import Checker, Violation
 from multicast.sim.clients import SimClient
 from multicast.sim.delays import DELTA_S, TICK, Exact, Latency, group_size, measure
 from multicast.sim.host import Host
-from multicast.sim.run import WALL_S
+from multicast.sim.wall_clocks import WALL_S
 from multicast.types import TICKS_PER_S, ClientId, GroupId, MessageId, Process
 
 WORKLOADS: Final[Mapping[str, int]] = {"pair": 2, "uneven": 2, "random": 6}

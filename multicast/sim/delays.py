@@ -20,7 +20,8 @@ from multicast.sim.checkers import Checker
 from multicast.sim.clients import SimClient, Workload
 from multicast.sim.host import DiskDelays, Host
 from multicast.sim.network import Delays
-from multicast.sim.run import WALL_S, Scenario, Simulation
+from multicast.sim.run import Scenario, Simulation
+from multicast.sim.wall_clocks import WALL_S
 from multicast.topology import Topology
 from multicast.types import (
     TICKS_PER_S,

@@ -11,7 +11,7 @@ from multicast.errors import InvalidArgument
 from multicast.topology import Topology
 from multicast.types import ClientId, GroupId, Process, ReplicaId
 
-FAULTS: Final = ("none", "crash", "partition", "loss", "wipe", "all")
+FAULTS: Final = ("none", "crash", "partition", "loss", "wipe", "clock", "clocks", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,41 @@ class ClockJump:
     by: int
 
 
-Fault: TypeAlias = ClockJump | Nominate | Crash | Wipe | Outage | Cut | Heal | Reset | Stall | ClientDeath
+@dataclass(frozen=True, slots=True)
+class ClockStep:
+    """The wall clock of a replica's machine jumps, as by NTP, an operator, or a machine that was
+    suspended.
+    """
+
+    replica: ReplicaId
+    by_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClockDrift:
+    """The wall clock of a replica's machine runs faster by this rate, or slower."""
+
+    replica: ReplicaId
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """A replica's machine is suspended: its processes and its monotonic clock stand still, and time goes
+    on.
+    """
+
+    replica: ReplicaId
+    for_s: float
+
+
+STEPS_S: Final = (0.7, 1.0, 3600.0, 86_400.0, 6.4e8, 1e15)
+"""Wall clocks go wrong by a second, an hour, a day, twenty years, and beyond what timestamps can express."""
+
+Fault: TypeAlias = (
+    ClockJump | ClockStep | ClockDrift | Nominate | Crash | Wipe | Outage | Cut | Heal | Reset | Stall
+    | Suspend | ClientDeath
+)  # fmt: skip
 
 
 def schedule(
@@ -108,6 +142,8 @@ def schedule(
         draw.losses()
     if kind in ("wipe", "all"):
         draw.wipes()
+    if kind in ("clock", "clocks", "all"):
+        draw.clocks(minority=kind != "clocks", nominated=kind != "all")
     return sorted(draw.found, key=lambda item: item[0])
 
 
@@ -144,6 +180,21 @@ class _Draw:
         for _ in range(len(self.replicas)):
             self.add(Wipe(self.rng.choice(self.replicas), self.rng.uniform(0.0, 0.5)))
         self.nominations()
+
+    def clocks(self, *, minority: bool, nominated: bool) -> None:
+        """Let the wall clocks of a minority of machines, the same of all groups, go wrong; or of any. With
+        `nominated`, their replicas are to lead.
+        """
+        rng, numbers = self.rng, sorted({replica.number for replica in self.replicas})
+        count = (len(numbers) - 1) // 2 if minority else len(numbers)
+        chosen = rng.sample(numbers, count)
+        wrong = [replica for replica in self.replicas if replica.number in chosen]
+        for _ in range(3 * len(self.topology.groups) if wrong else 0):
+            self.add(ClockStep(rng.choice(wrong), rng.choice(STEPS_S) * rng.choice((1, 1, -1))))
+            self.add(ClockDrift(rng.choice(wrong), rng.choice((0.0, 0.5, 2.0, -0.5, -1.5))))
+            if nominated:
+                self.add(Nominate(rng.choice(wrong)))
+                self.add(Suspend(rng.choice(self.replicas), rng.choice((0.05, 0.3, 1.5))))
 
     def nominations(self) -> None:
         for _ in range(2 * len(self.topology.groups)):

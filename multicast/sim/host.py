@@ -11,14 +11,15 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from multicast.client import Reply
 from multicast.durable import Checkpoint, Dropped, Durable, Record
-from multicast.membership import MEMBERSHIP, Membership
+from multicast.membership import Membership
 from multicast.messages import Delivery, Message
 from multicast.protocol import Protocol, Send, Start, Timing
+from multicast.quorum_time import OWN_CLIENTS, WallClock
 from multicast.sim.faults import Fault
 from multicast.sim.network import Loop, Network
 from multicast.topology import Topology
@@ -131,7 +132,7 @@ class Host:
         disk: DiskDelays,
         skew: float = 0.0,
         turn_s: float = 0.0,
-        wall_s: float | None = None,
+        wall: WallClock | None = None,
         late: random.Random | None = None,
     ) -> None:
         """`late` decides how much of what was delivered is executed when the state is committed; without it,
@@ -149,7 +150,7 @@ class Host:
         self._rate = 1.0 + skew
         self._turn_s = turn_s
         self._turning = False
-        self._wall_s = wall_s
+        self._wall = wall
         self.late = late
         self.replica: Protocol | None = None
         self.durable = Durable()
@@ -170,6 +171,9 @@ class Host:
         self._wake_at = float("inf")
         self._wake_local = 0.0
         self._own: deque[tuple[Process, Message]] = deque()
+        self._suspended_until = 0.0
+        self._stood_still_s = 0.0
+        """For how long its monotonic clock has stood still."""
 
     @property
     def up(self) -> bool:
@@ -177,8 +181,21 @@ class Host:
         return self.replica is not None
 
     def local(self, time: float) -> float:
-        """Convert virtual time to this machine's clock."""
-        return time * self._rate
+        """Convert virtual time to this machine's monotonic clock."""
+        return time * self._rate - self._stood_still_s
+
+    def suspend(self, seconds: float) -> None:
+        """Suspend the machine: nothing happens on it, and its monotonic clock stands still."""
+        if self.up and self._loop.now >= self._suspended_until:
+            self._suspended_until = self._loop.now + seconds
+            self._stood_still_s += seconds * self._rate
+
+    def _is_suspended(self, call: Callable[..., None], *arguments: object) -> bool:
+        """Return whether the machine is suspended; then the call follows when it goes on."""
+        if self._loop.now >= self._suspended_until:
+            return False
+        self._loop.at(self._suspended_until, call, *arguments)
+        return True
 
     def start(self) -> None:
         """Start the process from what is durable."""
@@ -188,7 +205,7 @@ class Host:
         start = Start(
             self.me, self._topology, self._rng, self.local(self._loop.now),
             self._timing, self.durable, self.commit.checkpoint, address=self.address, evicts=self.evicts,
-            wall_s=self._wall_s,
+            wall=self._wall,
         )  # fmt: skip
         self.replica = self._protocol(start)
         del self.log[self.commit.length :]
@@ -202,6 +219,7 @@ class Host:
     def crash(self) -> None:
         """Kill the process; what was not durable is lost."""
         self.replica = None
+        self._suspended_until = 0.0
         self._life += 1
         self._batches.clear()
         self._own.clear()
@@ -211,7 +229,7 @@ class Host:
     def receive(self, sender: Process, message: object) -> None:
         """Handle a message from the network."""
         replica = self.replica
-        if replica is None:
+        if replica is None or self._is_suspended(self._receive_later, self._life, sender, message):
             return
         if isinstance(message, LogSnapshot):
             for observer in self._observers:
@@ -235,9 +253,14 @@ class Host:
             self._turning = True
             self._loop.at(self._loop.now + self._turn_s * self._rng.random(), self._turn, self._life)
 
+    def _receive_later(self, life: int, sender: Process, message: object) -> None:
+        """Handle what arrived while the machine was suspended, unless the process has died since."""
+        if life == self._life:
+            self.receive(sender, message)
+
     def _turn(self, life: int) -> None:
         """End a turn of the loop: drain all that was handled in it together."""
-        if life == self._life and self.replica is not None:
+        if life == self._life and self.replica is not None and not self._is_suspended(self._turn, life):
             self._turning = False
             self._drain()
 
@@ -251,7 +274,7 @@ class Host:
 
     def tick(self, life: int) -> None:
         """Call the replica at the time that it asked for."""
-        if self.replica is not None and life == self._life:
+        if self.replica is not None and life == self._life and not self._is_suspended(self.tick, life):
             self._wake_at = float("inf")
             # Rounding must not let the clock fall short of the requested time.
             self.replica.tick(max(self.local(self._loop.now), self._wake_local))
@@ -259,7 +282,7 @@ class Host:
 
     def nominate(self) -> None:
         """Let leader selection nominate this replica, if it is up."""
-        if self.replica is not None:
+        if self.replica is not None and not self._is_suspended(self.nominate):
             self.replica.nominate(self.local(self._loop.now))
             self._drain()
 
@@ -291,7 +314,7 @@ class Host:
                 break
             sender, own = self._own.popleft()
             self._step(sender, own)
-        wake_at = ready.wake_at / self._rate
+        wake_at = (ready.wake_at + self._stood_still_s) / self._rate
         if wake_at < self._wake_at:
             self._wake_at = wake_at
             self._wake_local = min(ready.wake_at, self.local(wake_at) + 1e-6)
@@ -318,7 +341,7 @@ class Host:
         for observer in self._observers:
             observer.delivered(self, delivery)
         assert self.replica is not None
-        if self.replica.is_leader and delivery.mid.client != MEMBERSHIP:
+        if self.replica.is_leader and delivery.mid.client not in OWN_CLIENTS:
             self._reply(delivery.mid)
 
     def _reply(self, mid: MessageId) -> None:
@@ -346,7 +369,7 @@ class Host:
 
     def _synced(self, life: int, count: int) -> None:
         """Finish a group commit: all that was waiting when the sync began is durable."""
-        if life != self._life or self.replica is None:
+        if life != self._life or self.replica is None or self._is_suspended(self._synced, life, count):
             return
         done = [self._batches.popleft() for _ in range(count)]
         for batch in done:
@@ -373,7 +396,7 @@ class Host:
     def _commit(self, life: int) -> None:
         """Commit the application's state lazily, behind everything handed to the disk so far."""
         replica = self.replica
-        if life != self._life or replica is None:
+        if life != self._life or replica is None or self._is_suspended(self._commit, life):
             return
         self._drain()
         self.executed = execute(self.log, self.executed, self.late)

@@ -20,7 +20,9 @@ from multicast.sim.checkers import Checker, Execution, Genuine, Memberships, Mul
 from multicast.sim.clients import SimClient, Workload
 from multicast.sim.faults import (
     ClientDeath,
+    ClockDrift,
     ClockJump,
+    ClockStep,
     Crash,
     Cut,
     Fault,
@@ -29,20 +31,19 @@ from multicast.sim.faults import (
     Outage,
     Reset,
     Stall,
+    Suspend,
     Wipe,
     schedule,
 )
 from multicast.sim.host import DiskDelays, Host
 from multicast.sim.invariants import invariants_of
 from multicast.sim.network import Delays, Loop, Network
+from multicast.sim.wall_clocks import WALL_S, SimWallClock, TimeBounds
 from multicast.topology import Topology
 from multicast.types import ClientId, Process, ReplicaId
 from multicast.whitebox import WhiteBox
 
 P = TypeVar("P", bound=Process)
-
-WALL_S = 1000.0
-"""Seconds since the epoch of hybrid clocks when a run begins."""
 
 HEAL_S = 120.0
 """Virtual seconds after healing within which everything must complete."""
@@ -112,11 +113,22 @@ class Simulation:
         self._successors: dict[Process, ReplicaId] = {}
         self.order = Order(self.topology, self.multicasts)
         self.trace = 0
+        self.wall_clocks: dict[str, SimWallClock] = {}
+        """The wall clocks of machines, by name."""
+        self.wrong_clocks: dict[ReplicaId, None] = {}
+        """The replicas whose wall clocks were ever wrong."""
+        self.time_bounds = TimeBounds(
+            lambda: self.loop.now, self.wrong_clocks, scenario.replicas // 2 + 1,
+            error_s=scenario.wall_skew_s, step_s=scenario.timing.clock_step_s,
+            fresh_s=scenario.timing.election_s,
+        )  # fmt: skip
         self.memberships = Memberships(self.topology, self.multicasts)
         checkers: list[Checker] = [self.memberships, self.order]
         if scenario.checkers:
             checkers += [Genuine(self.multicasts), Execution(self.topology, self.hosts)]
             checkers += invariants_of(scenario.protocol, self.topology, self.multicasts, self.hosts)
+            if scenario.clock == "hybrid":
+                checkers.append(self.time_bounds)
         checkers += observers
         self._observers = checkers
         for group in self.topology.groups:
@@ -145,7 +157,7 @@ class Simulation:
             loop=self.loop, network=self.network, rng=self._fork(str(member)),
             observers=self._observers, timing=scenario.timing, disk=scenario.disk,
             skew=scenario.skew * (2 * self.rng.random() - 1), turn_s=scenario.turn_s,
-            wall_s=self.wall_s(str(member)), late=self.late(str(member)),
+            wall=self.wall_clock(member), late=self.late(str(member)),
         )  # fmt: skip
 
     def wall_s(self, machine: str) -> float | None:
@@ -154,6 +166,40 @@ class Simulation:
             return None
         skew_s = self.scenario.wall_skew_s
         return WALL_S + self._fork(f"wall {machine}").uniform(-skew_s, skew_s)
+
+    def wall_clock(self, replica: ReplicaId) -> SimWallClock | None:
+        """Return the wall clock of the replica's machine, or None if clocks are logical."""
+        machine = self.machine_of(replica)
+        if machine not in self.wall_clocks:
+            wall_s = self.wall_s(machine)
+            if wall_s is None:
+                return None
+            self.wall_clocks[machine] = SimWallClock(lambda: self.loop.now, wall_s - WALL_S)
+        return self.wall_clocks[machine]
+
+    def machine_of(self, replica: ReplicaId) -> str:
+        """Return the name of the replica's machine, which may get new disks."""
+        return str(replica._replace(incarnation=0))
+
+    def _clock_fault(self, fault: ClockStep | ClockDrift) -> None:
+        """Let a wall clock go wrong; a majority of them only when every group has an anchor."""
+        replica = fault.replica._replace(incarnation=0)
+        clock, machine = self.wall_clock(replica), self.machine_of(replica)
+        others = {m: None for m in self.hosts if self.machine_of(m) == machine} | {replica: None}
+        if clock is None:
+            return
+        wrong = {m._replace(incarnation=0) for m in (*self.wrong_clocks, *others)}
+        majority = any(
+            sum(m.group == group for m in wrong) >= self.first.membership(group).current.quorum
+            for group in self.first.groups
+        )
+        if majority and len(self.time_bounds.anchored) < len(self.first.groups):
+            return
+        self.wrong_clocks.update(dict.fromkeys(wrong))
+        if isinstance(fault, ClockStep):
+            clock.step(fault.by_s)
+        else:
+            clock.drift(fault.rate)
 
     def late(self, machine: str) -> random.Random | None:
         """Return the generator that decides how late a machine's application executes, or None."""
@@ -210,6 +256,10 @@ class Simulation:
                 self.hosts[self.now_at(replica)].nominate()
             case ClockJump(replica, by):
                 self.raise_clock(self.now_at(replica), by)
+            case ClockStep() | ClockDrift():
+                self._clock_fault(fault)
+            case Suspend(replica, for_s):
+                self.hosts[self.now_at(replica)].suspend(for_s)
             case Stall(replica, for_s):
                 self.hosts[self.now_at(replica)].stalled_until = self.loop.now + for_s
             case ClientDeath(client, halfway):
@@ -277,6 +327,8 @@ class Simulation:
     def heal(self) -> None:
         """End all faults."""
         self.inject(Heal())
+        for clock in self.wall_clocks.values():
+            clock.heal()
         for replica, host in self.hosts.items():
             host.stalled_until = 0.0
             self.restart(replica)

@@ -23,7 +23,7 @@ from kvstore.api.errors import METADATA
 from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
 from kvstore.local.status import ask
-from kvstore.server.engine import EPOCH_S
+from kvstore.node.wall_clock import EPOCH_S
 from multicast.protocol import Timing
 from multicast.types import TICKS_PER_S, GroupId, timestamp
 from tests.faults.harness import PATIENCE_S, FaultyCluster, wait_at_rest

@@ -242,6 +242,7 @@ def test_up_in_the_background_status_and_down(shell: Shell) -> None:
         "store_bytes": 8192,
         "configuration": None,
         "settled": None,
+        "time": None,
         "up": True,
     }
     code, table, _ = shell.run("status")

@@ -15,6 +15,7 @@ from wbkv.core.effects import TOPOLOGY, Ask, Failure, Method, Plan, Wait
 from wbkv.core.environment import Environment
 from wbkv.core.forks import at_fork
 from wbkv.core.identity import WINDOW, Identity
+from wbkv.core.revision_time import REPEAT_S, RevisionTime
 from wbkv.core.routing import Router
 from wbkv.core.tracing import traced
 from wbkv.data import RequestId
@@ -33,8 +34,8 @@ from wbkv.record.trace import Trace
 PATIENCE_S: Final = 2.0
 """How long a node may be silent before another is asked. It doubles with every attempt."""
 
-REPEAT_S: Final = 500.0
-"""The longest time for which a write is retried: nodes remember its id for ten minutes."""
+RENEWALS: Final = 3
+"""How often a write takes a new id, since the deadline of its first one had passed before it was sent."""
 
 BACKOFF_S: Final = 0.01
 BACKOFF_MAX_S: Final = 1.0
@@ -58,6 +59,8 @@ class Calls:
         self.seen = 0
         """The highest revision in any response: later reads must be at least as recent."""
         self.environment: Final = router.environment
+        self.time = RevisionTime()
+        """What time it is, by the cluster's revisions."""
         self._identity = Identity(self.environment)
         self._now = self.environment.now
         self._learning_until = 0.0
@@ -71,6 +74,7 @@ class Calls:
     def saw(self, revision: int) -> None:
         """Record a revision that a response contained."""
         if revision > self.seen:
+            self.time.tell(revision, self._now())
             with self._lock:
                 self.seen = max(revision, self.seen)
 
@@ -85,7 +89,8 @@ class Calls:
             for address in self.router.seeds:
                 answer = yield Ask(address, TOPOLOGY, cluster.TopologyRequest(), TOPOLOGY_S, TOPOLOGY_S)
                 if not isinstance(answer, Failure):
-                    self.router.learn(answer)
+                    if self.router.learn(answer):
+                        self.time.tell(answer.header.revision, self._now())
                     return
                 last = answer
                 if not answer.error.retryable:
@@ -110,6 +115,7 @@ class Calls:
             self.router.failed(address, answer.error, gone=_is_gone(answer, limit_s, TOPOLOGY_S))
         elif self.router.learn(answer):
             self._learning_until = 0.0
+            self.time.tell(answer.header.revision, self._now())
         else:
             self.router.failed(address, ApiError(), gone=True)  # the address belongs to another cluster now
 
@@ -138,13 +144,16 @@ class Calls:
     def _attempts(
         self, method: Method, request: Any, key: bytes | None, timeout_s: float, *, writes: bool
     ) -> Plan[Any]:
-        deadline = self._now() + timeout_s
+        now = self._now()
+        deadline = now + timeout_s
         router = self.router
         signed = None
+        renewals = 0
         if writes:
             request.min_revision = self.seen
             if not request.HasField("id"):
                 signed = self._identity.sign(request.id)
+                request.id.deadline = self.time.deadline(now)
         try:
             size = request.ByteSize()
             if size > router.request_bytes:
@@ -171,6 +180,16 @@ class Calls:
                     self.saw(header.transaction_revision or header.revision)
                     return answer
                 error = answer.error
+                if signed is not None and not unsure and _is_late(error) and renewals < RENEWALS:
+                    # No attempt was executed, or ever will be: the deadline had been too early.
+                    renewals += 1
+                    now = self._now()
+                    self.time.tell(error.revision, now)
+                    self._identity.done(signed)
+                    signed = self._identity.sign(request.id)
+                    request.id.deadline = self.time.deadline(now)
+                    left = max(deadline - now, 0.001)
+                    continue
                 if not error.retryable:
                     raise _refused(error, unsure=unsure, named=writes and signed is None)
                 unsure = unsure or (writes and answer.begun and error.same_id)
@@ -213,6 +232,11 @@ def backoff(tries: int, environment: Environment) -> float:
     """Return the wait before the next attempt: exponential, with jitter."""
     longest = min(BACKOFF_S * (1 << min(tries, 10)), BACKOFF_MAX_S)
     return longest * environment.rng.uniform(0.5, 1.0)
+
+
+def _is_late(error: ApiError) -> bool:
+    """Return whether an attempt came after its deadline, and is known not to have been executed."""
+    return error.kind == ApiError.REQUEST_EXPIRED and bool(error.revision)
 
 
 def _checked(named: RequestId) -> kv.RequestId:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import wbkv
-from wbkv.core.calls import BACKOFF_MAX_S, PATIENCE_S, REPEAT_S, Calls, backoff
+from wbkv.core.calls import BACKOFF_MAX_S, PATIENCE_S, RENEWALS, Calls, backoff
 from wbkv.core.effects import Ask
 from wbkv.core.environment import SYSTEM
 from wbkv.core.identity import Identity
 from wbkv.core.requests import Requests
+from wbkv.core.revision_time import LIFE_S, REPEAT_S
 from wbkv.core.routing import REFRESH_S, REST_S, Placement, Router, endpoints_of
 from wbkv.errors import error_of
 from wbkv_proto.v1 import cluster_pb2 as cluster
@@ -482,3 +483,55 @@ def test_revisions_that_are_none(link: ModelLink, requests: Requests[bytes], wro
     with pytest.raises(ValueError, match="consistency"):
         drive(link, requests.get("a", 0, "eventual", None))  # type: ignore[arg-type]  # that is the test
     assert not link.asked
+
+
+# Deadlines of ids
+
+
+def put_ids(link: ModelLink) -> list[Any]:
+    """The ids of all attempts."""
+    found: list[Any] = [asked.request for asked in link.kinds("Put")]
+    return [request.id for request in found]
+
+
+def late(revision: int) -> Any:
+    """A node refuses an attempt: its deadline was before this revision."""
+    return told(ApiError.REQUEST_EXPIRED, revision=revision)
+
+
+def test_ids_have_a_deadline_by_what_nodes_have_told(
+    link: ModelLink, clock: Clock, requests: Requests[bytes]
+) -> None:
+    drive(link, requests.put("a", b"1", None))
+    told_revision = requests.calls.seen
+    clock.now += 60
+    drive(link, requests.put("b", b"1", None))
+    assert put_ids(link)[-1].deadline == wbkv.later(told_revision, 60 + LIFE_S)
+    clock.now += 1e6
+    drive(link, requests.put("c", b"1", None))
+    deadline = put_ids(link)[-1].deadline
+    assert deadline < wbkv.later(requests.calls.seen, 3600 + LIFE_S + 1), "a cluster's time may stand still"
+
+
+def test_a_first_attempt_after_its_deadline_takes_a_new_id(
+    link: ModelLink, requests: Requests[bytes]
+) -> None:
+    now = wbkv.later(0, 1e6)
+    link.before = script(late(now))
+    drive(link, requests.put("a", b"1", None))
+    assert [each.sequence for each in put_ids(link)] == [1, 2]
+    assert put_ids(link)[1].deadline >= wbkv.later(now, LIFE_S)
+
+
+def test_a_repetition_after_its_deadline_does_not(link: ModelLink, requests: Requests[bytes]) -> None:
+    link.before = script(lost(), late(wbkv.later(0, 1e6)))
+    with pytest.raises(wbkv.OutcomeUnknown):
+        drive(link, requests.put("a", b"1", None))
+    assert {each.sequence for each in put_ids(link)} == {1}
+
+
+def test_a_write_does_not_take_new_ids_for_ever(link: ModelLink, requests: Requests[bytes]) -> None:
+    link.before = lambda _: late(wbkv.later(0, 1e6))
+    with pytest.raises(wbkv.Unavailable, match="not executed"):
+        drive(link, requests.put("a", b"1", None))
+    assert len(put_ids(link)) == 1 + RENEWALS

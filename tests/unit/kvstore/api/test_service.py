@@ -26,8 +26,8 @@ class StillGateway:
     def __init__(self) -> None:
         self.waiting: dict[int, Callable[[Any], None]] = {}
 
-    def check_revision(self, revision: int) -> None:
-        pass
+    def knows(self, revision: int) -> bool:
+        return True
 
     def transact(self, transaction: Transaction, done: Callable[[Any], None], **more: object) -> None:
         self.waiting[len(self.waiting)] = done

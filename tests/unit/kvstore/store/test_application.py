@@ -25,7 +25,7 @@ def test_a_busy_gateway_forgets_sessions_later(monkeypatch: pytest.MonkeyPatch) 
     topology = Topology({group: members(group) for group in (A, B, C)})
     application = StoreApplication(
         disk, topology, PLACEMENT, me=GATEWAY, limits=Limits(),
-        now=lambda: 0.0, ticks=lambda: 1_000_000, rng=random.Random(1),
+        now=lambda: 0.0, rng=random.Random(1),
     )  # fmt: skip
     partition = partition_of(A)
     application._replicas[A], application._partitions[A] = partition.replica, partition

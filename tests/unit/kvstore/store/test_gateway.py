@@ -10,15 +10,17 @@ from kvstore.machine import Limits
 from kvstore.machine.codec import decode_request, encode_result
 from kvstore.machine.commands import Tick, is_own
 from kvstore.machine.request import Put, Transaction
-from kvstore.machine.results import DONE
+from kvstore.machine.results import DONE, WRITTEN, Outcome, Refusal, Refused, Result
 from kvstore.machine.sessions import WINDOW
-from kvstore.store.gateway import Gateway, Identity, Ordered
-from kvstore.store.messages import RaiseClock, Results
+from kvstore.store.errors import InvalidRequest, RequestExpired, Unavailable
+from kvstore.store.gateway import Committed, Gateway, Identity, Ordered
+from kvstore.store.messages import Answer, Query, RaiseClock, Results
+from kvstore.store.questions import ClockReport, ClockWanted
 from multicast.client import MulticastRefused
 from multicast.errors import PeerViolation
 from multicast.messages import Multicast
 from multicast.topology import Topology
-from multicast.types import ClientId, MessageId, Timestamp, timestamp
+from multicast.types import NO_TIMESTAMP, ClientId, MessageId, Timestamp, timestamp
 from tests.unit.kvstore.store.test_partition import GATEWAY, PLACEMENT, A, B, C, members
 
 MID, PLACE = MessageId(ClientId(1), 1, 1), Timestamp(7)
@@ -26,10 +28,12 @@ MID, PLACE = MessageId(ClientId(1), 1, 1), Timestamp(7)
 
 def gateway_of(ticks: int = 0) -> Gateway:
     topology = Topology({group: members(group) for group in (A, B, C)})
-    return Gateway(
+    gateway = Gateway(
         GATEWAY, topology, PLACEMENT,
-        limits=Limits(), local={}, ticks=lambda: ticks, rng=random.Random(1),
+        limits=Limits(), local={}, clock=lambda: ticks, rng=random.Random(1),
     )  # fmt: skip
+    gateway.clocks._learned = True
+    return gateway
 
 
 def test_whoever_is_to_order_a_message_hears_above_what() -> None:
@@ -91,3 +95,120 @@ def test_requests_without_an_id_can_be_told_from_others() -> None:
 def test_results_that_are_none_are_refused(results: Results) -> None:
     with pytest.raises(PeerViolation):
         gateway_of().receive(members(A)[0], [results], 0.0)
+
+
+# What time it is
+
+WRITE = Transaction(then=(Put(b"a", b""),))
+
+
+def multicasts(gateway: Gateway, now: float = 0.0) -> list[Multicast]:
+    return [message for _, _, message in gateway.turn(now) if isinstance(message, Multicast)]
+
+
+def answer_clocks(gateway: Gateway, clock: int, now: float, *, silent: int = 0) -> None:
+    """All replicas but those of the last groups answer what their clocks are."""
+    (query,) = [message for _, _, message in gateway.turn(now) if isinstance(message, Query)]
+    assert isinstance(query.question, ClockWanted)
+    for group in (A, B, C)[: 3 - silent]:
+        for member in members(group):
+            gateway.receive(member, [Answer(query.number, ClockReport(clock, clock))], now)
+
+
+def results_of(message: Multicast, position: Timestamp, result: Result) -> Results:
+    return Results(A, position, (message.mid,), (position,), (encode_result(result),))
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_revision_that_no_group_confirms_raises_nothing_and_the_write_goes_on(silent: int) -> None:
+    gateway = gateway_of(ticks=1000)
+    outcomes: list[object] = []
+    invented = timestamp(1001, A)
+    gateway.transact(WRITE, outcomes.append, min_revision=invented)
+    assert gateway.in_flight == 1
+    answer_clocks(gateway, 1000, 0.1, silent=silent)
+    said = [*gateway.turn(0.2), *gateway.turn(0.6)]
+    assert not [message for _, _, message in said if isinstance(message, RaiseClock)]
+    assert len({message.mid for _, _, message in said if isinstance(message, Multicast)}) == 1
+    gateway.transact(WRITE, outcomes.append, min_revision=invented)
+    assert {message.mid.sequence for message in multicasts(gateway, 0.7)} == {2}, (
+        "it is not asked about again"
+    )
+
+
+def test_a_revision_that_a_group_confirms_raises_the_others() -> None:
+    gateway = gateway_of(ticks=1000)
+    gateway.transact(WRITE, lambda _: None, min_revision=timestamp(5000, B))
+    assert multicasts(gateway, 0.0) == []
+    gateway.confirm(timestamp(5000, B), lambda _: None)
+    answer_clocks(gateway, 5000, 0.1)
+    said = gateway.turn(0.2)
+    assert [message.time for _, _, message in said if isinstance(message, RaiseClock)] == [5001]
+
+
+def test_a_request_after_its_deadline_is_refused_before_it_is_multicast() -> None:
+    gateway = gateway_of(ticks=1000)
+    gateway.turn(0.0)
+    gateway.newest()
+    with pytest.raises(RequestExpired) as refused:
+        gateway.transact(WRITE, lambda _: None, identity=Identity(7, 1, 1, timestamp(999, A)))
+    assert refused.value.revision == timestamp(1000, A)
+    assert multicasts(gateway) == []
+    gateway.transact(WRITE, lambda _: None, identity=Identity(7, 1, 1, timestamp(1001, A)))
+    assert len(multicasts(gateway)) == 1
+
+
+@pytest.mark.parametrize(("clock", "error"), [(1000, InvalidRequest), (10**9, None)])
+def test_a_deadline_is_too_late_only_if_all_groups_say_so(clock: int, error: type[Exception] | None) -> None:
+    gateway = gateway_of(ticks=1000)
+    outcomes: list[object] = []
+    late = timestamp(10**9 + 5, A)
+    gateway.transact(WRITE, outcomes.append, identity=Identity(7, 1, 1, late))
+    answer_clocks(gateway, clock, 0.1)
+    assert [type(outcome) for outcome in outcomes] == ([] if error is None else [error])
+    assert len(multicasts(gateway, 0.2)) == (error is None)
+
+
+def test_if_a_group_is_silent_a_late_deadline_is_no_error_of_the_client() -> None:
+    gateway = gateway_of(ticks=1000)
+    outcomes: list[object] = []
+    gateway.transact(WRITE, outcomes.append, identity=Identity(7, 1, 1, timestamp(10**9, A)))
+    answer_clocks(gateway, 1000, 0.1, silent=1)
+    gateway.turn(0.7)
+    assert [type(outcome) for outcome in outcomes] == [Unavailable]
+
+
+@pytest.mark.parametrize("identity", [None, Identity(7, 1, 1, 0)])
+def test_a_deadline_of_the_gateways_own_that_was_too_early_is_corrected(identity: Identity | None) -> None:
+    """Its clocks were wrong: the request was not executed, and the client does not hear of it."""
+    gateway = gateway_of()
+    outcomes: list[object] = []
+    gateway.transact(WRITE, outcomes.append, identity=identity)
+    (first,) = multicasts(gateway)
+    position = timestamp(10**9, A)
+    expired = Refused(Refusal.EXPIRED, "too late")
+    gateway.receive(members(A)[0], [results_of(first, position, expired)], 0.1)
+    assert outcomes == []
+    (second,) = multicasts(gateway, 0.2)
+    assert decode_request(second.payload).deadline > position
+    written = Outcome(succeeded=True, unmet=(), results=((0, WRITTEN),))
+    gateway.receive(members(A)[0], [results_of(second, Timestamp(position + 1024), written)], 0.3)
+    (outcome,) = outcomes
+    assert isinstance(outcome, Committed)
+    assert outcome.revision == position + 1024
+
+
+@pytest.mark.parametrize(("position", "definite"), [(timestamp(2001, A), True), (NO_TIMESTAMP, False)])
+def test_a_clients_deadline_stays_and_the_error_says_if_it_is_definite(
+    position: Timestamp, definite: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:  # fmt: skip
+    """Above the deadline it is never executed. Without a position, it may have been, and be forgotten."""
+    gateway = gateway_of()
+    outcomes: list[object] = []
+    gateway.transact(WRITE, outcomes.append, identity=Identity(7, 1, 1, timestamp(2000, A)))
+    (message,) = multicasts(gateway)
+    expired = Refused(Refusal.EXPIRED, "too late")
+    gateway.receive(members(A)[0], [results_of(message, position, expired)], 0.1)
+    (outcome,) = outcomes
+    assert isinstance(outcome, RequestExpired)
+    assert outcome.revision == (position if definite else 0)

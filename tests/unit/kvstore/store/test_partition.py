@@ -56,6 +56,9 @@ class Leader:
     def leader_of(self, group: GroupId) -> ReplicaId:
         return members(group)[0]
 
+    def quorum_time(self) -> int:
+        return 1_000_000
+
 
 def partition_of(group: GroupId) -> Partition:
     replica: Any = Leader(group)

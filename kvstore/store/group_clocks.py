@@ -1,0 +1,195 @@
+"""What a gateway knows of the groups' clocks: which revisions can exist, and what time it is.
+
+A gateway has no clock of its own. Groups tell it revisions with every result, its node's replicas have
+clocks, and it can ask all replicas for theirs. *Now* is the highest of these times plus the monotonic time
+since.
+
+A revision that a client brings is *confirmed* if some group's clock has reached it: only then may other
+groups' clocks be raised to it. It is *refuted* if quorums of all groups have answered that theirs have not:
+what was delivered in a group has passed the clocks of one of its quorums, so no client can have seen that
+revision. Without either within a time limit, because replicas do not answer, nothing is known.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from multicast.topology import Topology
+from multicast.types import TICKS_PER_S, GroupId, ReplicaId, Timestamp, time_of
+
+CONFIRM_S: Final = 0.5
+"""How long to wait for replicas' clocks."""
+
+AGAIN_S: Final = 0.1
+"""How soon to ask the replicas again that have not answered."""
+
+LEARN_S: Final = 1.0
+"""How often all groups are asked after a start, while some do not answer."""
+
+DOUBTED_S: Final = 5.0
+"""For how long a revision that was not confirmed is not asked about again before a write."""
+
+DOUBTED: Final = 1024
+"""How many such revisions are remembered."""
+
+WAITING: Final = 16_384
+"""How many calls may wait for a confirmation."""
+
+IDLE_TICKS: Final = 3600 * TICKS_PER_S
+"""The most monotonic time that is added to a revision: the time of a group that is held back does not
+pass."""
+
+
+class Verdict(enum.Enum):
+    """What is known of a revision that a client brought."""
+
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    UNKNOWN = "unknown"
+
+
+OnVerdict = Callable[[Verdict], None]
+
+
+@dataclass(slots=True)
+class _Round:
+    """One round of questions, and the revisions that wait for it."""
+
+    number: int
+    waiting: list[tuple[int, OnVerdict]]
+    until: float
+    again_at: float
+    learns: bool
+    """Whether it goes on until quorums of all groups have answered, though no call waits for it."""
+    answered: set[ReplicaId] = field(default_factory=set)
+
+
+class GroupClocks:
+    """What one gateway knows. Monotonic time is an argument, in seconds."""
+
+    def __init__(self, topology: Callable[[], Topology], local: Callable[[], int]) -> None:
+        """`local` returns the highest clock of the node's own replicas."""
+        self._topology = topology
+        self._local = local
+        self.highest = 0
+        """The highest time that any group has told."""
+        self._told_at = 0.0
+        self._round: _Round | None = None
+        self._next: list[tuple[int, OnVerdict]] = []
+        """Revisions that wait for the next round: answers to the current one may be older than they."""
+        self._doubted: dict[int, float] = {}
+        """Revisions that were not confirmed, and until when they are not asked about again."""
+        self._rounds = 0
+        self._learned = False
+        """Whether quorums of all groups have told their clocks since the start."""
+        self._learn_at = 0.0
+
+    def tell(self, time: int, now: float) -> None:
+        """Take a time that a group's clock has reached, or a leader's quorum time."""
+        if time > self.highest:
+            self.highest = time
+            self._told_at = now
+
+    def now(self, now: float) -> int:
+        """Return what time it is."""
+        self.tell(self._local(), now)
+        passed = int((now - self._told_at) * TICKS_PER_S)
+        return self.highest + min(max(passed, 0), IDLE_TICKS)
+
+    def knows(self, revision: int, now: float) -> bool:
+        """Return whether a revision is confirmed by what is known here."""
+        time = time_of(Timestamp(revision))
+        if time > self.highest:
+            self.tell(self._local(), now)
+        return time <= self.highest
+
+    def is_doubted(self, revision: int, now: float) -> bool:
+        """Return whether the revision could not be confirmed a moment ago."""
+        return self._doubted.get(revision, 0.0) > now
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a verdict."""
+        return len(self._next) + (len(self._round.waiting) if self._round is not None else 0)
+
+    def ask(self, revision: int, done: OnVerdict, now: float) -> None:
+        """Ask all replicas for their clocks, and call `done` when there is a verdict on the revision."""
+        self._next.append((revision, done))
+        if self._round is None:
+            self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        self._rounds += 1
+        waiting, self._next = self._next, []
+        self._round = _Round(self._rounds, waiting, now + CONFIRM_S, now, not self._learned)
+
+    def questions(self, now: float) -> tuple[int, list[ReplicaId]]:
+        """Return the number of the round, and the replicas to ask now: first those that told the client."""
+        current = self._round
+        if current is None or now < current.again_at:
+            return 0, []
+        current.again_at = now + AGAIN_S
+        topology = self._topology()
+        members = [member for group in topology.groups for member in topology.members(group)]
+        return current.number, [member for member in members if member not in current.answered]
+
+    def answered(self, member: ReplicaId, number: int, clock: int, now: float) -> None:
+        """Take a replica's clock, as an answer to a round."""
+        self.tell(clock, now)
+        current = self._round
+        if current is None:
+            return
+        if number == current.number:
+            current.answered.add(member)
+        self._judge(current, now, over=self._all_answered(current))
+
+    def _all_answered(self, current: _Round) -> bool:
+        """Return whether quorums of all groups have answered."""
+        topology = self._topology()
+        return all(self._has_quorum(topology, group, current.answered) for group in topology.groups)
+
+    def _has_quorum(self, topology: Topology, group: GroupId, answered: Iterable[ReplicaId]) -> bool:
+        return topology.membership(group).agrees(set(answered))
+
+    def tick(self, now: float) -> None:
+        """Give up on a round whose time is over. After a start, begin rounds until all groups are known."""
+        if self._round is not None and now >= self._round.until:
+            self._judge(self._round, now, over=False, late=True)
+        if self._round is None and not self._learned and now >= self._learn_at:
+            self._learn_at = now + LEARN_S
+            self._begin(now)
+
+    @property
+    def wake_at(self) -> float:
+        """When `tick` or `questions` is due."""
+        if self._round is not None:
+            return min(self._round.again_at, self._round.until)
+        return float("inf") if self._learned else self._learn_at
+
+    def _judge(self, current: _Round, now: float, *, over: bool, late: bool = False) -> None:
+        """Answer what is decided; at the end of the round, everything."""
+        confirmed = [each for each in current.waiting if time_of(Timestamp(each[0])) <= self.highest]
+        rest = [each for each in current.waiting if time_of(Timestamp(each[0])) > self.highest]
+        current.waiting = rest
+        self._learned = self._learned or over
+        if over or late or not (rest or current.learns):
+            current.waiting = []
+            self._round = None
+            for revision, _ in rest:
+                self._doubt(revision, now)
+            if self._next:
+                self._begin(now)
+        else:
+            rest = []
+        for _, done in confirmed:
+            done(Verdict.CONFIRMED)
+        for _, done in rest:
+            done(Verdict.REFUTED if over else Verdict.UNKNOWN)
+
+    def _doubt(self, revision: int, now: float) -> None:
+        if len(self._doubted) >= DOUBTED:
+            del self._doubted[next(iter(self._doubted))]
+        self._doubted[revision] = now + DOUBTED_S

@@ -1,0 +1,143 @@
+"""What a gateway knows of the groups' clocks: which revisions are confirmed, and what time it is."""
+
+from __future__ import annotations
+
+from kvstore.store.group_clocks import AGAIN_S, CONFIRM_S, DOUBTED, DOUBTED_S, LEARN_S, GroupClocks, Verdict
+from multicast.topology import Topology
+from multicast.types import TICKS_PER_S, GroupId, Timestamp, timestamp
+
+TOPOLOGY = Topology.uniform(2, 3)
+A, B = GroupId(0), GroupId(1)
+EVERYONE = [*TOPOLOGY.members(A), *TOPOLOGY.members(B)]
+
+
+class Known:
+    """The clocks, as a gateway knows them, and the verdicts."""
+
+    def __init__(self, *, learned: bool = True) -> None:
+        self.local = 0
+        self.clocks = GroupClocks(lambda: TOPOLOGY, lambda: self.local)
+        self.clocks._learned = learned
+        self.verdicts: list[Verdict] = []
+
+    def ask(self, time: int, now: float = 0.0) -> int:
+        """Return the number of the round."""
+        self.clocks.ask(timestamp(time, A), self.verdicts.append, now)
+        number, asked = self.clocks.questions(now)
+        assert asked == EVERYONE
+        return number
+
+
+def test_a_revision_that_a_group_has_told_is_known() -> None:
+    known = Known()
+    assert known.clocks.knows(0, 0.0)
+    assert not known.clocks.knows(timestamp(50, B), 0.0)
+    known.clocks.tell(50, 0.0)
+    assert known.clocks.knows(timestamp(50, GroupId(1023)), 0.0)
+    assert not known.clocks.knows(timestamp(51, A), 0.0)
+    known.local = 70
+    assert known.clocks.knows(timestamp(70, A), 0.0), "a replica of its own node has seen it"
+
+
+def test_the_monotonic_time_since_a_revision_confirms_nothing() -> None:
+    known = Known()
+    known.clocks.tell(50, 0.0)
+    assert known.clocks.now(10.0) == 50 + 10 * TICKS_PER_S
+    assert not known.clocks.knows(timestamp(51, A), 10.0)
+
+
+def test_now_follows_what_groups_tell_and_does_not_run_away() -> None:
+    known = Known()
+    known.clocks.tell(50, 0.0)
+    assert known.clocks.now(1e9) == 50 + 3600 * TICKS_PER_S, (
+        "a group that is held back does not follow the time"
+    )
+    known.clocks.tell(60, 1e9)
+    assert known.clocks.now(1e9 + 1) == 60 + TICKS_PER_S
+    known.clocks.tell(55, 1e9 + 1)
+    assert known.clocks.now(1e9 + 1) == 60 + TICKS_PER_S
+
+
+def test_any_group_confirms_a_revision() -> None:
+    known = Known()
+    number = known.ask(50)
+    known.clocks.answered(EVERYONE[0], number, 49, 0.1)
+    assert known.verdicts == []
+    known.clocks.answered(EVERYONE[5], number, 50, 0.1)
+    assert known.verdicts == [Verdict.CONFIRMED]
+    assert known.clocks.waiting == 0
+    assert known.clocks.wake_at == float("inf")
+
+
+def test_quorums_of_all_groups_refute_it() -> None:
+    known = Known()
+    number = known.ask(50)
+    for member in (*EVERYONE[:3], EVERYONE[3], EVERYONE[3]):
+        known.clocks.answered(member, number, 49, 0.1)
+        assert known.verdicts == []
+    known.clocks.answered(EVERYONE[4], number, 49, 0.1)
+    assert known.verdicts == [Verdict.REFUTED]
+
+
+def test_if_a_group_does_not_answer_nothing_is_known() -> None:
+    known = Known()
+    number = known.ask(50)
+    for member in EVERYONE[:3]:
+        known.clocks.answered(member, number, 49, 0.01)
+    assert known.clocks.questions(AGAIN_S) == (number, EVERYONE[3:]), "the others are asked again"
+    known.clocks.tick(CONFIRM_S - 0.01)
+    assert known.verdicts == []
+    known.clocks.tick(CONFIRM_S)
+    assert known.verdicts == [Verdict.UNKNOWN]
+    revision = timestamp(50, A)
+    assert known.clocks.is_doubted(revision, CONFIRM_S)
+    assert not known.clocks.is_doubted(revision, CONFIRM_S + DOUBTED_S + 0.01)
+
+
+def test_answers_from_before_a_question_do_not_refute_it() -> None:
+    known = Known()
+    first = known.ask(50)
+    for member in EVERYONE[:4]:
+        known.clocks.answered(member, first, 49, 0.1)
+    late: list[Verdict] = []
+    known.clocks.ask(timestamp(50, B), late.append, 0.2)  # a client has seen it in between
+    known.clocks.answered(EVERYONE[4], first, 48, 0.2)
+    assert (known.verdicts, late) == ([Verdict.REFUTED], [])
+    second, asked = known.clocks.questions(0.2)
+    assert (second, asked) == (first + 1, EVERYONE)
+    for member in EVERYONE:
+        known.clocks.answered(member, first, 48, 0.2)
+    assert late == [], "they answer the first question"
+    known.clocks.answered(EVERYONE[0], second, 50, 0.3)
+    assert late == [Verdict.CONFIRMED]
+
+
+def test_doubts_are_bounded() -> None:
+    known = Known()
+    for time in range(50, 50 + 2 * DOUBTED):
+        known.clocks.ask(timestamp(time, A), known.verdicts.append, 0.0)
+        known.clocks.tick(CONFIRM_S)
+        known.clocks.tick(2 * CONFIRM_S)
+    assert len(known.clocks._doubted) == DOUBTED
+    assert known.clocks.is_doubted(timestamp(49 + 2 * DOUBTED, A), 1.0)
+
+
+def test_after_a_start_all_groups_are_asked_until_they_have_answered() -> None:
+    known = Known(learned=False)
+    assert known.clocks.wake_at == 0.0
+    known.clocks.tick(0.0)
+    number, asked = known.clocks.questions(0.0)
+    assert asked == EVERYONE
+    assert known.clocks.waiting == 0, "no call waits for it"
+    for member in EVERYONE[:3]:
+        known.clocks.answered(member, number, 70, 0.1)
+    assert known.clocks.now(0.1) == 70
+    known.clocks.tick(CONFIRM_S)
+    assert known.clocks.wake_at == LEARN_S
+    known.clocks.tick(LEARN_S)
+    number, asked = known.clocks.questions(LEARN_S)
+    assert asked == EVERYONE
+    for member in EVERYONE:
+        known.clocks.answered(member, number, 71, 1.1)
+    assert known.clocks.wake_at == float("inf")
+    assert known.clocks.knows(Timestamp(timestamp(71, B)), 1.1)
