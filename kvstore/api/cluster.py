@@ -52,6 +52,7 @@ class Cluster:
                 scan_bytes=limits.scan_bytes,
                 transaction_rows=limits.transaction_rows,
                 delete_keys=limits.delete_keys,
+                delete_bytes=limits.delete_bytes,
                 message_bytes=self._api.message_bytes,
                 response_bytes=options.response_bytes,
                 session_calls=options.session_calls,

@@ -155,10 +155,10 @@ class Requests:
 
     def _delete_fields(self, committed: Committed) -> dict[str, Any]:
         if not committed.succeeded:
-            most = self._service.limits.delete_keys
+            most, size = self._service.limits.delete_keys, self._service.limits.delete_bytes
             raise LimitExceeded(
-                f"the range has more than {most} keys in a partition (delete_keys): nothing was removed; "
-                f"set a limit, and delete page by page",
+                f"a partition has more than {most} keys (delete_keys) or {size} bytes (delete_bytes) of the "
+                f"range: nothing was removed; set a limit, and delete page by page",
                 *("delete_keys", most),
             )
         (result,) = committed.results

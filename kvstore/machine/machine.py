@@ -5,9 +5,10 @@ evaluated; if other groups have conditions too, it waits for their votes, and on
 executed, and its locks are granted to others. Delivery never waits, so later transactions are executed ahead
 of one that waits for a distant vote; everything up to the *watermark* is executed.
 
-A transaction on ranges is evaluated and executed in slices: it holds its locks, and reads some rows at a
-time, while others are executed. What it writes is written in one step, at its end. So until then neither a
-read nor a commit nor a snapshot knows anything of it, and after a restart it begins anew.
+A *long* transaction, on ranges or on many keys that it reads, is evaluated and executed in slices: it holds
+its locks, and reads some rows at a time, while others are executed. What it writes is written in one step, at
+its end. So until then neither a read nor a commit nor a snapshot knows anything of it, and after a restart it
+begins anew.
 
 All data is in the maps of a `Store`, the rest in a `MachineState`, as large as what is in flight. Both must
 become durable in one batch, at any moment between two calls. A machine that starts from them goes on with the
@@ -24,7 +25,7 @@ from typing import Final
 from kvstore.machine.commands import Delivered, Malformed, Request, Tick
 from kvstore.machine.housekeeping import Housekeeper
 from kvstore.machine.locks import LockTable
-from kvstore.machine.operations import Room, allowance_of, evaluate, perform, perform_range
+from kvstore.machine.operations import Room, allowance_of, cost_of, evaluate, perform, perform_range
 from kvstore.machine.placement import GroupShare, Placement, share_of
 from kvstore.machine.request import (
     NOTHING,
@@ -86,8 +87,8 @@ class Machine(Housekeeper):
         *,
         slice_rows: int = SLICE_ROWS,
     ) -> None:
-        """`slice_rows` are the rows that transactions on ranges look at in one step. They need not be the
-        same in all replicas.
+        """`slice_rows` are the rows that long transactions look at in one step. They need not be the same in
+        all replicas.
         """
         super().__init__(store, state, window)
         self._group = group
@@ -190,7 +191,7 @@ class Machine(Housekeeper):
             return NOTHING
         floor = self.versions.floor
         others = part.voters - {self._group} if part.voters else part.voters
-        if not others and not part.has_ranges and not self._locks.blockers(part.footprint):
+        if not others and not part.is_long and not self._locks.blockers(part.footprint):
             unmet = self._evaluate(delivered, part, floor)
             self._execute(delivered, part, floor, unmet, succeeded=not unmet)
         else:
@@ -322,15 +323,16 @@ class Machine(Housekeeper):
         return bool(self._paused)
 
     def run(self) -> None:
-        """Begin a step: execute a slice of the transactions on ranges.
+        """Begin a step: execute a slice of the long transactions.
 
         The host calls this once in each turn. What is delivered in the turn uses the rest of the slice.
         """
         self._release_reads()
         self._meter.left = self._slice_rows
         for gts in list(self._paused):
-            if self._meter.left > 0 and gts in self._paused:
-                self._decide([gts])
+            if self._meter.left <= 0:
+                break
+            self._decide([gts])
 
     # Messages, in the order of delivery
 
@@ -394,7 +396,7 @@ class Machine(Housekeeper):
                 continue
             gts = Timestamp(owner)
             found = self._open[gts]
-            if found.part.has_ranges:
+            if found.part.is_long:
                 granted += self._go_on(found)
                 continue
             if found.unmet is None:
@@ -408,7 +410,7 @@ class Machine(Housekeeper):
                 granted += self._locks.release(gts)
 
     def _go_on(self, found: OpenTransaction) -> list[int]:
-        """Evaluate and execute a transaction on ranges, as far as the step's rows and the known votes allow.
+        """Evaluate and execute a long transaction, as far as the step's rows and the known votes allow.
         Returns the owners of locks that are granted when it is executed.
         """
         gts = found.delivered.gts
@@ -450,6 +452,9 @@ class Machine(Housekeeper):
             else:
                 point: PointOperation = operation
                 result = perform(point, versions, writer, limits, room)
+                self._meter.left -= cost_of(point, result)
+                if self._meter.left <= 0:
+                    yield
             results.append((i, result))
         row = writer.finish()
         overlay.apply()
@@ -478,7 +483,7 @@ class Machine(Housekeeper):
     def _execute(
         self, delivered: Delivered, part: GroupShare, floor: int, unmet: tuple[Unmet, ...], *, succeeded: bool
     ) -> None:
-        """Execute a transaction on keys only, at once."""
+        """Execute a short transaction, at once."""
         versions, limits = self.versions, self._limits
         writer, room = Writer(versions, delivered.gts, floor), Room()
         results = [

@@ -49,7 +49,7 @@ from kvstore.machine.results import (
     Scanned,
     Unmet,
 )
-from kvstore.machine.slices import Meter
+from kvstore.machine.slices import ROW_BYTES, Meter
 from kvstore.machine.versions import Version, Versions, Writer, entry_of
 
 _COMPARE: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
@@ -122,6 +122,8 @@ class Allowance(NamedTuple):
     """Rows of the range."""
     keys: int
     """Keys that a range delete without a limit of its own removes."""
+    size: int
+    """Bytes of the keys and values that a range delete removes."""
 
 
 def allowance_of(part: GroupShare, limits: Limits) -> Allowance:
@@ -131,8 +133,11 @@ def allowance_of(part: GroupShare, limits: Limits) -> Allowance:
     deletes = [each for _, each in part.then if isinstance(each, DeleteRange)]
     whole = sum(each.is_whole for each in deletes)
     declared = sum(each.limit for each in deletes)
+    branches = [sum(isinstance(each, DeleteRange) for _, each in b) for b in (part.then, part.otherwise)]
     return Allowance(
-        limits.transaction_rows // max(ranges, 1), (limits.delete_keys - declared) // max(whole, 1)
+        limits.transaction_rows // max(ranges, 1),
+        (limits.delete_keys - declared) // max(whole, 1),
+        limits.delete_bytes // max(*branches, 1),
     )
 
 
@@ -145,6 +150,9 @@ def evaluate(
     for i, condition in part.conditions:
         if isinstance(condition, Compare):
             found = versions.get(condition.key) or _ABSENT
+            meter.left -= _cost(found.value)
+            if meter.left <= 0:
+                yield
             if not _holds(found, condition.subject, condition.operator, condition.operand):
                 unmet.append(Unmet(i))
         elif not isinstance(condition, Unchanged):
@@ -187,14 +195,17 @@ def _fits(
     asked: Range, versions: Versions, floor: int, allowed: Allowance, meter: Meter
 ) -> Generator[None, None, bool]:
     """Whether all keys of a range may be removed."""
-    rows = keys = 0
+    rows = keys = size = 0
     for row in counted(versions.rows(asked, meter), floor):
         if row is None:
             yield
             continue
         rows += 1
-        keys += row[1].value is not None
-        if rows > allowed.rows or keys > allowed.keys:
+        key, version = row
+        if version.value is not None:
+            keys += 1
+            size += len(key) + len(version.value)
+        if rows > allowed.rows or keys > allowed.keys or (size > allowed.size and keys > 1):
             return False
     return True
 
@@ -231,6 +242,21 @@ def perform(
     if isinstance(operation, Append):
         return _append(operation, versions, writer, limits)
     assert_never(operation)
+
+
+def cost_of(operation: PointOperation, result: OperationResult) -> int:
+    """How many rows an operation on a key counts for."""
+    if isinstance(result, Got):
+        return _cost(None if result.entry is None else result.entry.value)
+    if isinstance(result, Failed):
+        return 1 + RESULTS_BYTES // 8 // ROW_BYTES  # what did not fit was read nevertheless
+    if isinstance(operation, Append) and isinstance(result, Number):
+        return 1 + result.value // ROW_BYTES
+    return 1
+
+
+def _cost(value: bytes | None) -> int:
+    return 1 if value is None else 1 + len(value) // ROW_BYTES
 
 
 def perform_range(
@@ -274,18 +300,21 @@ def _delete_range(
     meter: Meter,
 ) -> Generator[None, None, Deleted]:
     keys: list[bytes] = []
-    rows, resume = 0, b""
+    rows, size, resume = 0, 0, b""
     for row in counted(versions.rows(operation.range, meter), floor):
         if row is None:
             yield
             continue
         key, version = row
+        larger = size if version.value is None else size + len(key) + len(version.value)
         if not operation.is_whole and (
-            rows == allowed.rows or (version.value is not None and len(keys) == operation.limit)
+            rows == allowed.rows
+            or (version.value is not None and len(keys) == operation.limit)
+            or (larger > allowed.size and keys)
         ):
             resume = key
             break
-        rows += 1
+        rows, size = rows + 1, larger
         if version.value is not None:
             keys.append(key)
     for key in keys:

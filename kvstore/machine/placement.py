@@ -17,11 +17,13 @@ from kvstore.machine.request import (
     RANGE_OPERATIONS,
     Compare,
     Condition,
+    Delete,
     DeleteRange,
     Footprint,
     InvalidRequest,
     Operation,
     PointOperation,
+    Put,
     Range,
     Transaction,
     Unchanged,
@@ -32,6 +34,10 @@ from multicast.types import Destinations, GroupId
 SLOTS: Final = 1 << 14
 _SLOT_BYTES: Final = 2
 _SLOT_MASK: Final = SLOTS - 1
+SHORT: Final = 64
+"""Keys that a transaction reads in one step, whatever their values."""
+_BLIND: Final = (Put, Delete)
+"""Operations whose results do not depend on what was there."""
 _ON_RANGES: Final = (*RANGE_OPERATIONS, Unchanged)
 _NO_GROUPS: Final[frozenset[GroupId]] = frozenset()
 
@@ -146,9 +152,21 @@ class GroupShare(Data, frozen=True):
     """Of the whole transaction."""
 
     @property
-    def has_ranges(self) -> bool:
-        """Whether it is executed in slices."""
-        return bool(self.footprint.read_ranges or self.footprint.write_ranges)
+    def is_long(self) -> bool:
+        """Whether it is executed in slices: it has ranges, or reads so many keys that their values may be too
+        much for one step.
+        """
+        footprint = self.footprint
+        if footprint.read_ranges or footprint.write_ranges:
+            return True
+        if len(self.then) + len(self.otherwise) + len(self.conditions) <= SHORT:
+            return False
+        if len(self.conditions) > SHORT:
+            return True
+        return any(
+            sum(type(operation) not in _BLIND for _, operation in branch) > SHORT
+            for branch in (self.then, self.otherwise)
+        )
 
 
 def share_of(

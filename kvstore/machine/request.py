@@ -258,6 +258,9 @@ class Limits:
     """Keys that the range deletes of a transaction may remove in one group, which they share. What is removed
     is written in one step, and is one row of history.
     """
+    delete_bytes: int = 16 << 20
+    """Of the keys and values that these deletes remove, likewise. The first key is removed whatever its size.
+    """
 
 
 def validate(transaction: Transaction, limits: Limits) -> None:

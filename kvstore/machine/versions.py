@@ -125,7 +125,7 @@ class Versions:
         self, asked: Range, meter: Meter, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Version] | None]:
         """The last versions in a range that is locked, removed ones included, and None where a step ends."""
-        return rows_in_slices(self._latest, asked.start, asked.end, meter, _cost, reverse=reverse)
+        return rows_in_slices(self._latest, asked.start, asked.end, meter, cost_of_version, reverse=reverse)
 
     def scan(self, asked: Range, *, reverse: bool = False, meter: Meter | None = None) -> Iterator[KeyValue]:
         """The range as of now. Raises `OutOfRows` if the meter ends the step."""
@@ -143,7 +143,7 @@ class Versions:
         found = self._latest.get(key)
         if found is None:
             return None
-        meter.left -= _cost(found)
+        meter.left -= cost_of_version(found)
         return self._as_of(key, found, revision, meter, {})
 
     def scan_at(
@@ -283,7 +283,7 @@ def _find(row: Row, revision: int, key: bytes) -> KeyChange:
     return row[at]
 
 
-def _cost(found: Version) -> int:
+def cost_of_version(found: Version) -> int:
     """How many rows a row counts for."""
     return 1 if found.value is None else 1 + len(found.value) // ROW_BYTES
 

@@ -231,16 +231,17 @@ class Model:
         for i, operation in enumerate(transaction.then, len(transaction.conditions)):
             if isinstance(operation, DeleteRange) and not operation.limit:
                 for g in self._owners(operation):
-                    most, keys = self._allowed(transaction, g)
+                    most, keys, size = self._allowed(transaction, g)
                     rows = self.groups[g].rows(operation.range)
-                    if len(rows) > most or sum(key in self.groups[g].now for key in rows) > keys:
+                    sizes = [_size(self.groups[g], key) for key in rows if key in self.groups[g].now]
+                    if len(rows) > most or len(sizes) > keys or (sum(sizes) > size and len(sizes) > 1):
                         unmet[g].append(Unmet(i, Fault.TOO_MANY_ROWS))
         succeeded = not any(unmet.values())
         found: dict[GroupId, list[tuple[int, OperationResult]]] = {g: [] for g in message.destinations}
         for i, operation in enumerate(transaction.then if succeeded else transaction.otherwise):
             for g in self._owners(operation):
-                most = self._allowed(transaction, g)[0]
-                found[g].append((i, self._perform(operation, self.groups[g], message.gts, most)))
+                most, _, size = self._allowed(transaction, g)
+                found[g].append((i, self._perform(operation, self.groups[g], message.gts, most, size)))
         for g in message.destinations:
             group = self.groups[g]
             before = group.states[-1][1]
@@ -252,8 +253,8 @@ class Model:
             group.gone.clear()
         return {g: Outcome(succeeded, tuple(unmet[g]), tuple(found[g])) for g in message.destinations}
 
-    def _allowed(self, transaction: Transaction, g: GroupId) -> tuple[int, int]:
-        """How many rows each range may have in a group, and how many keys a range delete may remove."""
+    def _allowed(self, transaction: Transaction, g: GroupId) -> tuple[int, int, int]:
+        """How many rows each range may have in a group; how many keys and bytes a range delete may remove."""
         here = [
             each for each in (*transaction.conditions, *transaction.then, *transaction.otherwise)
             if isinstance(each, Unchanged | Scan | DeleteRange) and g in self._owners(each)
@@ -263,7 +264,14 @@ class Model:
             if isinstance(each, DeleteRange) and g in self._owners(each)
         ]  # fmt: skip
         keys = self.limits.delete_keys - sum(limits)
-        return self.limits.transaction_rows // (len(here) or 1), keys // (limits.count(0) or 1)
+        others = sum(
+            isinstance(each, DeleteRange) and g in self._owners(each) for each in transaction.otherwise
+        )
+        return (
+            self.limits.transaction_rows // (len(here) or 1),
+            keys // (limits.count(0) or 1),
+            self.limits.delete_bytes // (max(len(limits), others) or 1),
+        )
 
     def _unmet(self, i: int, condition: Condition, group: Group, gts: int, most: int) -> Unmet | None:
         if isinstance(condition, Unchanged):
@@ -279,14 +287,14 @@ class Model:
             return None if holds(condition, group.now.get(condition.key)) else Unmet(i)
         assert_never(condition)
 
-    def _perform(self, operation: Operation, group: Group, gts: int, most: int) -> OperationResult:
+    def _perform(self, operation: Operation, group: Group, gts: int, most: int, size: int) -> OperationResult:
         now = group.now
         if isinstance(operation, Get):
             return Got(now.get(operation.key))
         if isinstance(operation, Scan | DeleteRange):
             rows = group.rows(operation.range)
             if isinstance(operation, DeleteRange):
-                return _delete(operation, group, rows, most)
+                return _delete(operation, group, rows, most, size)
             if len(rows) <= most:
                 return scan(operation, now)
             rows = rows[-most:] if operation.reverse else rows[:most]
@@ -321,11 +329,19 @@ class Model:
         return result
 
 
-def _delete(operation: DeleteRange, group: Group, rows: list[bytes], most: int) -> Deleted:
+def _size(group: Group, key: bytes) -> int:
+    return len(key) + len(group.now[key].value)
+
+
+def _delete(operation: DeleteRange, group: Group, rows: list[bytes], most: int, size: int) -> Deleted:
     """Remove the keys of a range, up to its limit."""
     removed = 0
     for at, key in enumerate(rows):
-        if operation.limit and (at == most or (key in group.now and removed == operation.limit)):
+        if key in group.now:
+            size -= _size(group, key)
+        if operation.limit and (
+            at == most or (key in group.now and removed == operation.limit) or (size < 0 and removed)
+        ):
             return Deleted(removed, key)
         removed += group.remove(key)
     return Deleted(removed)

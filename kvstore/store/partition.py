@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, assert_never
 
 from kvstore.machine import Compacted, Delivered, Machine, NotYet, Vote
 from kvstore.machine.codec import decode_request, encode_result
-from kvstore.machine.request import footprint_of
+from kvstore.machine.request import Get, footprint_of
 from kvstore.machine.slices import SLICE_ROWS, Meter
 from kvstore.node.ports import Outgoing
 from kvstore.store.gate import Announcement, Gate
@@ -41,12 +41,11 @@ from kvstore.store.questions import (
     ReadAt,
     Response,
     Sample,
-    Sampled,
     StrictRead,
     Values,
 )
 from kvstore.store.questions import NotYetReply as NotYetHere
-from kvstore.store.reads import FeedQueue, ReadQueue, page_at, perform_reads
+from kvstore.store.reads import FeedQueue, ReadQueue, page_at, perform_reads, sample
 from kvstore.store.replica_view import ReplicaView
 from multicast.errors import PeerViolation
 from multicast.messages import Delivery, Hint, Multicast
@@ -74,9 +73,6 @@ PULLED: Final = 256
 
 READS: Final = 10_000
 """Strict reads that may wait. Abandoned ones are among them: they end with the rest."""
-
-SAMPLED: Final = 1 << 16
-"""Keys that are examined for one answer to a `Sample`."""
 
 _Waiting: TypeAlias = MessageId | int
 """What an answer at the gate belongs to: a message, or a read."""
@@ -275,16 +271,12 @@ class Partition:
                 self._arrived.append(_Read(asker, query.number, question))
         elif isinstance(question, Feed):
             self._feed.add(asker, query.number, question, now)
-        elif isinstance(question, Sample):
-            most = min(question.most, SAMPLED)
-            marks = self.machine.versions.marks(question.range, max(question.every, 1), most)
-            self._answer(asker, query.number, Sampled(*marks))
         elif isinstance(question, ClockWanted):
             if self.me not in self.replica.membership.everyone:
                 return  # its clock says nothing of its group
             clock = self.replica.clock
             self._answer(asker, query.number, ClockReport(clock, max(clock, self.replica.quorum_time())))
-        elif isinstance(question, ReadAt | Page):
+        elif isinstance(question, ReadAt | Page | Sample):
             if not self._questions.add(asker, query.number, question, now):
                 self._answer(asker, query.number, Busy())
             self._answer_questions(now)
@@ -292,9 +284,12 @@ class Partition:
             assert_never(question)
 
     def _answer_questions(self, now: float) -> None:
-        """Perform reads at a revision, as far as the turn's rows allow."""
+        """Perform reads that are not strict, as far as the turn's rows allow."""
         for asker, number, question in self._questions.take(self._meter, now):
-            self._answer(asker, number, self._read_at(question))
+            if isinstance(question, Sample):
+                self._answer(asker, number, sample(self.machine.versions, question, self._meter))
+            else:
+                self._answer(asker, number, self._read_at(question))
 
     def _answer(self, client: ClientId, number: int, response: Response) -> None:
         self._outgoing.append((self.me, (client,), Answer(number, response)))
@@ -353,10 +348,11 @@ class Partition:
 
     def _read_now(self, token: int) -> None:
         """The locks are granted: nothing that is delivered and not executed touches what is read."""
-        question = self._reads[token].question
+        operations = self._reads[token].question.operations
+        # Reads of keys are as many as callers ask for. Those of ranges share the turn's rows.
+        meter = Meter() if all(isinstance(each, Get) for each in operations) else self._meter
         self._results[token] = Values(
-            self.machine.watermark,
-            perform_reads(self.machine.versions, question.operations, meter=self._meter),
+            self.machine.watermark, perform_reads(self.machine.versions, operations, meter=meter)
         )
         self.gate.executed(token)
 

@@ -5,21 +5,35 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, assert_never
+from typing import Final, NamedTuple, TypeAlias, assert_never
 
 from kvstore.machine import Compacted
 from kvstore.machine.operations import Gathering, Room
 from kvstore.machine.request import Get, Range, ReadOperation, Scan
 from kvstore.machine.results import OperationResult
 from kvstore.machine.slices import Meter, unmetered
-from kvstore.machine.versions import OutOfRows, Row, Versions
-from kvstore.store.questions import Changes, CompactedReply, Entries, Event, Feed, Page, ReadAt
+from kvstore.machine.versions import OutOfRows, Row, Versions, cost_of_version
+from kvstore.store.questions import (
+    Changes,
+    CompactedReply,
+    Entries,
+    Event,
+    Feed,
+    Page,
+    ReadAt,
+    Sample,
+    Sampled,
+)
 from multicast.types import ClientId
 
 QUEUED: Final = 10_000
 """Reads at a revision that may wait at a replica."""
 STALE_S: Final = 1.0
 """How long they wait: a gateway asks another replica after half of that."""
+SAMPLED: Final = 1 << 16
+"""Keys that are examined for one answer to a `Sample`."""
+SAMPLED_ROWS: Final = 16
+"""Keys of a sample that count as a row."""
 
 FEED_CHANGES: Final = 4096
 """Changes of keys that are examined for one answer: a few milliseconds."""
@@ -51,16 +65,17 @@ def perform_reads(
 def _perform_read(
     versions: Versions, operation: ReadOperation, revision: int | None, room: Room, meter: Meter
 ) -> OperationResult:
+    if meter.left <= 0:
+        raise OutOfRows(b"")
     if isinstance(operation, Get):
         key = operation.key
         if revision is not None:
             return room.get(key, versions.get_at(key, revision, meter))
-        meter.left -= 1
-        return room.get(key, versions.get(key))
+        found = versions.get(key)
+        meter.left -= 1 if found is None else cost_of_version(found)
+        return room.get(key, found)
     if isinstance(operation, Scan):
         keys, reverse = operation.range, operation.reverse
-        if meter.left <= 0:
-            raise OutOfRows(keys.start)
         if revision is None:
             return room.scan(operation, versions.scan(keys, reverse=reverse, meter=meter))
         return room.scan(operation, versions.scan_at(keys, revision, reverse=reverse, meter=meter))
@@ -82,15 +97,25 @@ def page_at(versions: Versions, asked: Page, revision: int, meter: Meter) -> Ent
     return Entries(revision, tuple(found.entries), resume, via, found.count)
 
 
+Asked: TypeAlias = ReadAt | Page | Sample
+
+
+def sample(versions: Versions, asked: Sample, meter: Meter) -> Sampled:
+    """Return where the keys of a range are. Only keys are looked at, which costs little."""
+    most = min(asked.most, SAMPLED)
+    meter.left -= most // SAMPLED_ROWS
+    return Sampled(*versions.marks(asked.range, max(asked.every, 1), most))
+
+
 class _Waiting(NamedTuple):
     client: ClientId
     number: int
-    question: ReadAt | Page
+    question: Asked
     until: float
 
 
 class ReadQueue:
-    """Reads at a revision, in the order of their arrival: a step performs as many as its meter allows.
+    """Reads that are not strict, in the order of their arrival: a step performs as many as its meter allows.
 
     A question that waits here for long was asked of another replica in the meantime, and is dropped: so the
     work for callers that have gone ends, and callers that ask again do not multiply it.
@@ -105,7 +130,7 @@ class ReadQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, client: ClientId, number: int, question: ReadAt | Page, now: float) -> bool:
+    def add(self, client: ClientId, number: int, question: Asked, now: float) -> bool:
         """Add a question, unless it waits already. False if too many wait."""
         if (client, number) in self._numbers:
             return True
@@ -115,7 +140,7 @@ class ReadQueue:
         self._waiting.append(_Waiting(client, number, question, now + STALE_S))
         return True
 
-    def take(self, meter: Meter, now: float) -> Iterator[tuple[ClientId, int, ReadAt | Page]]:
+    def take(self, meter: Meter, now: float) -> Iterator[tuple[ClientId, int, Asked]]:
         """Remove and return questions while the meter has rows."""
         while self._waiting and meter.left > 0:
             client, number, question, until = self._waiting.popleft()

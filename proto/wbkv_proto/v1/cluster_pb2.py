@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from wbkv_proto.v1 import kv_pb2 as wbkv__proto_dot_v1_dot_kv__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bwbkv_proto/v1/cluster.proto\x12\x07wbkv.v1\x1a\x16wbkv_proto/v1/kv.proto\"\x11\n\x0fTopologyRequest\"\xc1\x01\n\x10TopologyResponse\x12\x1f\n\x06header\x18\x01 \x01(\x0b\x32\x0f.wbkv.v1.Header\x12\x1c\n\x05nodes\x18\x02 \x03(\x0b\x32\r.wbkv.v1.Node\x12&\n\npartitions\x18\x03 \x03(\x0b\x32\x12.wbkv.v1.Partition\x12%\n\tplacement\x18\x04 \x01(\x0b\x32\x12.wbkv.v1.Placement\x12\x1f\n\x06limits\x18\x05 \x01(\x0b\x32\x0f.wbkv.v1.Limits\"%\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"8\n\tPartition\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0f\n\x07members\x18\x03 \x03(\t\"\xa2\x01\n\tPlacement\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12)\n\x06scheme\x18\x02 \x01(\x0e\x32\x19.wbkv.v1.Placement.Scheme\x12\x0e\n\x06starts\x18\x03 \x03(\x0c\x12\x0e\n\x06owners\x18\x04 \x03(\r\"9\n\x06Scheme\x12\x16\n\x12SCHEME_UNSPECIFIED\x10\x00\x12\n\n\x06HASHED\x10\x01\x12\x0b\n\x07ORDERED\x10\x02\"\xe8\x01\n\x06Limits\x12\x11\n\tkey_bytes\x18\x01 \x01(\x04\x12\x13\n\x0bvalue_bytes\x18\x02 \x01(\x04\x12\x19\n\x11transaction_bytes\x18\x03 \x01(\x04\x12\x12\n\noperations\x18\x04 \x01(\x04\x12\x12\n\nscan_bytes\x18\x05 \x01(\x04\x12\x18\n\x10transaction_rows\x18\x06 \x01(\x04\x12\x13\n\x0b\x64\x65lete_keys\x18\x07 \x01(\x04\x12\x15\n\rmessage_bytes\x18\n \x01(\x04\x12\x16\n\x0eresponse_bytes\x18\x0b \x01(\x04\x12\x15\n\rsession_calls\x18\x0c \x01(\x04\"\x0f\n\rStatusRequest\"m\n\x0eStatusResponse\x12\x1f\n\x06header\x18\x01 \x01(\x0b\x32\x0f.wbkv.v1.Header\x12,\n\npartitions\x18\x02 \x03(\x0b\x32\x18.wbkv.v1.PartitionStatus\x12\x0c\n\x04json\x18\x0f \x01(\t\"O\n\x0fPartitionStatus\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07serving\x18\x02 \x01(\x08\x12\r\n\x05leads\x18\x03 \x01(\x08\x12\x10\n\x08revision\x18\x04 \x01(\x04\x32\x85\x01\n\x07\x43luster\x12?\n\x08Topology\x12\x18.wbkv.v1.TopologyRequest\x1a\x19.wbkv.v1.TopologyResponse\x12\x39\n\x06Status\x12\x16.wbkv.v1.StatusRequest\x1a\x17.wbkv.v1.StatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bwbkv_proto/v1/cluster.proto\x12\x07wbkv.v1\x1a\x16wbkv_proto/v1/kv.proto\"\x11\n\x0fTopologyRequest\"\xc1\x01\n\x10TopologyResponse\x12\x1f\n\x06header\x18\x01 \x01(\x0b\x32\x0f.wbkv.v1.Header\x12\x1c\n\x05nodes\x18\x02 \x03(\x0b\x32\r.wbkv.v1.Node\x12&\n\npartitions\x18\x03 \x03(\x0b\x32\x12.wbkv.v1.Partition\x12%\n\tplacement\x18\x04 \x01(\x0b\x32\x12.wbkv.v1.Placement\x12\x1f\n\x06limits\x18\x05 \x01(\x0b\x32\x0f.wbkv.v1.Limits\"%\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"8\n\tPartition\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0f\n\x07members\x18\x03 \x03(\t\"\xa2\x01\n\tPlacement\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12)\n\x06scheme\x18\x02 \x01(\x0e\x32\x19.wbkv.v1.Placement.Scheme\x12\x0e\n\x06starts\x18\x03 \x03(\x0c\x12\x0e\n\x06owners\x18\x04 \x03(\r\"9\n\x06Scheme\x12\x16\n\x12SCHEME_UNSPECIFIED\x10\x00\x12\n\n\x06HASHED\x10\x01\x12\x0b\n\x07ORDERED\x10\x02\"\xfe\x01\n\x06Limits\x12\x11\n\tkey_bytes\x18\x01 \x01(\x04\x12\x13\n\x0bvalue_bytes\x18\x02 \x01(\x04\x12\x19\n\x11transaction_bytes\x18\x03 \x01(\x04\x12\x12\n\noperations\x18\x04 \x01(\x04\x12\x12\n\nscan_bytes\x18\x05 \x01(\x04\x12\x18\n\x10transaction_rows\x18\x06 \x01(\x04\x12\x13\n\x0b\x64\x65lete_keys\x18\x07 \x01(\x04\x12\x14\n\x0c\x64\x65lete_bytes\x18\x08 \x01(\x04\x12\x15\n\rmessage_bytes\x18\n \x01(\x04\x12\x16\n\x0eresponse_bytes\x18\x0b \x01(\x04\x12\x15\n\rsession_calls\x18\x0c \x01(\x04\"\x0f\n\rStatusRequest\"m\n\x0eStatusResponse\x12\x1f\n\x06header\x18\x01 \x01(\x0b\x32\x0f.wbkv.v1.Header\x12,\n\npartitions\x18\x02 \x03(\x0b\x32\x18.wbkv.v1.PartitionStatus\x12\x0c\n\x04json\x18\x0f \x01(\t\"O\n\x0fPartitionStatus\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07serving\x18\x02 \x01(\x08\x12\r\n\x05leads\x18\x03 \x01(\x08\x12\x10\n\x08revision\x18\x04 \x01(\x04\x32\x85\x01\n\x07\x43luster\x12?\n\x08Topology\x12\x18.wbkv.v1.TopologyRequest\x1a\x19.wbkv.v1.TopologyResponse\x12\x39\n\x06Status\x12\x16.wbkv.v1.StatusRequest\x1a\x17.wbkv.v1.StatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,13 +45,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PLACEMENT_SCHEME']._serialized_start=482
   _globals['_PLACEMENT_SCHEME']._serialized_end=539
   _globals['_LIMITS']._serialized_start=542
-  _globals['_LIMITS']._serialized_end=774
-  _globals['_STATUSREQUEST']._serialized_start=776
-  _globals['_STATUSREQUEST']._serialized_end=791
-  _globals['_STATUSRESPONSE']._serialized_start=793
-  _globals['_STATUSRESPONSE']._serialized_end=902
-  _globals['_PARTITIONSTATUS']._serialized_start=904
-  _globals['_PARTITIONSTATUS']._serialized_end=983
-  _globals['_CLUSTER']._serialized_start=986
-  _globals['_CLUSTER']._serialized_end=1119
+  _globals['_LIMITS']._serialized_end=796
+  _globals['_STATUSREQUEST']._serialized_start=798
+  _globals['_STATUSREQUEST']._serialized_end=813
+  _globals['_STATUSRESPONSE']._serialized_start=815
+  _globals['_STATUSRESPONSE']._serialized_end=924
+  _globals['_PARTITIONSTATUS']._serialized_start=926
+  _globals['_PARTITIONSTATUS']._serialized_end=1005
+  _globals['_CLUSTER']._serialized_start=1008
+  _globals['_CLUSTER']._serialized_end=1141
 # @@protoc_insertion_point(module_scope)

@@ -65,7 +65,7 @@ class Placement(_message.Message):
     def __init__(self, version: _Optional[int] = ..., scheme: _Optional[_Union[Placement.Scheme, str]] = ..., starts: _Optional[_Iterable[bytes]] = ..., owners: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("key_bytes", "value_bytes", "transaction_bytes", "operations", "scan_bytes", "transaction_rows", "delete_keys", "message_bytes", "response_bytes", "session_calls")
+    __slots__ = ("key_bytes", "value_bytes", "transaction_bytes", "operations", "scan_bytes", "transaction_rows", "delete_keys", "delete_bytes", "message_bytes", "response_bytes", "session_calls")
     KEY_BYTES_FIELD_NUMBER: _ClassVar[int]
     VALUE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class Limits(_message.Message):
     SCAN_BYTES_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_ROWS_FIELD_NUMBER: _ClassVar[int]
     DELETE_KEYS_FIELD_NUMBER: _ClassVar[int]
+    DELETE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_BYTES_FIELD_NUMBER: _ClassVar[int]
     SESSION_CALLS_FIELD_NUMBER: _ClassVar[int]
@@ -83,10 +84,11 @@ class Limits(_message.Message):
     scan_bytes: int
     transaction_rows: int
     delete_keys: int
+    delete_bytes: int
     message_bytes: int
     response_bytes: int
     session_calls: int
-    def __init__(self, key_bytes: _Optional[int] = ..., value_bytes: _Optional[int] = ..., transaction_bytes: _Optional[int] = ..., operations: _Optional[int] = ..., scan_bytes: _Optional[int] = ..., transaction_rows: _Optional[int] = ..., delete_keys: _Optional[int] = ..., message_bytes: _Optional[int] = ..., response_bytes: _Optional[int] = ..., session_calls: _Optional[int] = ...) -> None: ...
+    def __init__(self, key_bytes: _Optional[int] = ..., value_bytes: _Optional[int] = ..., transaction_bytes: _Optional[int] = ..., operations: _Optional[int] = ..., scan_bytes: _Optional[int] = ..., transaction_rows: _Optional[int] = ..., delete_keys: _Optional[int] = ..., delete_bytes: _Optional[int] = ..., message_bytes: _Optional[int] = ..., response_bytes: _Optional[int] = ..., session_calls: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

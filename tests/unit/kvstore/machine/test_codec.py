@@ -236,6 +236,8 @@ def test_no_garbage_stops_the_machine(seed: int) -> None:
         assert decode_request(encode_request(request)) == request
         readable += not isinstance(request.command, Malformed)
         machine.deliver(Delivered(timestamp(i + 1, A), MessageId(ClientId(1), i, 0), (A,), request))
+        while machine.running:
+            machine.run()
         (executed,) = machine.drain().results
         assert decode_result(encode_result(executed.result)) == executed.result
         machine.work()

@@ -217,6 +217,18 @@ def test_a_delete_with_a_limit_says_where_to_go_on() -> None:
     assert list(machine.versions.scan(HERE)) == []
 
 
+def test_a_delete_has_a_limit_of_bytes() -> None:
+    limits = Limits(delete_bytes=100)
+    machine = machine_of(limits, keys=0)
+    sizes = (200, 40, 40, 40)
+    results(machine, 2, *(Put(b"k%d" % number, b"v" * size) for number, size in enumerate(sizes)))
+    outcome = execute(machine, 3, then(DeleteRange(HERE)))
+    assert outcome.unmet == (Unmet(0, Fault.TOO_MANY_ROWS),)
+    assert results(machine, 4, DeleteRange(HERE, 9)) == [Deleted(1, b"k1")], "the first, whatever its size"
+    assert results(machine, 5, DeleteRange(HERE, 9)) == [Deleted(2, b"k3")]
+    assert results(machine, 6, DeleteRange(HERE)) == [Deleted(1)]
+
+
 def test_limits_of_range_deletes_are_judged_before_ordering() -> None:
     validate(then(DeleteRange(HERE, 4), DeleteRange(HERE)), SMALL)
     with pytest.raises(LimitExceeded, match=r"are 5 keys together, .* limit of 4 keys \(delete_keys\)"):

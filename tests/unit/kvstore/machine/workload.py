@@ -47,7 +47,7 @@ from multicast.types import ClientId, GroupId, MessageId, timestamp
 
 KEYS = [b"a", b"b", b"c{x}", b"d", b"e", b"f{x}", b"g", b"h"]
 VALUES = [b"1", b"-7", b"word", b"", str(INT64_MAX).encode(), str(INT64_MIN).encode(), b"007", b"1" * 20]
-LIMITS = Limits(value_bytes=40, transaction_rows=5, delete_keys=2)
+LIMITS = Limits(value_bytes=40, transaction_rows=5, delete_keys=2, delete_bytes=24)
 WINDOW = 6
 
 
@@ -122,9 +122,9 @@ def some_transaction(rng: random.Random, revisions: list[int]) -> Transaction:
         tuple(some_operation(rng) for _ in range(rng.choice([1, 1, 2, 3, 5]))),
         tuple(some_operation(rng, otherwise=True) for _ in range(rng.choice([0, 0, 1, 2]))),
     )
-    declared = sum(each.limit for each in transaction.then if isinstance(each, DeleteRange))
-    if declared > LIMITS.delete_keys:
-        return some_transaction(rng, revisions)
+    for branch in (transaction.then, transaction.otherwise):
+        if sum(each.limit for each in branch if isinstance(each, DeleteRange)) > LIMITS.delete_keys:
+            return some_transaction(rng, revisions)
     validate(transaction, LIMITS)
     return transaction
 

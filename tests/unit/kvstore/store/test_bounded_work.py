@@ -14,22 +14,26 @@ import pytest
 from kvstore.machine import Machine, MachineState, MemoryMap, Store
 from kvstore.machine.codec import decode_result
 from kvstore.machine.request import (
+    Compare,
     Delete,
     DeleteRange,
     Get,
+    Operator,
     Put,
     Range,
     ReadOperation,
     Scan,
     Shape,
+    Subject,
     Transaction,
     Unchanged,
 )
-from kvstore.machine.results import Deleted, Outcome, Scanned, Unmet
+from kvstore.machine.results import Deleted, Failed, Fault, Got, Outcome, Scanned, Unmet
 from kvstore.machine.slices import SLICE_ROWS
+from kvstore.machine.versions import Version
 from kvstore.store.messages import Answer, BallotCheck, Query, Results
 from kvstore.store.partition import Partition
-from kvstore.store.questions import Entries, Page, ReadAt, Response, StrictRead, Values
+from kvstore.store.questions import Entries, Page, ReadAt, Response, Sample, StrictRead, Values
 from multicast.types import timestamp
 from tests.unit.kvstore.store.test_partition import GATEWAY, PLACEMENT, A, Leader, delivery
 
@@ -38,6 +42,13 @@ BATCH = 500
 MOST = SLICE_ROWS + SLICE_ROWS // 4
 """A step ends soon after its slice: with the row that used it up, and what writes cost."""
 ALL = Range(b"", b"m")
+
+
+def cost(row: Any) -> int:
+    """Rows that a row stands for: a row of history for its changes, a large value for its bytes."""
+    if isinstance(row, tuple):
+        return 1 + len(row) // 8
+    return 1 + len(row.value or b"") // 4096 if isinstance(row, Version) else 1
 
 
 class CountedMap(MemoryMap[Any, Any]):
@@ -51,14 +62,14 @@ class CountedMap(MemoryMap[Any, Any]):
 
         def get(key: Any, default: Any = None) -> Any:
             row = found(key, default)
-            self.looked_at += len(row) // 8 + 1 if isinstance(row, tuple) else 1
+            self.looked_at += cost(row)
             return row
 
         self.get = get
 
     def items(self, start: Any, end: Any | None, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
         for row in super().items(start, end, reverse=reverse):
-            self.looked_at += 1
+            self.looked_at += cost(row[1]) if isinstance(row[1], Version) else 1
             yield row
 
 
@@ -219,6 +230,37 @@ def test_an_old_version_of_a_key_that_is_written_often() -> None:
     assert [entry.value for entry in entries.entries] == [b"old"]
     assert pages > 1
     assert max(loaded.steps) <= MOST
+
+
+def test_many_reads_of_large_values() -> None:
+    """A small request for the same megabyte, hundreds of times."""
+    loaded = Loaded(0)
+    loaded.order(Transaction(then=(Put(b"large", b"v" * (1 << 20)),)))
+    gets = (Get(b"large"),) * 500
+    loaded.steps.clear()
+    outcome, turns = loaded.order(Transaction(then=(Put(b"a", b""), *gets)))
+    found = [result for _, result in outcome.results[1:]]
+    assert isinstance(found[0], Got)
+    assert found[-1] == Failed(Fault.VALUE_TOO_LARGE)
+    compare = Compare(b"large", Subject.VALUE, Operator.NOT_EQUAL, b"")
+    loaded.order(Transaction((compare,) * 500, (Put(b"a", b""),)))
+    for question in (ReadAt(gets), StrictRead(gets)):
+        response = loaded.ask(question)
+        assert isinstance(response, Values)
+        assert 0 < len(response.results) < 10
+    assert max(loaded.steps) <= MOST + 257
+    assert turns > 10
+
+
+def test_samples_take_turns(loaded: Loaded) -> None:
+    for number in range(5):
+        loaded.step(loaded.partition.receive, GATEWAY, Query(number, Sample(ALL, 64, 1 << 15)), 0.0)
+    answers = []
+    for _ in range(10):
+        found = loaded.step(loaded.partition.turn, 0.0)
+        answers.append(sum(isinstance(message, Answer) for _, _, message in found))
+    assert sum(answers) == 5
+    assert max(answers) <= 2
 
 
 def test_a_restart_does_not_execute_all_at_once(loaded: Loaded) -> None:
