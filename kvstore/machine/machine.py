@@ -37,7 +37,7 @@ from kvstore.machine.request import (
 )
 from kvstore.machine.results import Outcome, Refusal, Refused, Result, Unmet, WrongPartition
 from kvstore.machine.sessions import WINDOW, Repeated
-from kvstore.machine.slices import SLICE_ROWS, Meter, finish, unmetered
+from kvstore.machine.slices import RUN_ROWS, Meter, finish, unmetered
 from kvstore.machine.state import Effects, Executed, MachineState, Store, Vote, Waiting
 from kvstore.machine.versions import Row, Writer
 from kvstore.machine.waiting import Facts, OpenTransaction
@@ -85,7 +85,7 @@ class Machine(Housekeeper):
         limits: Limits | None = None,
         window: int = WINDOW,
         *,
-        slice_rows: int = SLICE_ROWS,
+        slice_rows: int = RUN_ROWS,
     ) -> None:
         """`slice_rows` are the rows that long transactions look at in one step. They need not be the same in
         all replicas.
@@ -325,7 +325,8 @@ class Machine(Housekeeper):
     def run(self) -> None:
         """Begin a step: execute a slice of the long transactions.
 
-        The host calls this once in each turn. What is delivered in the turn uses the rest of the slice.
+        The host calls this now and then, not too often, or nothing else gets done. What is delivered until
+        the next call uses the rest of the slice.
         """
         self._release_reads()
         self._meter.left = self._slice_rows

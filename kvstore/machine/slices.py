@@ -15,7 +15,9 @@ from typing import Any, Final, Generic, TypeVar
 from kvstore.machine.ordered import K, Marks, MemoryMap, OrderedMap, V, marks_of
 
 SLICE_ROWS: Final = 2000
-"""Rows that a replica looks at in one step, about: some milliseconds."""
+"""Rows that the reads of a replica look at in one step, about: some milliseconds."""
+RUN_ROWS: Final = 1000
+"""Rows that its long transactions look at in one step."""
 ROW_BYTES: Final = 4096
 """A large value counts as one more row for each of these."""
 CHANGES: Final = 8

@@ -10,7 +10,7 @@ from typing import Any
 from kvstore.machine import Limits, Machine, MachineState, Placement, Store
 from kvstore.machine.codec import decode_machine_state, encode_machine_state
 from kvstore.machine.commands import Expire
-from kvstore.machine.slices import SLICE_ROWS
+from kvstore.machine.slices import RUN_ROWS
 from kvstore.node.ports import Outgoing
 from kvstore.storage.ports import GroupCheckpoint, StoreDisk
 from kvstore.store.errors import Overloaded
@@ -31,7 +31,7 @@ class StoreApplication:
     """See `kvstore.node.ports.Application`."""
 
     messages = STORE_MESSAGES
-    slice_rows = SLICE_ROWS
+    slice_rows = RUN_ROWS
 
     def __init__(
         self,

@@ -68,6 +68,11 @@ PULL_S: Final = 0.1
 IDLE_S: Final = 1.0
 """The same, when nothing is outstanding."""
 
+RUN_S: Final = 0.005
+"""How often long transactions get a slice. A node's turn is often several turns of its partitions: a slice in
+each of them would leave little time for others.
+"""
+
 PULLED: Final = 256
 """The most votes that are requested at once."""
 
@@ -146,8 +151,10 @@ class Partition:
         self._pull_at = 0.0
         self._idle = False
         self._more_work = False
-        self._running = False
-        """Whether transactions or reads go on with the next turn."""
+        self._run_at = 0.0
+        """When long transactions go on."""
+        self._asked_for_more = False
+        """Whether reads go on with the next turn."""
         self.worked = False
         """Whether rows were dropped since the last commit."""
 
@@ -362,7 +369,9 @@ class Partition:
         """Return all outgoing messages."""
         self._see_ballot()
         self._meter.left = SLICE_ROWS
-        self.machine.run()
+        if now >= self._run_at:
+            self._run_at = now + RUN_S
+            self.machine.run()
         if self._ballot is not None:
             self._check_reads(now)  # first, since in a group of one they are answered at once
         self._take_effects()
@@ -383,7 +392,7 @@ class Partition:
         for watcher, number, changes in self._feed.due(now):
             self._answer(watcher, number, changes)
         self._answer_questions(now)
-        self._running = self.machine.running or bool(self._questions)
+        self._asked_for_more = bool(self._questions)
         more_work = self.machine.work()
         self.worked = self.worked or more_work or self._more_work
         self._more_work = more_work
@@ -402,7 +411,9 @@ class Partition:
     @property
     def wake_at(self) -> float:
         """When the next turn is due."""
-        return 0.0 if self._more_work or self._running else self._pull_at
+        if self._more_work or self._asked_for_more:
+            return 0.0
+        return min(self._run_at, self._pull_at) if self.machine.running else self._pull_at
 
     @property
     def leads_anew(self) -> bool:

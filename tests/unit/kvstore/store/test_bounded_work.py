@@ -29,10 +29,10 @@ from kvstore.machine.request import (
     Unchanged,
 )
 from kvstore.machine.results import Deleted, Failed, Fault, Got, Outcome, Scanned, Unmet
-from kvstore.machine.slices import SLICE_ROWS
+from kvstore.machine.slices import RUN_ROWS, SLICE_ROWS
 from kvstore.machine.versions import Version
 from kvstore.store.messages import Answer, BallotCheck, Query, Results
-from kvstore.store.partition import Partition
+from kvstore.store.partition import RUN_S, Partition
 from kvstore.store.questions import Entries, Page, ReadAt, Response, Sample, StrictRead, Values
 from multicast.types import timestamp
 from tests.unit.kvstore.store.test_partition import GATEWAY, PLACEMENT, A, Leader, delivery
@@ -83,7 +83,7 @@ class Loaded:
         replica.others = ()
         store = Store(latest=self.latest, history=self.history)
         self.partition = Partition(replica, Machine(A, store, MachineState(PLACEMENT)))
-        self.time = 1
+        self.time, self.now = 1, 0.0
         self.order(Transaction(then=(Put(b"a", b"old"),)))
         self.before = timestamp(self.time, A)
         for first in range(0, keys, BATCH):
@@ -99,12 +99,17 @@ class Loaded:
             self.steps.append(self.latest.looked_at + self.history.looked_at)
         return found
 
+    def turn(self) -> Any:
+        """The next turn, when long transactions may go on."""
+        self.now += RUN_S
+        return self.step(self.partition.turn, self.now)
+
     def order(self, transaction: Transaction) -> tuple[Outcome, int]:
         """Order a transaction. Returns its outcome, and how many turns that took."""
         self.time += 1
         self.step(self.partition.deliver, [delivery(self.time, transaction, (A,))])
         for turns in range(1000):
-            for _, _, message in self.step(self.partition.turn, float(self.time)):
+            for _, _, message in self.turn():
                 if isinstance(message, Results):
                     outcome = decode_result(message.results[0])
                     assert isinstance(outcome, Outcome)
@@ -113,9 +118,9 @@ class Loaded:
 
     def ask(self, question: Any) -> Response:
         """Ask a question, and wait for the answer."""
-        self.step(self.partition.receive, GATEWAY, Query(1, question), 0.0)
+        self.step(self.partition.receive, GATEWAY, Query(1, question), self.now)
         for _ in range(1000):
-            for _, _, message in self.step(self.partition.turn, 0.0):
+            for _, _, message in self.turn():
                 assert not isinstance(message, BallotCheck)
                 if isinstance(message, Answer):
                     return message.response
@@ -142,7 +147,7 @@ def test_counts_in_a_transaction(loaded: Loaded, count: int) -> None:
     found = [result.count for _, result in outcome.results if isinstance(result, Scanned)]
     assert found == [KEYS + 1 + 1] * count
     assert max(loaded.steps) <= MOST
-    assert turns >= count * KEYS // SLICE_ROWS - 1
+    assert turns >= count * KEYS // RUN_ROWS - 1
     loaded.order(Transaction(then=(Delete(b"l"),)))
 
 
@@ -165,7 +170,7 @@ def test_others_are_executed_meanwhile(loaded: Loaded) -> None:
     loaded.time += len(asked)
     answered: list[int] = []
     while len(answered) < len(asked):
-        for _, _, message in loaded.step(partition.turn, 0.0):
+        for _, _, message in loaded.turn():
             if isinstance(message, Results):
                 answered += [mid.sequence - first for mid in message.mids]
         assert (partition.machine.watermark == before) is (0 not in answered), "it is not passed"
@@ -254,13 +259,28 @@ def test_many_reads_of_large_values() -> None:
 
 def test_samples_take_turns(loaded: Loaded) -> None:
     for number in range(5):
-        loaded.step(loaded.partition.receive, GATEWAY, Query(number, Sample(ALL, 64, 1 << 15)), 0.0)
+        loaded.step(loaded.partition.receive, GATEWAY, Query(number, Sample(ALL, 64, 1 << 15)), loaded.now)
     answers = []
     for _ in range(10):
-        found = loaded.step(loaded.partition.turn, 0.0)
+        found = loaded.turn()
         answers.append(sum(isinstance(message, Answer) for _, _, message in found))
     assert sum(answers) == 5
     assert max(answers) <= 2
+
+
+def test_slices_leave_time_for_others(loaded: Loaded) -> None:
+    """Turns that follow each other at once have one slice together."""
+    loaded.time += 1
+    loaded.turn()
+    loaded.step(loaded.partition.deliver, [delivery(loaded.time, Transaction(then=(COUNT,)), (A,))])
+    loaded.now += RUN_S
+    loaded.steps.clear()
+    for _ in range(5):
+        loaded.step(loaded.partition.turn, loaded.now)
+    assert 0 < sum(loaded.steps) <= MOST
+    assert loaded.partition.wake_at == loaded.now + RUN_S
+    while loaded.partition.machine.waiting:
+        loaded.turn()
 
 
 def test_a_restart_does_not_execute_all_at_once(loaded: Loaded) -> None:
@@ -275,5 +295,5 @@ def test_a_restart_does_not_execute_all_at_once(loaded: Loaded) -> None:
         loaded.step(machine.run)
     assert max(loaded.steps) <= MOST
     while partition.machine.waiting:
-        loaded.step(partition.turn, 0.0)
+        loaded.turn()
     assert partition.machine.state().watermark == machine.watermark
