@@ -24,7 +24,7 @@ from kvstore.config.private import open_private
 from kvstore.storage.checksum import unseal_number
 from kvstore.storage.errors import LostDisk, StorageError
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 """Version of everything on the disk. Any change of the format needs another."""
 
 Keeps: TypeAlias = Literal["deliveries", "store"]
