@@ -6,7 +6,8 @@ A batch is all that one commit of the log has for one group: an array of records
 
 A delivery nearly always follows the acceptance of the same message, and repeats its fields. Such a delivery
 is written without these fields, and read with what is known at that point. So the writer and the reader of a
-batch fold it, record by record, and must begin with equal folds (`multicast.durable.Durable`).
+batch fold it, record by record, and must begin with equal folds (`multicast.durable.Durable`). A large
+payload that the fold already has is left out likewise.
 
 Decoding trusts nothing: any bytes become records, or raise `StorageError`.
 """
@@ -14,6 +15,7 @@ Decoding trusts nothing: any bytes become records, or raise `StorageError`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -50,6 +52,18 @@ class _Decided(NamedTuple):
     mismatches: tuple[bool, ...]
 
 
+class _Known(NamedTuple):
+    """Messages of the record that follows whose payloads are left out: they are as the fold has them."""
+
+    mids: tuple[MessageId, ...]
+
+
+LARGE_BYTES: Final = 4 << 10
+"""Payloads of at least this size are not written again."""
+
+_WITH_PAYLOADS: Final = frozenset((Accepted, Joined, Voted))
+
+
 def encode(records: Iterable[Record], fold: Durable) -> bytes:
     """One batch, which is folded too. If this raises, part of it may have been."""
     rows: list[Any] = []
@@ -61,9 +75,54 @@ def encode(records: Iterable[Record], fold: Durable) -> bytes:
         if put is None:
             raise TypeError(f"{kind.__name__} is not a record")
         batch = list(run)
+        if kind in _WITH_PAYLOADS and payload_bytes(batch) >= LARGE_BYTES:
+            for record in batch:
+                rows += _once(record, put, fold)
+                fold.apply((record,))
+            continue
         fold.apply(batch)
         rows += map(put, batch)
     return _write(rows)
+
+
+def _once(record: Any, put: Callable[[Any], Any], fold: Durable) -> list[Any]:
+    """Return the rows of a record, without large payloads that the fold already has: an election accepts a
+    message again, and must not cost as much as the message did.
+    """
+    known = [
+        mid
+        for mid, payload in _payloads_of(record)
+        if len(payload) >= LARGE_BYTES and _payload_in(fold, mid) == payload
+    ]
+    if not known:
+        return [put(record)]
+    slim = _with_payloads(record, dict.fromkeys(known, b""))
+    return [_RECORDS.put[_Known](_Known(tuple(known))), put(slim)]
+
+
+def _payload_in(fold: Durable, mid: MessageId) -> bytes | None:
+    last = fold.latest.get(mid)
+    if last is None:
+        return None
+    return last.payload if isinstance(last, Delivery | EntryState) else last[1]
+
+
+def _payloads_of(record: Any) -> Iterable[tuple[MessageId, bytes]]:
+    if isinstance(record, Joined):
+        return [(entry.mid, entry.payload) for entry in record.entries]
+    columns = record if isinstance(record, Accepted) else record.local
+    return zip(columns.mids, columns.payloads, strict=True)
+
+
+def _with_payloads(record: Any, payloads: Mapping[MessageId, bytes]) -> Any:
+    """Return the record with these payloads instead of its own."""
+    found = [payloads.get(mid, payload) for mid, payload in _payloads_of(record)]
+    if isinstance(record, Joined):
+        pairs = zip(record.entries, found, strict=True)
+        return replace(record, entries=tuple([entry._replace(payload=each) for entry, each in pairs]))
+    if isinstance(record, Accepted):
+        return replace(record, payloads=tuple(found))
+    return replace(record, local=record.local._replace(payloads=tuple(found)))
 
 
 def payload_bytes(records: Iterable[Record]) -> int:
@@ -97,9 +156,18 @@ def decode(data: bytes, fold: Durable, where: str) -> list[Record]:
     have been folded.
     """
     records: list[Record] = []
+    known: dict[MessageId, bytes] = {}
     try:
         for row in _read(data):
             record = _RECORDS.take[type(row)](row)
+            if isinstance(record, _Known):
+                if known:
+                    raise FormatError("payloads are known twice")
+                known = {mid: _known_payload(fold, mid) for mid in record.mids}
+                continue
+            if known:
+                record = _restored(record, known)
+                known = {}
             if isinstance(record, _Decided):
                 run = _deliveries(record, fold)
                 fold.deliver(record.mids, run)
@@ -107,9 +175,25 @@ def decode(data: bytes, fold: Durable, where: str) -> list[Record]:
             else:
                 fold.apply((record,))
                 records.append(record)
+        if known:
+            raise FormatError("known payloads are followed by nothing")
     except ERRORS as error:
         raise StorageError(f"{where}: not a batch of records: {error}") from None
     return records
+
+
+def _known_payload(fold: Durable, mid: MessageId) -> bytes:
+    payload = _payload_in(fold, mid)
+    if payload is None:
+        raise FormatError(f"the payload of message {mid} is not known")
+    return payload
+
+
+def _restored(record: Any, known: Mapping[MessageId, bytes]) -> Any:
+    """Return the record with the payloads that it was written without."""
+    if type(record) not in _WITH_PAYLOADS or not known.keys() <= {mid for mid, _ in _payloads_of(record)}:
+        raise FormatError(f"known payloads are followed by another {type(record).__name__}")
+    return _with_payloads(record, known)
 
 
 def _deliveries(decided: _Decided, fold: Durable) -> list[Delivery]:
@@ -150,6 +234,7 @@ TAGS: Final[Mapping[int, type]] = {
     7: Learned,
     8: Dropped,
     9: Configured,
+    10: _Known,
 }
 """Tags of records on the disk. A tag is never used for another class: its change needs another
 `identity.FORMAT`."""

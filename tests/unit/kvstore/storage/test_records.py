@@ -7,6 +7,7 @@ import dataclasses
 import types
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -258,13 +259,14 @@ def test_a_batch_may_be_empty() -> None:
 
 def test_every_kind_of_record_has_a_format() -> None:
     assert {type(record) for record in SOME} == set(KINDS)
-    assert set(records._RECORDS.put) == {*KINDS, records._Decided}
+    assert set(records._RECORDS.put) == {*KINDS, records._Decided, records._Known}
     assert again(SOME) == SOME
 
 
 def test_tags_and_bytes_of_records_are_those_of_the_disk_format() -> None:
     """A change of these is a change of the format: it needs another `identity.FORMAT`."""
     order = [Promised, Joined, Accepted, records._Decided, Delivery, Voted, Learned, Dropped, Configured]
+    order.append(records._Known)
     assert FORMAT == 7
     assert dict(enumerate(order, 1)) == records.TAGS
     assert zlib.crc32(encode(SOME, Durable())) == 0x17B59CBD
@@ -641,3 +643,48 @@ def test_a_head_of_any_numbers_is_read_or_refused(
         assert "there" in str(error)  # noqa: PT017 - the point is that nothing else is raised
     else:
         assert delivery_snapshot.snapshot_head(NO_TIMESTAMP, ids) == data
+
+
+# Large payloads are written once
+
+BIG = bytes(range(256)) * 32
+BIG_ACCEPTED = replace(ACCEPTED, payloads=(BIG,))
+BIG_VOTED = Voted(VOTED.local._replace(payloads=(BIG,)), 6)
+BIG_ENTRY = ENTRY._replace(payload=BIG)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        replace(BIG_ACCEPTED, local_ts=(Timestamp(99),)),
+        BIG_VOTED,
+        Joined(OTHER, 5, (BIG_ENTRY._replace(phase=Phase.ACCEPTED, global_ts=NO_TIMESTAMP),)),
+        Joined(OTHER, 5, (ENTRY._replace(mid=MID2), BIG_ENTRY)),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+@pytest.mark.parametrize(
+    "before", [BIG_ACCEPTED, BIG_VOTED, Learned(BIG_ENTRY)], ids=lambda r: type(r).__name__
+)
+def test_a_large_payload_that_the_log_has_is_not_written_again(before: Record, later: Record) -> None:
+    data = encode([later], folded([before]))
+    assert len(data) < 500 < len(BIG)
+    assert same(decode(data, folded([before]), "here"), [later])
+    assert same(again([before, later, later]), [before, later, later])
+
+
+def test_another_payload_of_the_same_message_is_written() -> None:
+    other = replace(BIG_ACCEPTED, payloads=(BIG[1:],))
+    assert same(again([other], [BIG_ACCEPTED]), [other])
+    assert same(again([BIG_ACCEPTED], [DROPPED]), [BIG_ACCEPTED])
+
+
+def test_a_payload_that_is_said_to_be_known_must_be() -> None:
+    data = encode([BIG_VOTED], folded([BIG_ACCEPTED]))
+    with pytest.raises(StorageError, match="is not known"):
+        decode(data, Durable(), "here")
+    put = records._RECORDS.put
+    known = put[records._Known](records._Known((MID,)))
+    for rows in ([known], [known, put[Promised](Promised(BALLOT))], [known, known]):
+        with pytest.raises(StorageError, match="known"):
+            decode(msgspec.msgpack.encode(rows), folded([BIG_ACCEPTED]), "here")
