@@ -33,6 +33,9 @@ class LinkLimits:
     """The largest frame, in and out."""
     buffer: int = 32 << 20
     """Unsent bytes of one connection; beyond it, the connection is reset."""
+    partial: int = 256 << 20
+    """Bytes of frames that have arrived in part, of all connections together; beyond it, the connection that
+    keeps most is closed."""
     clients: int = 256
     """Connections of clients."""
     peers: int = 256
@@ -53,6 +56,8 @@ class LinkLimits:
             raise InvalidArgument(f"frame ({self.frame}) does not fit a length of {HEADER_BYTES} bytes")
         if self.buffer < self.frame + HEADER_BYTES:
             raise InvalidArgument(f"buffer ({self.buffer}) must have room for a frame ({self.frame})")
+        if self.partial < self.frame + HEADER_BYTES:
+            raise InvalidArgument(f"partial ({self.partial}) must have room for a frame ({self.frame})")
 
 
 @dataclass(slots=True)
@@ -187,6 +192,7 @@ class Connection(asyncio.Protocol):
         if self._rest:
             self._rest += data  # grows with what has arrived, whatever length was announced
             if self.held or len(self._rest) < self._wanted:
+                self.kept(len(self._rest))
                 return
             data = bytes(self._rest)
             self._rest.clear()
@@ -215,6 +221,14 @@ class Connection(asyncio.Protocol):
         """Close: the peer sends nothing more."""
         if self._rest and not self.over:
             self.bad("the connection ended within a frame")
+
+    @property
+    def partial(self) -> int:
+        """Bytes of the frame that has arrived in part."""
+        return len(self._rest)
+
+    def kept(self, size: int) -> None:
+        """Notice that part of a frame is kept until the rest arrives."""
 
     def frame(self, data: bytes) -> None:
         """Handle one whole frame."""
