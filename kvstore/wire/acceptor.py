@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from wbkv_proto.link_pb2 import Hello, Reason
 
@@ -24,6 +25,9 @@ from multicast.messages import MembersWanted, Multicast
 from multicast.types import ClientId, Process
 
 logger = logging.getLogger(__name__)
+
+PARTIAL_BYTES: Final = 64 << 10
+"""The part of a frame that is worth counting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +210,13 @@ class Acceptor:
         """Return the connections that carry frames."""
         return [*self.peers.values(), *self.client_connections]
 
+    def bound_partial(self) -> None:
+        """Close the connection that keeps most of an unfinished frame, if all keep too much together."""
+        connections = self.welcomed()
+        if sum(each.partial for each in connections) > self.limits.partial:
+            most = max(connections, key=lambda each: each.partial)
+            most.bad(f"{most.partial} bytes of an unfinished frame, while all connections keep too much")
+
     def hold(self) -> None:
         """Stop reading from all connections."""
         self.paused = True
@@ -265,6 +276,11 @@ class Inbound(Connection):
         super().connection_lost(exc)
         self._timer.cancel()
         self._acceptor.leave(self)
+
+    def kept(self, size: int) -> None:
+        """Notice that part of a frame is kept. Small ones do not matter: there are few connections."""
+        if size >= PARTIAL_BYTES:
+            self._acceptor.bound_partial()
 
     def _too_late(self) -> None:
         self.counts.timeouts += 1

@@ -46,6 +46,9 @@ class LinkLimits:
     """The largest message between nodes; large ones travel in slices."""
     buffer: int = 64 << 20
     """Unsent bytes of one connection. Beyond it, a node's queue is dropped; a client is disconnected."""
+    partial: int = 256 << 20
+    """Bytes of frames that have arrived in part, of all connections together; beyond it, the connection that
+    keeps most is closed."""
     clients: int = 256
     """Connections of clients."""
     peers: int = 256
@@ -68,6 +71,8 @@ class LinkLimits:
             largest = getattr(self, name)
             if self.buffer < largest + HEADER_BYTES:
                 raise InvalidArgument(f"buffer ({self.buffer}) must have room for a {name} ({largest})")
+        if self.partial < self.frame + HEADER_BYTES:
+            raise InvalidArgument(f"partial ({self.partial}) must have room for a frame ({self.frame})")
 
     @property
     def flow(self) -> FlowLimits:
@@ -214,6 +219,7 @@ class Connection(asyncio.Protocol):
         if self._rest:
             self._rest += data  # grows with what has arrived, whatever length was announced
             if self.held or len(self._rest) < self._wanted:
+                self.kept(len(self._rest))
                 return
             data = bytes(self._rest)
             self._rest.clear()
@@ -242,6 +248,14 @@ class Connection(asyncio.Protocol):
         """Close: the peer sends nothing more."""
         if self._rest and not self.over:
             self.bad("the connection ended within a frame")
+
+    @property
+    def partial(self) -> int:
+        """Bytes of the frame that has arrived in part."""
+        return len(self._rest)
+
+    def kept(self, size: int) -> None:
+        """Notice that part of a frame is kept until the rest arrives."""
 
     def frame(self, data: bytes) -> None:
         """Handle one whole frame."""

@@ -8,6 +8,7 @@ process in any status but LEADER may apply them.
 from __future__ import annotations
 
 import abc
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -127,6 +128,11 @@ class DeliveryPath(State[E]):
             self.asked[source] = number, self.now
             self._ready.send.append(((source,), CatchUp(self.last_delivered, number)))
 
+    def _has_asked(self, source: ReplicaId) -> bool:
+        """Return whether we have asked the replica for what we missed, within ASKED_S."""
+        _, at = self.asked.get(source, (0, -math.inf))
+        return self.now - at < ASKED_S
+
     def awaits(self, source: ReplicaId, number: int, now: float) -> bool:
         """Return whether we have asked the replica for a snapshot of this number, within ASKED_S."""
         asked, at = self.asked.get(source, (None, 0.0))
@@ -144,12 +150,12 @@ class DeliveryPath(State[E]):
             self._ready.transfers.append((replica, message.after, message.number))
 
     def on_deliveries(self, sender: Process, message: Deliveries) -> None:
-        """Apply a run of the group's deliveries where it continues the own ones."""
+        """Apply a run of the group's deliveries, for which we have asked, where it continues the own ones."""
         replica = self._member(sender)
         for delivery in message.deliveries:
             if not delivery.previous_ts < delivery.global_ts >= delivery.local_ts:
                 raise PeerViolation(f"{sender} delivered {delivery.mid} at {delivery.global_ts}")
-        if self.status is Status.LEADER:
+        if self.status is Status.LEADER or not self._has_asked(replica):
             return
         for delivery in message.deliveries:
             if delivery.global_ts <= self.last_delivered:

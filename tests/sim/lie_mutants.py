@@ -79,3 +79,10 @@ class HandsOverToAnyone(Shared):
 
     def on_hand_over(self, sender: t.Process, message: msg.HandOver) -> None:
         self.recover()
+
+
+class TakesAnyDeliveries(Shared):
+    """Deliveries need not have been asked for."""
+
+    def _has_asked(self, source: t.ReplicaId) -> bool:
+        return True

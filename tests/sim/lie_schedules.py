@@ -16,7 +16,17 @@ from multicast.membership import Configuration, Membership
 from multicast.protocol import Protocol, Timing
 from multicast.sim.checkers import Violation
 from multicast.sim.host import LogSnapshot
-from multicast.types import NUMBER_JUMP, Ballot, Process, ReplicaId, timestamp
+from multicast.types import (
+    NUMBER_JUMP,
+    Ballot,
+    ClientId,
+    MessageId,
+    Process,
+    ReplicaId,
+    digest_of,
+    time_of,
+    timestamp,
+)
 from tests.sim import lie_mutants
 from tests.sim.schedules import G0, Rule, Story
 
@@ -166,6 +176,18 @@ def snapshot_of_another_member(protocol: type[Protocol]) -> None:
     story.go_on()
 
 
+def unasked_deliveries(protocol: type[Protocol]) -> None:
+    """A member sends what the group has never ordered, as if it followed the last delivery."""
+    story = LyingStory(protocol)
+    replica: Any = story.hosts[story.second].replica
+    mid = MessageId(ClientId(9), 1, digest_of((G0,), b"never ordered"))
+    last = replica.last_delivered
+    at = timestamp(time_of(last) + 1, G0)
+    forged = msg.Delivery(mid, (G0,), b"never ordered", 1, at, at, last, mismatch=False)
+    story.lie(msg.Deliveries((forged,), at), wait_s=0.05)
+    story.go_on()
+
+
 def usurped_hand_over(protocol: type[Protocol]) -> None:
     """A member that does not lead asks another to lead, again and again: the leader stays."""
     story = LyingStory(protocol)
@@ -188,5 +210,6 @@ TRIALS: Final = [
     (ballots_by_leaps, lie_mutants.JumpsAtAnyRate),
     (unasked_snapshot, lie_mutants.TakesAnySnapshot),
     (snapshot_of_another_member, lie_mutants.TakesASnapshotOfAnyMember),
+    (unasked_deliveries, lie_mutants.TakesAnyDeliveries),
     (usurped_hand_over, lie_mutants.HandsOverToAnyone),
 ]

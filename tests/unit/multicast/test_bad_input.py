@@ -427,6 +427,7 @@ def test_a_mismatch_that_waited_for_a_leader_does_not_hurt_a_follower() -> None:
     # Meanwhile the number is delivered with another payload, and this replica hears of that first.
     delivered, at = multicast(6, (G0,), b"another"), t.timestamp(8, G0)
     one = msg.Delivery(delivered.mid, (G0,), b"another", 1, at, at, replica.last_delivered, mismatch=False)
+    replica._catch_up(R2)
     replica.step(R2, msg.Deliveries((one,), at), NOW)
     assert replica.last_delivered == at
     replica.step(R2, msg.NewState(t.Ballot(2, R2, 0), 8, WHOLE, ()), NOW)

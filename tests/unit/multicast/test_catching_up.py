@@ -28,6 +28,14 @@ def follower() -> WhiteBox:
     return replica
 
 
+def catch_up(replica: WhiteBox, now: float, run: Deliveries) -> None:
+    """The follower asks another member for what it missed, and gets this."""
+    replica.now = now
+    replica.asked_until = 0.0
+    replica._catch_up(OTHER)
+    replica.step(OTHER, run, now)
+
+
 def delivery(m: Multicast, time: int) -> Delivery:
     at = timestamp(time, G0)
     return Delivery(m.mid, m.dest, m.payload, m.ack_below, at, at, NO_TIMESTAMP, mismatch=False)
@@ -38,13 +46,28 @@ def test_a_delivery_brings_its_own_ack_below() -> None:
     accepted_older, caught_up = follower(), follower()
     accepted_older.step(LEADER, proposal(BALLOT, [M], 1), 0.1)
     for replica in (accepted_older, caught_up):
-        replica.step(OTHER, Deliveries((delivery(BELOW_3, 1),), FIRST), 0.2)
+        catch_up(replica, 0.2, Deliveries((delivery(BELOW_3, 1),), FIRST))
     assert accepted_older.delivered_ids == caught_up.delivered_ids
+
+
+def test_deliveries_count_only_if_they_were_asked_for() -> None:
+    """A member that is wrong could have others deliver anything."""
+    replica = follower()
+    replica.step(OTHER, Deliveries((delivery(M, 1),), FIRST), 0.1)
+    assert replica.last_delivered == NO_TIMESTAMP
+    assert not replica.ready().deliver
+    catch_up(replica, 0.2, Deliveries((), NO_TIMESTAMP))
+    replica.step(LEADER, Deliveries((delivery(M, 1),), FIRST), 0.2)
+    assert replica.last_delivered == NO_TIMESTAMP, "another member was asked"
+    replica.step(OTHER, Deliveries((delivery(M, 1),), FIRST), 60.0)
+    assert replica.last_delivered == NO_TIMESTAMP, "long ago"
+    catch_up(replica, 60.1, Deliveries((delivery(M, 1),), FIRST))
+    assert replica.last_delivered == FIRST
 
 
 def test_a_late_proposal_does_not_touch_what_was_decided() -> None:
     replica = follower()
-    replica.step(OTHER, Deliveries((delivery(BELOW_3, 2),), SECOND), 0.1)
+    catch_up(replica, 0.1, Deliveries((delivery(BELOW_3, 2),), SECOND))
     replica.ready()
     replica.step(LEADER, proposal(BALLOT, [M], 1), 0.2)
     entry = replica.entries[M.mid]
@@ -54,7 +77,7 @@ def test_a_late_proposal_does_not_touch_what_was_decided() -> None:
 
 def test_a_proposal_that_was_decided_is_acknowledged_again() -> None:
     replica = follower()
-    replica.step(OTHER, Deliveries((delivery(M, 1),), FIRST), 0.1)
+    catch_up(replica, 0.1, Deliveries((delivery(M, 1),), FIRST))
     replica.ready()
     replica.step(LEADER, proposal(BALLOT, [M], 1), 0.2)
     assert [receivers for receivers, _ in replica.ready().promise] == [(LEADER,)]

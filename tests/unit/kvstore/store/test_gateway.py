@@ -9,18 +9,18 @@ import pytest
 from kvstore.machine import Limits
 from kvstore.machine.codec import decode_request, encode_result
 from kvstore.machine.commands import Tick, is_own
-from kvstore.machine.request import Put, Transaction
+from kvstore.machine.request import Get, Put, Transaction
 from kvstore.machine.results import DONE, WRITTEN, Outcome, Refusal, Refused, Result
 from kvstore.machine.sessions import WINDOW
-from kvstore.store.errors import InvalidRequest, RequestExpired, Unavailable
+from kvstore.store.errors import InvalidRequest, OutcomeUnknown, RequestExpired, Unavailable
 from kvstore.store.gateway import Committed, Gateway, Identity, Ordered
 from kvstore.store.messages import Answer, Query, RaiseClock, Results
-from kvstore.store.questions import ClockReport, ClockWanted
+from kvstore.store.questions import ClockReport, ClockWanted, Entries, ReadAt, Response, Sampled, Values
 from multicast.client import MulticastRefused
 from multicast.errors import PeerViolation
 from multicast.messages import Multicast
 from multicast.topology import Topology
-from multicast.types import NO_TIMESTAMP, ClientId, MessageId, Timestamp, timestamp
+from multicast.types import NO_TIMESTAMP, ClientId, MessageId, ReplicaId, Timestamp, timestamp
 from tests.unit.kvstore.store.test_partition import GATEWAY, PLACEMENT, A, B, C, members
 
 MID, PLACE = MessageId(ClientId(1), 1, 1), Timestamp(7)
@@ -212,3 +212,50 @@ def test_a_clients_deadline_stays_and_the_error_says_if_it_is_definite(
     (outcome,) = outcomes
     assert isinstance(outcome, RequestExpired)
     assert outcome.revision == (position if definite else 0)
+
+
+def test_a_result_that_cannot_be_read_is_its_senders_fault() -> None:
+    gateway = gateway_of()
+    outcomes: list[object] = []
+    gateway.command(A, Tick(), outcomes.append)
+    ((_, _, message),) = gateway.turn(0.0)
+    with pytest.raises(PeerViolation, match="a result of"):
+        gateway.receive(
+            members(A)[1], [Results(A, PLACE, (message.mid,), (PLACE,), (b"\xc1 not a result",))], 0.1
+        )
+    assert not outcomes
+    gateway.receive(members(A)[0], [Results(A, PLACE, (message.mid,), (PLACE,), (encode_result(DONE),))], 0.2)
+    assert outcomes == [Ordered(PLACE)]
+
+
+def test_results_that_contradict_each_other_leave_the_outcome_unknown() -> None:
+    """One of the groups' results is wrong. The call fails; the node goes on."""
+    gateway = gateway_of()
+    outcomes: list[object] = []
+    gateway.transact(Transaction(then=(Put(b"a", b""), Put(b"n", b""))), outcomes.append)
+    mid = next(message.mid for _, _, message in gateway.turn(0.0) if isinstance(message, Multicast))
+    for group, succeeded in ((A, True), (B, False)):
+        result = encode_result(Outcome(succeeded, (), ()))
+        gateway.receive(members(group)[0], [Results(group, PLACE, (mid,), (PLACE,), (result,))], 0.1)
+    assert isinstance(outcomes[0], OutcomeUnknown)
+    assert gateway.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("sender", "response"),
+    [
+        (members(A)[0], Sampled((), 0, None)),
+        (members(B)[0], Values(7, ())),
+        (members(A)[0], Entries(7, ())),
+    ],
+    ids=["another kind", "another group", "a page"],
+)
+def test_an_answer_to_another_question_is_refused(sender: ReplicaId, response: Response) -> None:
+    gateway = gateway_of()
+    answers: list[object] = []
+    number = gateway.ask(A, ReadAt((Get(b"a"),)), answers.append, of_leader=True)
+    with pytest.raises(PeerViolation, match="answered with"):
+        gateway.receive(sender, [Answer(number, response)], 0.1)
+    assert not answers
+    gateway.receive(members(A)[0], [Answer(number, Values(7, ()))], 0.2)
+    assert answers == [Values(7, ())]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from kvstore.machine import Machine, MachineState, Placement, Scheme, Store
+import pytest
+
+from kvstore.machine import Machine, MachineState, Placement, Scheme, Store, Vote
 from kvstore.machine.codec import encode_request
 from kvstore.machine.commands import Command, Request
 from kvstore.machine.request import Compare, Get, Operator, Put, Subject, Transaction
@@ -13,6 +15,7 @@ from kvstore.store.gate import Announcement
 from kvstore.store.messages import Answer, BallotCheck, Levels, Query, Votes, VotesWanted
 from kvstore.store.partition import PULL_S, PULLED, Partition
 from kvstore.store.questions import NotYetReply, ReadAt, StrictRead, Values
+from multicast.errors import PeerViolation
 from multicast.messages import Delivery
 from multicast.types import (
     NO_TIMESTAMP,
@@ -153,3 +156,16 @@ def test_a_replica_on_a_new_disk_does_not_say_that_there_is_nothing() -> None:
     assert read() == NotYetReply(0)
     partition.deliver([delivery(10, Transaction(then=(Put(b"a", b""),)), (A,))])
     assert isinstance(read(), Values)  # old, perhaps, but a point of the order
+
+
+def test_a_replica_votes_for_its_own_group_only() -> None:
+    partition = partition_of(A)
+    transaction = delivery(1, if_absent(b"n", b"a"), (A, B))
+    partition.deliver([transaction])
+    vote = Vote(transaction.global_ts, transaction.mid, B, yes=False)
+    for stranger in (members(C)[0], members(A)[1]):
+        with pytest.raises(PeerViolation, match="a vote of group 1"):
+            partition.receive(stranger, Votes((vote,)), 0.0)
+    assert partition.machine.open_votes() == [(transaction.global_ts, frozenset((B,)))]
+    partition.receive(members(B)[0], Votes((vote,)), 0.0)
+    assert partition.machine.open_votes() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import sys
 import tracemalloc
@@ -40,7 +41,14 @@ from tests.unit.kvstore.wire.harness import (
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"frame": 0}, {"idle_s": float("nan")}, {"frame": 1 << 32, "buffer": 1 << 40}, {"buffer": 1000}]
+    "wrong",
+    [
+        {"frame": 0},
+        {"idle_s": float("nan")},
+        {"frame": 1 << 32, "buffer": 1 << 40},
+        {"buffer": 1000},
+        {"partial": 1000},
+    ],
 )
 def test_limits_must_make_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
@@ -284,6 +292,25 @@ async def test_an_announced_length_takes_no_memory() -> None:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 8 << 20
+        for wire in wires:
+            wire.abort()
+
+
+async def test_unfinished_frames_are_bounded_in_total() -> None:
+    """Clients announce large frames, and send all but the end: those that keep most are closed."""
+    limits = dataclasses.replace(QUICK, frame=1 << 20, buffer=2 << 20, partial=4 << 20)
+    async with nodes(N1, N3, absent=[N2], limits=limits) as (a, c):
+        await until(lambda: c.count("sends", N1))
+        wires = [await Wire.dial(a.address, hello(client=ClientId(n))) for n in range(1, 17)]
+        for wire in wires:
+            wire.write((1 << 20).to_bytes(4, "big") + bytes((1 << 20) - 1))
+        acceptor = a.transport._acceptor
+        await until(lambda: a.clients("bad_frames") >= 12)
+        assert sum(inbound.partial for inbound in acceptor.welcomed()) <= limits.partial + (64 << 10) * len(
+            wires
+        )
+        c.send(N1, number(8))
+        await until(lambda: a.numbers(N3) == [8])
         for wire in wires:
             wire.abort()
 
