@@ -24,6 +24,9 @@ from multicast.types import TICKS_PER_S, GroupId, Timestamp, time_of, timestamp
 PAGE_BYTES: Final = 128 << 10
 """Bytes of changes that a replica is asked for at a time: a few milliseconds of its loop."""
 
+BUFFER_PAGES: Final = 128
+"""Pages of changes that a hub keeps."""
+
 BATCH_BYTES: Final = 256 << 10
 """Bytes of changes that a watcher takes at a time."""
 
@@ -280,7 +283,7 @@ class Watches:
         positions = {group: self._feeds[group].position for group in groups}
         known = {group: position for group, position in positions.items() if position is not None}
         if shared.hub is None and len(known) == len(groups):
-            shared.hub = Hub(known)
+            shared.hub = Hub(known, buffer_bytes=BUFFER_PAGES * self._page_bytes)
             shared.marked_at = asyncio.get_running_loop().time()
             shared.ready.set()
 
