@@ -57,10 +57,13 @@ READERS: Final = 8
 WOKEN: Final = 16
 """Watchers that are woken before others may use the event loop."""
 
-PACE_S: Final = 400e-6
-"""How much longer changes are gathered for each watcher that was woken: some times what a message costs, so
-that a node with many watchers spends a fifth of its time on them.
+PACE_S: Final = 1e-3
+"""How much longer changes are gathered for each watcher that was woken: ten times what a message costs, so
+that a node with many watchers of a busy range spends a tenth of its time on them.
 """
+
+PAUSE_S: Final = 1.0
+"""How long changes are gathered, at most."""
 
 EVERYTHING: Final = (Range(b"", None),)
 
@@ -237,7 +240,7 @@ class Watches:
                     if count % WOKEN == 0:
                         await asyncio.sleep(0)
             if count > WOKEN:
-                await asyncio.sleep(count * PACE_S)
+                await asyncio.sleep(min(count * PACE_S, PAUSE_S))
         self._waker = None
 
     # Hubs and feeds
