@@ -397,9 +397,6 @@ class _Call:
             status = _CANCELLED
         except Exception as error:
             raise Violation("Api", f"{self._path} raised {error!r}") from error
-        finally:
-            for callback in context.done:
-                callback(context)
         if not self.ended:
             self.ended = True
             self._connection.to_client(self._over, status)
@@ -440,12 +437,6 @@ class _Context:
         self._loop = loop
         self._until = None if timeout_s is None else loop.time() + timeout_s
         self.status = _OK
-        self.done: list[Callable[[Any], None]] = []
-        """What is called when the call is over."""
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Call this when the call is over."""
-        self.done.append(callback)
 
     def peer(self) -> str:
         """Return the client's address: one for each connection."""
