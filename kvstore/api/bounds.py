@@ -31,6 +31,8 @@ class Bounds:
         if kind == "txn":
             results = max(self._results(message.then), self._results(message.otherwise))
             return min(results + len(message.conditions) * 16 + REPLY_BYTES, self._most)
+        if kind == "delete":
+            return self._limits.key_bytes + REPLY_BYTES  # where it ended, if that is told
         return REPLY_BYTES
 
     def _results(self, operations: Iterable[kv.Operation]) -> int:
@@ -44,6 +46,8 @@ class Bounds:
                 asked = scan.limit_bytes or self._limits.scan_bytes
                 count = scan.limit or RESULTS_BYTES // ENTRY_BYTES
                 size += min(asked + count * ENTRY_BYTES, RESULTS_BYTES) + self._entry
+            elif kind == "delete_range":
+                size += self._limits.key_bytes + ENTRY_BYTES  # where it ended
             else:
                 size += ENTRY_BYTES
         return size

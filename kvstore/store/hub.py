@@ -22,10 +22,9 @@ from kvstore.store.range_index import RangeIndex
 from multicast.types import GroupId
 
 BUFFER_BYTES: Final = 16 << 20
-"""Bytes of pieces that a hub keeps for watchers that are a little behind."""
-
-LAG_BYTES: Final = 16 << 20
-"""Bytes that may wait in a hub for a group that is behind. Beyond, watchers read history."""
+"""Bytes of pieces that a hub keeps for watchers that are a little behind. As many may wait in it for a group
+that is behind the others; beyond, watchers read history.
+"""
 
 FEW: Final = 4
 """Audiences that are compared one by one."""
@@ -123,8 +122,11 @@ class Cursor:
 class Hub:
     """See the module."""
 
-    def __init__(self, positions: Mapping[GroupId, FeedPosition]) -> None:
+    def __init__(
+        self, positions: Mapping[GroupId, FeedPosition], *, buffer_bytes: int = BUFFER_BYTES
+    ) -> None:
         """`positions` are those that the groups' feeds have reached."""
+        self._buffer_bytes = buffer_bytes
         self._merged = MergedFeed(positions)
         self.start = _start(positions)
         """Transactions above this revision are whole here."""
@@ -205,7 +207,7 @@ class Hub:
         for piece in self._merged.drain():
             if piece.revision > self.start:
                 self._divide(piece)
-        if self._merged.size > LAG_BYTES:
+        if self._merged.size > self._buffer_bytes:
             self.start_over(self._merged.positions)
 
     def start_over(self, positions: Mapping[GroupId, FeedPosition]) -> None:
@@ -229,7 +231,7 @@ class Hub:
         if piece.last:
             for audience in list(self._begun):
                 self._append(audience, Piece(piece.revision, (), first=False))
-        while self._size > BUFFER_BYTES and self._order:
+        while self._size > self._buffer_bytes and self._order:
             oldest = self._order.popleft()
             if oldest.pieces:  # else it has left
                 self._size -= oldest.drop_first()

@@ -24,6 +24,9 @@ from multicast.types import TICKS_PER_S, GroupId, Timestamp, time_of, timestamp
 PAGE_BYTES: Final = 128 << 10
 """Bytes of changes that a replica is asked for at a time: a few milliseconds of its loop."""
 
+BUFFER_PAGES: Final = 128
+"""Pages of changes that a hub keeps."""
+
 BATCH_BYTES: Final = 256 << 10
 """Bytes of changes that a watcher takes at a time."""
 
@@ -54,10 +57,13 @@ READERS: Final = 8
 WOKEN: Final = 16
 """Watchers that are woken before others may use the event loop."""
 
-PACE_S: Final = 400e-6
-"""How much longer changes are gathered for each watcher that was woken: some times what a message costs, so
-that a node with many watchers spends a fifth of its time on them.
+PACE_S: Final = 1e-3
+"""How much longer changes are gathered for each watcher that was woken: ten times what a message costs, so
+that a node with many watchers of a busy range spends a tenth of its time on them.
 """
+
+PAUSE_S: Final = 1.0
+"""How long changes are gathered, at most."""
 
 EVERYTHING: Final = (Range(b"", None),)
 
@@ -234,7 +240,7 @@ class Watches:
                     if count % WOKEN == 0:
                         await asyncio.sleep(0)
             if count > WOKEN:
-                await asyncio.sleep(count * PACE_S)
+                await asyncio.sleep(min(count * PACE_S, PAUSE_S))
         self._waker = None
 
     # Hubs and feeds
@@ -280,7 +286,7 @@ class Watches:
         positions = {group: self._feeds[group].position for group in groups}
         known = {group: position for group, position in positions.items() if position is not None}
         if shared.hub is None and len(known) == len(groups):
-            shared.hub = Hub(known)
+            shared.hub = Hub(known, buffer_bytes=BUFFER_PAGES * self._page_bytes)
             shared.marked_at = asyncio.get_running_loop().time()
             shared.ready.set()
 

@@ -12,6 +12,7 @@ import wbkv.aio
 from wbkv_proto.v1 import kv_pb2 as kv
 
 from kvstore.local.cluster import LocalCluster
+from kvstore.machine import Limits
 from kvstore.wire.connection import LinkLimits
 from tests.campaigns import campaign
 from tests.unit.kvstore.api.harness import Client
@@ -29,20 +30,20 @@ def test_a_transaction_larger_than_a_frame_is_watched_at_a_node_without_it(
     tmp_path: Path, *, short: bool
 ) -> None:
     # Its events fit into no frame between nodes: before, the link was reset at every attempt.
-    if short:
-        keys = [b"k%05d" % i + b"x" * 4000 for i in range(LinkLimits().frame // 4000 + 100)]
-    else:
-        keys = [b"k%06d" % i for i in range(250_000)]
+    count = LinkLimits().frame // 4000 + 100 if short else Limits().delete_keys
+    keys = [b"k%05d" % i + b"x" * 4000 for i in range(count)]
 
     async def test(cluster: LocalCluster) -> None:
         first, second = cluster.addresses
         async with asyncio.timeout(PATIENCE_S), wbkv.aio.connect([first], timeout=60.0) as client:
-            await fill(client, keys, 1500 if short else 4000)
+            await fill(client, keys, 1500)
             other = Client(second)
             watch = other.kv.Watch(kv.WatchRequest(ranges=[kv.Range(prefix=b"k")], progress_ms=200))
             begun = await watch.read()
-            deleted = await client.delete(wbkv.prefix(b"k"))
-            assert deleted == len(keys)
+            request = kv.DeleteRequest(range=kv.Range(prefix=b"k"))
+            owner = Client(first)
+            assert (await owner.kv.Delete(request, timeout=60)).count == len(keys)
+            await owner.close()
             await client.put(b"k", b"after")
             parts, revision = [], begun.revision
             while True:

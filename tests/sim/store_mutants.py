@@ -19,12 +19,13 @@ from kvstore.node.ports import Outgoing
 from kvstore.simulation.disk import SimStoreDisk
 from kvstore.simulation.store import SimApplication
 from kvstore.storage.ports import GroupCheckpoint
-from kvstore.store.feeds import MergedFeed
+from kvstore.store.feeds import FeedPosition, MergedFeed
 from kvstore.store.gate import Announcement, Gate, Level
 from kvstore.store.gateway import RETRY_S, Committed, Gateway, OnDone, Ordered
+from kvstore.store.hub import Audience, Cursor, Hub
 from kvstore.store.partition import Partition
-from kvstore.store.questions import Page, ReadAt, Response, Values
-from kvstore.store.reads import perform_reads
+from kvstore.store.questions import Changes, CompactedReply, Feed, Page, ReadAt, Response, Values
+from kvstore.store.reads import FeedQueue, perform_reads
 from kvstore.store.replica_view import ReplicaView
 from multicast.messages import Multicast
 from multicast.types import NO_TIMESTAMP, ClientId, Destinations, GroupId, ReplicaId, Timestamp, timestamp
@@ -296,6 +297,31 @@ class ForgetsOutcomes(SimApplication):
             machine = self.partition(group).machine
             machine.forget_outcomes(machine.delivered, keep=0)
         super().commit(positions, after)
+
+
+class HubForgetsWhoIsBehind(Hub):
+    """A watcher that lost its place in the buffer goes on with what is left there."""
+
+    def cursor(self, audience: Audience, at: int) -> Cursor | None:
+        return super().cursor(audience, at) or Cursor(audience, at, audience.first)
+
+
+class HubStartsInTheMiddle(Hub):
+    """Transactions count as whole of which some groups' feeds had passed their part before."""
+
+    def __init__(self, positions: Mapping[GroupId, FeedPosition], *, buffer_bytes: int) -> None:
+        super().__init__(positions, buffer_bytes=buffer_bytes)
+        self.start = min(upto for upto, _ in positions.values())
+
+
+class ForgetsTheRest(FeedQueue):
+    """What does not fit into an answer of its transaction is left out."""
+
+    def _changes(self, question: Feed, now: float) -> Changes | CompactedReply:
+        found = super()._changes(question, now)
+        if isinstance(found, Changes) and found.skip:
+            return Changes(found.upto + 1, found.transactions, 0, found.after, found.after_skip)
+        return found
 
 
 class FeedOfTheFastest(MergedFeed):

@@ -14,7 +14,9 @@ from kvstore.simulation.disk import SimStoreDisk
 from kvstore.store.feeds import MergedFeed
 from kvstore.store.gate import Gate
 from kvstore.store.gateway import Gateway
+from kvstore.store.hub import Hub
 from kvstore.store.partition import Partition
+from kvstore.store.reads import FeedQueue
 from multicast.errors import InvariantBroken, PeerViolation
 from multicast.sim.checkers import Violation
 from tests.sim import store_mutants as mutants
@@ -30,6 +32,8 @@ PLACES: Final[list[tuple[type, object, str]]] = [
     (Partition, "kvstore.store.application.Partition", ""),
     (Gateway, "kvstore.store.application.Gateway", ""),
     (MergedFeed, "kvstore.store.hub.MergedFeed", ""),
+    (Hub, "kvstore.store.watches.Hub", ""),
+    (FeedQueue, "kvstore.store.partition.FeedQueue", ""),
     (SimStoreDisk, StoreCluster, "disk_type"),
     (object, StoreCluster, "application_type"),
 ]
@@ -64,6 +68,9 @@ RANDOM: Final = [
     (mutants.SessionsCommitLater, "bank", "all"),
     (mutants.ForgetsOutcomes, "register", "all"),
     (mutants.FeedOfTheFastest, "append", "none"),
+    (mutants.HubForgetsWhoIsBehind, "append", "all"),
+    (mutants.HubStartsInTheMiddle, "append", "all"),
+    (mutants.ForgetsTheRest, "bank", "none"),
     (mutants.ForgetsWhatWasClosed, "register", "all"),
     (mutants.CompleteWhenItLeaves, "register", "all"),
     (mutants.WatermarkPassesWhatRuns, "ranges", "none"),
