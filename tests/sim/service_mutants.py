@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
 from wbkv.core import streams
 from wbkv.core.calls import Calls
 from wbkv.core.effects import Method, Open, Plan
@@ -12,9 +13,9 @@ from wbkv.core.transactions import Attempt
 from wbkv.errors import OutcomeUnknown, Unavailable
 from wbkv.operations import Condition
 
-from kvstore.machine.request import ReadOperation, Scan
+from kvstore.machine.request import ReadOperation
 from kvstore.store.feeds import FeedReader
-from kvstore.store.questions import Changes, Entries, Values
+from kvstore.store.questions import Changes, Entries, Page, Values
 from kvstore.store.service import Service
 from multicast.types import GroupId, timestamp
 
@@ -24,9 +25,9 @@ from multicast.types import GroupId, timestamp
 class PagesOfNow(Service):
     """Each page of a scan is of the time at which it is fetched."""
 
-    async def _page(self, group: GroupId, revision: int, timeout_s: float, scan: Scan) -> Entries:
+    async def _page(self, group: GroupId, timeout_s: float, page: Page) -> Entries:
         newest = timestamp(self._gateway.newest(), GroupId(0))
-        return await super()._page(group, max(revision, newest), timeout_s, scan)
+        return await super()._page(group, timeout_s, replace(page, revision=max(page.revision, newest)))
 
 
 class IgnoresMinRevision(Service):
