@@ -45,6 +45,8 @@ BACK_S: Final = 2.0
 
 AWAY: Final = (wbkv.Unavailable, wbkv.DeadlineExceeded, wbkv.OutcomeUnknown)
 """Errors of a store that cannot be reached, or not in time."""
+NOTHING: Final = (wbkv.Unavailable, wbkv.DeadlineExceeded, wbkv.Aborted)
+"""Errors that say that nothing was executed."""
 FINE: Final = (
     *AWAY, wbkv.Aborted, wbkv.Compacted, wbkv.Pinned, wbkv.RequestExpired, wbkv.LockLost, wbkv.LimitExceeded,
 )  # fmt: skip
@@ -148,7 +150,7 @@ class ClientProcess:
         try:
             return await call
         except FINE as error:
-            operation.not_executed = isinstance(error, wbkv.Unavailable | wbkv.Aborted)
+            operation.not_executed = isinstance(error, NOTHING)
             self._check_available(operation, error, begun, timeout_s)
             return None
         except wbkv.Error as error:
@@ -242,11 +244,13 @@ class StoreClient(ClientProcess):
         call.returned = simulation.loop.now if whole else None
         return call.outcome if whole else None
 
-    async def cut(self, call: Coroutine[Any, Any, T], revision_of: Callable[[T], int], what: str) -> T | None:
+    async def cut(
+        self, what: str, call: Coroutine[Any, Any, T], revision_of: Callable[[T], int], timeout_s: float
+    ) -> T | None:
         """Make a call that returns a strict revision of everything."""
         simulation = self.simulation
         recorded = simulation.history.invoke(self.number, Cut((Range(b"", None),)), simulation.loop.now)
-        found = await self.do(what, call, self.timeout())
+        found = await self.do(what, call, timeout_s)
         if found is not None:
             recorded.outcome, recorded.returned = Ordered(revision_of(found)), simulation.loop.now
         return found

@@ -7,12 +7,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import Message
-from wbkv.core.effects import SCAN, Ask, Failure, Open, ReplyStream
+from wbkv.core.effects import SCAN, Ask, Failure, Open, ReplyStream, failed
 from wbkv.errors import ClientClosed
 from wbkv.links.grpc_tasks import AsyncGrpcLink
 from wbkv_proto.v1.error_pb2 import Error as ApiError
 
-from kvstore.simulation.history import Call, Transact, UserOperation
+from kvstore.simulation.history import Call, ReadAtCall, Transact, UserOperation
 from kvstore.store.gateway import Committed
 from multicast.sim.checkers import Violation
 from wbkv_sim.facts import asked_of, told_by
@@ -25,6 +25,9 @@ PATIENCE: Final = 0.2
 
 REPEATS: Final = 0.1
 """How often a request turns up once more at a random node, as from a slow network."""
+
+STREAM_ENDS: Final = 0.04
+"""How often a stream ends instead of its next message, while there are faults, as behind proxies."""
 
 OPERATION: Final[ContextVar[UserOperation | None]] = ContextVar("operation", default=None)
 """The user's call that the running task serves."""
@@ -67,15 +70,19 @@ class SimLink(AsyncGrpcLink):
     async def _noted(self, call: Call, ask: Ask, answer: Awaitable[Message | Failure]) -> Message | Failure:
         found = await answer
         if not isinstance(found, Failure):
-            self._take(call, found)
+            self._take(call, found, getattr(ask.request, "min_revision", 0))
             if call.identity is not None and self._process.rng.random() < REPEATS:
                 self._process.later(self._process.rng.expovariate(2.0), self._repeat, call, ask)
         elif found.error.kind == ApiError.INTERNAL:
             raise Violation("Api", f"{call}: {found.error.message}")
         return found
 
-    def _take(self, call: Call, found: Message) -> None:
+    def _take(self, call: Call, found: Message, at_least: int = 0) -> None:
         told = told_by(call.asked, found)
+        if isinstance(call.asked, ReadAtCall) and not call.asked.revision and told.revision < at_least:
+            raise Violation(
+                "Session", f"{call}: {told.revision} is below {at_least}, which the client has seen"
+            )
         if call.returned is None and call.outcome is None:
             call.outcome, call.returned = told, self._now.now
         elif isinstance(told, Committed):
@@ -97,3 +104,11 @@ class SimLink(AsyncGrpcLink):
         if open_.method is SCAN:
             open_.request.page_bytes = self._process.rng.choice((1, 20, 100))  # type: ignore[attr-defined]  # a ScanRequest
         return super().open(open_)
+
+    async def next(self, stream: Any) -> Message | Failure | None:
+        """Return the next message of a stream, which may end instead."""
+        found = await super().next(stream)
+        if self._process.simulation.faulty and self._process.rng.random() < STREAM_ENDS:
+            stream.cancel()
+            return failed(ApiError.UNAVAILABLE, "the stream was reset")
+        return found

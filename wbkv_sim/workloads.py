@@ -123,18 +123,17 @@ class Workload:
 
     async def _read_snapshot(self, client: StoreClient) -> None:
         """A revision of all groups, read from anywhere, some of it some time later."""
-        rng, loop = client.rng, client.simulation.loop
+        rng, loop, timeout_s = client.rng, client.simulation.loop, client.timeout()
         if rng.random() < 0.5:
-            revision = await client.cut(
-                client.client.revision(timeout=client.timeout()), lambda found: found, "a revision"
-            )
+            asking = client.client.revision(timeout=timeout_s)
+            revision = await client.cut("a revision", asking, lambda found: found, timeout_s)
             if revision is not None:
                 await self._read_at(client, revision)
             return
         ttl_s, begun = 3.0, loop.now
         snapshot: Any = await client.cut(
-            _awaited(client.client.snapshot(ttl=ttl_s, timeout=client.timeout())),
-            lambda found: found.revision, "a snapshot",
+            "a snapshot", _awaited(client.client.snapshot(ttl=ttl_s, timeout=timeout_s)),
+            lambda found: found.revision, timeout_s,
         )  # fmt: skip
         if snapshot is None:
             return
@@ -142,7 +141,7 @@ class Workload:
         if compacted and loop.now < begun + ttl_s - MARGIN_S:
             raise Violation("Pins", f"revision {snapshot.revision} was pinned, and is compacted")
         if rng.random() < 0.7:
-            await client.do("a release", snapshot.close(), client.timeout())
+            await client.do("a release", snapshot.close(), client.client.timeout)
 
     async def _read_at(self, client: StoreClient, revision: int) -> bool:
         """Read at a revision. Return whether that was compacted."""
@@ -385,7 +384,7 @@ class Ranges(Workload):
         await client.txn(then, conditions, otherwise)
 
     def _range(self, rng: random.Random) -> wbkv.KeyRange:
-        start, end = sorted(rng.sample([b"k", *self.all, b"l"], 2))
+        start, end = sorted(rng.sample([b"k", *self.all, b"l"], 2))  # not the keys of recipes
         return wbkv.between(start, end)
 
     def _operation(self, rng: random.Random) -> Operation:
@@ -408,6 +407,20 @@ class Count(SdkScan):
         message.scan.shape = kv.COUNT
 
 
+class Recipes(Workload):
+    """Mostly interactive transactions, locks, batches, and long scans of what others change meanwhile."""
+
+    async def act(self, client: StoreClient) -> None:
+        """Write, or do what the SDK has recipes for."""
+        acts = (self._put, self._scan, self.transfers.act, self.locks.act, self.batches.act)
+        (act,) = client.rng.choices(acts, (4, 2, 3, 2, 1))
+        await act(client)
+
+    async def _put(self, client: StoreClient) -> None:
+        keys = client.rng.sample(self.all, 2)
+        await client.txn([put(key, b"%d" % client.rng.getrandbits(16)) for key in keys])
+
+
 WORKLOADS: Final[Mapping[str, type[Workload]]] = {
     "bank": Bank,
     "register": Register,
@@ -415,4 +428,5 @@ WORKLOADS: Final[Mapping[str, type[Workload]]] = {
     "append": ListAppend,
     "ring": Ring,
     "ranges": Ranges,
+    "recipes": Recipes,
 }

@@ -348,14 +348,35 @@ def _saw(found: Replay, asked: StrictCall, outcome: Values) -> dict[bytes, tuple
         if isinstance(operation, Get) and isinstance(result, Got):
             keys = {operation.key}
             entries = {} if result.entry is None else {operation.key: result.entry}
-        elif isinstance(result, Scanned):
+        elif isinstance(operation, Scan) and isinstance(result, Scanned):
+            if operation.shape is Shape.COUNT:
+                _check_count(found, operation, result.count, outcome)
+                continue
             entries = {entry.key: entry for entry in result.entries}
-            keys = {*entries, *_covered(found, operation.range)} if isinstance(operation, Scan) else set()
+            keys = _scanned(found, operation, result)
         for key in sorted(keys):
             spans[key] = _span(found, key, entries.get(key))
     if spans and max(span[0] for span in spans.values()) >= min(span[1] for span in spans.values()):
         raise Violation("Replay", f"{asked} saw {outcome}, which was never there at once")
     return spans
+
+
+def _scanned(found: Replay, asked: Scan, result: Scanned) -> set[bytes]:
+    """All keys that a scan has passed, whether they were there or not."""
+    keys = _covered(found, asked.range) | {entry.key for entry in result.entries}
+    if not result.more:
+        return keys
+    last = result.entries[-1].key
+    return {key for key in keys if (key >= last if asked.reverse else key <= last)}
+
+
+def _check_count(found: Replay, asked: Scan, count: int, outcome: Values) -> None:
+    """There were so many keys at some time since all that is complete."""
+    later = sorted({gts for changes in found.changes.values() for gts in changes if gts > outcome.revision})
+    for revision in (outcome.revision, *later):
+        if count == sum(asked.range.covers(key) for key in _state(found, revision)):
+            return
+    raise Violation("Replay", f"{asked} found {count} keys, as there never were since {outcome.revision}")
 
 
 def _span(found: Replay, key: bytes, entry: KeyValue | None) -> tuple[int, int]:
