@@ -220,9 +220,12 @@ class Gateway:
 
     def confirm(self, revision: int, done: Callable[[Verdict], None]) -> None:
         """Ask the groups whether a client can have seen the revision. Raises if too many calls wait."""
+        self._check_waiting()
+        self.clocks.ask(revision, done, self._now)
+
+    def _check_waiting(self) -> None:
         if self.clocks.waiting >= WAITING:
             raise errors.Overloaded(f"{WAITING} calls wait for the groups' clocks at this node; retry later")
-        self.clocks.ask(revision, done, self._now)
 
     # Transactions and housekeeping
 
@@ -299,6 +302,11 @@ class Gateway:
                 raise errors.Overloaded(
                     f"{IN_FLIGHT_GROUP} messages to partition {group} are in flight at this node; retry later"
                 )
+        if not (self.clocks.informed or (identity is not None and identity.deadline)):
+            self._check_waiting()
+            late = partial(self._multicast_late, command, dest, done, identity, at_least, routed)
+            self.clocks.when_informed(late, self._now)
+            return
         numbering, own = self._numbering, 0
         if identity is None:
             if numbering.is_full(WINDOW):
@@ -374,6 +382,16 @@ class Gateway:
         if call.own:
             call.numbering.done(call.own)
 
+    def _multicast_late(
+        self, command: Command, dest: Destinations, done: OnDone, identity: Identity | None, at_least: int,
+        routed: int,
+    ) -> None:  # fmt: skip
+        """Go on with what had to wait until its deadline could be chosen."""
+        try:
+            self._multicast(command, dest, done, identity, at_least, routed)
+        except errors.StoreError as error:
+            done(error)
+
     def _next_numbering(self) -> Numbering:
         return Numbering(ClientId(own_client(self.me, next(self._clients))))
 
@@ -424,7 +442,10 @@ class Gateway:
         A message at a position above its deadline is executed nowhere, ever. If the deadline was our own
         choice, by clocks that we did not know well enough, the request gets a later one.
         """
-        if refused.refusal is not Refusal.EXPIRED or revision <= call.deadline:
+        expired = refused.refusal is Refusal.EXPIRED
+        if expired and not isinstance(call.command, Transaction) and call.routed < REROUTED:
+            return self._send_again(call, call.dest)  # housekeeping may be done twice
+        if not expired or revision <= call.deadline:
             return _error(refused)
         if (call.identity is None or not call.identity.deadline) and call.routed < REROUTED:
             return self._send_again(call, call.dest)
@@ -513,7 +534,8 @@ class Gateway:
                 self._take_results(sender, message)
             elif isinstance(message, Answer):
                 if isinstance(message.response, ClockReport):
-                    self.clocks.tell(message.response.now, now)
+                    if message.response.leads:
+                        self.clocks.inform(message.response.now, now)
                     self.clocks.answered(sender, message.number, message.response.clock, now)
                 else:
                     self._answered(sender, message.number, message.response)
@@ -548,7 +570,7 @@ class Gateway:
                 call.results[group] = result
         highest = max(message.places, default=NO_TIMESTAMP)
         self._clocks[group] = max(self._clocks.get(group, NO_TIMESTAMP), highest)
-        self.clocks.tell(time_of(highest), self._now)
+        self.clocks.inform(time_of(highest), self._now)
         self._sender.step(Reply(message.mids, group, message.places), self._now)
         finished, self._sender.finished = self._sender.finished, {}
         for mid, positions in finished.items():

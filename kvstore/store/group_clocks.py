@@ -86,12 +86,29 @@ class GroupClocks:
         self._learned = False
         """Whether quorums of all groups have told their clocks since the start."""
         self._learn_at = 0.0
+        self.informed = False
+        """Whether a leader has told what time it is since the start."""
+        self._uninformed: list[Callable[[], None]] = []
 
     def tell(self, time: int, now: float) -> None:
         """Take a time that a group's clock has reached, or a leader's quorum time."""
         if time > self.highest:
             self.highest = time
             self._told_at = now
+
+    def inform(self, time: int, now: float) -> None:
+        """Take the time of a leader."""
+        self.tell(time, now)
+        self.informed = True
+        waiting, self._uninformed = self._uninformed, []
+        for call in waiting:
+            call()
+
+    def when_informed(self, call: Callable[[], None], now: float) -> None:
+        """Call when a leader has told what time it is: without one, nothing can be ordered anyway."""
+        self._uninformed.append(call)
+        if self._round is None:
+            self._begin(now)
 
     def now(self, now: float) -> int:
         """Return what time it is."""
@@ -113,7 +130,8 @@ class GroupClocks:
     @property
     def waiting(self) -> int:
         """How many calls wait for a verdict."""
-        return len(self._next) + (len(self._round.waiting) if self._round is not None else 0)
+        asked = 0 if self._round is None else len(self._round.waiting)
+        return len(self._uninformed) + len(self._next) + asked
 
     def ask(self, revision: int, done: OnVerdict, now: float) -> None:
         """Ask all replicas for their clocks, and call `done` when there is a verdict on the revision."""
@@ -124,7 +142,8 @@ class GroupClocks:
     def _begin(self, now: float) -> None:
         self._rounds += 1
         waiting, self._next = self._next, []
-        self._round = _Round(self._rounds, waiting, now + CONFIRM_S, now, not self._learned)
+        learns = not self._learned or not self.informed
+        self._round = _Round(self._rounds, waiting, now + CONFIRM_S, now, learns)
 
     def questions(self, now: float) -> tuple[int, list[ReplicaId]]:
         """Return the number of the round, and the replicas to ask now: first those that told the client."""
@@ -180,7 +199,7 @@ class GroupClocks:
             self._round = None
             for revision, _ in rest:
                 self._doubt(revision, now)
-            if self._next:
+            if self._next or self._uninformed:
                 self._begin(now)
         else:
             rest = []

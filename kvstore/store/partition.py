@@ -282,7 +282,8 @@ class Partition:
             if self.me not in self.replica.membership.everyone:
                 return  # its clock says nothing of its group
             clock = self.replica.clock
-            self._answer(asker, query.number, ClockReport(clock, max(clock, self.replica.quorum_time())))
+            time = max(clock, self.replica.quorum_time())
+            self._answer(asker, query.number, ClockReport(clock, time, self.replica.is_leader))
         elif isinstance(question, ReadAt | Page | Sample):
             if not self._questions.add(asker, query.number, question, now):
                 self._answer(asker, query.number, Busy())

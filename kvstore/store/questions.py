@@ -144,6 +144,8 @@ class ClockReport(msgspec.Struct, frozen=True, array_like=True, tag=20):
     clock: int
     now: int
     """The clock, or quorum time if that is ahead: what the next timestamp is like."""
+    leads: bool
+    """Whether the replica leads its group: only a leader knows quorum time."""
 
 
 Response: TypeAlias = (

@@ -401,6 +401,7 @@ class Service:
         known = self._moving.get(group)
         if known is None or known.done():
             known = asyncio.get_running_loop().create_future()
+            known.add_done_callback(_retrieve)  # its waiters may be gone
             self._gateway.command(group, Tick(), partial(_resolve, known), at_least=revision)
             self._moving[group] = known
             self._turn_soon()
@@ -610,6 +611,12 @@ def _pass_on(later: asyncio.Future[Any], begun: asyncio.Future[Any]) -> None:
         _resolve(later, error)
     else:
         _resolve(later, begun.result())
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Take note of a future's exception, though no caller may wait for it any more."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _resolve(future: asyncio.Future[Any], outcome: object) -> None:

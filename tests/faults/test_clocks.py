@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -13,8 +15,10 @@ import wbkv
 from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1 import kv_pb2_grpc
 
+from kvstore.commands.clock import command
 from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
+from kvstore.local.folder import CONFIG
 from kvstore.node.wall_clock import EPOCH_S, TEST_CLOCKS
 from multicast.protocol import Timing
 from multicast.types import TICKS_PER_S, Timestamp, time_of
@@ -125,3 +129,40 @@ def test_a_client_cannot_ratchet_the_clocks(tmp_path: Path, clocks: Clocks) -> N
             stubs[0].Get(kv.GetRequest(key=b"k", revision=wbkv.later(revision, 3600)), timeout=20)
         other = put(stubs[2], kv.PutRequest(key=b"z", value=b"", min_revision=revision))
         assert other > revision, "what was told is confirmed"
+
+
+def test_a_wrong_majority_is_not_believed_until_an_operator_accepts_it(
+    tmp_path: Path, clocks: Clocks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timing = Timing(anchor_s=0.5, clock_step_s=100.0)
+    folder = tmp_path / "cluster"
+    parser = argparse.ArgumentParser()
+    command.configure(parser)
+    with ExitStack() as stack:
+        cluster = stack.enter_context(
+            LocalCluster(folder, 3, 1, timing=timing, durability="os", restart=False)
+        )
+        near = stack.enter_context(stub_of(cluster, NODES[0]))
+        first = put(near, kv.PutRequest(key=b"k", value=b""))
+        until(lambda: bool(anchor(cluster)), lambda: "the group has no anchor")
+        for node in NODES:
+            clocks.set(node, DAY_S)
+        until(lambda: bool(leaders_time(cluster)["held"]), lambda: "the time is believed")
+        second = put(near, kv.PutRequest(key=b"k", value=b""))
+        assert first < second
+        assert ahead_s(second) < 60, "it serves without the time of day"
+        assert command.run(parser.parse_args(["show", "--config", str(folder / CONFIG)])) == 0
+        assert "held back" in capsys.readouterr().out
+        assert command.run(parser.parse_args(["accept", "--config", str(folder / CONFIG)])) == 0
+        assert "follow the time of day now" in capsys.readouterr().out
+        until(lambda: not leaders_time(cluster)["held"], lambda: "the time is not accepted")
+        assert ahead_s(put(near, kv.PutRequest(key=b"k", value=b""))) > DAY_S - 60
+
+
+def leaders_time(cluster: LocalCluster) -> Mapping[str, Any]:
+    replicas = cluster.status()["groups"][0]["replicas"]
+    return next((replica["time"] for replica in replicas if replica["time"]), {"held": None, "anchor": 0})
+
+
+def anchor(cluster: LocalCluster) -> int:
+    return int(leaders_time(cluster)["anchor"])

@@ -27,6 +27,7 @@ def test_a_busy_gateway_forgets_sessions_later(monkeypatch: pytest.MonkeyPatch) 
         disk, topology, PLACEMENT, me=GATEWAY, limits=Limits(),
         now=lambda: 0.0, rng=random.Random(1),
     )  # fmt: skip
+    application.gateway.clocks.inform(1, 0.0)
     partition = partition_of(A)
     application._replicas[A], application._partitions[A] = partition.replica, partition
     request = Request(7, 1, 0, timestamp(20, A), 7, Transaction(then=(Put(b"a", b""),)))

@@ -32,7 +32,7 @@ def gateway_of(ticks: int = 0) -> Gateway:
         GATEWAY, topology, PLACEMENT,
         limits=Limits(), local={}, clock=lambda: ticks, rng=random.Random(1),
     )  # fmt: skip
-    gateway.clocks._learned = True
+    gateway.clocks._learned = gateway.clocks.informed = True
     return gateway
 
 
@@ -112,7 +112,7 @@ def answer_clocks(gateway: Gateway, clock: int, now: float, *, silent: int = 0) 
     assert isinstance(query.question, ClockWanted)
     for group in (A, B, C)[: 3 - silent]:
         for member in members(group):
-            gateway.receive(member, [Answer(query.number, ClockReport(clock, clock))], now)
+            gateway.receive(member, [Answer(query.number, ClockReport(clock, clock, leads=False))], now)
 
 
 def results_of(message: Multicast, position: Timestamp, result: Result) -> Results:

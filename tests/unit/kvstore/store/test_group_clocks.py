@@ -17,7 +17,7 @@ class Known:
     def __init__(self, *, learned: bool = True) -> None:
         self.local = 0
         self.clocks = GroupClocks(lambda: TOPOLOGY, lambda: self.local)
-        self.clocks._learned = learned
+        self.clocks._learned = self.clocks.informed = learned
         self.verdicts: list[Verdict] = []
 
     def ask(self, time: int, now: float = 0.0) -> int:
@@ -141,3 +141,18 @@ def test_after_a_start_all_groups_are_asked_until_they_have_answered() -> None:
         known.clocks.answered(member, number, 71, 1.1)
     assert known.clocks.wake_at == float("inf")
     assert known.clocks.knows(Timestamp(timestamp(71, B)), 1.1)
+
+
+def test_what_needs_a_deadline_waits_until_a_leader_has_told_the_time() -> None:
+    known = Known(learned=False)
+    called: list[int] = []
+    known.clocks.when_informed(lambda: called.append(known.clocks.highest), 0.0)
+    assert known.clocks.waiting == 1
+    number, _ = known.clocks.questions(0.0)
+    for member in EVERYONE:
+        known.clocks.answered(member, number, 70, 0.1)
+    assert called == [], "followers do not know quorum time"
+    assert known.clocks.questions(0.1)[1] == EVERYONE, "they are asked again: one may lead by now"
+    known.clocks.inform(500, 0.2)
+    assert called == [500]
+    assert known.clocks.waiting == 0
