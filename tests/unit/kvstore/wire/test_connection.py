@@ -298,7 +298,7 @@ async def test_an_announced_length_takes_no_memory() -> None:
 
 async def test_unfinished_frames_are_bounded_in_total() -> None:
     """Clients announce large frames, and send all but the end: those that keep most are closed."""
-    limits = dataclasses.replace(QUICK, frame=1 << 20, buffer=2 << 20, partial=4 << 20)
+    limits = dataclasses.replace(QUICK, frame=1 << 20, message=1 << 20, buffer=2 << 20, partial=4 << 20)
     async with nodes(N1, N3, absent=[N2], limits=limits) as (a, c):
         await until(lambda: c.count("sends", N1))
         wires = [await Wire.dial(a.address, hello(client=ClientId(n))) for n in range(1, 17)]
