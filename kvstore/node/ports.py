@@ -29,7 +29,7 @@ class Network(Protocol):
     """Links to other nodes and to clients: FIFO while a connection lasts; messages may be lost."""
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
-        """Send all of one turn's messages to one node, as one frame. A link too far behind is reset."""
+        """Send all of one turn's messages to one node, in order. A queue that grows too long is dropped."""
 
     def answer(self, envelopes: Iterable[Envelope]) -> None:
         """Send to clients, on the connections they last used; drop messages to disconnected clients."""

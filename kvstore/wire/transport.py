@@ -6,8 +6,8 @@ alone decides that a new connection replaces the old one. Clients dial too, and 
 connection.
 
 Nothing is kept for a node that is not connected, and nothing is sent again: the protocol does not need it. A
-peer that reads too slowly is disconnected before this node runs out of memory. Bytes that no correct node
-sends close the connection they came by, and are counted.
+node that reads too slowly loses its queue, and a client its connection, before this node runs out of memory
+(`flow`). Bytes that no correct node sends close the connection they came by, and are counted.
 
 `Link` is the dialling side, for nodes and for clients. `Acceptor` is the accepting side. `Transport` is both,
 for a node. All calls belong in the loop that `start` was called in.
@@ -177,7 +177,7 @@ class Transport:
     # `Network`
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
-        """Send all of one turn's messages to one node, as one frame. A link too far behind is reset.
+        """Send all of one turn's messages to one node, in order. A queue that grows too long is dropped.
 
         A newcomer gets its messages on the connection that it dialled.
         """

@@ -337,7 +337,8 @@ class Replica(Admission[E]):
             self.selection.heard_leader(self.now)
             self.pre_vote_for = None
             if ballot == self.cballot:
-                self.led_upto = message.last_delivered
+                # A heartbeat that has overtaken large messages says only that the leader is alive.
+                self.led_upto = max(self.led_upto or NO_TIMESTAMP, message.last_delivered)
                 if self._is_late(message.last_delivered):
                     self._catch_up(leader)
         ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts, self.wall_us(), message.sent_us)

@@ -16,6 +16,7 @@ import wbkv
 
 from kvstore.local.cluster import LocalCluster
 from kvstore.local.status import ask
+from multicast.protocol import Timing
 from tests.faults.harness import PATIENCE_S
 
 MIB = 1 << 20
@@ -70,7 +71,10 @@ class SmallOnes:
 
 @contextmanager
 def cluster_of(folder: Path, partitions: int) -> Iterator[LocalCluster]:
-    with LocalCluster(folder / "cluster", 3, partitions, durability="os", restart=False) as cluster:
+    timing = Timing(heartbeat_s=0.5, election_s=5.0)  # a starved machine is not what is tested here
+    with LocalCluster(
+        folder / "cluster", 3, partitions, durability="os", restart=False, timing=timing
+    ) as cluster:
         assert cluster.wait_serving(PATIENCE_S)
         yield cluster
 
@@ -81,8 +85,8 @@ def test_a_transaction_at_the_limit_over_eight_partitions_completes(tmp_path: Pa
         client.put("before", b"x", timeout=PATIENCE_S)
         large(client, "large", 8 * MIB - 200_000, bytes(100_000))
         client.put("after", b"x", timeout=PATIENCE_S)
-        assert client.get("large/0080") is not None
-        assert link_count(cluster, "resets") == 0
+        assert client.get("large/0080", timeout=PATIENCE_S) is not None
+        assert link_count(cluster, "resets") == link_count(cluster, "epochs") == 0
 
 
 def test_small_transactions_go_on_beside_large_ones(tmp_path: Path) -> None:
@@ -107,4 +111,5 @@ def test_small_transactions_go_on_beside_large_ones(tmp_path: Path) -> None:
         assert not failures
         assert not small.failures
         assert link_count(cluster, "resets") == 0
-        assert small.completed > 8
+        assert link_count(cluster, "epochs") == 0
+        assert small.completed >= 6  # as many as large ones, however slow the machine is

@@ -273,6 +273,23 @@ def test_a_dropped_queue_leaves_nothing_half_delivered() -> None:
     assert pipe.arrived[A0, B0] == [multicast(1, BIG), small(2)]
     assert pipe.into.epoch == pipe.out.epoch == 1
     assert pipe.into.held == len(BIG)
+    assert not pipe.into._parts
+
+
+def test_a_payload_that_a_waiting_message_needs_is_not_forgotten() -> None:
+    pipe = Pipe()
+    pipe.send(multicast(0, BIG[:1_000]))
+    pipe.drain()
+    pipe.send(multicast(1, BIG * 4))
+    pipe.send(multicast(2, BIG[:1_000]))
+    pipe.send(multicast(3, BIG[::-1] * 2), sender=A1, receiver=B1)
+    pipe.drain()
+    assert pipe.arrived[A0, B0] == [
+        multicast(0, BIG[:1_000]),
+        multicast(1, BIG * 4),
+        multicast(2, BIG[:1_000]),
+    ]
+    assert pipe.arrived[A1, B1] == [multicast(3, BIG[::-1] * 2)]
 
 
 def test_a_message_beyond_the_limit_ends_the_epoch() -> None:
