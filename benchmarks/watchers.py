@@ -30,14 +30,15 @@ class Watchers:
     """Watches on some channels, which count what they get."""
 
     def __init__(self) -> None:
-        self.messages = 0
+        self.begun = 0
         self.events = 0
 
     async def watch(self, stub: Any, prefix: bytes) -> None:
         """Watch keys with a prefix, until cancelled."""
         stream = stub(kv.WatchRequest(ranges=[kv.Range(prefix=prefix)], progress_ms=5000).SerializeToString())
-        async for raw in stream:
-            self.messages += 1
+        await stream.read()
+        self.begun += 1
+        while (raw := await stream.read()) is not grpc.aio.EOF:
             self.events += raw.count(b"watched/")
 
 
@@ -54,7 +55,7 @@ async def watching(address: str, prefixes: Sequence[bytes]) -> AsyncIterator[Wat
         stub: Any = channels[i % len(channels)].unary_stream("/wbkv.v1.KV/Watch")
         tasks.append(asyncio.create_task(found.watch(stub, prefix)))
     try:
-        while found.messages < len(prefixes):
+        while found.begun < len(prefixes):
             await asyncio.sleep(0.05)
             for task in tasks:
                 if task.done():
