@@ -15,7 +15,7 @@ import random
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -65,7 +65,8 @@ class Host:
         ]
         self.node = Node(
             me, config.topology, replicas, config.protocol_type,
-            node_of=Directory(config.incarnations).node_of, clock=self, network=self, log=self.disk.log,
+            node_of=Directory(config.incarnations).node_of, clock=self, network=self, codec=ORDERING_CODEC,
+            log=self.disk.log,
             application=BareMulticast(self.disk.state), rng=random.Random(me), timing=config.timing,
         )  # fmt: skip
 
@@ -82,6 +83,15 @@ class Host:
     def answer(self, envelopes: Iterable[Envelope]) -> None:
         """`ports.Network`."""
         self.machine.answers.append(ORDERING_CODEC.encode(envelopes))
+
+    @property
+    def peers(self) -> Collection[NodeId]:
+        """`ports.Network`."""
+        return [node for node in self.machine.hosts if node != self.me]
+
+    def backlog(self, node: NodeId) -> int:
+        """`ports.Network`."""
+        return 0
 
     def durable(self, number: int) -> None:
         """The log's batches up to this one are durable."""

@@ -102,8 +102,14 @@ class Sender:
     leaders: dict[GroupId, Ballot] = field(default_factory=dict)
     claims: MembershipClaims = field(default_factory=MembershipClaims)
     """Memberships that were told and are not believed yet."""
+    doubts: bool = False
+    """Whether already the first retry goes to all members of a group that has answered nothing since: its
+    leader may be dead. Else the first retry goes to the leader, which may be slow."""
+    answering: dict[GroupId, ReplicaId] = field(default_factory=dict)
+    """The replica that answers for a group, if that is not the leader by `leaders`: no hint names it."""
     pending: dict[MessageId, _Pending] = field(default_factory=dict)
     numbers: Numbering = field(init=False)
+    _answered_at: dict[GroupId, float] = field(default_factory=dict)
     _receivers: dict[Destinations, list[tuple[ReplicaId]]] = field(default_factory=dict)
     """The leaders of each destination set, in order, while leaders stay the same."""
     _unanswered: RetryQueue[_Pending] = field(init=False)
@@ -170,6 +176,8 @@ class Sender:
             known = self.leaders.get(membership.group)
             if known is not None and known.leader not in membership.current.bit:
                 del self.leaders[membership.group]
+            if self.answering.get(membership.group) not in membership.current.bit:
+                self.answering.pop(membership.group, None)
             self.send_again(membership.group, now)
 
     def ask_members(self, group: GroupId) -> None:
@@ -185,11 +193,36 @@ class Sender:
                 self.ask_members(hint.group)
                 return
             self.leaders[hint.group] = hint.ballot
+            self.answering.pop(hint.group, None)
             self.send_again(hint.group, now)
+
+    def answered_by(self, replica: ReplicaId, mids: Sequence[MessageId]) -> bool:
+        """Record which replica answers for its group; call this before the answers are taken. Return whether
+        another leader is supposed now: then `send_again`, after they are. Only for hosts of which leaders
+        alone answer.
+
+        If messages had to be sent to all members, and another than the supposed leader answers, it leads. A
+        leader sends no hint: without this, all messages would go to a dead leader first if the other members
+        are down or unknown.
+        """
+        group = replica.group
+        if replica != self.leader(group) and any(
+            self.pending[mid].retries for mid in mids if mid in self.pending
+        ):
+            self.answering[group] = replica
+            return True
+        return False
+
+    def does_not_lead(self, replica: ReplicaId, now: float) -> None:
+        """Record that a replica says that it does not lead its group, although it has answered for it."""
+        if self.answering.get(replica.group) == replica:
+            del self.answering[replica.group]
+            self.send_again(replica.group, now)
 
     def _answered(self, reply: Reply, now: float) -> None:
         """Record a group's answers. Of the messages that they finish, one updates the retry time-out."""
         group = reply.group
+        self._answered_at[group] = now
         finished = None
         for mid, position in zip(reply.mids, reply.positions, strict=True):
             pending = self.pending.get(mid)
@@ -218,11 +251,13 @@ class Sender:
     def tick(self, now: float) -> None:
         """Retry what is overdue: at the presumed leader first, then at all members."""
         for pending in self._unanswered.overdue(now):
+            asked_at = pending.asked_at
             pending.retries += 1
             pending.repeated = True
             self._unanswered.asked(pending, now)
             for group in pending.unanswered:
-                everyone = pending.retries > 1
+                silent = self.doubts and self._answered_at.get(group, -math.inf) < asked_at
+                everyone = pending.retries > 1 or silent
                 receivers = self.topology.members(group) if everyone else (self.leader(group),)
                 self.sends.append((receivers, pending.message))
 
@@ -245,5 +280,8 @@ class Sender:
 
     def leader(self, group: GroupId) -> ReplicaId:
         """Return the group's leader, as far as known."""
+        answering = self.answering.get(group)
+        if answering is not None:
+            return answering
         ballot = self.leaders.get(group)
         return self.topology.preferred_leader(group) if ballot is None else ballot.leader

@@ -263,6 +263,9 @@ def _tables(config: Config, found: ClusterStatus) -> Iterable[str]:
             for node in found["nodes"]
         ],
     )
+    for node in found["nodes"]:
+        for target, relay in node["relayed"].items():
+            yield f"{target} does not hear {node['id']}: frames to it go through {relay}"
     yield ""
     yield from _aligned(
         ["GROUP", "LEADER", "BALLOT", "NODE", "STATUS", "CLOCK", "DELIVERED", "LAG", "ENTRIES", "BYTES"],

@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -306,6 +306,12 @@ class _NoNetwork:
 
     def answer(self, envelopes: Iterable[Envelope]) -> None:
         """There is no client that multicasts by itself."""
+
+    peers: Collection[NodeId] = ()
+
+    def backlog(self, node: NodeId) -> int:
+        """There is no other node."""
+        return 0
 
 
 async def _first(*events: asyncio.Event) -> None:

@@ -73,6 +73,8 @@ class NodeStatus(TypedDict):
     pid: int | None
     address: str
     up: bool
+    relayed: dict[str, str]
+    """The nodes that do not hear this one, each with the node through which its frames go."""
 
 
 class ReplicaStatus(TypedDict):
@@ -218,6 +220,7 @@ def merge(config: Config, answers: Mapping[NodeId, Mapping[str, Any] | None]) ->
                 "pid": up[name].get("pid") if name in up else None,
                 "address": node.address,
                 "up": name in up,
+                "relayed": up[name].get("relays", {}).get("through", {}) if name in up else {},
             }
             for name, node in config.nodes.items()
         ],

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvstore.config.addresses import Address, NodeId, parse_node_address
+from kvstore.wire.messages import NODE
 from multicast.membership import Membership
 from multicast.types import ClientId, Process, ReplicaId
 
@@ -66,8 +67,10 @@ class Directory:
         """Return whether messages of this process may come from this node.
 
         A replica's come from the node with its disk. A gateway has a random id in each life of its node: it
-        belongs to the node that sends for it first.
+        belongs to the node that sends for it first. Every node sends for itself (`NODE`).
         """
+        if sender == NODE:
+            return True
         if isinstance(sender, ReplicaId):
             return self.node_of(sender) == node
         home = self._gateways.get(sender)

@@ -21,6 +21,7 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -28,10 +29,11 @@ from kvstore.config.addresses import NodeId
 from kvstore.node.clock_watch import ClockWatch
 from kvstore.node.outbox import Outbox
 from kvstore.node.ports import Application, Clock, DeliveryObserver, Log, Network, Observer
+from kvstore.node.relay import Relays
 from kvstore.node.snapshots import SnapshotReceiver, SnapshotTransfers, decode_checkpoint
 from kvstore.storage.errors import BadSnapshot
 from kvstore.storage.records import payload_bytes
-from kvstore.wire.frames import Envelope, WireError
+from kvstore.wire.frames import Envelope, FrameCodec, WireError
 from kvstore.wire.messages import SnapshotAck, SnapshotPiece
 from multicast.client import MulticastRefused, Reply
 from multicast.durable import Record
@@ -94,9 +96,11 @@ class Node:
         protocol: type[Protocol],
         *,
         node_of: Callable[[ReplicaId], NodeId | None],
+        may_send: Callable[[NodeId, Process], bool] | None = None,
         address: str = "",
         clock: Clock,
         network: Network,
+        codec: FrameCodec,
         log: Log,
         application: Application,
         rng: random.Random,
@@ -117,7 +121,6 @@ class Node:
         self._address = address
         self._wall = wall
         self._clock = clock
-        self._network = network
         self._log = log
         self._application = application
         self._application_messages = frozenset(application.messages)
@@ -146,6 +149,9 @@ class Node:
         self._outbox = Outbox(me, self._hosted, application, node_of, observer)
         self._transfers = SnapshotTransfers()
         now = clock.now()
+        if may_send is None:
+            may_send = partial(_lives_on, node_of)
+        self.relays = Relays(me, network, codec, may_send, _fork(rng, now), timing.heartbeat_s, now)
         self._commit_at = now + COMMIT_S
         self.wake_at = now
         """When to call `tick`."""
@@ -176,12 +182,28 @@ class Node:
 
     # Incoming messages and events
 
-    def receive(self, envelopes: Iterable[Envelope], node: NodeId | None = None) -> None:
+    def receive(self, envelopes: Sequence[Envelope], node: NodeId | None = None) -> None:
         """Handle messages from a node or a client. Only their senders have been checked.
 
         Raises `PeerViolation` for a message that no correct process sends: that message has changed nothing,
-        and later envelopes are not handled. The connection that it came by cannot be trusted any more.
+        and later envelopes are not handled. The connection that it came by cannot be trusted any more. What
+        was relayed is only logged: its relay does not read it.
         """
+        if node is None:
+            self._receive(envelopes, None)
+            return
+        taken = self.relays.receive(node, envelopes)
+        if taken is None:
+            return
+        origin, envelopes = taken
+        try:
+            self._receive(envelopes, origin)
+        except PeerViolation as error:
+            if origin == node:
+                raise
+            logger.warning("rejected a frame of %s that %s relayed: %s", origin, node, error)
+
+    def _receive(self, envelopes: Iterable[Envelope], node: NodeId | None) -> None:
         now = self._clock.now()
         self._violation = None
         for sender, receiver, messages in envelopes:
@@ -358,8 +380,12 @@ class Node:
             self._drain(now)
             self._release()
         self._commit(now)
-        self.statistics.strays += self._outbox.flush(self._network, self._transfers.take_pieces())
-        self.wake_at = min([self._commit_at, self._application.wake_at, *self._wakes.values()])
+        self.statistics.strays += self._outbox.flush(self.relays, self._transfers.take_pieces())
+        if now >= self.relays.tick_at:
+            self.relays.tick(now)
+        # Replicas wake for their heartbeats, and so often enough for ticks.
+        wakes = self._wakes.values() or [self.relays.tick_at]
+        self.wake_at = min([self._commit_at, self._application.wake_at, *wakes])
 
     def _drain(self, now: float) -> None:
         """Run the replicas until none has a message for another; then write one batch if a promise needs it.
@@ -528,3 +554,14 @@ class Node:
     def replicas(self) -> Mapping[ReplicaId, Protocol]:
         """The replicas of this node."""
         return {me: hosted.replica for me, hosted in self._hosted.items()}
+
+
+def _lives_on(node_of: Callable[[ReplicaId], NodeId | None], node: NodeId, process: Process) -> bool:
+    return not isinstance(process, ReplicaId) or node_of(process) == node
+
+
+def _fork(rng: random.Random, now: float) -> random.Random:
+    """Return another generator that depends on this one and on the time, and leave this one as it is."""
+    copy = random.Random()
+    copy.setstate(rng.getstate())
+    return random.Random(f"relays {copy.getrandbits(128)} {now}")

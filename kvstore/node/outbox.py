@@ -7,7 +7,8 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from kvstore.config.addresses import NodeId
-from kvstore.node.ports import Application, Network, Observer
+from kvstore.node.ports import Application, Observer
+from kvstore.node.relay import Relays
 from kvstore.wire.frames import Envelope
 from multicast.messages import Message
 from multicast.types import ClientId, Process, ReplicaId
@@ -95,7 +96,7 @@ class Outbox:
         self._routes.clear()
         return local
 
-    def flush(self, network: Network, pieces: Iterable[tuple[ReplicaId, ReplicaId, Any]]) -> int:
+    def flush(self, network: Relays, pieces: Iterable[tuple[ReplicaId, ReplicaId, Any]]) -> int:
         """Send one frame to each node, pieces of snapshots last; return the number of stray messages."""
         links, self._links = self._links, defaultdict(dict)
         answers, self._answers = self._answers, {}

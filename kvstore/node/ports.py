@@ -34,6 +34,13 @@ class Network(Protocol):
     def answer(self, envelopes: Iterable[Envelope]) -> None:
         """Send to clients, on the connections they last used; drop messages to disconnected clients."""
 
+    @property
+    def peers(self) -> Collection[NodeId]:
+        """The other nodes to which there are links, connected or not."""
+
+    def backlog(self, node: NodeId) -> int:
+        """Return the unsent bytes of the link to a node."""
+
 
 class Log(Protocol):
     """The log that promises wait for: batches become durable in the order in which they were written."""

@@ -91,8 +91,9 @@ class Engine:
             links = network(self)
             self.node = Node(
                 me, config.topology, self._replicas(), config.protocol_type,
-                node_of=self.directory.node_of, address=node_address(me, config.addresses[me]),
-                clock=self, network=links, log=self.disk.log, application=application,
+                node_of=self.directory.node_of, may_send=self.directory.may_send,
+                address=node_address(me, config.addresses[me]),
+                clock=self, network=links, codec=self.codec, log=self.disk.log, application=application,
                 wall=wall_clock(me) if config.clock == "hybrid" else None,
                 rng=random.Random(secrets.randbits(128)), timing=config.timing, on_learned=self._learned,
                 recorder=self._recorder,
@@ -315,5 +316,6 @@ class Engine:
             "pid": os.getpid(),
             "groups": groups,
             "statistics": asdict(self.node.statistics),
+            "relays": self.node.relays.status(),
             "in_flight": 0 if self.service is None else self.service.in_flight,
         }

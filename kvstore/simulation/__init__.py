@@ -3,6 +3,7 @@
 - `nodes`: `NodeSimulation` runs nodes with bare multicast; `bare_disk`, their disks, which lose what was not
   synced;
 - `store`: `StoreCluster` runs the whole store, up to its gRPC methods; `disk`, its disks;
+- `availability`: links that stay cut, and probes: no partition with a connected quorum is silent for long;
 - `event_loop`: asyncio in virtual time; `rpc`: connections between clients and nodes, and their faults;
 - `history`: what clients ask for, and what became of it;
 - `model`: the naive store that everything is compared with; `checks`, `circles`: the comparison.

@@ -8,7 +8,8 @@ what it has not synced, whole batches at a time; when a node crashes, so do all 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kvstore.bare.application import BareMulticast
@@ -17,14 +18,15 @@ from kvstore.node.loop import Node
 from kvstore.node.ports import Application
 from kvstore.simulation.bare_disk import SimLog, SimState
 from kvstore.wire.frames import ORDERING_CODEC, Envelope, FrameCodec
+from kvstore.wire.messages import NODE, Period, Relayed
 from multicast.durable import Checkpoint, Dropped, Durable
 from multicast.membership import Membership
 from multicast.messages import Delivery, Message
 from multicast.protocol import Protocol, Ready, Start
 from multicast.sim.host import Commit, DiskDelays, Host, Observer
-from multicast.sim.network import Loop
+from multicast.sim.network import Loop, Network
 from multicast.sim.run import Simulation
-from multicast.types import GroupId, Process, ReplicaId, Timestamp
+from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
 
 
 class LateBareMulticast(BareMulticast):
@@ -33,6 +35,14 @@ class LateBareMulticast(BareMulticast):
     def load(self, group: GroupId) -> Checkpoint:
         """As the state has it."""
         return self._state.load(group)
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A message of a direct frame that names its period."""
+
+    period: Period
+    message: object
 
 
 class SimMachine:
@@ -59,6 +69,8 @@ class SimMachine:
         self._suspended_until = 0.0
         self._stood_still_s = 0.0
         """For how long its monotonic clock has stood still."""
+        self._held: list[tuple[Any, tuple[object, ...]]] | None = None
+        """What happens while the machine is paused."""
 
     # The ports
 
@@ -81,14 +93,30 @@ class SimMachine:
         """To another node: through the wire format, and then on the links of the replicas concerned."""
         codec = self._simulation.codec
         for sender, receiver, messages in codec.decode(codec.encode(envelopes)):
+            period: Period | None = None
             for message in messages:
-                self._simulation.network.send(sender, receiver, message)
+                if isinstance(message, Period):
+                    period = message
+                elif sender != NODE:
+                    tagged = message if period is None else Tagged(period, message)
+                    self._simulation.network.send(sender, receiver, tagged)
+                else:
+                    self._simulation.send_own(self.me, node, message)
 
     def answer(self, envelopes: Iterable[Envelope]) -> None:
         """To clients."""
         for sender, receiver, messages in envelopes:
             for message in messages:
                 self._simulation.network.send(sender, receiver, message)
+
+    @property
+    def peers(self) -> Collection[NodeId]:
+        """All other nodes."""
+        return self._simulation.peers_of(self.me)
+
+    def backlog(self, node: NodeId) -> int:
+        """Links have any room."""
+        return 0
 
     def disk_delay(self) -> float:
         """How long a sync takes."""
@@ -100,10 +128,30 @@ class SimMachine:
         self._loop.at(self._loop.now + seconds, self._in_this_life, self._life, call, *arguments)
 
     def _in_this_life(self, life: int, call: Any, *arguments: object) -> None:
+        if life != self._life or self.node is None:
+            return
         if self._loop.now < self._suspended_until:
             self._loop.at(self._suspended_until, self._in_this_life, life, call, *arguments)
-        elif life == self._life and self.node is not None:
+        elif self._held is not None:
+            self._held.append((self._in_this_life, (life, call, *arguments)))
+        else:
             call(*arguments)
+
+    def pause(self, for_s: float) -> None:
+        """The process does nothing for a while. What arrives meanwhile waits for it."""
+        if self._held is None:
+            self._held = []
+            self._loop.at(self._loop.now + for_s, self._resume)
+
+    def _resume(self) -> None:
+        held, self._held = self._held or [], None
+        for call, arguments in held:
+            call(*arguments)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the process does nothing at present."""
+        return self._held is not None
 
     # The loop
 
@@ -116,9 +164,9 @@ class SimMachine:
         simulation = self._simulation
         self.node = simulation.node_type(
             self.me, simulation.first, self.replicas, simulation.observed, node_of=simulation.node_of,
-            clock=self, network=self, log=self.log, application=simulation.application(self),
-            rng=random.Random(self._rng.getrandbits(64)), timing=simulation.scenario.timing,
-            observer=simulation,
+            clock=self, network=self, codec=simulation.codec, log=self.log,
+            application=simulation.application(self), rng=random.Random(self._rng.getrandbits(64)),
+            timing=simulation.scenario.timing, observer=simulation,
         )  # fmt: skip
         self._life_began()
 
@@ -132,6 +180,7 @@ class SimMachine:
         """The process dies; what was not durable is lost."""
         self._life += 1
         self._suspended_until = 0.0
+        self._held = None
         self.node = None
         self._simulation.process_died(self)
         self.log = self._after_crash()
@@ -144,11 +193,26 @@ class SimMachine:
 
     def receive(self, envelope: Envelope, node: NodeId | None = None) -> None:
         """A message from the network: from a node, or from a client."""
-        if self.node is not None and self._loop.now < self._suspended_until:
+        if self._held is not None:
+            self._held.append((self.receive, (envelope, node)))
+        elif self.node is not None and self._loop.now < self._suspended_until:
             self.later(self._suspended_until - self._loop.now, self.receive, envelope, node)
         elif self.node is not None:
-            self.node.receive([envelope], node)
+            sender, receiver, [message] = envelope
+            if isinstance(message, Tagged):
+                self.node.receive([(sender, receiver, [message.period, message.message])], node)
+            else:
+                self.node.receive([envelope], node)
             self.turn_soon()
+
+    def receive_own(self, message: object, node: NodeId) -> None:
+        """A message between nodes themselves. Only a frame that was relayed here is followed by a turn."""
+        if self._held is not None:
+            self._held.append((self.receive_own, (message, node)))
+        elif self.node is not None:
+            self.node.receive([(NODE, NODE, (message,))], node)
+            if isinstance(message, Relayed) and message.target == self.me:
+                self.turn_soon()
 
     def durable(self, number: int) -> None:
         """The log says so."""
@@ -272,6 +336,8 @@ class NodeSimulation(Simulation):
         self.views: dict[ReplicaId, NodeView] = {}
         self.pieces: dict[bytes, tuple[Delivery, ...]] = {}
         super().__init__(*arguments, **options)
+        self.links = Network(self.loop, self._fork("links"), self.scenario.delays, self._own_arrived)
+        """Of messages between nodes themselves."""
         self.observed = self._observe(self.scenario.protocol)
 
     def node_of(self, replica: ReplicaId) -> NodeId:
@@ -281,6 +347,30 @@ class NodeSimulation(Simulation):
     def machine_of(self, replica: ReplicaId) -> str:
         """Return the name of its node."""
         return self.node_of(replica)
+
+    @property
+    def machines(self) -> Mapping[int, SimMachine]:
+        """The machines, by their numbers."""
+        return self._machines
+
+    def peers_of(self, me: NodeId) -> Collection[NodeId]:
+        """All other nodes."""
+        return [machine.me for machine in self._machines.values() if machine.me != me]
+
+    def send_own(self, source: NodeId, target: NodeId, message: object) -> None:
+        """Send a message between nodes themselves."""
+        self.links.send(_process(source), _process(target), message)
+
+    def _own_arrived(self, source: Process, target: Process, message: object) -> None:
+        machine = self._machines[_number(target)]
+        machine.receive_own(message, self._machines[_number(source)].me)
+
+    def _links_changed(self) -> None:
+        super()._links_changed()
+        self.links.blocked = self._own_is_blocked if self.cut_links else None
+
+    def _own_is_blocked(self, source: Process, target: Process) -> bool:
+        return (_number(source), _number(target)) in self.cut_links
 
     def new_state(self, machine: SimMachine) -> Any:
         """The disk of a machine's application."""
@@ -317,7 +407,8 @@ class NodeSimulation(Simulation):
 
     def _receive(self, source: Process, target: ReplicaId, message: object) -> None:
         """What was sent to a lost replica reaches the node that it was on."""
-        self._machines[target.number].receive((source, target, [message]))
+        node = self.node_of(source) if isinstance(source, ReplicaId) else None
+        self._machines[target.number].receive((source, target, [message]), node)
 
     def _observe(self, protocol: type[Protocol]) -> type[Protocol]:
         """The protocol, with its steps shown to the checkers."""
@@ -373,4 +464,15 @@ class NodeSimulation(Simulation):
         if not (view.up or view.gone):
             for member in view.machine.replicas:
                 self.reconnect(member)
+            self.links.supersede(_process(view.machine.me))
             view.start()
+
+
+def _process(node: NodeId) -> ClientId:
+    """A node as a process of the network of nodes: n0 is 0."""
+    return ClientId(int(node.removeprefix("n")))
+
+
+def _number(process: Process) -> int:
+    assert not isinstance(process, ReplicaId)
+    return int(process)

@@ -8,6 +8,7 @@ it, as the store does not know its clients: `wbkv_sim` adds those of the SDK.
 from __future__ import annotations
 
 import gc
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -178,7 +179,7 @@ class StoreCluster(NodeSimulation):
         )  # fmt: skip
         application.simulation = self
         machine.application = application
-        number = machine.replicas[0].number
+        number = int(machine.me.removeprefix("n"))
         self.clients[me] = SimGateway(machine, number, application)
         self._serve(machine, number, application)
         return application
@@ -220,7 +221,7 @@ class StoreCluster(NodeSimulation):
 
     def process_died(self, machine: SimMachine) -> None:
         """Its service, its API and all their tasks have died with it."""
-        self._servers[machine.replicas[0].number].kill()
+        self._servers[int(machine.me.removeprefix("n"))].kill()
 
     @property
     def delays(self) -> Delays:
@@ -256,6 +257,12 @@ class StoreCluster(NodeSimulation):
     def _home(self, process: Process) -> NodeId:
         return self.node_of(process) if isinstance(process, ReplicaId) else self.clients[process].machine.me
 
+    def _machine_of(self, process: Process) -> int | None:
+        if isinstance(process, ReplicaId):
+            return process.number
+        gateway = self.clients.get(process)
+        return None if gateway is None else gateway.number
+
     def gateway_of(self, number: int) -> ClientId:
         """The last one of a node."""
         return max(me for me, gateway in self.clients.items() if gateway.number == number)
@@ -267,6 +274,11 @@ class StoreCluster(NodeSimulation):
             for machine in self._machines.values() if machine.node is not None
             for replica in machine.replicas
         ]  # fmt: skip
+
+    def key_of(self, group: GroupId) -> bytes:
+        """Return a key of a partition."""
+        keys = (f"{number}".encode() for number in itertools.count())
+        return next(key for key in keys if self.placement.group_of(key) == group)
 
     # Faults
 

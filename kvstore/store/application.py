@@ -24,7 +24,7 @@ from multicast.errors import PeerViolation
 from multicast.messages import Delivery, Multicast
 from multicast.protocol import Protocol
 from multicast.topology import Topology
-from multicast.types import NO_TIMESTAMP, ClientId, GroupId, Process, ReplicaId, Timestamp, timestamp
+from multicast.types import NO_TIMESTAMP, Ballot, ClientId, GroupId, Process, ReplicaId, Timestamp, timestamp
 
 
 class StoreApplication:
@@ -55,10 +55,19 @@ class StoreApplication:
         self._woken: set[GroupId] = set()
         """Groups with input since the last turn."""
         self._installed: dict[GroupId, GroupCheckpoint] = {}
+        self._followed: dict[GroupId, Ballot] = {}
+        """The ballots that the gateway knows of."""
         self._saved: dict[GroupId, Timestamp] = {}
         """The executed position at the last commit."""
         self.gateway = Gateway(
-            me, topology, placement, limits=limits, local=self._local, clock=self._clock, rng=rng
+            me,
+            topology,
+            placement,
+            limits=limits,
+            local=self._local,
+            clock=self._clock,
+            rng=rng,
+            monotonic=now,
         )
         self.processes = (me,)
         self.wake_at = 0.0
@@ -174,12 +183,21 @@ class StoreApplication:
             if group in woken or now >= partition.wake_at or partition.leads_anew:
                 outgoing += partition.turn(now)
             wake_at = min(wake_at, partition.wake_at)
+            replica = partition.replica
+            if replica.cballot is not self._followed.get(group):
+                self._follow(group, replica, now)
         if now >= self._expire_at:
             self._expire_at = now + EXPIRE_S
             self._expire()
         outgoing += self.gateway.turn(now)
         self.wake_at = min(wake_at, self.gateway.wake_at)
         return outgoing
+
+    def _follow(self, group: GroupId, replica: ReplicaView, now: float) -> None:
+        """Let the gateway know the leader of a group, and its members, of which one may lead next."""
+        if replica.is_in_ballot(replica.cballot):  # a candidate does not lead its ballot yet
+            self._followed[group] = replica.cballot
+            self.gateway.follow(group, replica.cballot, replica.membership, now)
 
     def _expire(self) -> None:
         """As a leader, order the removal of sessions whose deadlines have passed."""

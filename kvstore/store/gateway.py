@@ -58,6 +58,7 @@ from multicast.numbering import Numbering
 from multicast.topology import Topology
 from multicast.types import (
     NO_TIMESTAMP,
+    Ballot,
     ClientId,
     Destinations,
     GroupId,
@@ -163,18 +164,22 @@ class Gateway:
         local: Mapping[GroupId, ReplicaId],
         clock: Callable[[], int],
         rng: random.Random,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
-        """`local` are the replicas of the same node, and `clock` returns the highest of their clocks."""
+        """`local` are the replicas of the same node, and `clock` returns the highest of their clocks.
+        `monotonic` is the node's own: without it, calls are made at the time of the last turn.
+        """
         self.me = me
         self.placement = placement
         self.limits = limits
         self.wake_at = float("inf")
-        self._sender = Sender(me, topology, RETRY_S)
+        self._sender = Sender(me, topology, RETRY_S, doubts=True)
         self._local = local
         self.clocks = GroupClocks(lambda: self._sender.topology, clock)
         """What the groups have told of their clocks: a gateway does not use a wall clock."""
         self._rng = rng
         self._now = 0.0
+        self._monotonic = monotonic
         self._clients = itertools.count(1)
         self._numbering = self._next_numbering()
         self._calls: dict[MessageId, _Call] = {}
@@ -226,6 +231,18 @@ class Gateway:
     def _check_waiting(self) -> None:
         if self.clocks.waiting >= WAITING:
             raise errors.Overloaded(f"{WAITING} calls wait for the groups' clocks at this node; retry later")
+
+    def follow(self, group: GroupId, ballot: Ballot, membership: Membership, now: float) -> None:
+        """Follow a leader that a replica of this node follows, or is: it need not be found by retries."""
+        self._now = now
+        self._sender.learn(membership, now)
+        before = self.leader(group)
+        self._sender.step(Hint(group, ballot), now)
+        if self.leader(group) != before:
+            for number, asked in list(self._questions.items()):
+                if asked.group == group and asked.of_leader:
+                    asked.tries = 0
+                    self._send_question(number)
 
     # Transactions and housekeeping
 
@@ -329,7 +346,9 @@ class Gateway:
 
     def _begin(self, call: _Call, payload: bytes) -> None:
         """Multicast a message for the first time."""
-        message = self._sender.multicast(call.dest, payload, self._now)
+        # After a pause of the process, the last turn was long ago, and the first response would seem slow.
+        now = self._now if self._monotonic is None else self._monotonic()
+        message = self._sender.multicast(call.dest, payload, now)
         behind = any(call.at_least > self._clocks.get(group, NO_TIMESTAMP) for group in call.dest)
         if behind and self.knows(call.at_least):
             self._above[message.mid] = time_of(Timestamp(call.at_least)) + 1
@@ -484,15 +503,18 @@ class Gateway:
         if isinstance(asked.question, Feed):
             asked.retry_at += asked.question.wait_s
         local = self._local.get(asked.group)
+        members = self._sender.topology.members(asked.group)
+        targets: tuple[ReplicaId, ...]
         if not asked.of_leader and local is not None and asked.tries % 2 == 0:
-            target = local
-        elif asked.tries < 2:
-            target = self.leader(asked.group)
+            targets = (local,)
+        elif asked.tries < (1 if asked.of_leader else 2):
+            targets = (self.leader(asked.group),)
+        elif asked.of_leader:
+            targets = tuple(members)  # only the leader does more than answer that it does not lead
         else:
-            members = self._sender.topology.members(asked.group)
-            target = members[self._rng.randrange(len(members))]
+            targets = (members[self._rng.randrange(len(members))],)
         asked.tries += 1
-        self._outgoing.append((self.me, (target,), Query(number, asked.question)))
+        self._outgoing.append((self.me, targets, Query(number, asked.question)))
 
     def _answered(self, sender: ReplicaId, number: int, response: Response) -> None:
         asked = self._questions.get(number)
@@ -502,6 +524,7 @@ class Gateway:
             what = f"{type(response).__name__} to a {type(asked.question).__name__}"
             raise PeerViolation(f"{sender} answered with {what} for group {asked.group}")
         if isinstance(response, NotLeading):
+            self._sender.does_not_lead(sender, self._now)
             asked.retry_at = self._now + RETRY_S / 10
             if response.ballot.number:
                 self._sender.step(Hint(asked.group, response.ballot), self._now)
@@ -540,6 +563,8 @@ class Gateway:
                 else:
                     self._answered(sender, message.number, message.response)
             elif isinstance(message, Hint | Members | MulticastRefused):
+                if isinstance(message, Hint):
+                    self._sender.does_not_lead(sender, now)
                 # Without replicas, this node has no better source than a single member.
                 self._sender.step(message, now, sender if self._local else None)
             else:
@@ -571,7 +596,10 @@ class Gateway:
         highest = max(message.places, default=NO_TIMESTAMP)
         self._clocks[group] = max(self._clocks.get(group, NO_TIMESTAMP), highest)
         self.clocks.inform(time_of(highest), self._now)
+        moved = self._sender.answered_by(sender, message.mids)
         self._sender.step(Reply(message.mids, group, message.places), self._now)
+        if moved:
+            self._sender.send_again(group, self._now)
         finished, self._sender.finished = self._sender.finished, {}
         for mid, positions in finished.items():
             self._finish(mid, positions)

@@ -300,12 +300,17 @@ class Connection(asyncio.Protocol):
             self.once.warn(self.name, "too large", text)
             self.abort()
 
+    @property
+    def backlog(self) -> int:
+        """Bytes that are not sent yet."""
+        return self.transport.get_write_buffer_size() + self._delayed.bytes
+
     def put(self, data: bytes) -> None:
         """Send a frame. A client that has fallen too far behind is disconnected instead."""
         if self.over or self.transport.is_closing():
             self.counts.dropped += 1
             return
-        unsent = self.transport.get_write_buffer_size() + self._delayed.bytes
+        unsent = self.backlog
         if unsent + HEADER_BYTES + len(data) > self.limits.buffer:
             self.counts.dropped += 1
             self.counts.resets += 1

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, TypeAlias, Union
 
 import msgspec
 
-from kvstore.wire.messages import SnapshotAck, SnapshotPiece
+from kvstore.wire.messages import Period, Reach, Relayed, SnapshotAck, SnapshotPiece
 from kvstore.wire.schema import ERRORS, Check, FormatError, RawProcess, kinds_of, put_process, take_process
 from multicast.client import MulticastRefused, Reply
 from multicast.messages import (
@@ -82,6 +82,9 @@ TAGS: Final[Mapping[int, type]] = {
     40: MulticastRefused,
     41: SnapshotPiece,
     42: SnapshotAck,
+    51: Reach,
+    52: Relayed,
+    53: Period,
 }
 """Tags of the ordering protocols' and of the node's own messages. A tag is never used for another class."""
 

@@ -73,6 +73,11 @@ class Link:
         """Whether the connection is open."""
         return self._connection is not None and not self._connection.over
 
+    @property
+    def backlog(self) -> int:
+        """The unsent bytes of the connection."""
+        return 0 if self._connection is None else self._connection.backlog
+
     def start(self) -> None:
         """Start to dial, and to dial again after each disconnect."""
         self._task = asyncio.get_running_loop().create_task(self._dial(), name=f"link to {self.node}")
@@ -223,6 +228,11 @@ class Outbound(Connection):
         self._coming.clear()
         if not self.answered.done():
             self.answered.set_result("the peer closed the connection at our Hello")
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that are not sent yet."""
+        return super().backlog + self._flow.queued
 
     def send(self, envelopes: Sequence[Envelope]) -> None:
         """Send one turn's messages. Queue what the peer does not read yet, up to a bound."""

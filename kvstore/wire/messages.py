@@ -1,8 +1,18 @@
-"""Messages between nodes that carry snapshots, beside those of the ordering protocols."""
+"""Messages between nodes, beside those of the ordering protocols: pieces of snapshots, and relayed frames."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kvstore.config.addresses import NodeId
+from multicast.types import ClientId
+
+NODE: Final = ClientId(0)
+"""The node itself as sender and receiver of `Reach`. No process has this id."""
+
+RELAY: Final = ClientId(2**64 - 1)
+"""The node itself as receiver of `Relayed`, so that pings need not wait behind large frames."""
 
 
 @dataclass(slots=True)
@@ -23,3 +33,51 @@ class SnapshotAck:
 
     transfer: int
     index: int
+
+
+class Hearing(NamedTuple):
+    """Which nodes a node does not hear."""
+
+    node: NodeId
+    life: int
+    """A random number of the process: another life has another."""
+    number: int
+    """Grows within a life: a higher number is newer."""
+    deaf: tuple[tuple[NodeId, int], ...]
+    """The nodes whose frames do not arrive directly, each with the epoch under which they may be relayed."""
+
+
+@dataclass(slots=True)
+class Reach:
+    """Sent to every peer, once per heartbeat: which nodes the sender does not hear, and what it was told by
+    nodes that it hears.
+    """
+
+    own: Hearing
+    others: tuple[Hearing, ...]
+
+
+@dataclass(slots=True)
+class Relayed:
+    """A frame on its way through a third node, which passes it on unread."""
+
+    origin: NodeId
+    target: NodeId
+    epoch: int
+    """The target's number for the origin: see `kvstore.node.relay`."""
+    life: int
+    period: int
+    """The origin's count of changes between direct and relayed frames to the target; odd if relayed."""
+    number: int
+    """Of the frame within the life."""
+    frame: bytes
+
+
+@dataclass(slots=True)
+class Period:
+    """In front of direct messages of one process to another, if frames to their node were ever relayed: the
+    period that they belong to.
+    """
+
+    life: int
+    period: int

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias, Union, get_args
 
 import msgspec
 
+from kvstore.config.addresses import NodeId
 from multicast.errors import InvalidArgument
 from multicast.membership import Membership
 from multicast.types import (
@@ -130,6 +131,7 @@ _FORMATS: Final[dict[Any, _Format]] = {
     bool: _Format(bool),
     bytes: _Format(bytes),
     str: _Format(str),
+    NodeId: _Format(str),
     Phase: _Format(Phase),
     MessageId: _Format(_Mid),
     ReplicaId: _Format(RawProcess, take=_replica),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, cast
@@ -200,6 +200,15 @@ class Transport:
                 frames.setdefault(inbound, []).append(envelope)
         for inbound, its in frames.items():
             inbound.send(its)
+
+    @property
+    def peers(self) -> Collection[NodeId]:
+        """The nodes to which there are links, connected or not."""
+        return self._links.keys()
+
+    def backlog(self, node: NodeId) -> int:
+        """Return the unsent bytes of the link to a node."""
+        return self._link(node).backlog
 
     def _link(self, node: NodeId) -> Link:
         try:

@@ -11,7 +11,7 @@ from multicast.errors import InvalidArgument
 from multicast.topology import Topology
 from multicast.types import ClientId, GroupId, Process, ReplicaId
 
-FAULTS: Final = ("none", "crash", "partition", "loss", "wipe", "clock", "clocks", "all")
+FAULTS: Final = ("none", "crash", "partition", "loss", "wipe", "links", "clock", "clocks", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,22 @@ class Cut:
 
     sources: Sequence[Process]
     targets: Sequence[Process]
+
+
+@dataclass(frozen=True, slots=True)
+class CutLink:
+    """No message passes from one machine to another. Replicas with one number share a machine."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class MendLink:
+    """Such a cut ends."""
+
+    source: int
+    target: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +138,8 @@ STEPS_S: Final = (0.7, 1.0, 3600.0, 86_400.0, 6.4e8, 1e15)
 """Wall clocks go wrong by a second, an hour, a day, twenty years, and beyond what timestamps can express."""
 
 Fault: TypeAlias = (
-    ClockJump | ClockStep | ClockDrift | Nominate | Crash | Wipe | Outage | Cut | Heal | Reset | Stall
-    | Suspend | ClientDeath
+    ClockJump | ClockStep | ClockDrift | Nominate | Crash | Wipe | Outage | Stall | Suspend | ClientDeath
+    | Cut | CutLink | MendLink | Heal | Reset
 )  # fmt: skip
 
 
@@ -144,6 +160,8 @@ def schedule(
         draw.wipes()
     if kind in ("clock", "clocks", "all"):
         draw.clocks(minority=kind != "clocks", nominated=kind != "all")
+    if kind == "links":
+        draw.links()
     return sorted(draw.found, key=lambda item: item[0])
 
 
@@ -212,6 +230,26 @@ class _Draw:
         for _ in range(15 * len(self.topology.groups)):
             source, target = self.rng.sample(processes, 2)
             self.add(Reset(source, target))
+
+    def links(self) -> None:
+        """Cut links between machines: one way or both, for a while or again and again, or all but one that a
+        machine hears.
+        """
+        rng, machines = self.rng, range(1 + max(replica.number for replica in self.replicas))
+        self.nominations()
+        for _ in range(4 if len(machines) > 1 else 0):
+            one, other = rng.sample(machines, 2)
+            shape = rng.randrange(4)
+            links = [(one, other), (other, one)] if shape == 1 else [(one, other)]
+            if shape == 2:
+                kept = rng.choice([machine for machine in machines if machine != other])
+                links = [(machine, other) for machine in machines if machine not in (other, kept)]
+            at, times = rng.uniform(0.0, self.until_s), rng.randint(3, 8) if shape == 3 else 1
+            for _ in range(times):
+                mended_at = at + rng.uniform(0.1, 1.0 if shape == 3 else 2.5)
+                for link in links:
+                    self.found += [(at, CutLink(*link)), (mended_at, MendLink(*link))]
+                at = mended_at + rng.uniform(0.1, 1.0)
 
     def _cut(self) -> Cut:
         """Return a cut: all messages of a replica, or to it; a link; or one side from the other."""

@@ -84,6 +84,8 @@ class Network:
         self._links: dict[tuple[Process, Process], _Link] = {}
         self.loses: Callable[[Process, Process, Payload], bool] | None = None
         """A test's own rule for which messages are lost."""
+        self.blocked: Callable[[Process, Process], bool] | None = None
+        """Which links are cut by machines rather than by processes: what is sent, or arrives, is lost."""
         self.sent = 0
         self.delivered = 0
 
@@ -100,6 +102,8 @@ class Network:
         link = self._link(source, target)
         if link.cut or (self.loses is not None and self.loses(source, target, message)):
             return
+        if self.blocked is not None and self.blocked(source, target):
+            return
         arrival = max(link.free_at, self._loop.now + self._delays.sample(self._rng))
         link.free_at = arrival
         self._loop.at(arrival, self._arrive, source, target, link, link.connection, message)
@@ -107,7 +111,7 @@ class Network:
     def _arrive(
         self, source: Process, target: Process, link: _Link, connection: int, message: Payload
     ) -> None:
-        if link.connection == connection:
+        if link.connection == connection and not (self.blocked is not None and self.blocked(source, target)):
             self.delivered += 1
             self._receive(source, target, message)
 

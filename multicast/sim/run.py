@@ -25,8 +25,10 @@ from multicast.sim.faults import (
     ClockStep,
     Crash,
     Cut,
+    CutLink,
     Fault,
     Heal,
+    MendLink,
     Nominate,
     Outage,
     Reset,
@@ -108,6 +110,8 @@ class Simulation:
         """The current topology: it grows as processes learn."""
         scenario.protocol.check_topology(self.topology)
         self.network = Network(self.loop, self._fork("network"), scenario.delays, self._arrived)
+        self.cut_links: set[tuple[int, int]] = set()
+        """Machines, by their numbers, of which the second does not hear the first."""
         self.multicasts = Multicasts()
         self.hosts: dict[ReplicaId, Host] = {}
         self._successors: dict[Process, ReplicaId] = {}
@@ -248,8 +252,16 @@ class Simulation:
                     for target in targets:
                         if source != target:
                             self.network.cut(self.now_at(source), self.now_at(target))
+            case CutLink(one, other):
+                self.cut_links.add((one, other))
+                self._links_changed()
+            case MendLink(one, other):
+                self.cut_links.discard((one, other))
+                self._links_changed()
             case Heal():
                 self.network.heal()
+                self.cut_links.clear()
+                self._links_changed()
             case Reset(source, target):
                 self.network.reset(self.now_at(source), self.now_at(target))
             case Nominate(replica):
@@ -264,6 +276,16 @@ class Simulation:
                 self.hosts[self.now_at(replica)].stalled_until = self.loop.now + for_s
             case ClientDeath(client, halfway):
                 self.clients[ClientId(client + 1)].die(halfway=halfway)
+
+    def _links_changed(self) -> None:
+        self.network.blocked = self._is_blocked if self.cut_links else None
+
+    def _is_blocked(self, source: Process, target: Process) -> bool:
+        return (self._machine_of(source), self._machine_of(target)) in self.cut_links
+
+    def _machine_of(self, process: Process) -> int | None:
+        """Return the number of the machine that a process runs on; None if it has one of its own."""
+        return process.number if isinstance(process, ReplicaId) else None
 
     def raise_clock(self, replica: ReplicaId, by: int) -> None:
         """Raise the clock of a replica, as by a client that has seen a later time."""

@@ -257,3 +257,62 @@ def test_one_reply_answers_many_messages() -> None:
     assert client.finished == {first: {G0: AT}, second: {G0: later}}
     assert not client.pending
     assert client.numbers.ack_below == 3
+
+
+# Which replica leads, without hints
+
+
+def overdue(client: Sender, now: float) -> list[tuple[set[t.Process], Message]]:
+    client.tick(now)
+    return sent(client)
+
+
+def test_a_replica_that_answers_what_all_members_were_sent_leads() -> None:
+    """Its followers may be down, so that no hint names it."""
+    client = sender()
+    first, second = client.multicast([G0], b"x", 0.0), client.multicast([G0], b"y", 0.0)
+    client.drain()
+    assert not client.answered_by(replica(0, 2), [first.mid])
+    assert client.leader(G0) == replica(0, 0), "an answer of a deposed leader may be late"
+    overdue(client, 1.0)
+    assert client.answered_by(replica(0, 2), [first.mid])
+    assert client.leader(G0) == replica(0, 2)
+    client.step(Reply((first.mid,), G0, (AT,)), 1.1)
+    client.send_again(G0, 1.1)
+    assert sent(client) == [({replica(0, 2)}, second)]
+    client.step(Reply((second.mid,), G0, (AT,)), 1.2)
+    third = client.multicast([G0], b"z", 2.0)
+    assert sent(client) == [({replica(0, 2)}, third)]
+
+
+def test_a_replica_that_says_that_it_does_not_lead_is_not_asked_again() -> None:
+    client = sender()
+    message = client.multicast([G0], b"x", 0.0)
+    overdue(client, 1.0)
+    client.answered_by(replica(0, 2), [message.mid])
+    client.drain()
+    client.does_not_lead(replica(0, 1), 1.2)
+    assert client.leader(G0) == replica(0, 2)
+    client.does_not_lead(replica(0, 2), 1.2)
+    assert client.leader(G0) == replica(0, 0)
+    assert sent(client) == [({replica(0, 0)}, message)]
+
+
+def test_a_hint_of_a_newer_ballot_replaces_a_replica_that_answered() -> None:
+    client = sender()
+    message = client.multicast([G0], b"x", 0.0)
+    overdue(client, 1.0)
+    client.answered_by(replica(0, 2), [message.mid])
+    client.step(Hint(G0, t.Ballot(7, replica(0, 1), 0)), 1.2)
+    assert client.leader(G0) == replica(0, 1)
+
+
+def test_with_doubts_the_first_retry_asks_everyone_if_the_group_is_silent() -> None:
+    client = sender()
+    client.doubts = True
+    answered, silent = client.multicast([G0], b"x", 0.0), client.multicast([G1], b"y", 0.0)
+    other = client.multicast([G0], b"z", 0.0)
+    client.drain()
+    client.step(Reply((answered.mid,), G0, (AT,)), 0.5)
+    client._unanswered.timeout.seconds = 1.0
+    assert overdue(client, 1.0) == [(members(1), silent), ({replica(0, 0)}, other)]

@@ -13,14 +13,24 @@ from kvstore.machine.request import Get, Put, Transaction
 from kvstore.machine.results import DONE, WRITTEN, Outcome, Refusal, Refused, Result
 from kvstore.machine.sessions import WINDOW
 from kvstore.store.errors import InvalidRequest, OutcomeUnknown, RequestExpired, Unavailable
-from kvstore.store.gateway import Committed, Gateway, Identity, Ordered
+from kvstore.store.gateway import RETRY_S, Committed, Gateway, Identity, Ordered
 from kvstore.store.messages import Answer, Query, RaiseClock, Results
-from kvstore.store.questions import ClockReport, ClockWanted, Entries, ReadAt, Response, Sampled, Values
+from kvstore.store.questions import (
+    ClockReport,
+    ClockWanted,
+    Entries,
+    ReadAt,
+    Response,
+    Sampled,
+    StrictRead,
+    Values,
+)
 from multicast.client import MulticastRefused
 from multicast.errors import PeerViolation
+from multicast.membership import Configuration, Membership
 from multicast.messages import Multicast
 from multicast.topology import Topology
-from multicast.types import NO_TIMESTAMP, ClientId, MessageId, ReplicaId, Timestamp, timestamp
+from multicast.types import NO_TIMESTAMP, Ballot, ClientId, MessageId, ReplicaId, Timestamp, timestamp
 from tests.unit.kvstore.store.test_partition import GATEWAY, PLACEMENT, A, B, C, members
 
 MID, PLACE = MessageId(ClientId(1), 1, 1), Timestamp(7)
@@ -259,3 +269,42 @@ def test_an_answer_to_another_question_is_refused(sender: ReplicaId, response: R
     assert not answers
     gateway.receive(members(A)[0], [Answer(number, Values(7, ()))], 0.2)
     assert answers == [Values(7, ())]
+
+
+def test_a_gateway_follows_the_leader_that_a_replica_of_its_node_follows() -> None:
+    """Messages and strict reads that wait for a dead leader go to the next one at once."""
+    gateway = gateway_of()
+    gateway.command(A, Tick(), lambda _: None)
+    gateway.ask(A, StrictRead((Get(b"a"),)), lambda _: None, of_leader=True)
+    gateway.ask(B, StrictRead((Get(b"m"),)), lambda _: None, of_leader=True)
+    gateway.turn(0.0)
+    follower = members(A)[1]
+    gateway.follow(A, Ballot(2, follower, 0), Membership(Configuration(A, 0, members(A))), 0.1)
+    assert gateway.leader(A) == follower
+    assert [(receivers, type(message)) for _, receivers, message in gateway.turn(0.1)] == [
+        ((follower,), Query),
+        ((follower,), Multicast),
+    ]
+    gateway.follow(A, Ballot(2, follower, 0), Membership(Configuration(A, 0, members(A))), 0.2)
+    assert gateway.turn(0.2) == []
+
+
+def test_a_strict_read_is_asked_of_all_members_when_the_leader_is_silent() -> None:
+    gateway = gateway_of()
+    gateway.ask(A, StrictRead((Get(b"a"),)), lambda _: None, of_leader=True)
+    asked = [receivers for turn in range(8) for _, receivers, _ in gateway.turn(turn * 0.1)]
+    assert asked == [members(A)[:1], tuple(members(A))]
+
+
+def test_a_call_is_made_at_the_time_of_the_clock() -> None:
+    """After a pause, the time of the last turn is long ago: the next answer would seem slow, and retries
+    would wait for as long.
+    """
+    gateway = gateway_of()
+    gateway.turn(0.0)
+    gateway._monotonic = lambda: 60.0
+    gateway.command(A, Tick(), lambda _: None)
+    ((_, _, message),) = gateway.turn(60.0)
+    results = Results(A, PLACE, (message.mid,), (PLACE,), (encode_result(DONE),))
+    gateway.receive(members(A)[0], [results], 60.01)
+    assert gateway._sender._unanswered.timeout.seconds == RETRY_S

@@ -16,6 +16,7 @@ from kvstore.store.messages import Answer, BallotCheck, Levels, Query, Votes, Vo
 from kvstore.store.partition import PULL_S, PULLED, Partition
 from kvstore.store.questions import NotYetReply, ReadAt, StrictRead, Values
 from multicast.errors import PeerViolation
+from multicast.membership import Configuration, Membership
 from multicast.messages import Delivery
 from multicast.types import (
     NO_TIMESTAMP,
@@ -52,6 +53,13 @@ class Leader:
         self.others = members(group)[1:]
         self.readers = members(group), 2
         self.topology = SimpleNamespace(members=members)
+
+    def is_in_ballot(self, ballot: Ballot) -> bool:
+        return ballot == self.ballot
+
+    @property
+    def membership(self) -> Membership:
+        return Membership(Configuration(self.me.group, 0, members(self.me.group)))
 
     def retained_groups(self) -> list[tuple[Timestamp, Destinations]]:
         return []

@@ -19,10 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvstore.config.addresses import NodeId
 from kvstore.store.messages import STORE_MESSAGES, VotesWanted
 from kvstore.wire import schema
 from kvstore.wire.frames import PROTOCOL_VERSION, TAGS, Envelope, FrameCodec, WireError
-from kvstore.wire.messages import SnapshotAck, SnapshotPiece
+from kvstore.wire.messages import Hearing, Period, Reach, Relayed, SnapshotAck, SnapshotPiece
 from multicast.client import MulticastRefused, Reply
 from multicast.membership import Configuration, Membership
 from multicast.messages import (
@@ -90,6 +91,9 @@ KINDS: list[type[Any]] = [
     MulticastRefused,
     SnapshotPiece,
     SnapshotAck,
+    Reach,
+    Relayed,
+    Period,
     VotesWanted,
 ]
 """Of the store's messages, which are all of one kind here, one stands for all: see `test_store_messages`."""
@@ -110,6 +114,7 @@ LEAVES: dict[Any, Strategy] = {
     bool: st.booleans(),
     bytes: st.binary(max_size=40),
     str: st.text(max_size=40),
+    NodeId: st.text(max_size=40).map(NodeId),
     types.NoneType: st.none(),
     Phase: st.sampled_from(Phase),
     ReplicaId: REPLICAS,
@@ -190,6 +195,7 @@ def well_formed(value: Any, hint: Any) -> bool:
         return type(value) is int and 0 <= value <= LIMITS[hint]
     if value is NO_BALLOT:
         return hint is Ballot
+    hint = str if hint is NodeId else hint
     arguments = get_args(hint)
     if get_origin(hint) is tuple:
         if arguments[-1] is Ellipsis:
@@ -256,6 +262,8 @@ SOME: Messages = [
     *(PreVote(NO_BALLOT), PreVoteAck(OTHER), HandOver(BALLOT)),
     *(Join("somewhere", ReplicaId(GroupId(0), 1, 7)), MembersWanted(GroupId(1)), Members(MEMBERSHIP)),
     *(SnapshotPiece(1, 2, ordering=True, last=False, data=b"piece"), SnapshotAck(1, 2)),
+    Reach(Hearing(NodeId("n1"), 2, 3, ((NodeId("n2"), 4),)), (Hearing(NodeId("n3"), 5, 6, ()),)),
+    *(Relayed(NodeId("n1"), NodeId("n2"), 3, 4, 5, 6, b"frame"), Period(1, 2)),
     VotesWanted((TS,)),
 ]
 """At least one of every kind."""
@@ -366,6 +374,9 @@ GOLDEN = {
     40: ("MulticastRefused", 0x5CDF975C),
     41: ("SnapshotPiece", 0x67478BF1),
     42: ("SnapshotAck", 0x667B38E8),
+    51: ("Reach", 0x66445E07),
+    52: ("Relayed", 0x064BD090),
+    53: ("Period", 0x1109652C),
 }
 """By tag: the class, and the CRC-32 of a frame with the first of `SOME` that is of this class."""
 
