@@ -3,7 +3,8 @@
 Other packages use the names below, and `ports` (what an application needs of its disk). Reading order:
 `disk` (create and open), `environment` (LMDB and its thread), `log`, `lazy` (commits of a state); then the
 states, `deliveries` (bare multicast) and `store` (its `maps` on `rows`, and `views` for snapshots). Formats:
-`identity`, `keys`, `checksum`, `records`, `runs`, `run_format`, `delivery_snapshot`, `checkpoint_format`.
+`identity`, `keys`, `checksum`, `records`, `runs`, `run_format`, `delivery_snapshot`, `checkpoint_format`. Damage:
+`meta_page` (files that were cut short), `scrub` (all rows of an environment).
 
 The calling loop never waits for the disk, except in small commits of the log, if it permits that. Log and
 state gather writes; `pump`, at the end of each turn of the loop, begins a transaction if none is under way,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +15,18 @@ import lmdb
 
 from kvstore.config.checks import Durability
 from kvstore.config.private import FILE_MODE, make_private
-from kvstore.storage.errors import StorageError
+from kvstore.storage.errors import DamagedRow, StorageError
 from kvstore.storage.identity import Identity, check_incarnation
 from kvstore.storage.keys import INCARNATION, META
+from kvstore.storage.meta_page import DATA
 
 MAP_BYTES: Final = 64 << 20
 """The first size of an environment's map, which is doubled when it is full."""
 
 DATABASES_MAX: Final = 32
+
+SIZE_S: Final = 1.0
+"""How often the length of the file is looked at."""
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 Puts: TypeAlias = Generator[int, None, None]
@@ -69,6 +75,10 @@ class Environment:
     ) -> None:
         """Open the environment. The databases must exist; missing tables are created."""
         self.path = path
+        self._file = str(path / DATA)
+        self._size = 0
+        """The length of the file when it was last looked at."""
+        self._size_at = 0.0
         self._on_failure = on_failure
         self._env = open_environment(path, identity.durability, create=False)
         try:
@@ -79,7 +89,7 @@ class Environment:
             self._databases.update({name: self._env.open_db(name) for name in tables})
         except lmdb.Error as error:
             self._env.close()
-            raise StorageError(f"{path} is not a valid environment: {error}") from error
+            raise DamagedRow(f"{path} is not a valid environment: {error}") from error
         except StorageError:
             self._env.close()
             raise
@@ -122,6 +132,7 @@ class Environment:
 
     def start(self, steps: Steps, then: Callable[[bool], None]) -> None:
         """Begin a transaction, which `advance` fills."""
+        self._check_size()
         self._job = _Job(steps, then)
         self._begin(self._job)
 
@@ -156,6 +167,18 @@ class Environment:
             if isinstance(error, lmdb.Error):
                 self.check()
             raise
+
+    def _check_size(self) -> None:
+        """Fail if the file has become shorter: to read what is gone would be a signal, not an error."""
+        now = time.monotonic()
+        if now < self._size_at:
+            return
+        self._size_at = now + SIZE_S
+        size = os.stat(self._file).st_size
+        if size < self._size:
+            self.fail(OSError(f"its file was truncated from {self._size} to {size} bytes while in use"))
+            self.check()
+        self._size = size
 
     def _begin(self, job: _Job) -> None:
         self._end_reader()
@@ -273,7 +296,7 @@ class Environment:
 def open_environment(path: Path, durability: Durability, *, create: bool) -> lmdb.Environment:
     """Open LMDB without a writable map, in which a write to a full disk would be a signal, not an error."""
     sync = durability == "fsync"
-    data = path / "data.mdb"
+    data = path / DATA
     size = data.stat().st_size if data.exists() else 0
     try:
         if create:

@@ -19,6 +19,7 @@ from weakref import WeakSet
 from kvstore.machine.ordered import OrderedMap, Table
 from kvstore.storage import checksum, lazy
 from kvstore.storage.checkpoint_format import read_stream, seal_checkpoint, unseal_checkpoint
+from kvstore.storage.checksum import seed_of
 from kvstore.storage.delivery_snapshot import PIECE_BYTES
 from kvstore.storage.environment import OnFailure, Puts, Transaction
 from kvstore.storage.errors import BadSnapshot, StorageError
@@ -107,6 +108,8 @@ class _GroupTables:
 
     maps: dict[str, _Map]
     rows: dict[str, LmdbRows]
+    checkpoint_seed: int
+    """Of the checksum of the group's checkpoint."""
     position: Timestamp
     """The position of the last delivery."""
     count: int
@@ -139,7 +142,7 @@ class _GroupTables:
         change = _PendingRows(
             checkpoint.checkpoint.executed,
             self.position,
-            seal_checkpoint(checkpoint, self.count),
+            seal_checkpoint(checkpoint, self.count, self.checkpoint_seed),
             {name: self.layers.get(name, []) for name in self.maps},
             self.deliveries[self.requested :],
             self.installed if self.fresh else None,
@@ -193,8 +196,11 @@ class StoreState(LazyState[_PendingRows]):
         return Checkpoint() if checkpoint is None else checkpoint.checkpoint
 
     def _checkpoint(self, group: GroupId) -> tuple[GroupCheckpoint | None, int]:
-        value = self._env.read().get(group_key(group), db=self._env[STORE_CHECKPOINTS])
-        return (None, 0) if value is None else unseal_checkpoint(value, self._where(group, "checkpoint"))
+        key = group_key(group)
+        value = self._env.read().get(key, db=self._env[STORE_CHECKPOINTS])
+        if value is None:
+            return None, 0
+        return unseal_checkpoint(value, self._where(group, "checkpoint"), seed_of(STORE_CHECKPOINTS, key))
 
     def _group(self, group: GroupId) -> _GroupTables:
         found = self._groups.get(group)
@@ -205,16 +211,18 @@ class StoreState(LazyState[_PendingRows]):
     def _load(self, group: GroupId) -> _GroupTables:
         checkpoint, count = self._checkpoint(group)
         position = NO_TIMESTAMP if checkpoint is None else checkpoint.checkpoint.position
-        value = self._env.read().get(group_key(group), db=self._env[STORE_RINGS])
+        key = group_key(group)
+        value = self._env.read().get(key, db=self._env[STORE_RINGS])
         ring = _Ring()
         if value is not None:
-            ring = _Ring(*checksum.unseal_position(value, self._where(group, "ring")))
+            where = self._where(group, "ring")
+            ring = _Ring(*checksum.unseal_position(value, where, seed_of(STORE_RINGS, key)))
         rows = {name: LmdbRows(self._env, table_name(name), group) for name in self._tables}
         maps = {
-            name: StoredMap(table, rows[name], self._where(group, name))
+            name: StoredMap(table, rows[name], self._where(group, name), seed_of(table_name(name), key))
             for name, table in self._tables.items()
         }
-        return _GroupTables(maps, rows, position, count, position, ring)
+        return _GroupTables(maps, rows, seed_of(STORE_CHECKPOINTS, key), position, count, position, ring)
 
     def count(self, group: GroupId) -> int:
         """Return the number of messages that the group has delivered."""
@@ -291,7 +299,7 @@ class StoreState(LazyState[_PendingRows]):
         if change.installed is not None:
             oldest, size = change.installed.position, 0
         for run in cut(change.deliveries):
-            last, value = row_of(run)
+            last, value = row_of(group, run)
             transaction.put(run_key(group, last), value, db=self._env[STATE_DELIVERIES])
             size += max(len(value), ROW_BYTES)
             yield len(run)
@@ -303,7 +311,9 @@ class StoreState(LazyState[_PendingRows]):
                 cursor.delete()
                 yield 1
         change.ring = _Ring(oldest, size)
-        transaction.put(group_key(group), checksum.seal_position(oldest, size), db=self._env[STORE_RINGS])
+        key = group_key(group)
+        value = checksum.seal_position(oldest, size, seed_of(STORE_RINGS, key))
+        transaction.put(key, value, db=self._env[STORE_RINGS])
 
     def _replace(self, group: GroupId, installed: _Installed, transaction: Transaction) -> Puts:
         """Delete all rows of the group, and put those of the snapshot."""
