@@ -263,6 +263,9 @@ def _tables(config: Config, found: ClusterStatus) -> Iterable[str]:
             for node in found["nodes"]
         ],
     )
+    for node in found["nodes"]:
+        if node["space"] in ("low", "full"):
+            yield f"{node['id']} is {node['space']} on space: {node['free_bytes']} bytes are free"
     yield ""
     yield from _aligned(
         ["GROUP", "LEADER", "BALLOT", "NODE", "STATUS", "CLOCK", "DELIVERED", "LAG", "ENTRIES", "BYTES"],

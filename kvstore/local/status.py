@@ -73,6 +73,9 @@ class NodeStatus(TypedDict):
     pid: int | None
     address: str
     up: bool
+    space: str | None
+    """Of its disk: "enough", "low" (the node takes no writes) or "full" (its replicas do not vote)."""
+    free_bytes: int | None
 
 
 class ReplicaStatus(TypedDict):
@@ -211,6 +214,7 @@ def merge(config: Config, answers: Mapping[NodeId, Mapping[str, Any] | None]) ->
         node: {GroupId(int(group)): replica for group, replica in answer.get("groups", {}).items()}
         for node, answer in up.items()
     }
+    disks = {node: answer.get("disk") or {} for node, answer in up.items()}
     return {
         "nodes": [
             {
@@ -218,6 +222,8 @@ def merge(config: Config, answers: Mapping[NodeId, Mapping[str, Any] | None]) ->
                 "pid": up[name].get("pid") if name in up else None,
                 "address": node.address,
                 "up": name in up,
+                "space": disks[name].get("space") if name in disks else None,
+                "free_bytes": _number(disks[name], "free_bytes") if name in disks else None,
             }
             for name, node in config.nodes.items()
         ],

@@ -37,7 +37,7 @@ from multicast.client import MulticastRefused, Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.membership import Membership
-from multicast.messages import TO_ANYONE, Deliveries, Message, Multicast
+from multicast.messages import TO_ANYONE, Deliveries, Heartbeat, Message, Multicast
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.quorum_time import WallClock
 from multicast.topology import Topology
@@ -53,6 +53,9 @@ WARNED_MAX: Final = 1024
 
 LARGE_BATCH_BYTES: Final = 1 << 20
 """Payloads of one group's records that make them a batch of their own, for which no other group waits."""
+
+WAITING_MAX: Final = 1 << 16
+"""Promises that wait for a log without space. More are dropped, as if they had been lost."""
 
 _SNAPSHOT_MESSAGES: Final = frozenset((SnapshotPiece, SnapshotAck))
 
@@ -142,6 +145,8 @@ class Node:
         """The number of the last batch that has only one group's records since they are large."""
         self._dirty: dict[ReplicaId, None] = {}
         self._committing = False
+        self.muted = False
+        """Whether the disk has no space: then nothing is accepted, and leaders hand over. Reads go on."""
         self._rng = rng
         self._outbox = Outbox(me, self._hosted, application, node_of, observer)
         self._transfers = SnapshotTransfers()
@@ -203,6 +208,10 @@ class Node:
                 logger.debug("dropped messages from %s: %s is not on node %s", sender, receiver, self.me)
                 return
         self._dirty[hosted.replica.me] = None
+        if self.muted:
+            messages = [m for m in messages if type(m) in self._application_messages or type(m) is Heartbeat]
+            if not messages:
+                return
         if self._application_messages.isdisjoint(map(type, messages)):
             if len(messages) == 1 and type(messages[0]) in _SNAPSHOT_MESSAGES:
                 self._transfer(hosted, sender, messages[0], now)
@@ -394,7 +403,8 @@ class Node:
         split = self._split_upto > self._durable
         for me, sends in promises:
             number = self._written_of.get(me.group, 0) if split else self._written
-            self._waiting.append((number, me, sends))
+            if len(self._waiting) < WAITING_MAX or not self.muted:
+                self._waiting.append((number, me, sends))
 
     def _write(self) -> None:
         """Hand all records to the log, as one batch; the large records of a group are a batch of their own,

@@ -3,8 +3,8 @@
 Other packages use the names below, and `ports` (what an application needs of its disk). Reading order:
 `disk` (create and open), `environment` (LMDB and its thread), `log`, `lazy` (commits of a state); then the
 states, `deliveries` (bare multicast) and `store` (its `maps` on `rows`, and `views` for snapshots). Formats:
-`identity`, `keys`, `checksum`, `records`, `runs`, `run_format`, `delivery_snapshot`, `checkpoint_format`. Damage:
-`meta_page` (files that were cut short), `scrub` (all rows of an environment).
+`identity`, `keys`, `checksum`, `records`, `runs`, `run_format`, `delivery_snapshot`, `checkpoint_format`.
+Damage: `meta_page` (files that were cut short), `scrub` (all rows of an environment); `space` (a full disk).
 
 The calling loop never waits for the disk, except in small commits of the log, if it permits that. Log and
 state gather writes; `pump`, at the end of each turn of the loop, begins a transaction if none is under way,
@@ -12,7 +12,8 @@ and does its puts in the loop (py-lmdb releases the interpreter lock at every pu
 would starve beside a busy loop). Then one thread each commits it. Writes that are gathered meanwhile go with
 the next commit. Callbacks come *from those threads*: the receiver passes them on to its loop, which pumps.
 
-A disk that fails (it is full, it gives errors) is not retried: after a failed sync its contents are unknown.
+A commit that finds no space is repeated until there is some; meanwhile nothing is durable, and reads go on.
+A disk that fails in any other way is not retried: after a failed sync its contents are unknown.
 Log or state report the failure once to `on_failure`, and then at every call. What was durable is there at the
 next start.
 """

@@ -35,6 +35,7 @@ from kvstore.storage.keys import DELIVERIES_DATABASES, INCARNATION, LOG_DATABASE
 from kvstore.storage.lazy import OnCommitted
 from kvstore.storage.log import LmdbLog
 from kvstore.storage.scrub import scrub
+from kvstore.storage.space import Space
 from kvstore.storage.store import StoreState
 
 REPAIR: Final = "`wbkv repair` says what can be done"
@@ -51,6 +52,7 @@ class Disk(Generic[S]):
         self.identity = identity
         self.log = log
         self.state = state
+        self.space = Space(path)
         self._lock = lock
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -19,11 +20,20 @@ from kvstore.storage.errors import DamagedRow, StorageError
 from kvstore.storage.identity import Identity, check_incarnation
 from kvstore.storage.keys import INCARNATION, META
 from kvstore.storage.meta_page import DATA
+from kvstore.storage.space import free_bytes
 
 MAP_BYTES: Final = 64 << 20
 """The first size of an environment's map, which is doubled when it is full."""
 
 DATABASES_MAX: Final = 32
+
+STALLED_S: Final = 0.5
+"""How soon a transaction that found no space is repeated."""
+
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+
+SHORT_BYTES: Final = 4 << 20
+"""With less free space than this, a commit that fails is one that found no space."""
 
 SIZE_S: Final = 1.0
 """How often the length of the file is looked at."""
@@ -52,6 +62,9 @@ class _Job:
     """The transaction and its steps, while the loop fills it."""
     finished: bool = False
     full: bool = False
+    """Whether it did not fit into the map, or found no space."""
+    again_at: float = 0.0
+    """When to try again, after it found no space."""
 
 
 class Environment:
@@ -94,6 +107,8 @@ class Environment:
             self._env.close()
             raise
         self._failure: StorageError | None = None
+        self.stalled = False
+        """Whether the transaction under way found no space, and is repeated until there is."""
         self._job: _Job | None = None
         self._reader: Transaction | None = None
         self._closer: int | None = None
@@ -151,8 +166,14 @@ class Environment:
             self._end_reader()
             if not job.full:
                 self._job = None
+                self.stalled = False
                 return False
-            self._grow()
+            if job.again_at:
+                if time.monotonic() < job.again_at:
+                    return False
+                job.again_at = 0.0
+            else:
+                self._grow()
             self._begin(job)
         try:
             return self._fill(job, puts, at_once=at_once)
@@ -163,6 +184,8 @@ class Environment:
             return True
         except BaseException as error:  # of any kind: half a transaction must not be committed
             self._abort(job)
+            if self._stall(job, error):
+                return False
             self.fail(error)
             if isinstance(error, lmdb.Error):
                 self.check()
@@ -221,12 +244,28 @@ class Environment:
         except lmdb.MapFullError:
             job.finished = job.full = True  # repeated by `advance`, in a larger map
             return True
-        except OSError as error:
+        except (lmdb.Error, OSError) as error:
+            if self._stall(job, error):
+                return False
             self.fail(error)
             self.check()
         self._job = None
+        self.stalled = False
         self._end_reader()
         return False
+
+    def _stall(self, job: _Job, error: BaseException) -> bool:
+        """Repeat a transaction later, if it found no space. Return whether it did.
+
+        Nothing of it is there then: LMDB names the pages of a transaction last, in a page that exists. Reads
+        go on. LMDB reports a write that did not fit as a whole as EIO.
+        """
+        code = getattr(error, "code", None)
+        if code not in NO_SPACE and not (code == errno.EIO and free_bytes(self.path) < SHORT_BYTES):
+            return False
+        job.again_at = time.monotonic() + STALLED_S
+        job.finished = job.full = self.stalled = True
+        return True
 
     def _end_reader(self) -> None:
         if self._reader is not None:
@@ -251,9 +290,10 @@ class Environment:
             except lmdb.MapFullError:
                 job.full = True
             except (lmdb.Error, OSError) as error:
-                self.fail(error)
-                self._idle.set()
-                continue
+                if not self._stall(job, error):
+                    self.fail(error)
+                    self._idle.set()
+                    continue
             job.finished = True
             self._idle.set()
             if self._closer is None:
@@ -288,7 +328,7 @@ class Environment:
             except lmdb.Error as error:
                 self.fail(error)
         self._env.close()
-        whole = not self.failed
+        whole = not (self.failed or self.stalled)
         self._failure = self._failure or StorageError(f"{self.path} is closed")
         return whole
 

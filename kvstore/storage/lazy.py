@@ -102,6 +102,11 @@ class LazyState(Generic[C]):
         if whole:
             self._on_committed(executed)
 
+    @property
+    def stalled(self) -> bool:
+        """Whether a commit finds no space; it is repeated until there is."""
+        return self._env.stalled
+
     def close(self) -> bool:
         """Do the commits that are ready, and close. Return whether all of them are durable."""
         while not self._env.failed:
@@ -111,6 +116,6 @@ class LazyState(Generic[C]):
                     pass
             except StorageError:
                 break
-            if not self._env.busy:
+            if self._env.stalled or not self._env.busy:
                 break
         return self._env.close()

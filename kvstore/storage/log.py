@@ -249,6 +249,11 @@ class LmdbLog:
         """Report a commit, in the thread. The next `pump` repeats one that did not fit into the map."""
         self._on_durable(number if whole else self.durable)
 
+    @property
+    def stalled(self) -> bool:
+        """Whether a commit finds no space; it is repeated until there is."""
+        return self._env.stalled
+
     def close(self) -> bool:
         """Write the gathered batches, and close. Waits for the disk. Return whether all are durable."""
         while not self._env.failed:
@@ -256,6 +261,8 @@ class LmdbLog:
             try:
                 self.pump()
             except StorageError:
+                break
+            if self._env.stalled:
                 break
             if not self._env.busy:
                 self.durable = self._number
