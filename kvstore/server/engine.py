@@ -129,7 +129,16 @@ class Engine:
             return self._open()
         except storage.LostDisk as error:
             replace_lost(str(error))
-            return self._open()
+        except storage.DamagedState as error:
+            alone = [group for group, nodes in self._config.groups.items() if list(nodes) == [self.me]]
+            if alone:
+                raise  # no other member can restore it
+            kept = storage.replace_state(path)
+            logger.critical(
+                "%s; the old state is kept as %s, and a new one is restored from the groups' other members",
+                error, kept.name,
+            )  # fmt: skip
+        return self._open()
 
     def _open(self) -> storage.Disk[storage.LmdbState] | storage.Disk[storage.StoreState]:
         where = self._config.data(self.me), self._config.id, self.me
@@ -283,6 +292,8 @@ class Engine:
             self.node.turn()
         if self.disk.state.pump():
             self.turn_soon()
+        while self.disk.state.damaged:
+            self.node.set_aside(*self.disk.state.damaged.popitem())
         self._on_turned()
         if self.node.wake_at < self._wake_at:
             self._wake_at = self.node.wake_at

@@ -19,8 +19,8 @@ next start.
 """
 
 from kvstore.storage.deliveries import LmdbState
-from kvstore.storage.disk import Disk, create, open  # noqa: A004 - read as `storage.open`
-from kvstore.storage.errors import BadSnapshot, LostDisk, StorageError
+from kvstore.storage.disk import Disk, create, open, replace_state  # noqa: A004 - read as `storage.open`
+from kvstore.storage.errors import BadSnapshot, DamagedRow, DamagedState, LostDisk, StorageError
 from kvstore.storage.identity import Identity
 from kvstore.storage.log import LmdbLog
 from kvstore.storage.ports import GroupCheckpoint
@@ -28,6 +28,8 @@ from kvstore.storage.store import StoreState
 
 __all__ = [
     "BadSnapshot",
+    "DamagedRow",
+    "DamagedState",
     "Disk",
     "GroupCheckpoint",
     "Identity",
@@ -38,4 +40,5 @@ __all__ = [
     "StoreState",
     "create",
     "open",
+    "replace_state",
 ]

@@ -228,6 +228,9 @@ class LmdbState(LazyState[_PendingDeliveries]):
 
     def load(self, group: GroupId) -> Checkpoint:
         """Return the position and delivered ids, as last committed."""
+        known = self._groups.get(group)
+        if known is not None and known.replace:
+            return Checkpoint(known.position, known.current_positions().delivered())
         found = self._load(group)
         self._groups.setdefault(group, found)
         return Checkpoint(found.position, found.positions.delivered())
@@ -331,6 +334,15 @@ class LmdbState(LazyState[_PendingDeliveries]):
                     yield 1
 
     # Snapshots
+
+    def drop(self, group: GroupId) -> None:
+        """Forget the group's deliveries, which are damaged; the next commit replaces them."""
+        self._env.check()
+        known = self._groups.get(group)
+        installed = 1 if known is None else known.installed + 1
+        self._groups[group] = _GroupDeliveries(
+            NO_TIMESTAMP, 0, _Positions(), NO_TIMESTAMP, installed=installed, replace=True
+        )
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
         """Return the group's state at the time of this call, in pieces.

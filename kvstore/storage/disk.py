@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 import lmdb
 
-from kvstore.config.addresses import NodeId
+from kvstore.config.addresses import NodeId, new_incarnation
 from kvstore.config.private import make_private, open_private, tighten
 from kvstore.machine.ordered import Table
 from kvstore.storage import checksum, meta_page
@@ -107,6 +107,28 @@ def _create_environment(path: Path, databases: Iterable[bytes], identity: Identi
     finally:
         env.close()
     sync_directory(path)
+
+
+def replace_state(path: Path) -> Path:
+    """Give a disk an empty state, in place of a damaged one. Return where the old one is kept.
+
+    The log stays: by it the replicas know what they have reported as executed, and they take part in nothing
+    before other members have restored that much.
+    """
+    lock = _lock(path)
+    try:
+        identity, _ = read_disk(path)
+        kept = path / f"{STATE}.damaged-{new_incarnation():x}"
+        if (path / STATE).exists():
+            (path / STATE).rename(kept)
+        databases = STORE_DATABASES if identity.keeps == "store" else DELIVERIES_DATABASES
+        _create_environment(path / STATE, databases, identity)
+        sync_directory(path)
+    except OSError as error:
+        raise StorageError(f"{path / STATE} cannot be replaced: {error.strerror}") from error
+    finally:
+        os.close(lock)
+    return kept
 
 
 @overload

@@ -154,6 +154,7 @@ class Environment:
     def advance(self, puts: int | None = None, *, at_once: bool = False) -> bool:
         """Do `puts` puts, or all, of the transaction under way. Return whether the loop has more to do.
 
+        Raises `DamagedRow`, and gives the transaction up, if its steps do.
         With `at_once` the loop commits, not the thread, and no callback is called.
         """
         self.check()
@@ -182,6 +183,10 @@ class Environment:
             self._grow()
             self._begin(job)
             return True
+        except DamagedRow:
+            self._abort(job)
+            self._job = None
+            raise
         except BaseException as error:  # of any kind: half a transaction must not be committed
             self._abort(job)
             if self._stall(job, error):

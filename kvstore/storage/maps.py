@@ -275,6 +275,13 @@ class StoredMap(Generic[K, V]):
         deletes = [encode_key(key) for key, value in pairs if value is None and key not in absent]
         return puts, deletes
 
+    def check_sums(self, pairs: Iterable[Pair]) -> None:
+        """Raise `DamagedRow` unless these rows have the right checksums."""
+        for key, stored in pairs:
+            seed = zlib.crc32(key, self._seed)
+            if zlib.crc32(stored[4:], seed) != int.from_bytes(stored[:4], "big"):
+                checksum.unseal(stored, f"{self._where}, {key.hex()}", seed)
+
     def check(self, key: bytes, stored: bytes) -> None:
         """Raise `DamagedRow` unless this is a valid row of the table."""
         self._key(key)

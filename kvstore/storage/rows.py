@@ -19,7 +19,7 @@ import lmdb
 
 from kvstore.machine.ordered import Marks, marks_of
 from kvstore.storage import checksum, keys
-from kvstore.storage.environment import Environment, Transaction
+from kvstore.storage.environment import Environment, Puts, Transaction
 from kvstore.storage.errors import DamagedRow, StorageError
 from kvstore.storage.keys import STORE_NODES
 from multicast.types import GroupId
@@ -178,6 +178,39 @@ class LmdbRows:
                     return
             database, row = path.pop()
             transaction.delete(row, db=self._env[database])
+
+    def clear(self, transaction: Transaction) -> Puts:
+        """Delete all rows, although some may be damaged.
+
+        A search cannot be relied on, so this looks at all rows of the table, also those of other groups. Rows
+        of long keys that damage has cut off stay, and are never found.
+        """
+        marked = len(self._prefix) + HEAD + 1
+        with transaction.cursor(self._handle) as cursor:
+            found = cursor.first()
+            while found:
+                key, value = cursor.item()
+                if not key.startswith(self._prefix):
+                    found = cursor.next()
+                else:
+                    if len(key) == marked:
+                        self._clear_node(transaction, self._database, key, value)
+                    found = cursor.delete()
+                yield 1
+
+    def _clear_node(self, transaction: Transaction, database: bytes, row: bytes, value: bytes) -> None:
+        try:
+            node = self._node(value, database, row)
+        except DamagedRow:
+            return
+        with transaction.cursor(self._env[STORE_NODES]) as cursor:
+            found = cursor.set_range(node)
+            while found and cursor.key().startswith(node):
+                key, value = cursor.item()
+                if len(key) == len(node) + HEAD + 1:
+                    self._clear_node(transaction, STORE_NODES, key, value)
+                    found = cursor.set_range(key)
+                found = found and cursor.delete()
 
     def chunk(
         self, start: bytes, end: bytes | None, count: int, *, reverse: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,70 @@ def test_a_node_with_little_space_takes_no_writes_and_one_without_space_hands_ov
         until(lambda: space_of(cluster, N1) == "enough")
         until(lambda: put_at(cluster, N1) == Error())
         until(lambda: lags(cluster) == {0}, lambda: str(cluster.status()))
+
+
+# Damaged states
+
+
+def flip_key(file: Path, key: bytes) -> None:
+    """Flip a bit in every copy of a key in a node's file."""
+    data = bytearray(file.read_bytes())
+    start, count = 0, 0
+    while (start := data.find(key, start)) >= 0:
+        data[start] ^= 0x04
+        start += len(key)
+        count += 1
+    assert count
+    file.write_bytes(data)
+
+
+def statuses(cluster: LocalCluster, node: NodeId) -> list[str | None]:
+    found = [each for group in cluster.status()["groups"] for each in group["replicas"]]
+    return [each["status"] for each in found if each["node"] == node]
+
+
+def restored(cluster: LocalCluster, node: NodeId) -> bool:
+    return {*statuses(cluster, node)} <= {"leader", "follower"} and lags(cluster) == {0}
+
+
+KEYS = {f"key-{number:04}".encode(): f"value {number}".encode() for number in range(300)}
+
+
+def test_a_damaged_row_is_never_served_and_its_replica_is_restored(tmp_path: Path) -> None:
+    """Also if it is the leader's: the replica steps aside, and others lead, vote and give it a snapshot."""
+    with FaultyCluster(tmp_path / "cluster", 3, 1) as cluster, wbkv.connect(cluster.addresses) as client:
+        for row in KEYS.items():
+            client.put(*row)
+        cluster.stop(N1)
+        flip_key(cluster.config.data(N1) / "state" / "data.mdb", b"key-0123")
+        cluster.start(N1)
+        until(lambda: "leader" in statuses(cluster, N1), lambda: str(cluster.status()))
+        assert {item.key: item.value for item in client.scan(wbkv.prefix(b"key-"))} == KEYS
+        assert all(client.get(key) == value for key, value in KEYS.items())
+        until(lambda: restored(cluster, N1), lambda: str(cluster.status()))
+        log = cluster.log(N1).read_text()
+        assert "has a damaged state, and steps aside until it is restored" in log
+        assert "is restored, at" in log
+        client.put(b"after", b"1")
+        cluster.kill(N2)
+        until(lambda: client.get(b"key-0123") == KEYS[b"key-0123"])
+
+
+def test_a_truncated_state_is_restored_and_a_truncated_log_stops_the_node(tmp_path: Path) -> None:
+    with FaultyCluster(tmp_path / "cluster", 3, 2) as cluster, wbkv.connect(cluster.addresses) as client:
+        for row in KEYS.items():
+            client.put(*row)
+        cluster.stop(N1)
+        file = cluster.config.data(N1) / "state" / "data.mdb"
+        os.truncate(file, file.stat().st_size // 2)
+        cluster.start(N1)
+        until(lambda: restored(cluster, N1), lambda: str(cluster.status()))
+        log = cluster.log(N1).read_text()
+        assert "data.mdb was truncated" in log
+        assert [path for path in cluster.config.data(N1).iterdir() if path.name.startswith("state.damaged")]
+        cluster.stop(N2)
+        assert all(client.get(key) == value for key, value in KEYS.items())
+        file = cluster.config.data(N2) / "log" / "data.mdb"
+        os.truncate(file, file.stat().st_size // 2)
+        cluster.start(N2)
+        until(lambda: "`wbkv repair` says what can be done" in cluster.log(N2).read_text())

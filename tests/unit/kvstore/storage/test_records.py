@@ -22,7 +22,18 @@ from kvstore.storage.errors import BadSnapshot, StorageError
 from kvstore.storage.identity import FORMAT
 from kvstore.storage.records import decode, encode
 from kvstore.wire.schema import NUMBER_MAX
-from multicast.durable import Accepted, Configured, Dropped, Durable, Joined, Learned, Promised, Record, Voted
+from multicast.durable import (
+    Accepted,
+    Configured,
+    Dropped,
+    Durable,
+    Joined,
+    Learned,
+    Promised,
+    Record,
+    Reported,
+    Voted,
+)
 from multicast.membership import Configuration, Membership
 from multicast.messages import Delivery, EntryState, LocalTimestamps
 from multicast.types import (
@@ -266,7 +277,7 @@ def test_every_kind_of_record_has_a_format() -> None:
 def test_tags_and_bytes_of_records_are_those_of_the_disk_format() -> None:
     """A change of these is a change of the format: it needs another `identity.FORMAT`."""
     order = [Promised, Joined, Accepted, records._Decided, Delivery, Voted, Learned, Dropped, Configured]
-    order.append(records._Known)
+    order += [records._Known, Reported]
     assert FORMAT == 7
     assert dict(enumerate(order, 1)) == records.TAGS
     assert zlib.crc32(encode(SOME, Durable())) == 0x17B59CBD
