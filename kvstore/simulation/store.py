@@ -8,6 +8,7 @@ it, as the store does not know its clients: `wbkv_sim` adds those of the SDK.
 from __future__ import annotations
 
 import gc
+import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
