@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -100,6 +100,9 @@ class SimStoreDisk:
     ring = 8
     """How many deliveries it can send to replicas that missed some. The rest is only in snapshots."""
 
+    map_type: type[SimMap] = SimMap
+    damaged_tables: Collection[str] = tuple(TABLES)
+
     def __init__(self, machine: SimMachine, pieces: dict[bytes, SimSnapshot]) -> None:
         self._machine = machine
         self._pieces = pieces
@@ -135,7 +138,7 @@ class SimStoreDisk:
         """As last committed, with maps that have all that was put since."""
         maps = self.maps.get(group)
         if maps is None:
-            maps = self.maps[group] = {name: SimMap() for name in TABLES}
+            maps = self.maps[group] = {name: self.map_type() for name in TABLES}
         return None if group in self._dropped else self.commit_of(group).saved, maps
 
     def count(self, group: GroupId) -> int:
@@ -238,6 +241,7 @@ class SimStoreDisk:
             for group, commit in sorted(self.commits.items())
             if group not in self._dropped
             for name, each in commit.maps.items()
+            if name in self.damaged_tables
             for key in each._rows  # noqa: SLF001 - of this module
         ]
         if not rows:

@@ -19,7 +19,7 @@ next start.
 """
 
 from kvstore.storage.deliveries import LmdbState
-from kvstore.storage.disk import Disk, create, open, replace_state  # noqa: A004 - read as `storage.open`
+from kvstore.storage.disk import Disk, check, create, open, replace_state  # noqa: A004 - read as `storage.open`
 from kvstore.storage.errors import BadSnapshot, DamagedRow, DamagedState, LostDisk, StorageError
 from kvstore.storage.identity import Identity
 from kvstore.storage.log import LmdbLog
@@ -38,6 +38,7 @@ __all__ = [
     "LostDisk",
     "StorageError",
     "StoreState",
+    "check",
     "create",
     "open",
     "replace_state",

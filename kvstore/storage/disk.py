@@ -34,7 +34,7 @@ from kvstore.storage.identity import (
 from kvstore.storage.keys import DELIVERIES_DATABASES, INCARNATION, LOG_DATABASES, META, STORE_DATABASES
 from kvstore.storage.lazy import OnCommitted
 from kvstore.storage.log import LmdbLog
-from kvstore.storage.scrub import scrub
+from kvstore.storage.scrub import TableReport, scrub
 from kvstore.storage.space import Space
 from kvstore.storage.store import StoreState
 
@@ -107,6 +107,31 @@ def _create_environment(path: Path, databases: Iterable[bytes], identity: Identi
     finally:
         env.close()
     sync_directory(path)
+
+
+def check(path: Path) -> dict[str, list[TableReport] | StorageError]:
+    """Check all rows of a disk that no process uses. Return what was found in its log and in its state."""
+    lock = _lock(path)
+    try:
+        read_disk(path)
+        return {name: _checked(path / name) for name in (LOG, STATE)}
+    finally:
+        os.close(lock)
+
+
+def _checked(path: Path) -> list[TableReport] | StorageError:
+    try:
+        missing = meta_page.missing_bytes(path)
+        size = (path / meta_page.DATA).stat().st_size
+        if not missing:
+            return list(scrub(path))
+        meta_page.extend(path)
+        try:
+            return list(scrub(path))
+        finally:
+            os.truncate(path / meta_page.DATA, size)
+    except StorageError as error:
+        return error
 
 
 def replace_state(path: Path) -> Path:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 import wbkv
 from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1 import kv_pb2_grpc
 from wbkv_proto.v1.error_pb2 import Error
 
 from kvstore.api.errors import METADATA
+from kvstore.commands.repair import RepairCommand
 from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
 from kvstore.storage.space import FULL_BYTES, LOW_BYTES
@@ -125,10 +128,11 @@ def test_a_truncated_state_is_restored_and_a_truncated_log_stops_the_node(tmp_pa
         cluster.stop(N1)
         file = cluster.config.data(N1) / "state" / "data.mdb"
         os.truncate(file, file.stat().st_size // 2)
+        assert repair(cluster, N1) == 1
         cluster.start(N1)
         until(lambda: restored(cluster, N1), lambda: str(cluster.status()))
         log = cluster.log(N1).read_text()
-        assert "data.mdb was truncated" in log
+        assert "data.mdb" in log
         assert [path for path in cluster.config.data(N1).iterdir() if path.name.startswith("state.damaged")]
         cluster.stop(N2)
         assert all(client.get(key) == value for key, value in KEYS.items())
@@ -136,3 +140,37 @@ def test_a_truncated_state_is_restored_and_a_truncated_log_stops_the_node(tmp_pa
         os.truncate(file, file.stat().st_size // 2)
         cluster.start(N2)
         until(lambda: "`wbkv repair` says what can be done" in cluster.log(N2).read_text())
+        assert repair(cluster, N2, "--drop-state") == 1
+
+
+def repair(cluster: LocalCluster, node: NodeId, *options: str) -> int:
+    """Run `wbkv repair`."""
+    command = RepairCommand()
+    parser = argparse.ArgumentParser()
+    command.configure(parser)
+    file = cluster.config.data(node).parent / "cluster.toml"
+    return command.run(parser.parse_args(["--config", str(file), "--node", node, *options]))
+
+
+def test_an_operator_lets_a_node_fetch_its_damaged_state_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FaultyCluster(tmp_path / "cluster", 3, 2) as cluster, wbkv.connect(cluster.addresses) as client:
+        for row in KEYS.items():
+            client.put(*row)
+        assert repair(cluster, N1) == 1
+        assert "is in use by process" in capsys.readouterr().err
+        cluster.stop(N1)
+        assert repair(cluster, N1) == 0
+        assert "the disk is sound" in capsys.readouterr().out
+        flip_key(cluster.config.data(N1) / "state" / "data.mdb", b"key-0123")
+        assert repair(cluster, N1) == 1
+        out = capsys.readouterr().out
+        assert "DAMAGED table latest" in out
+        assert "--drop-state mends it" in out
+        assert repair(cluster, N1, "--drop-state") == 0
+        assert repair(cluster, N1) == 0
+        cluster.start(N1)
+        until(lambda: restored(cluster, N1), lambda: str(cluster.status()))
+        cluster.kill(N2)
+        assert all(client.get(key) == value for key, value in KEYS.items())

@@ -154,6 +154,7 @@ def obvious_fold(records: Iterable[Record]) -> tuple[Any, ...]:
     """What `Durable` amounts to, without its short cuts: every record becomes entries at once."""
     ballot = cballot = NO_BALLOT
     clock = 0
+    executed = NO_TIMESTAMP
     entries: dict[MessageId, EntryState] = {}
     memberships: dict[GroupId, Membership] = {}
     for record in records:
@@ -176,12 +177,14 @@ def obvious_fold(records: Iterable[Record]) -> tuple[Any, ...]:
                 entries = {mid: entry for mid, entry in entries.items() if mid not in mids}
             case Promised(ballot):
                 pass
+            case Reported(reported):
+                executed = max(executed, reported)
             case Configured(membership):
                 memberships[membership.group] = membership
             case Joined(ballot, _, joined):
                 cballot = ballot
                 entries = {entry.mid: entry for entry in joined}
-    return ballot, cballot, clock, entries, memberships
+    return ballot, cballot, clock, executed, entries, memberships
 
 
 def folded(*batches: Sequence[Record]) -> Durable:
@@ -207,6 +210,7 @@ DROPPED = Dropped((MID, MID2))
 SOME: list[Record] = [
     Promised(BALLOT), ACCEPTED, VOTED, CLOCK, DELIVERY, DELIVERY._replace(mid=MID2),
     JOINED, Learned(ENTRY), DROPPED, Configured(Membership(Configuration(G0, 1, [R0], ["here"]))),
+    Reported(TS),
 ]  # fmt: skip
 """At least one of every kind, and a delivery with and one without its payload."""
 
@@ -238,7 +242,8 @@ def test_batches_come_back_and_fold_as_they_were(history: list[list[Record]]) ->
         assert same(found, batch)
         wanted = obvious_fold(chain(*history[:count]))
         for fold in (writing, reading):
-            assert same((fold.ballot, fold.cballot, fold.clock, fold.entries, fold.memberships), wanted)
+            found_fold = fold.ballot, fold.cballot, fold.clock, fold.executed, fold.entries, fold.memberships
+            assert same(found_fold, wanted)
 
 
 @FUZZ
