@@ -120,6 +120,9 @@ class State(Protocol, Generic[E]):
         self.selection = LeaderSelection(me, self.membership, self.timing, start.rng)
         self.now = now
         self._ready = Ready()
+        if self.executed_ts > durable.executed:
+            # The state was durable, but the crash came before the log had the report.
+            self._ready.persist.append(Reported(self.executed_ts))
         # Pieces sent before and after a restart must never be taken for one state.
         self._transfer = start.rng.getrandbits(62)
 

@@ -47,6 +47,12 @@ def test_what_is_reported_is_written_before() -> None:
     assert not any(isinstance(message, HeartbeatAck) for _, message in ready.send)
 
 
+def test_what_a_restarted_replica_will_report_is_written_before() -> None:
+    """The state was durable, but the log had not been told so before the crash."""
+    replica = start(WhiteBox, ME, durable=durable(FIRST), checkpoint=Checkpoint(THIRD, executed=SECOND))
+    assert replica.ready().persist == [Reported(SECOND)]
+
+
 def test_what_was_reported_outlives_the_state() -> None:
     folded = Durable()
     folded.apply(durable().records())
