@@ -113,8 +113,8 @@ class SimStoreDisk:
         self._rings: dict[GroupId, int] = {}
         self._installed: dict[GroupId, int] = {}
         """How many of a group's deliveries came with a snapshot, in this life."""
-        self._dropped: set[GroupId] = set()
-        """Groups whose state is damaged, until a commit has another."""
+        self._dropped: dict[GroupId, list[Delivery]] = {}
+        """Groups whose state is damaged, until a commit has another; and the deliveries that led to it."""
         self._waiting: tuple[int, dict[GroupId, StoreCommit]] | None = None
         self.asked: dict[GroupId, StoreCommit] = {}
         """What the last commit was asked for."""
@@ -212,7 +212,7 @@ class SimStoreDisk:
         for group, commit in commits.items():
             if group in self._dropped and commit is not self.asked.get(group):
                 continue
-            self._dropped.discard(group)
+            self._dropped.pop(group, None)
         self.commits.update(commits)
         self._machine.committed({group: commit.checkpoint.executed for group, commit in commits.items()})
 
@@ -223,6 +223,7 @@ class SimStoreDisk:
         """Go back to what was committed."""
         self._waiting = None
         self._installed.clear()
+        self.logs.update(self._dropped)
         self._dropped.clear()
         for group in {**self.logs, **self.maps}:
             commit = self.commit_of(group)
@@ -266,7 +267,7 @@ class SimStoreDisk:
         """Forget a group's state; a crash brings back what was committed."""
         if not any(each.bad for each in self.maps[group].values()):
             raise Violation("Contract", f"{self._machine.me} drops the sound state of group {group}")
-        self._dropped.add(group)
+        self._dropped.setdefault(group, self.logs.get(group, []))
         self.asked = {other: commit for other, commit in self.asked.items() if other != group}
         self._rings.pop(group, None)
         self._installed.pop(group, None)
