@@ -92,7 +92,19 @@ class Configured:
     membership: Membership
 
 
-Record: TypeAlias = Promised | Joined | Accepted | Voted | Delivery | Learned | Dropped | Configured
+@dataclass(slots=True)
+class Reported:
+    """Everything up to here is executed in this replica's state, and other processes may have been told so.
+
+    The state itself says so too; but a replica whose state is lost must still know it.
+    """
+
+    executed: Timestamp
+
+
+Record: TypeAlias = (
+    Promised | Joined | Accepted | Voted | Delivery | Learned | Dropped | Configured | Reported
+)
 """A `Delivery` records that the message's timestamps are decided; if the message was accepted here, its
 payload is on disk already."""
 
@@ -108,11 +120,13 @@ class Durable:
     messages are dropped before. Runs of messages are folded without running any Python code for one of them.
     """
 
-    __slots__ = ("ballot", "cballot", "clock", "latest", "memberships")
+    __slots__ = ("ballot", "cballot", "clock", "executed", "latest", "memberships")
 
     def __init__(self) -> None:
         self.ballot = self.cballot = NO_BALLOT
         self.clock = 0
+        self.executed = NO_TIMESTAMP
+        """What may have been reported as executed."""
         self.memberships: dict[GroupId, Membership] = {}
         """The newest known membership of each group that has changed its own."""
         self.latest: dict[MessageId, Proposal | Delivery | EntryState] = {}
@@ -139,6 +153,8 @@ class Durable:
                     self.ballot = ballot
                 case Configured(membership):
                     self.memberships[membership.group] = membership
+                case Reported(executed):
+                    self.executed = max(self.executed, executed)
                 case Joined(ballot, clock, entries):
                     self.ballot = self.cballot = ballot
                     self.clock = max(self.clock, clock)
@@ -174,17 +190,19 @@ class Durable:
     def records(self) -> list[Record]:
         """Return the fewest records whose fold equals this one."""
         members = [Configured(membership) for membership in self.memberships.values()]
-        return [*members, Joined(self.cballot, self.clock, (*self.entries.values(),)), Promised(self.ballot)]
+        joined = Joined(self.cballot, self.clock, (*self.entries.values(),))
+        return [*members, Reported(self.executed), joined, Promised(self.ballot)]
 
     def copy(self) -> Durable:
         """Return a fold of the same records, which others may continue."""
         copied = Durable()
         copied.ballot, copied.cballot, copied.clock = self.ballot, self.cballot, self.clock
+        copied.executed = self.executed
         copied.memberships, copied.latest = dict(self.memberships), dict(self.latest)
         return copied
 
     def _state(self) -> tuple[object, ...]:
-        return self.ballot, self.cballot, self.clock, self.entries, self.memberships
+        return self.ballot, self.cballot, self.clock, self.executed, self.entries, self.memberships
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Durable) and self._state() == other._state()

@@ -14,7 +14,7 @@ from multicast.membership import Membership
 from multicast.messages import Delivery, Message, Multicast
 from multicast.quorum_time import WallClock
 from multicast.topology import Topology
-from multicast.types import Ballot, Destinations, MessageId, Process, ReplicaId, Timestamp
+from multicast.types import NO_TIMESTAMP, Ballot, Destinations, MessageId, Process, ReplicaId, Timestamp
 
 Send: TypeAlias = tuple[Sequence[Process], Message]
 """One message to one or more receivers."""
@@ -237,6 +237,14 @@ class Protocol(abc.ABC):
         Return whether this replica leads, and its group orders that.
         """
         return False
+
+    is_restoring = False
+    """Whether this process has lost part of its state, and takes part in nothing until it is restored."""
+
+    @property
+    def reported(self) -> Timestamp:
+        """The position up to which this process may have reported everything as executed."""
+        return NO_TIMESTAMP
 
     @property
     @abc.abstractmethod

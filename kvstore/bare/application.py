@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from kvstore.node.ports import Outgoing
+from kvstore.storage.errors import DamagedRow
 from kvstore.storage.ports import DeliveryDisk
 from multicast.client import Reply
 from multicast.durable import Checkpoint
@@ -18,7 +19,7 @@ from multicast.errors import PeerViolation
 from multicast.messages import Delivery, Multicast
 from multicast.protocol import Protocol
 from multicast.quorum_time import OWN_CLIENTS
-from multicast.types import ClientId, GroupId, MessageId, Process, Timestamp
+from multicast.types import NO_TIMESTAMP, ClientId, GroupId, MessageId, Process, Timestamp
 
 
 class BareMulticast:
@@ -32,11 +33,24 @@ class BareMulticast:
         self._state = state
         self._replicas: dict[GroupId, Protocol] = {}
         self._outgoing: list[Outgoing] = []
+        self.damaged: dict[GroupId, DamagedRow] = {}
+        self._positions: dict[GroupId, Timestamp] = {}
+        """Of the last delivery in this life."""
 
     def load(self, group: GroupId) -> Checkpoint:
         """Return the position and delivered ids. Everything delivered counts as executed."""
         checkpoint = self._state.load(group)
         return dataclasses.replace(checkpoint, executed=checkpoint.position)
+
+    def drop(self, group: GroupId) -> None:
+        """Forget the replica and its deliveries."""
+        self._replicas.pop(group, None)
+        self._positions.pop(group, None)
+        self._state.drop(group)
+
+    def executed(self, group: GroupId) -> Timestamp:
+        """Return the position: everything delivered is executed."""
+        return self._positions.get(group, NO_TIMESTAMP)
 
     def host(self, replica: Protocol) -> None:
         """Note the replica, whose leadership decides whether this node answers."""
@@ -45,6 +59,7 @@ class BareMulticast:
     def deliver(self, group: GroupId, deliveries: Sequence[Delivery]) -> None:
         """Store the deliveries; the replica that delivers first answers."""
         self._state.apply(group, deliveries)
+        self._positions[group] = deliveries[-1].global_ts
         if self._replicas[group].answers_clients:
             self._reply(group, [(d.mid, d.global_ts) for d in deliveries if d.mid.client not in OWN_CLIENTS])
 
@@ -86,6 +101,7 @@ class BareMulticast:
     def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
         """Replace all deliveries by those of a snapshot."""
         self._state.install(group, pieces, checkpoint)
+        self._positions[group] = checkpoint.position
 
     def status(self, group: GroupId) -> Mapping[str, Any]:
         """Return the number of deliveries."""

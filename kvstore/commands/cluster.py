@@ -266,6 +266,8 @@ def _tables(config: Config, found: ClusterStatus) -> Iterable[str]:
     for node in found["nodes"]:
         for target, relay in node["relayed"].items():
             yield f"{target} does not hear {node['id']}: frames to it go through {relay}"
+        if node["space"] in ("low", "full"):
+            yield f"{node['id']} is {node['space']} on space: {node['free_bytes']} bytes are free"
     yield ""
     yield from _aligned(
         ["GROUP", "LEADER", "BALLOT", "NODE", "STATUS", "CLOCK", "DELIVERED", "LAG", "ENTRIES", "BYTES"],

@@ -75,6 +75,9 @@ class NodeStatus(TypedDict):
     up: bool
     relayed: dict[str, str]
     """The nodes that do not hear this one, each with the node through which its frames go."""
+    space: str | None
+    """Of its disk: "enough", "low" (the node takes no writes) or "full" (its replicas do not vote)."""
+    free_bytes: int | None
 
 
 class ReplicaStatus(TypedDict):
@@ -213,6 +216,7 @@ def merge(config: Config, answers: Mapping[NodeId, Mapping[str, Any] | None]) ->
         node: {GroupId(int(group)): replica for group, replica in answer.get("groups", {}).items()}
         for node, answer in up.items()
     }
+    disks = {node: answer.get("disk") or {} for node, answer in up.items()}
     return {
         "nodes": [
             {
@@ -221,6 +225,8 @@ def merge(config: Config, answers: Mapping[NodeId, Mapping[str, Any] | None]) ->
                 "address": node.address,
                 "up": name in up,
                 "relayed": up[name].get("relays", {}).get("through", {}) if name in up else {},
+                "space": disks[name].get("space") if name in disks else None,
+                "free_bytes": _number(disks[name], "free_bytes") if name in disks else None,
             }
             for name, node in config.nodes.items()
         ],

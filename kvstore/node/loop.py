@@ -31,7 +31,7 @@ from kvstore.node.outbox import Outbox
 from kvstore.node.ports import Application, Clock, DeliveryObserver, Log, Network, Observer
 from kvstore.node.relay import Relays
 from kvstore.node.snapshots import SnapshotReceiver, SnapshotTransfers, decode_checkpoint
-from kvstore.storage.errors import BadSnapshot
+from kvstore.storage.errors import BadSnapshot, DamagedRow
 from kvstore.storage.records import payload_bytes
 from kvstore.wire.frames import Envelope, FrameCodec, WireError
 from kvstore.wire.messages import SnapshotAck, SnapshotPiece
@@ -39,7 +39,7 @@ from multicast.client import MulticastRefused, Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.membership import Membership
-from multicast.messages import TO_ANYONE, Deliveries, Message, Multicast
+from multicast.messages import TO_ANYONE, Deliveries, Heartbeat, Message, Multicast
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.quorum_time import WallClock
 from multicast.topology import Topology
@@ -55,6 +55,9 @@ WARNED_MAX: Final = 1024
 
 LARGE_BATCH_BYTES: Final = 1 << 20
 """Payloads of one group's records that make them a batch of their own, for which no other group waits."""
+
+WAITING_MAX: Final = 1 << 16
+"""Promises that wait for a log without space. More are dropped, as if they had been lost."""
 
 _SNAPSHOT_MESSAGES: Final = frozenset((SnapshotPiece, SnapshotAck))
 
@@ -128,6 +131,10 @@ class Node:
         self._recorder = recorder
         self._on_learned = on_learned
         self.statistics = Statistics()
+        self.damaged: dict[GroupId, str] = {}
+        """What was wrong with the states of replicas that are not yet restored."""
+        self._aside: dict[ReplicaId, int] = {}
+        """Replicas that were stopped, and the batch that must be durable before they start again."""
         self._hosted: dict[ReplicaId, _Hosted] = {}
         self._by_group: dict[GroupId, _Hosted] = {}
         self._waiting: deque[tuple[int, ReplicaId, list[Send]]] = deque()
@@ -145,6 +152,8 @@ class Node:
         """The number of the last batch that has only one group's records since they are large."""
         self._dirty: dict[ReplicaId, None] = {}
         self._committing = False
+        self.muted = False
+        """Whether the disk has no space: then nothing is accepted, and leaders hand over. Reads go on."""
         self._rng = rng
         self._outbox = Outbox(me, self._hosted, application, node_of, observer)
         self._transfers = SnapshotTransfers()
@@ -165,20 +174,68 @@ class Node:
 
         It replaces the member with its number if that member is gone, or if it `evicts` that very member.
         """
-        group, now = replica.group, self._clock.now()
+        group = replica.group
         if group in self._by_group:
             raise InvalidArgument(f"node {self.me} already has a replica of group {group}")
+        try:
+            self._start(replica, evicts)
+        except DamagedRow as error:
+            self._note_damage(replica, error)
+            self._application.drop(group)
+            self._start(replica, evicts)
+
+    def _start(self, replica: ReplicaId, evicts: ReplicaId | None) -> None:
+        group, now = replica.group, self._clock.now()
         start = Start(
             replica, self.topology, random.Random(self._rng.getrandbits(64)), now, self._timing,
             self._log.load(group), self._application.load(group), self._address, evicts, self._wall,
         )  # fmt: skip
         hosted = _Hosted(self._protocol(start), position=start.checkpoint.position)
-        self._hosted[replica] = self._by_group[group] = hosted
         self._application.host(hosted.replica)
+        self._hosted[replica] = self._by_group[group] = hosted
+        hosted.replaced = self._committing
         if self._recorder is not None:
             self._recorder.began(group, hosted.position)
         self._dirty[replica] = None
         self._wakes[replica] = now
+
+    # Damage
+
+    def _note_damage(self, replica: ReplicaId, error: DamagedRow) -> None:
+        self.damaged[replica.group] = str(error)
+        logger.critical("%s has a damaged state, and steps aside until it is restored: %s", replica, error)
+
+    def set_aside(self, group: GroupId, error: DamagedRow) -> None:
+        """Stop the group's replica, whose state is damaged.
+
+        It starts again from its log, without a state, when all that it has written is durable: as after a
+        crash.
+        """
+        hosted = self._by_group.pop(group, None)
+        if hosted is None:
+            return
+        me = hosted.replica.me
+        self._note_damage(me, error)
+        del self._hosted[me], self._wakes[me]
+        self._dirty.pop(me, None)
+        self._waiting = deque(row for row in self._waiting if row[1] != me)
+        self._application.drop(group)
+        self._outbox.forget_routes()
+        self._write()
+        self._aside[me] = self._written
+        if self._observer is not None:
+            self._observer.set_aside(me)
+
+    def _bring_back(self) -> None:
+        for group, error in list(self._application.damaged.items()):
+            self.set_aside(group, error)
+            self._application.damaged.pop(group, None)
+        for me, written in list(self._aside.items()):
+            if self._log.durable >= written:
+                del self._aside[me]
+                self.host(me)
+                if self._observer is not None:
+                    self._observer.brought_back(me)
 
     # Incoming messages and events
 
@@ -225,9 +282,16 @@ class Node:
                 logger.debug("dropped messages from %s: %s is not on node %s", sender, receiver, self.me)
                 return
         self._dirty[hosted.replica.me] = None
+        if self.muted:
+            messages = [m for m in messages if type(m) in self._application_messages or type(m) is Heartbeat]
+            if not messages:
+                return
         if self._application_messages.isdisjoint(map(type, messages)):
             if len(messages) == 1 and type(messages[0]) in _SNAPSHOT_MESSAGES:
-                self._transfer(hosted, sender, messages[0], now)
+                try:
+                    self._transfer(hosted, sender, messages[0], now)
+                except DamagedRow as error:
+                    self.set_aside(hosted.replica.me.group, error)
             else:
                 self._handle(hosted.replica, sender, messages, now)
         elif len(messages) == 1:
@@ -235,6 +299,8 @@ class Node:
         else:
             own = self._application_messages
             for applications, run in groupby(messages, lambda message: type(message) in own):
+                if hosted.replica.me not in self._hosted:
+                    return
                 if applications:
                     self._pass_on(hosted.replica.me, sender, list(run))
                 else:
@@ -245,6 +311,10 @@ class Node:
             self._application.receive(receiver, sender, messages)
         except (PeerViolation, InvalidArgument) as error:
             self._refuse(sender, error)
+        except DamagedRow as error:
+            if not isinstance(receiver, ReplicaId):
+                raise
+            self.set_aside(receiver.group, error)
 
     def _stand_in(self, receiver: Process, messages: Sequence[Message | Reply]) -> _Hosted | None:
         """Return the successor of a replica on a lost disk, for messages that any replica may handle."""
@@ -297,6 +367,8 @@ class Node:
             logger.debug("dropped a snapshot of %s that %s has not asked for", sender, me)
         elif (snapshot := self._transfers.receive(me, sender, message)) is not None:
             self._drain(now)
+            if me not in self._hosted:
+                return
             try:
                 self._install(hosted, snapshot, now)
             except (WireError, BadSnapshot) as error:
@@ -351,6 +423,8 @@ class Node:
             watermark = executed.get(hosted.replica.me.group)
             if watermark is not None and not hosted.replaced:
                 hosted.replica.executed(watermark)
+                if not hosted.replica.is_restoring and self.damaged.pop(hosted.replica.me.group, ""):
+                    logger.warning("%s is restored, at %d", hosted.replica.me, watermark)
             hosted.replaced = False
 
     def tick(self) -> None:
@@ -375,6 +449,8 @@ class Node:
         """Drain the replicas and the application: write, apply, commit and send."""
         self.statistics.turns += 1
         now = self._clock.now()
+        if self._aside or self._application.damaged:
+            self._bring_back()
         self._release()
         while self._dirty or self._outbox.local or self._send_application(now):
             self._drain(now)
@@ -410,7 +486,11 @@ class Node:
                 if self._observer is not None:
                     self._observer.learned(me, membership)
             outbox.add(me, ready.send)
-            self._apply(hosted, ready, now)
+            try:
+                self._apply(hosted, ready, now)
+            except DamagedRow as error:
+                self.set_aside(me.group, error)
+                continue
             if ready.persist:
                 self._records[me.group] += ready.persist
             if ready.promise:
@@ -420,7 +500,8 @@ class Node:
         split = self._split_upto > self._durable
         for me, sends in promises:
             number = self._written_of.get(me.group, 0) if split else self._written
-            self._waiting.append((number, me, sends))
+            if len(self._waiting) < WAITING_MAX or not self.muted:
+                self._waiting.append((number, me, sends))
 
     def _write(self) -> None:
         """Hand all records to the log, as one batch; the large records of a group are a batch of their own,
@@ -445,6 +526,8 @@ class Node:
         """Send the application's messages; return whether any is for a process of this node."""
         for me, receivers, message in self._application.turn(now):
             self._outbox.add(me, [(receivers, message)])
+        if self._application.damaged:
+            self._bring_back()
         return bool(self._outbox.local)
 
     def _apply(self, hosted: _Hosted, ready: Ready, now: float) -> None:
@@ -502,6 +585,8 @@ class Node:
             self._recorder.write()
         positions = {}
         for me, hosted in self._hosted.items():
+            if hosted.replica.is_restoring and self._application.executed(me.group) < hosted.replica.reported:
+                continue  # what the disk has may be worth more, if no other member has it
             if hosted.applied or self._application.unsaved(me.group):
                 positions[me.group] = hosted.position
                 hosted.applied = False
@@ -546,6 +631,7 @@ class Node:
                 "delivered": hosted.position,
                 "time": hosted.replica.time_of_day(),
                 **self._application.status(me.group),
+                **({"damage": self.damaged[me.group]} if me.group in self.damaged else {}),
             }
             for me, hosted in self._hosted.items()
         }

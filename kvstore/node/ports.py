@@ -6,10 +6,11 @@ call blocks. Later events (a batch is durable, a frame arrived) reach the node a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from kvstore.config.addresses import NodeId
+from kvstore.storage.errors import DamagedRow
 from kvstore.wire.frames import Envelope
 from multicast.durable import Checkpoint, Durable, Record
 from multicast.membership import Membership
@@ -48,6 +49,10 @@ class Log(Protocol):
     def load(self, group: GroupId) -> Durable:
         """Return the state that the durable records of a group add up to."""
 
+    @property
+    def durable(self) -> int:
+        """The number of the last batch that is durable and that `load` takes into account."""
+
     def write(self, records: Mapping[GroupId, Sequence[Record]]) -> int:
         """Queue a batch; return its number. Once durable, the log calls the node's `durable(number)`."""
 
@@ -76,8 +81,21 @@ class Application(Protocol):
     def wake_at(self) -> float:
         """When `turn` is due, if nothing happens before."""
 
+    @property
+    def damaged(self) -> MutableMapping[GroupId, DamagedRow]:
+        """Groups whose state was found damaged in `turn` or `commit`, until the node has handled it.
+
+        Calls that concern one group only raise the error.
+        """
+
     def load(self, group: GroupId) -> Checkpoint:
         """Return the durable ordering state of a group."""
+
+    def drop(self, group: GroupId) -> None:
+        """Forget the group's replica, and its state, which is damaged: `load` returns an empty one."""
+
+    def executed(self, group: GroupId) -> Timestamp:
+        """Return the position up to which everything is executed, committed or not."""
 
     def host(self, replica: Replica) -> None:
         """Note the group's replica, which has started from that checkpoint."""
@@ -128,6 +146,12 @@ class Observer(Protocol):
 
     def installed(self, replica: ReplicaId) -> None:
         """Note that a snapshot replaced the state of a replica's application."""
+
+    def set_aside(self, replica: ReplicaId) -> None:
+        """Note that a replica has stopped, since its state is damaged."""
+
+    def brought_back(self, replica: ReplicaId) -> None:
+        """Note that this replica has started again, from its log."""
 
     def learned(self, replica: ReplicaId, membership: Membership) -> None:
         """Note that a replica has learned the members of a group."""

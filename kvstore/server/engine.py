@@ -32,6 +32,7 @@ from kvstore.node.loop import Node
 from kvstore.node.ports import Application, Network
 from kvstore.node.recorder import DeliveryRecorder
 from kvstore.node.wall_clock import wall_clock
+from kvstore.storage.space import LOOK_S, Level
 from kvstore.store.application import StoreApplication
 from kvstore.store.service import Service
 from kvstore.wire.frames import Envelope, FrameCodec
@@ -75,6 +76,7 @@ class Engine:
         """Whether turns have ended: another thread closes the disk soon."""
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = float("inf")
+        self._space_at = 0.0
         self.disk = self._open_disk(replace_lost)
         self.incarnation = self.disk.identity.incarnation
         self.directory = Directory(config.incarnations)
@@ -128,7 +130,16 @@ class Engine:
             return self._open()
         except storage.LostDisk as error:
             replace_lost(str(error))
-            return self._open()
+        except storage.DamagedState as error:
+            alone = [group for group, nodes in self._config.groups.items() if list(nodes) == [self.me]]
+            if alone:
+                raise  # no other member can restore it
+            kept = storage.replace_state(path)
+            logger.critical(
+                "%s; the old state is kept as %s, and a new one is restored from the groups' other members",
+                error, kept.name,
+            )  # fmt: skip
+        return self._open()
 
     def _open(self) -> storage.Disk[storage.LmdbState] | storage.Disk[storage.StoreState]:
         where = self._config.data(self.me), self._config.id, self.me
@@ -259,7 +270,22 @@ class Engine:
         if not self._closing:
             self._do(self._turn_now)
 
+    def _look_at_space(self) -> None:
+        """Follow the disk's free space: refuse writes before it is full, and hand over when it is."""
+        disk = self.disk
+        stalled = disk.log.stalled or disk.state.stalled
+        disk.space.look(self.now(), stalled=stalled)
+        full = disk.space.level is Level.FULL
+        if self.store is not None:
+            self.store.gateway.low_space = disk.space.refusal()
+        self.node.muted = full
+        if full:
+            self.node.hand_over(sorted(self.node.leading()))
+
     def _turn_now(self) -> None:
+        if self.now() >= self._space_at or self.disk.log.stalled:
+            self._space_at = self.now() + LOOK_S
+            self._look_at_space()
         self.node.turn()
         while self.disk.log.pump(may_wait=True):
             self.node.durable(self.disk.log.durable)
@@ -267,6 +293,8 @@ class Engine:
             self.node.turn()
         if self.disk.state.pump():
             self.turn_soon()
+        while self.disk.state.damaged:
+            self.node.set_aside(*self.disk.state.damaged.popitem())
         self._on_turned()
         if self.node.wake_at < self._wake_at:
             self._wake_at = self.node.wake_at
@@ -314,6 +342,7 @@ class Engine:
             "id": self.me,
             "incarnation": f"{self.incarnation:016x}",
             "pid": os.getpid(),
+            "disk": {"space": self.disk.space.level.value, "free_bytes": self.disk.space.free},
             "groups": groups,
             "statistics": asdict(self.node.statistics),
             "relays": self.node.relays.status(),

@@ -148,12 +148,17 @@ class Server:
         return api
 
     async def _control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Inject faults for tests: `to NODE` and `from NODE` cut a direction, `heal` ends all cuts."""
+        """Inject faults for tests: `to NODE` and `from NODE` cut a direction, `heal` ends all cuts, `space N`
+        is the free space of the disk from now on.
+        """
         words = (await reader.readline()).decode().split()
         if words == ["heal"]:
             self.transport.heal()
         elif len(words) == 2 and words[0] in ("to", "from"):
             self.transport.cut(NodeId(words[1]), incoming=words[0] == "from")
+        elif len(words) == 2 and words[0] == "space":
+            free = int(words[1])
+            self.engine.disk.space.measure = lambda _: free
         writer.write(b"done\n")
         await writer.drain()
         writer.close()

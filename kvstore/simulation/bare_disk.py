@@ -27,6 +27,7 @@ class SimLog:
         self._pending: deque[tuple[int, Mapping[GroupId, Sequence[Record]]]] = deque()
         self._count = 0
         self._syncing = False
+        self.durable = 0
         self.decided: dict[tuple[GroupId, MessageId], int] = {}
         """In which batch of this life a delivery is."""
 
@@ -55,6 +56,7 @@ class SimLog:
             number, records = self._pending.popleft()
             for group, batch in records.items():
                 self.groups.setdefault(group, Durable()).apply(batch)
+        self.durable = number
         self._sync()
         self._machine.durable(number)
 
@@ -169,6 +171,10 @@ class SimState:
             del log[commit.length :]
             self._executed[group] = commit.checkpoint.executed
         self._positions = {(group, d.mid): d.global_ts for group, log in self.logs.items() for d in log}
+
+    def drop(self, group: GroupId) -> None:
+        """Forget a group's log. Nothing damages this disk."""
+        raise Violation("Contract", f"{self._machine.me} drops the sound state of group {group}")
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
         """The whole log; its pieces are what `install` finds it by."""

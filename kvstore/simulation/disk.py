@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import random
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 from kvstore.machine.codec import TABLES
 from kvstore.machine.ordered import MemoryMap
 from kvstore.simulation.nodes import SimMachine
-from kvstore.storage.errors import BadSnapshot
+from kvstore.storage.errors import BadSnapshot, DamagedRow
 from kvstore.storage.ports import GroupCheckpoint
 from multicast.durable import Checkpoint
 from multicast.messages import Delivery
@@ -22,10 +23,45 @@ Maps: TypeAlias = dict[str, MemoryMap[Any, Any]]
 
 
 class SimMap(MemoryMap[Any, Any]):
-    """A map whose rows can be replaced as a whole, for all that hold the map."""
+    """A map whose rows can be replaced as a whole, for all that hold the map. Some of them may be bad."""
+
+    __slots__ = ("bad",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bad: set[Any] = set()
+        """Keys whose rows are damaged: to read one is noticed."""
+        self.get = self._checked
+
+    def _checked(self, key: Any, default: Any = None) -> Any:
+        self._check(key)
+        return self._rows.get(key, default)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Give a key a value."""
+        self.bad.discard(key)
+        super().put(key, value)
+
+    insert = put
+
+    def delete(self, key: Any) -> None:
+        """Remove a key, if it is there."""
+        self.bad.discard(key)
+        super().delete(key)
+
+    def items(self, start: Any, end: Any, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
+        """A range."""
+        for key, value in super().items(start, end, reverse=reverse):
+            self._check(key)
+            yield key, value
+
+    def _check(self, key: Any) -> None:
+        if key in self.bad:
+            raise DamagedRow(f"the row of {key!r} is damaged")
 
     def replace(self, rows: MemoryMap[Any, Any]) -> None:
         """Replace all rows by these."""
+        self.bad.clear()
         for key in list(self._rows):
             self.delete(key)
         for key, value in rows._rows.items():  # noqa: SLF001 - of the same kind
@@ -44,6 +80,8 @@ class StoreCommit(Commit):
     maps: Maps = field(default_factory=lambda: {name: MemoryMap() for name in TABLES})
     ring: int = 0
     """The index of the first delivery that it can still send."""
+    bad: dict[str, set[Any]] = field(default_factory=dict)
+    """By table, the keys of damaged rows."""
 
 
 @dataclass(slots=True)
@@ -62,6 +100,9 @@ class SimStoreDisk:
     ring = 8
     """How many deliveries it can send to replicas that missed some. The rest is only in snapshots."""
 
+    map_type: type[SimMap] = SimMap
+    damaged_tables: Collection[str] = tuple(TABLES)
+
     def __init__(self, machine: SimMachine, pieces: dict[bytes, SimSnapshot]) -> None:
         self._machine = machine
         self._pieces = pieces
@@ -72,6 +113,8 @@ class SimStoreDisk:
         self._rings: dict[GroupId, int] = {}
         self._installed: dict[GroupId, int] = {}
         """How many of a group's deliveries came with a snapshot, in this life."""
+        self._dropped: dict[GroupId, list[Delivery]] = {}
+        """Groups whose state is damaged, until a commit has another; and the deliveries that led to it."""
         self._waiting: tuple[int, dict[GroupId, StoreCommit]] | None = None
         self.asked: dict[GroupId, StoreCommit] = {}
         """What the last commit was asked for."""
@@ -86,6 +129,8 @@ class SimStoreDisk:
 
     def load(self, group: GroupId) -> Checkpoint:
         """The ordering side, as last committed."""
+        if group in self._dropped:
+            return Checkpoint()
         found = self.commit_of(group).checkpoint
         return replace(found, delivered=found.delivered.copy())
 
@@ -93,8 +138,8 @@ class SimStoreDisk:
         """As last committed, with maps that have all that was put since."""
         maps = self.maps.get(group)
         if maps is None:
-            maps = self.maps[group] = {name: SimMap() for name in TABLES}
-        return self.commit_of(group).saved, maps
+            maps = self.maps[group] = {name: self.map_type() for name in TABLES}
+        return None if group in self._dropped else self.commit_of(group).saved, maps
 
     def count(self, group: GroupId) -> int:
         """Return the number of deliveries."""
@@ -143,7 +188,8 @@ class SimStoreDisk:
             self._check(group, log, after)
             maps = _copy(self.open(group)[1])
             ring = self._first(group)
-            commits[group] = StoreCommit(saved.checkpoint, len(log), saved, maps, ring)
+            bad = {name: set(each.bad) for name, each in self.maps[group].items()}
+            commits[group] = StoreCommit(saved.checkpoint, len(log), saved, maps, ring, bad)
         if self._waiting is not None:
             raise Violation("Contract", f"{self._machine.me} commits while it commits")
         self._waiting, self.asked = (after, commits), commits
@@ -163,6 +209,10 @@ class SimStoreDisk:
             self._machine.later(self._machine.disk_delay(), self._committed, commits)
 
     def _committed(self, commits: dict[GroupId, StoreCommit]) -> None:
+        for group, commit in commits.items():
+            if group in self._dropped and commit is not self.asked.get(group):
+                continue
+            self._dropped.pop(group, None)
         self.commits.update(commits)
         self._machine.committed({group: commit.checkpoint.executed for group, commit in commits.items()})
 
@@ -173,18 +223,66 @@ class SimStoreDisk:
         """Go back to what was committed."""
         self._waiting = None
         self._installed.clear()
+        self.logs.update(self._dropped)
+        self._dropped.clear()
         for group in {**self.logs, **self.maps}:
             commit = self.commit_of(group)
             del self.logs.setdefault(group, [])[commit.length :]
             self._rings[group] = commit.ring
             for name, each in self.open(group)[1].items():
                 each.replace(commit.maps[name])
+                each.bad |= commit.bad.get(name, set())
+
+    # Damage
+
+    def damage(self, rng: random.Random) -> bool:
+        """Damage a row of what is committed. Return whether there was one."""
+        rows = [
+            (group, name, key)
+            for group, commit in sorted(self.commits.items())
+            if group not in self._dropped
+            for name, each in commit.maps.items()
+            if name in self.damaged_tables
+            for key in each._rows  # noqa: SLF001 - of this module
+        ]
+        if not rows:
+            return False
+        group, name, key = rng.choice(rows)
+        self.commits[group].bad.setdefault(name, set()).add(key)
+        current = self.maps[group][name]
+        if current._rows.get(key) == self.commits[group].maps[name].get(key):  # noqa: SLF001 - of this module
+            current.bad.add(key)
+        return True
+
+    def bad_groups(self) -> list[GroupId]:
+        """Return the groups that have damaged rows."""
+        return [group for group, maps in self.maps.items() if any(each.bad for each in maps.values())]
+
+    def is_damaged(self) -> bool:
+        """Whether the disk has damaged rows, or lacks a state that was damaged."""
+        committed = any(keys for commit in self.commits.values() for keys in commit.bad.values())
+        return committed or bool(self._dropped or self.bad_groups())
+
+    def drop(self, group: GroupId) -> None:
+        """Forget a group's state; a crash brings back what was committed."""
+        if not any(each.bad for each in self.maps[group].values()):
+            raise Violation("Contract", f"{self._machine.me} drops the sound state of group {group}")
+        self._dropped.setdefault(group, self.logs.get(group, []))
+        self.asked = {other: commit for other, commit in self.asked.items() if other != group}
+        self._rings.pop(group, None)
+        self._installed.pop(group, None)
+        self.logs[group] = []
+        for each in self.maps[group].values():
+            each.replace(MemoryMap())
 
     # Snapshots
 
     def snapshot(self, group: GroupId, saved: GroupCheckpoint) -> Iterator[bytes]:
         """Everything as of now; its pieces are what `install` finds it by."""
         self.snapshots += 1
+        for each in self.maps[group].values():
+            for key in each.bad:
+                each.get(key)
         parts = [SimSnapshot(name, each) for name, each in _copy(self.open(group)[1]).items()]
         parts.append(SimSnapshot(saved=saved, log=tuple(self.logs.get(group, ()))))
         tokens = []

@@ -269,7 +269,7 @@ class NodeView(Host):
     @property
     def replica(self) -> Protocol | None:  # type: ignore[override]  # a view of its machine
         """The replica, if its node is up."""
-        return None if self.machine.node is None else self.machine.node.replicas[self.me]
+        return None if self.machine.node is None else self.machine.node.replicas.get(self.me)
 
     @property
     def durable(self) -> Durable:  # type: ignore[override]  # a view of its machine
@@ -452,6 +452,15 @@ class NodeSimulation(Simulation):
         """A node's replica knows who is in a group."""
         for observer in self._observers:
             observer.learned(self.views[replica], membership)
+
+    def set_aside(self, replica: ReplicaId) -> None:
+        """A node's replica has stopped, since its state is damaged."""
+        for observer in self._observers:
+            observer.crashed(self.views[replica])
+
+    def brought_back(self, replica: ReplicaId) -> None:
+        """A node's replica has started again, without its state."""
+        self.views[replica].restarted()
 
     def installed(self, replica: ReplicaId) -> None:
         """A node's replica was replaced."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from kvstore.simulation.event_loop import SimEventLoop
 from kvstore.simulation.history import History
 from kvstore.simulation.nodes import NodeSimulation, SimMachine
 from kvstore.simulation.rpc import Handler, SimServer
+from kvstore.storage.errors import DamagedRow
 from kvstore.store.application import StoreApplication
 from kvstore.store.messages import STORE_MESSAGES, Results
 from kvstore.store.partition import Partition
@@ -51,6 +53,9 @@ GATEWAYS: Final = 1000
 
 PAGE_BYTES: Final = 60
 """Bytes of a scan or a watch that a replica is asked for at a time: a few keys."""
+
+DAMAGES: Final = 4
+"""How many rows are damaged in a run with crashes, at most."""
 
 
 @dataclass(slots=True)
@@ -118,6 +123,15 @@ class DeliveryChecker(Checker):
                 self.positions[message.group, mid] = place, result
 
 
+def _is_damaged(machine: SimMachine) -> bool:
+    """Whether a row of the node's disk is damaged, or a replica not restored yet."""
+    node = machine.node
+    restoring = node is not None and (
+        bool(node.damaged) or any(replica.is_restoring for replica in node.replicas.values())
+    )
+    return restoring or machine.state.is_damaged()
+
+
 class SimApplication(StoreApplication):
     """The store, whose gateway's multicasts are known to the checkers."""
 
@@ -142,6 +156,8 @@ class StoreCluster(NodeSimulation):
     heal_s = 30.0
     limits = Limits()
     service_type: type[Service] = Service
+    damage_until_s = 2.0
+    """Until when rows of disks are damaged."""
     application_type: type[SimApplication] = SimApplication
     disk_type: type[SimStoreDisk] = SimStoreDisk
     codec = FrameCodec(STORE_MESSAGES)
@@ -307,12 +323,39 @@ class StoreCluster(NodeSimulation):
             if gateway.number == replica.number:
                 self.network.supersede(me)
 
+    def damage(self, number: int, rng: random.Random) -> None:
+        """Damage a row of a node's disk, unless a group could not survive that: one disk at a time is bad."""
+        machine = self._machines[number]
+        others = [each for at, each in self._machines.items() if at != number]
+        if all(map(self.survives_without, machine.replicas)) and not any(map(_is_damaged, others)):
+            machine.state.damage(rng)
+
+    def survives_without(self, replica: ReplicaId) -> bool:
+        """Return whether the replica may be lost: no disk of another node is damaged or lost."""
+        others = [each for at, each in self._machines.items() if at != replica.number]
+        return super().survives_without(replica) and not any(map(_is_damaged, others))
+
     def heal(self) -> None:
-        """End all faults."""
+        """End all faults. What is still damaged then is found, as by a scrubber."""
         self.healed = True
         super().heal()
+        for machine in self._machines.values():
+            if (node := machine.node) is None:
+                continue
+            for group in machine.state.bad_groups():
+                node.set_aside(group, DamagedRow("found by the scrubber"))
+                machine.turn_soon()
 
     # Running
+
+    def start(self) -> None:
+        """Start all nodes; rows of their disks are damaged later."""
+        super().start()
+        if self.scenario.faults in ("crash", "all"):
+            rng = self._fork("damage")
+            for _ in range(DAMAGES):
+                at = rng.uniform(0.0, self.damage_until_s)
+                self.loop.at(at, self.damage, rng.randrange(self.scenario.replicas), rng)
 
     def run(self) -> Outcome:
         """Run both phases and the final checks. Garbage is collected afterwards: it would end what was

@@ -4,6 +4,7 @@ Other packages use the names below, and `ports` (what an application needs of it
 `disk` (create and open), `environment` (LMDB and its thread), `log`, `lazy` (commits of a state); then the
 states, `deliveries` (bare multicast) and `store` (its `maps` on `rows`, and `views` for snapshots). Formats:
 `identity`, `keys`, `checksum`, `records`, `runs`, `run_format`, `delivery_snapshot`, `checkpoint_format`.
+Damage: `meta_page` (files that were cut short), `scrub` (all rows of an environment); `space` (a full disk).
 
 The calling loop never waits for the disk, except in small commits of the log, if it permits that. Log and
 state gather writes; `pump`, at the end of each turn of the loop, begins a transaction if none is under way,
@@ -11,14 +12,15 @@ and does its puts in the loop (py-lmdb releases the interpreter lock at every pu
 would starve beside a busy loop). Then one thread each commits it. Writes that are gathered meanwhile go with
 the next commit. Callbacks come *from those threads*: the receiver passes them on to its loop, which pumps.
 
-A disk that fails (it is full, it gives errors) is not retried: after a failed sync its contents are unknown.
+A commit that finds no space is repeated until there is some; meanwhile nothing is durable, and reads go on.
+A disk that fails in any other way is not retried: after a failed sync its contents are unknown.
 Log or state report the failure once to `on_failure`, and then at every call. What was durable is there at the
 next start.
 """
 
 from kvstore.storage.deliveries import LmdbState
-from kvstore.storage.disk import Disk, create, open  # noqa: A004 - read as `storage.open`
-from kvstore.storage.errors import BadSnapshot, LostDisk, StorageError
+from kvstore.storage.disk import Disk, check, create, open, replace_state  # noqa: A004 - read as `storage.open`
+from kvstore.storage.errors import BadSnapshot, DamagedRow, DamagedState, LostDisk, StorageError
 from kvstore.storage.identity import Identity
 from kvstore.storage.log import LmdbLog
 from kvstore.storage.ports import GroupCheckpoint
@@ -26,6 +28,8 @@ from kvstore.storage.store import StoreState
 
 __all__ = [
     "BadSnapshot",
+    "DamagedRow",
+    "DamagedState",
     "Disk",
     "GroupCheckpoint",
     "Identity",
@@ -34,6 +38,8 @@ __all__ = [
     "LostDisk",
     "StorageError",
     "StoreState",
+    "check",
     "create",
     "open",
+    "replace_state",
 ]

@@ -13,7 +13,7 @@ import msgspec
 
 from kvstore.storage import checksum
 from kvstore.storage.checksum import LENGTH
-from kvstore.storage.errors import BadSnapshot, StorageError
+from kvstore.storage.errors import BadSnapshot, DamagedRow, StorageError
 from kvstore.storage.ports import GroupCheckpoint
 from kvstore.storage.rows import CHUNK_BYTES, Pair
 from multicast.delivered import DeliveredIds
@@ -48,20 +48,20 @@ _decode_checkpoint: Final = msgspec.msgpack.Decoder(_StoredCheckpoint).decode
 _decode_rows: Final = msgspec.msgpack.Decoder(_Rows | _End).decode
 
 
-def seal_checkpoint(stored: GroupCheckpoint, count: int) -> bytes:
-    """Return the value of a checkpoint, and of the number of deliveries that led to it."""
+def seal_checkpoint(stored: GroupCheckpoint, count: int, seed: int = 0) -> bytes:
+    """Return the value of a checkpoint, and of the number of deliveries that led to it. A row has a seed."""
     checkpoint = stored.checkpoint
     clients = list(checkpoint.delivered.rows())
     found = checkpoint.position, checkpoint.executed, count, clients, stored.machine_state
-    return checksum.seal(_encode(found))
+    return checksum.seal(_encode(found), seed)
 
 
-def unseal_checkpoint(value: bytes, where: str) -> tuple[GroupCheckpoint, int]:
+def unseal_checkpoint(value: bytes, where: str, seed: int = 0) -> tuple[GroupCheckpoint, int]:
     """Return the checkpoint and the count that were sealed."""
     try:
-        found = _decode_checkpoint(checksum.unseal(value, where))
+        found = _decode_checkpoint(checksum.unseal(value, where, seed))
     except msgspec.MsgspecError as error:
-        raise StorageError(f"{where}: not a checkpoint: {error}") from None
+        raise DamagedRow(f"{where}: not a checkpoint: {error}") from None
     delivered = DeliveredIds()
     for client, low, above in found.clients:
         for sequence, digests in above:

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
-from kvstore.storage import checksum, delivery_snapshot, keys, run_format
+from kvstore.storage import checksum, delivery_snapshot, keys
 from kvstore.storage.delivery_snapshot import PIECE_BYTES, Ids
 from kvstore.storage.environment import OnFailure, Puts, Transaction
 from kvstore.storage.errors import BadSnapshot
@@ -228,6 +228,9 @@ class LmdbState(LazyState[_PendingDeliveries]):
 
     def load(self, group: GroupId) -> Checkpoint:
         """Return the position and delivered ids, as last committed."""
+        known = self._groups.get(group)
+        if known is not None and known.replace:
+            return Checkpoint(known.position, known.current_positions().delivered())
         found = self._load(group)
         self._groups.setdefault(group, found)
         return Checkpoint(found.position, found.positions.delivered())
@@ -241,18 +244,21 @@ class LmdbState(LazyState[_PendingDeliveries]):
     def _load(self, group: GroupId) -> _GroupDeliveries:
         position, count = NO_TIMESTAMP, 0
         transaction = self._env.read()
-        value = transaction.get(keys.group_key(group), db=self._env[STATE_POSITIONS])
+        prefix = keys.group_key(group)
+        value = transaction.get(prefix, db=self._env[STATE_POSITIONS])
         if value is not None:
-            position, count = checksum.unseal_position(value, self._where(group, "position"))
+            seed = checksum.seed_of(STATE_POSITIONS, prefix)
+            position, count = checksum.unseal_position(value, self._where(group, "position"), seed)
         where = self._where(group, "clients")
         clients: dict[ClientId, tuple[int, list[tuple[int, int, Timestamp]]]] = {}
-        for key, value in rows_from(self._env, transaction, STATE_CLIENTS, keys.group_key(group)):
+        for key, value in rows_from(self._env, transaction, STATE_CLIENTS, prefix):
             client = ClientId(keys.number_of_key(key, where))
-            clients[client] = (checksum.unseal_number(value, where), [])
+            seed = checksum.seed_of(STATE_CLIENTS, key)
+            clients[client] = (checksum.unseal_number(value, where, seed), [])
         where = self._where(group, "order")
-        for key, value in rows_from(self._env, transaction, STATE_ORDER, keys.group_key(group)):
+        for key, value in rows_from(self._env, transaction, STATE_ORDER, prefix):
             client, sequence, digest = keys.mid_of_key(key, where)
-            at = Timestamp(checksum.unseal_number(value, where))
+            at = Timestamp(checksum.unseal_number(value, where, checksum.seed_of(STATE_ORDER, key)))
             clients.setdefault(client, (0, []))[1].append((sequence, digest, at))
         positions = _Positions([(client, low, above) for client, (low, above) in clients.items()])
         return _GroupDeliveries(position, count, positions, position)
@@ -294,22 +300,25 @@ class LmdbState(LazyState[_PendingDeliveries]):
         if change.replace:
             yield from self._clear(group, transaction)
         for run in cut(change.deliveries):
-            key = keys.run_key(group, run[-1].global_ts)
-            transaction.put(key, run_format.seal_run(run), db=self._env[STATE_DELIVERIES])
+            last, value = row_of(group, run)
+            transaction.put(keys.run_key(group, last), value, db=self._env[STATE_DELIVERIES])
             yield len(run)
         for mid, at in change.positions.items():
             key = keys.delivery_key(group, mid)
             if at is None:
                 transaction.delete(key, db=self._env[STATE_ORDER])
             else:
-                transaction.put(key, checksum.seal_number(at), db=self._env[STATE_ORDER])
+                value = checksum.seal_number(at, checksum.seed_of(STATE_ORDER, key))
+                transaction.put(key, value, db=self._env[STATE_ORDER])
             yield 1
         for client, low in change.lows.items():
             key = keys.client_key(group, client)
-            transaction.put(key, checksum.seal_number(low), db=self._env[STATE_CLIENTS])
+            value = checksum.seal_number(low, checksum.seed_of(STATE_CLIENTS, key))
+            transaction.put(key, value, db=self._env[STATE_CLIENTS])
             yield 1
-        value = checksum.seal_position(change.executed, change.count)
-        transaction.put(keys.group_key(group), value, db=self._env[STATE_POSITIONS])
+        key = keys.group_key(group)
+        value = checksum.seal_position(change.executed, change.count, checksum.seed_of(STATE_POSITIONS, key))
+        transaction.put(key, value, db=self._env[STATE_POSITIONS])
         yield 1
 
     def _finish(self, group: GroupId, change: _PendingDeliveries) -> None:
@@ -325,6 +334,15 @@ class LmdbState(LazyState[_PendingDeliveries]):
                     yield 1
 
     # Snapshots
+
+    def drop(self, group: GroupId) -> None:
+        """Forget the group's deliveries, which are damaged; the next commit replaces them."""
+        self._env.check()
+        known = self._groups.get(group)
+        installed = 1 if known is None else known.installed + 1
+        self._groups[group] = _GroupDeliveries(
+            NO_TIMESTAMP, 0, _Positions(), NO_TIMESTAMP, installed=installed, replace=True
+        )
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
         """Return the group's state at the time of this call, in pieces.
@@ -342,14 +360,14 @@ class LmdbState(LazyState[_PendingDeliveries]):
     ) -> Iterator[bytes]:
         yield head
         stored = Runs(self._env, group).rows(NO_TIMESTAMP, committed)
-        for last, value in chain(stored, map(row_of, cut(deliveries))):
+        for last, value in chain(stored, (row_of(group, run) for run in cut(deliveries))):
             yield delivery_snapshot.snapshot_row(last, value)
 
     def install(self, group: GroupId, snapshot: Iterable[bytes], checkpoint: Checkpoint) -> None:
         """Replace the group's state by a snapshot; durable with the next commit, as a whole."""
         self._env.check()
         where = f"the snapshot of group {group}"
-        position, ids, deliveries = delivery_snapshot.read_snapshot(snapshot, where)
+        position, ids, deliveries = delivery_snapshot.read_snapshot(snapshot, group, where)
         positions = _Positions(ids)
         if position != checkpoint.position:
             raise BadSnapshot(f"{where} is of {position}, but its checkpoint of {checkpoint.position}")

@@ -18,7 +18,7 @@ from kvstore.storage.checksum import LENGTH, seal, unseal
 from kvstore.storage.errors import BadSnapshot, StorageError
 from kvstore.storage.run_format import unseal_run
 from multicast.messages import Delivery
-from multicast.types import NO_TIMESTAMP, ClientId, Timestamp
+from multicast.types import NO_TIMESTAMP, ClientId, GroupId, Timestamp
 
 PIECE_BYTES: Final = 1 << 20
 """The largest piece."""
@@ -52,8 +52,12 @@ def snapshot_row(last: Timestamp, value: bytes) -> bytes:
     return _ROW.pack(last, len(value)) + value
 
 
-def read_snapshot(pieces: Iterable[bytes], where: str) -> tuple[Timestamp, Ids, list[Delivery]]:
-    """Return the contents of a snapshot. Every delivery names the one before it. Raises `BadSnapshot`."""
+def read_snapshot(
+    pieces: Iterable[bytes], group: GroupId, where: str
+) -> tuple[Timestamp, Ids, list[Delivery]]:
+    """Return the contents of a group's snapshot, in which every delivery names the one before it. Raises
+    `BadSnapshot`.
+    """
     data = memoryview(b"".join(pieces))
     if len(data) < LENGTH.size:
         raise BadSnapshot(f"{where}: {len(data)} bytes are not a snapshot")
@@ -75,7 +79,7 @@ def read_snapshot(pieces: Iterable[bytes], where: str) -> tuple[Timestamp, Ids, 
         if at > len(data):
             raise BadSnapshot(f"{where} ends in the deliveries after {last}")
         try:
-            run = unseal_run(bytes(data[at - length : at]), end, f"{where}, deliveries up to {end}")
+            run = unseal_run(bytes(data[at - length : at]), group, end, f"{where}, deliveries up to {end}")
         except StorageError as error:
             raise BadSnapshot(str(error)) from None
         if run[0].previous_ts != last:

@@ -6,17 +6,17 @@ import fcntl
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 import lmdb
 
-from kvstore.config.addresses import NodeId
+from kvstore.config.addresses import NodeId, new_incarnation
 from kvstore.config.private import make_private, open_private, tighten
 from kvstore.machine.ordered import Table
-from kvstore.storage import checksum
+from kvstore.storage import checksum, meta_page
 from kvstore.storage.deliveries import LmdbState
 from kvstore.storage.environment import OnFailure, open_environment
-from kvstore.storage.errors import StorageError
+from kvstore.storage.errors import DamagedRow, DamagedState, StorageError
 from kvstore.storage.identity import (
     DISK,
     LOCK,
@@ -34,7 +34,12 @@ from kvstore.storage.identity import (
 from kvstore.storage.keys import DELIVERIES_DATABASES, INCARNATION, LOG_DATABASES, META, STORE_DATABASES
 from kvstore.storage.lazy import OnCommitted
 from kvstore.storage.log import LmdbLog
+from kvstore.storage.scrub import TableReport, scrub
+from kvstore.storage.space import Space
 from kvstore.storage.store import StoreState
+
+REPAIR: Final = "`wbkv repair` says what can be done"
+"""What an operator is told beside damage."""
 
 S = TypeVar("S", bound="LmdbState | StoreState")
 
@@ -47,6 +52,7 @@ class Disk(Generic[S]):
         self.identity = identity
         self.log = log
         self.state = state
+        self.space = Space(path)
         self._lock = lock
 
     def close(self) -> None:
@@ -94,12 +100,60 @@ def _create_environment(path: Path, databases: Iterable[bytes], identity: Identi
     try:
         with env.begin(write=True) as transaction:  # a single one, since each waits for the disk
             made = {name: env.open_db(name, transaction) for name in databases}
-            transaction.put(INCARNATION, checksum.seal_number(identity.incarnation), db=made[META])
+            value = checksum.seal_number(identity.incarnation, checksum.seed_of(META, INCARNATION))
+            transaction.put(INCARNATION, value, db=made[META])
     except lmdb.Error as error:
         raise StorageError(f"{path} cannot be created: {error}") from error
     finally:
         env.close()
     sync_directory(path)
+
+
+def check(path: Path) -> dict[str, list[TableReport] | StorageError]:
+    """Check all rows of a disk that no process uses. Return what was found in its log and in its state."""
+    lock = _lock(path)
+    try:
+        read_disk(path)
+        return {name: _checked(path / name) for name in (LOG, STATE)}
+    finally:
+        os.close(lock)
+
+
+def _checked(path: Path) -> list[TableReport] | StorageError:
+    try:
+        missing = meta_page.missing_bytes(path)
+        size = (path / meta_page.DATA).stat().st_size
+        if not missing:
+            return list(scrub(path))
+        meta_page.extend(path)
+        try:
+            return list(scrub(path))
+        finally:
+            os.truncate(path / meta_page.DATA, size)
+    except StorageError as error:
+        return error
+
+
+def replace_state(path: Path) -> Path:
+    """Give a disk an empty state, in place of a damaged one. Return where the old one is kept.
+
+    The log stays: by it the replicas know what they have reported as executed, and they take part in nothing
+    before other members have restored that much.
+    """
+    lock = _lock(path)
+    try:
+        identity, _ = read_disk(path)
+        kept = path / f"{STATE}.damaged-{new_incarnation():x}"
+        if (path / STATE).exists():
+            (path / STATE).rename(kept)
+        databases = STORE_DATABASES if identity.keeps == "store" else DELIVERIES_DATABASES
+        _create_environment(path / STATE, databases, identity)
+        sync_directory(path)
+    except OSError as error:
+        raise StorageError(f"{path / STATE} cannot be replaced: {error.strerror}") from error
+    finally:
+        os.close(lock)
+    return kept
 
 
 @overload
@@ -139,8 +193,8 @@ def open(  # noqa: A001 - read as `storage.open`
     gets the executed positions of a commit of the state. `on_failure` gets the error of the log or of the
     state, once each. They may be called from any thread.
 
-    Raises `LostDisk` if durable records may be lost, and `StorageError` if the disk is another node's, is in
-    use, or cannot be read.
+    Raises `LostDisk` if durable records may be lost, `DamagedState` if only the state cannot be used, and
+    `StorageError` if the disk is another node's, is in use, or cannot be read.
     """
     if not path.is_dir():
         raise StorageError(f"{path} has no disk: no such directory")
@@ -152,14 +206,19 @@ def open(  # noqa: A001 - read as `storage.open`
         boot = boot_id()
         check_owner(path, identity, cluster, node, "deliveries" if tables is None else "store")
         check_lost(path, identity, left, boot)
+        _check_file(path / LOG, StorageError)
+        _check_file(path / STATE, DamagedState)
         opened.append(log := LmdbLog(path / LOG, identity, on_durable, on_failure))
         disk: Disk[LmdbState] | Disk[StoreState]
-        if tables is None:
-            opened.append(plain := LmdbState(path / STATE, identity, on_committed, on_failure))
-            disk = Disk(path, identity, log, plain, lock)
-        else:
-            opened.append(store := StoreState(path / STATE, identity, on_committed, on_failure, tables))
-            disk = Disk(path, identity, log, store, lock)
+        try:
+            if tables is None:
+                opened.append(plain := LmdbState(path / STATE, identity, on_committed, on_failure))
+                disk = Disk(path, identity, log, plain, lock)
+            else:
+                opened.append(store := StoreState(path / STATE, identity, on_committed, on_failure, tables))
+                disk = Disk(path, identity, log, store, lock)
+        except DamagedRow as error:
+            raise DamagedState(f"{error}; {REPAIR}") from error
         write_disk(path, identity, Left(clean=False, boot=boot))
     except BaseException:
         for each in opened:
@@ -167,6 +226,29 @@ def open(  # noqa: A001 - read as `storage.open`
         os.close(lock)
         raise
     return disk
+
+
+def _check_file(path: Path, error: type[StorageError]) -> None:
+    """Reject an environment whose file was cut short.
+
+    A sound file may lack pages that nothing refers to (`meta_page.missing_bytes`), so all rows are checked.
+    """
+    try:
+        missing = meta_page.missing_bytes(path)
+    except StorageError as damage:
+        raise error(f"{damage}; {REPAIR}") from damage
+    if not missing:
+        return
+    meta_page.extend(path)
+    try:
+        problems = [str(finding) for report in scrub(path) for finding in report.findings]
+    except StorageError as damage:
+        problems = [str(damage)]
+    if problems:
+        raise error(
+            f"{path / meta_page.DATA} was truncated: {missing} bytes are missing at its end ({problems[0]}); "
+            f"{REPAIR}"
+        )
 
 
 def _lock(path: Path) -> int:

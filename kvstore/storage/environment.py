@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +16,27 @@ import lmdb
 
 from kvstore.config.checks import Durability
 from kvstore.config.private import FILE_MODE, make_private
-from kvstore.storage.errors import StorageError
+from kvstore.storage.errors import DamagedRow, StorageError
 from kvstore.storage.identity import Identity, check_incarnation
 from kvstore.storage.keys import INCARNATION, META
+from kvstore.storage.meta_page import DATA
+from kvstore.storage.space import free_bytes
 
 MAP_BYTES: Final = 64 << 20
 """The first size of an environment's map, which is doubled when it is full."""
 
 DATABASES_MAX: Final = 32
+
+STALLED_S: Final = 0.5
+"""How soon a transaction that found no space is repeated."""
+
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+
+SHORT_BYTES: Final = 4 << 20
+"""With less free space than this, a commit that fails is one that found no space."""
+
+SIZE_S: Final = 1.0
+"""How often the length of the file is looked at."""
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 Puts: TypeAlias = Generator[int, None, None]
@@ -46,6 +62,9 @@ class _Job:
     """The transaction and its steps, while the loop fills it."""
     finished: bool = False
     full: bool = False
+    """Whether it did not fit into the map, or found no space."""
+    again_at: float = 0.0
+    """When to try again, after it found no space."""
 
 
 class Environment:
@@ -69,6 +88,10 @@ class Environment:
     ) -> None:
         """Open the environment. The databases must exist; missing tables are created."""
         self.path = path
+        self._file = str(path / DATA)
+        self._size = 0
+        """The length of the file when it was last looked at."""
+        self._size_at = 0.0
         self._on_failure = on_failure
         self._env = open_environment(path, identity.durability, create=False)
         try:
@@ -79,11 +102,13 @@ class Environment:
             self._databases.update({name: self._env.open_db(name) for name in tables})
         except lmdb.Error as error:
             self._env.close()
-            raise StorageError(f"{path} is not a valid environment: {error}") from error
+            raise DamagedRow(f"{path} is not a valid environment: {error}") from error
         except StorageError:
             self._env.close()
             raise
         self._failure: StorageError | None = None
+        self.stalled = False
+        """Whether the transaction under way found no space, and is repeated until there is."""
         self._job: _Job | None = None
         self._reader: Transaction | None = None
         self._closer: int | None = None
@@ -122,12 +147,14 @@ class Environment:
 
     def start(self, steps: Steps, then: Callable[[bool], None]) -> None:
         """Begin a transaction, which `advance` fills."""
+        self._check_size()
         self._job = _Job(steps, then)
         self._begin(self._job)
 
     def advance(self, puts: int | None = None, *, at_once: bool = False) -> bool:
         """Do `puts` puts, or all, of the transaction under way. Return whether the loop has more to do.
 
+        Raises `DamagedRow`, and gives the transaction up, if its steps do.
         With `at_once` the loop commits, not the thread, and no callback is called.
         """
         self.check()
@@ -140,8 +167,14 @@ class Environment:
             self._end_reader()
             if not job.full:
                 self._job = None
+                self.stalled = False
                 return False
-            self._grow()
+            if job.again_at:
+                if time.monotonic() < job.again_at:
+                    return False
+                job.again_at = 0.0
+            else:
+                self._grow()
             self._begin(job)
         try:
             return self._fill(job, puts, at_once=at_once)
@@ -150,12 +183,30 @@ class Environment:
             self._grow()
             self._begin(job)
             return True
+        except DamagedRow:
+            self._abort(job)
+            self._job = None
+            raise
         except BaseException as error:  # of any kind: half a transaction must not be committed
             self._abort(job)
+            if self._stall(job, error):
+                return False
             self.fail(error)
             if isinstance(error, lmdb.Error):
                 self.check()
             raise
+
+    def _check_size(self) -> None:
+        """Fail if the file has become shorter: to read what is gone would be a signal, not an error."""
+        now = time.monotonic()
+        if now < self._size_at:
+            return
+        self._size_at = now + SIZE_S
+        size = os.stat(self._file).st_size
+        if size < self._size:
+            self.fail(OSError(f"its file was truncated from {self._size} to {size} bytes while in use"))
+            self.check()
+        self._size = size
 
     def _begin(self, job: _Job) -> None:
         self._end_reader()
@@ -198,12 +249,28 @@ class Environment:
         except lmdb.MapFullError:
             job.finished = job.full = True  # repeated by `advance`, in a larger map
             return True
-        except OSError as error:
+        except (lmdb.Error, OSError) as error:
+            if self._stall(job, error):
+                return False
             self.fail(error)
             self.check()
         self._job = None
+        self.stalled = False
         self._end_reader()
         return False
+
+    def _stall(self, job: _Job, error: BaseException) -> bool:
+        """Repeat a transaction later, if it found no space. Return whether it did.
+
+        Nothing of it is there then: LMDB names the pages of a transaction last, in a page that exists. Reads
+        go on. LMDB reports a write that did not fit as a whole as EIO.
+        """
+        code = getattr(error, "code", None)
+        if code not in NO_SPACE and not (code == errno.EIO and free_bytes(self.path) < SHORT_BYTES):
+            return False
+        job.again_at = time.monotonic() + STALLED_S
+        job.finished = job.full = self.stalled = True
+        return True
 
     def _end_reader(self) -> None:
         if self._reader is not None:
@@ -228,9 +295,10 @@ class Environment:
             except lmdb.MapFullError:
                 job.full = True
             except (lmdb.Error, OSError) as error:
-                self.fail(error)
-                self._idle.set()
-                continue
+                if not self._stall(job, error):
+                    self.fail(error)
+                    self._idle.set()
+                    continue
             job.finished = True
             self._idle.set()
             if self._closer is None:
@@ -265,7 +333,7 @@ class Environment:
             except lmdb.Error as error:
                 self.fail(error)
         self._env.close()
-        whole = not self.failed
+        whole = not (self.failed or self.stalled)
         self._failure = self._failure or StorageError(f"{self.path} is closed")
         return whole
 
@@ -273,7 +341,7 @@ class Environment:
 def open_environment(path: Path, durability: Durability, *, create: bool) -> lmdb.Environment:
     """Open LMDB without a writable map, in which a write to a full disk would be a signal, not an error."""
     sync = durability == "fsync"
-    data = path / "data.mdb"
+    data = path / DATA
     size = data.stat().st_size if data.exists() else 0
     try:
         if create:

@@ -21,8 +21,9 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from kvstore.config.addresses import INCARNATION_MAX, NodeId, new_incarnation
 from kvstore.config.checks import DURABILITY, Durability
 from kvstore.config.private import open_private
-from kvstore.storage.checksum import unseal_number
+from kvstore.storage.checksum import seed_of, unseal_number
 from kvstore.storage.errors import LostDisk, StorageError
+from kvstore.storage.keys import INCARNATION, META
 
 FORMAT: Final = 7
 """Version of everything on the disk. Any change of the format needs another."""
@@ -138,7 +139,7 @@ def check_owner(path: Path, identity: Identity, cluster: str, node: NodeId, keep
 
 def check_incarnation(path: Path, identity: Identity, value: bytes) -> None:
     """Reject an environment of another disk, by its value of `INCARNATION`."""
-    found = unseal_number(value, f"{path}, incarnation")
+    found = unseal_number(value, f"{path}, incarnation", seed_of(META, INCARNATION))
     if found != identity.incarnation:
         raise StorageError(f"{path} is of incarnation {found:x}, but its disk of {identity.incarnation:x}")
 

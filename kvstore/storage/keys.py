@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from kvstore.storage.errors import StorageError
+from kvstore.storage.errors import DamagedRow
 from multicast.types import GROUPS_MAX, ClientId, GroupId, MessageId, Timestamp
 
 # Sub-databases
@@ -98,7 +98,7 @@ def group_of_key(key: bytes, where: str) -> GroupId:
     group: int
     (group,) = unpack(_GROUP, key[: _GROUP.size], where)
     if group >= GROUPS_MAX:
-        raise StorageError(f"{where}: the key {key.hex()} has the group {group}")
+        raise DamagedRow(f"{where}: the key {key.hex()} has the group {group}")
     return GroupId(group)
 
 
@@ -116,7 +116,7 @@ def mid_of_key(key: bytes, where: str) -> MessageId:
 
 
 def unpack(form: struct.Struct, data: bytes, where: str) -> tuple[Any, ...]:
-    """Unpack a key or value of exactly this form. Raises `StorageError`."""
+    """Unpack a key or value of exactly this form. Raises `DamagedRow`."""
     if len(data) != form.size:
-        raise StorageError(f"{where}: {data.hex()} has {len(data)} bytes, not {form.size}")
+        raise DamagedRow(f"{where}: {data.hex()} has {len(data)} bytes, not {form.size}")
     return form.unpack(data)

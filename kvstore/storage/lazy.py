@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
-from kvstore.storage.errors import StorageError
+from kvstore.storage.errors import DamagedRow, StorageError
 from kvstore.storage.identity import Identity
 from multicast.types import GroupId, Timestamp
 
@@ -51,6 +51,10 @@ class LazyState(Generic[C]):
         self._on_committed = on_committed
         self._requests: deque[tuple[int, dict[GroupId, C]]] = deque()
         self._writing: dict[GroupId, C] | None = None
+        self._putting: GroupId | None = None
+        """The group whose change is being written."""
+        self.damaged: dict[GroupId, DamagedRow] = {}
+        """Groups whose rows were found damaged by a commit, until the caller takes them."""
         self._durable = 0
 
     def _where(self, group: GroupId, what: str) -> str:
@@ -73,7 +77,11 @@ class LazyState(Generic[C]):
 
     def pump(self) -> bool:
         """Do a slice of the commits that are ready. Return whether there is more to do at once."""
-        if self._env.advance(SLICE):
+        try:
+            if self._env.advance(SLICE):
+                return True
+        except DamagedRow as error:
+            self._leave_out(error)
             return True
         if self._env.busy:
             return False
@@ -88,19 +96,37 @@ class LazyState(Generic[C]):
                 changes[group] = changes[group].add(change) if group in changes else change
         if not changes:
             return False
+        self._begin(changes)
+        return True
+
+    def _begin(self, changes: dict[GroupId, C]) -> None:
         self._writing = changes
         executed = {group: change.executed for group, change in changes.items()}
         self._env.start(partial(self._all_puts, changes), partial(self._done, executed))
-        return True
 
     def _all_puts(self, changes: Mapping[GroupId, C], transaction: Transaction) -> Puts:
         for group, change in changes.items():
+            self._putting = group
             yield from self._puts(group, change, transaction)
+
+    def _leave_out(self, error: DamagedRow) -> None:
+        """Commit without the group whose rows are damaged: its state is to be restored as a whole."""
+        group, changes = self._putting, self._writing or {}
+        assert group is not None
+        self.damaged[group] = error
+        for _, later in self._requests:
+            later.pop(group, None)
+        self._begin({other: change for other, change in changes.items() if other != group})
 
     def _done(self, executed: Mapping[GroupId, Timestamp], whole: bool) -> None:  # noqa: FBT001 - an outcome
         """Report a commit, in the thread. The next `pump` repeats one that did not fit into the map."""
         if whole:
             self._on_committed(executed)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether a commit finds no space; it is repeated until there is."""
+        return self._env.stalled
 
     def close(self) -> bool:
         """Do the commits that are ready, and close. Return whether all of them are durable."""
@@ -111,6 +137,6 @@ class LazyState(Generic[C]):
                     pass
             except StorageError:
                 break
-            if not self._env.busy:
+            if self._env.stalled or not self._env.busy:
                 break
         return self._env.close()

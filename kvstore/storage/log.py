@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,16 @@ class _Rows:
     base_bytes: int = 0
     row_bytes: int = 0
     """Of the rows after the base, each at least `ROW_BYTES`."""
+    last: int = 0
+    """The number of the last row, or of the base if none follows it."""
+
+
+def log_seed(key: bytes, previous: int) -> int:
+    """Return the seed of a row's checksum, which stands for the number of the row before it too.
+
+    So a row that is missing is noticed, unless it was the last.
+    """
+    return zlib.crc32(keys.NUMBER.pack(previous), checksum.seed_of(LOG_ROWS, key))
 
 
 class LmdbLog:
@@ -88,7 +99,8 @@ class LmdbLog:
         transaction = self._env.read()
         for key, value in transaction.cursor(self._env[LOG_BASES]):
             group = keys.group_of_key(key, f"{self._env.path}, bases")
-            number, _ = checksum.unseal_base(value, self._where(group, "base"))
+            seed = checksum.seed_of(LOG_BASES, key)
+            number, _ = checksum.unseal_base(value, self._where(group, "base"), seed)
             highest = max(highest, number)
             self._folded[group] = number
         cursor = transaction.cursor(self._env[LOG_ROWS])
@@ -119,19 +131,21 @@ class LmdbLog:
         where = self._where(group, "base")
         try:
             transaction = self._env.read()
-            value = transaction.get(keys.group_key(group), db=self._env[LOG_BASES])
+            prefix = keys.group_key(group)
+            value = transaction.get(prefix, db=self._env[LOG_BASES])
             if value is not None:
                 rows.base_bytes = len(value)
-                base, data = checksum.unseal_base(value, where)
+                base, data = checksum.unseal_base(value, where, checksum.seed_of(LOG_BASES, prefix))
                 decode(data, fold, where)
+            rows.last = base
             cursor = transaction.cursor(self._env[LOG_ROWS])
-            prefix = keys.group_key(group)
             found = cursor.set_range(keys.row_key(group, base + 1))
             while found and cursor.key().startswith(prefix):
-                where = self._where(group, "rows")
-                where = self._where(group, f"row {keys.number_of_key(cursor.key(), where)}")
-                value = cursor.value()
-                decode(checksum.unseal(value, where), fold, where)
+                key, value = cursor.item()
+                number = keys.number_of_key(key, self._where(group, "rows"))
+                where = self._where(group, f"row {number}")
+                decode(checksum.unseal(value, where, log_seed(key, rows.last)), fold, where)
+                rows.last = number
                 rows.row_bytes += max(len(value), ROW_BYTES)
                 found = cursor.next()
         except InvariantBroken as error:
@@ -203,12 +217,16 @@ class LmdbLog:
             rows = self._groups[group] = self._load(group)
         data = encode(records, rows.fold)
         rows.row_bytes += max(len(data) + checksum.SEAL_BYTES, ROW_BYTES)
+        previous, rows.last = rows.last, number
         if rows.row_bytes <= max(FOLD_BYTES, 4 * rows.base_bytes):
-            return LOG_ROWS, keys.row_key(group, number), checksum.seal(data)
-        base = checksum.seal_base(number, encode(rows.fold.records(), Durable()))
+            key = keys.row_key(group, number)
+            return LOG_ROWS, key, checksum.seal(data, log_seed(key, previous))
+        key = keys.group_key(group)
+        seed = checksum.seed_of(LOG_BASES, key)
+        base = checksum.seal_base(number, encode(rows.fold.records(), Durable()), seed)
         rows.base_bytes, rows.row_bytes = len(base), 0
         self._folded[group] = number
-        return LOG_BASES, keys.group_key(group), base
+        return LOG_BASES, key, base
 
     def _puts(self, rows: Sequence[tuple[bytes, bytes, bytes]], transaction: Transaction) -> Puts:
         for database, key, value in rows:
@@ -231,6 +249,11 @@ class LmdbLog:
         """Report a commit, in the thread. The next `pump` repeats one that did not fit into the map."""
         self._on_durable(number if whole else self.durable)
 
+    @property
+    def stalled(self) -> bool:
+        """Whether a commit finds no space; it is repeated until there is."""
+        return self._env.stalled
+
     def close(self) -> bool:
         """Write the gathered batches, and close. Waits for the disk. Return whether all are durable."""
         while not self._env.failed:
@@ -238,6 +261,8 @@ class LmdbLog:
             try:
                 self.pump()
             except StorageError:
+                break
+            if self._env.stalled:
                 break
             if not self._env.busy:
                 self.durable = self._number

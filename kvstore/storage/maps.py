@@ -17,7 +17,7 @@ from sortedcontainers import SortedList
 
 from kvstore.machine.ordered import Marks, Ordered, Table
 from kvstore.storage import checksum
-from kvstore.storage.errors import StorageError
+from kvstore.storage.errors import DamagedRow
 from kvstore.storage.rows import Pair, Rows, chunks
 
 K = TypeVar("K", bound=Ordered)
@@ -82,11 +82,13 @@ def combine(layers: Sequence[Layer[K, V]]) -> Layer[K, V]:
 class StoredMap(Generic[K, V]):
     """An `OrderedMap` of one group and table."""
 
-    __slots__ = ("_below", "_lower", "_rows", "_table", "_top", "_where")
+    __slots__ = ("_below", "_lower", "_rows", "_seed", "_table", "_top", "_where")
 
-    def __init__(self, table: Table[K, V], rows: Rows, where: str) -> None:
+    def __init__(self, table: Table[K, V], rows: Rows, where: str, seed: int) -> None:
+        """`seed` stands for the group and the table in the checksums of rows."""
         self._table = table
         self._where = where
+        self._seed = seed
         self._below = rows
         self._lower: tuple[Layer[K, V], ...] = ()
         """Frozen layers, the newest first."""
@@ -116,12 +118,13 @@ class StoredMap(Generic[K, V]):
 
     def _decode(self, key: bytes, stored: bytes) -> V:
         data = stored[4:]
-        if zlib.crc32(data) != int.from_bytes(stored[:4], "big"):
-            checksum.unseal(stored, f"{self._where}, {key.hex()}")
+        seed = zlib.crc32(key, self._seed)
+        if zlib.crc32(data, seed) != int.from_bytes(stored[:4], "big"):
+            checksum.unseal(stored, f"{self._where}, {key.hex()}", seed)
         try:
             return self._table.decode(data)
         except Exception as error:
-            raise StorageError(f"{self._where}, {key.hex()}: {error}") from error
+            raise DamagedRow(f"{self._where}, {key.hex()}: {error}") from error
 
     def put(self, key: K, value: V) -> None:
         """Give a key a value."""
@@ -193,17 +196,18 @@ class StoredMap(Generic[K, V]):
 
     def _rows_of(self, chunk: Sequence[Pair]) -> list[tuple[K, V]]:
         """Rows of bytes, decoded. Long scans live here, so a bad row is looked for only if there is one."""
-        decode_key, decode, crc32, number = (
+        decode_key, decode, crc32, number, seed = (
             self._table.decode_key,
             self._table.decode,
             zlib.crc32,
             int.from_bytes,
+            self._seed,
         )
         try:
             rows = [
                 (decode_key(key), decode(data))
                 for key, stored in chunk
-                if crc32(data := stored[4:]) == number(stored[:4], "big")
+                if crc32(data := stored[4:], crc32(key, seed)) == number(stored[:4], "big")
             ]
         except Exception:  # noqa: BLE001 - it is raised again, by name
             rows = []
@@ -215,7 +219,7 @@ class StoredMap(Generic[K, V]):
         try:
             return self._table.decode_key(key)
         except Exception as error:
-            raise StorageError(f"{self._where}, the key {key.hex()}: {error}") from error
+            raise DamagedRow(f"{self._where}, the key {key.hex()}: {error}") from error
 
     # For commits and snapshots
 
@@ -260,15 +264,26 @@ class StoredMap(Generic[K, V]):
 
     def encode(self, layer: Layer[K, V], keys: Iterable[K]) -> tuple[list[Pair], list[bytes]]:
         """What a layer puts and deletes, of these keys."""
-        encode_key, encode, seal = self._table.encode_key, self._table.encode, checksum.seal
+        encode_key, encode, crc32, seed = self._table.encode_key, self._table.encode, zlib.crc32, self._seed
         pairs = [(key, layer.rows[key]) for key in keys]
-        puts = [(encode_key(key), seal(encode(value))) for key, value in pairs if value is not None]
+        puts = [
+            (row := encode_key(key), crc32(data := encode(value), crc32(row, seed)).to_bytes(4, "big") + data)
+            for key, value in pairs
+            if value is not None
+        ]
         absent = layer.absent
         deletes = [encode_key(key) for key, value in pairs if value is None and key not in absent]
         return puts, deletes
 
+    def check_sums(self, pairs: Iterable[Pair]) -> None:
+        """Raise `DamagedRow` unless these rows have the right checksums."""
+        for key, stored in pairs:
+            seed = zlib.crc32(key, self._seed)
+            if zlib.crc32(stored[4:], seed) != int.from_bytes(stored[:4], "big"):
+                checksum.unseal(stored, f"{self._where}, {key.hex()}", seed)
+
     def check(self, key: bytes, stored: bytes) -> None:
-        """Raise `StorageError` unless this is a valid row of the table."""
+        """Raise `DamagedRow` unless this is a valid row of the table."""
         self._key(key)
         self._decode(key, stored)
 

@@ -48,6 +48,11 @@ class StoreDisk(Protocol):
         the node's `committed` is called with the executed positions of the checkpoints.
         """
 
+    def drop(self, group: GroupId) -> None:
+        """Forget the group's state, which is damaged. The disk keeps what it has until the next commit, which
+        must have a whole state.
+        """
+
     def snapshot(self, group: GroupId, checkpoint: GroupCheckpoint) -> Iterator[bytes]:
         """Return the group's state at the time of this call, in bounded pieces, while the group goes on."""
 
@@ -83,6 +88,9 @@ class DeliveryDisk(Protocol):
         """Commit everything applied so far to these groups, which are at these positions, once the log's
         batch `after` is durable. When it is done, the node's `committed(positions)` is called.
         """
+
+    def drop(self, group: GroupId) -> None:
+        """Forget the group's state, which is damaged."""
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
         """Return the group's state at the time of this call, in bounded pieces, while the group goes on."""

@@ -32,6 +32,7 @@ from multicast.durable import (
     Learned,
     Promised,
     Record,
+    Reported,
     Voted,
 )
 from multicast.messages import Delivery, EntryState
@@ -235,6 +236,7 @@ TAGS: Final[Mapping[int, type]] = {
     8: Dropped,
     9: Configured,
     10: _Known,
+    11: Reported,
 }
 """Tags of records on the disk. A tag is never used for another class: its change needs another
 `identity.FORMAT`."""

@@ -8,14 +8,19 @@ keys cost nothing more: no short key has the length of a marked one.
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
+from operator import gt, lt
 from typing import Final, Protocol, TypeAlias
+
+import lmdb
 
 from kvstore.machine.ordered import Marks, marks_of
 from kvstore.storage import checksum, keys
-from kvstore.storage.environment import Environment, Transaction
+from kvstore.storage.environment import Environment, Puts, Transaction
+from kvstore.storage.errors import DamagedRow, StorageError
 from kvstore.storage.keys import STORE_NODES
 from multicast.types import GroupId
 
@@ -64,22 +69,60 @@ def chunks(rows: Rows, start: bytes, end: bytes | None, *, reverse: bool = False
 class LmdbRows:
     """The rows of one table and one group, in LMDB."""
 
-    __slots__ = ("_database", "_env", "_handle", "_prefix", "_where")
+    __slots__ = ("_database", "_env", "_handle", "_prefix", "_table_seed", "_where")
 
     def __init__(self, env: Environment, database: bytes, group: GroupId) -> None:
         self._env = env
         self._database = database
         self._handle = env[database]
         self._prefix = keys.group_key(group)
+        self._table_seed = checksum.seed_of(database, b"")
         self._where = f"{env.path}, group {group}, {database.decode()}"
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key, if it has one."""
-        if len(key) <= HEAD:
-            return self._env.read().get(self._prefix + key, db=self._handle)
-        transaction = self._env.read()
-        *_, (database, row) = self._path(transaction, key)
-        return transaction.get(row, db=self._env[database])
+        """Return the value of a key, if it has one. Raises `DamagedRow` if it is missing beside bad rows."""
+        try:
+            transaction = self._env.read()
+            if len(key) <= HEAD:
+                row = self._prefix + key
+                value = transaction.get(row, db=self._handle)
+                if value is None:
+                    self._check_beside(transaction, row)
+                return value
+            *_, (database, row) = self._path(transaction, key)
+            return transaction.get(row, db=self._env[database])
+        except lmdb.Error as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: lmdb.Error) -> StorageError:
+        """Return what an error of LMDB means: that its pages are damaged, unless the disk is closed."""
+        self._env.check()
+        return DamagedRow(f"{self._where}: {error}")
+
+    def _check_beside(self, transaction: Transaction, row: bytes) -> None:
+        """Raise `DamagedRow` unless the rows beside a missing one are sound, and in order.
+
+        LMDB searches a page by halves. A search that a single changed key misleads, be it the key of the row
+        itself or any other, ends beside that key. A search that is misled between pages ends where the rows
+        on both sides are not in order.
+        """
+        cursor = transaction.cursor(self._handle)
+        found = cursor.set_range(row)
+        if found:
+            key, value = cursor.item()
+            self._check_neighbour(key, value)
+            if key <= row:
+                raise DamagedRow(f"{self._where}: {key.hex()} comes after {row.hex()}")
+        if cursor.prev() if found else cursor.last():
+            key, value = cursor.item()
+            self._check_neighbour(key, value)
+            if key >= row:
+                raise DamagedRow(f"{self._where}: {key.hex()} comes before {row.hex()}")
+
+    def _check_neighbour(self, row: bytes, value: bytes) -> None:
+        cut = len(self._prefix)
+        if zlib.crc32(value[4:], zlib.crc32(row, self._table_seed)) != int.from_bytes(value[:4], "big"):
+            raise DamagedRow(f"{self._where}: the checksum of the row {row[cut:].hex()} is wrong")
 
     def _path(self, transaction: Transaction, key: bytes, *, make: bool = False) -> list[tuple[bytes, bytes]]:
         """Return databases and keys of the rows that lead to a key; the last is the key's own.
@@ -97,14 +140,14 @@ class LmdbRows:
                 if not make:
                     return path
                 made = max(made + 1, self._new_node(transaction))
-                node = checksum.seal_number(made)
+                node = checksum.seal_number(made, checksum.seed_of(database, row))
                 transaction.put(row, node, db=self._env[database])
-            database, prefix, key = STORE_NODES, self._node(node), key[HEAD:]
+            database, prefix, key = STORE_NODES, self._node(node, database, row), key[HEAD:]
         path.append((database, prefix + key))
         return path
 
-    def _node(self, value: bytes) -> bytes:
-        return checksum.unseal_node(value, self._where)
+    def _node(self, value: bytes, database: bytes, row: bytes) -> bytes:
+        return checksum.unseal_node(value, self._where, checksum.seed_of(database, row))
 
     def _new_node(self, transaction: Transaction) -> int:
         """Return a free number: above the last, since every node has rows, except those being made."""
@@ -136,14 +179,52 @@ class LmdbRows:
             database, row = path.pop()
             transaction.delete(row, db=self._env[database])
 
+    def clear(self, transaction: Transaction) -> Puts:
+        """Delete all rows, although some may be damaged.
+
+        A search cannot be relied on, so this looks at all rows of the table, also those of other groups. Rows
+        of long keys that damage has cut off stay, and are never found.
+        """
+        marked = len(self._prefix) + HEAD + 1
+        with transaction.cursor(self._handle) as cursor:
+            found = cursor.first()
+            while found:
+                key, value = cursor.item()
+                if not key.startswith(self._prefix):
+                    found = cursor.next()
+                else:
+                    if len(key) == marked:
+                        self._clear_node(transaction, self._database, key, value)
+                    found = cursor.delete()
+                yield 1
+
+    def _clear_node(self, transaction: Transaction, database: bytes, row: bytes, value: bytes) -> None:
+        try:
+            node = self._node(value, database, row)
+        except DamagedRow:
+            return
+        with transaction.cursor(self._env[STORE_NODES]) as cursor:
+            found = cursor.set_range(node)
+            while found and cursor.key().startswith(node):
+                key, value = cursor.item()
+                if len(key) == len(node) + HEAD + 1:
+                    self._clear_node(transaction, STORE_NODES, key, value)
+                    found = cursor.set_range(key)
+                found = found and cursor.delete()
+
     def chunk(
         self, start: bytes, end: bytes | None, count: int, *, reverse: bool = False
     ) -> tuple[Sequence[Pair], bool]:
         """Return the first rows of a range, or the last in reverse, and whether there may be more."""
         found: list[Pair] = []
-        more = self._collect(
-            self._env.read(), (self._database, self._prefix, b""), start, end, count, found, reverse=reverse
-        )
+        node = self._database, self._prefix, b""
+        try:
+            more = self._collect(self._env.read(), node, start, end, count, found, reverse=reverse)
+        except lmdb.Error as error:
+            raise self._broken(error) from error
+        order = [key for key, _ in found]
+        if not all(map(gt if reverse else lt, order, islice(order, 1, None))):
+            raise DamagedRow(f"{self._where}: the rows from {order[0].hex()} on are not in order")
         return found, more
 
     def marks(self, start: bytes, end: bytes | None, every: int, most: int) -> Marks[bytes]:
@@ -207,7 +288,7 @@ class LmdbRows:
             else:
                 full = self._collect(
                     transaction,
-                    (STORE_NODES, self._node(value), before + key[cut:-1]),
+                    (STORE_NODES, self._node(value, database, key), before + key[cut:-1]),
                     start[HEAD:] if len(start) > HEAD and key == low else b"",
                     end[HEAD:] if end is not None and len(end) > HEAD and key == high[:-1] else None,
                     count,

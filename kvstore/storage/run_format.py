@@ -9,14 +9,15 @@ from typing import Any, TypeAlias
 from google.protobuf.message import DecodeError
 from wbkv_proto.log_pb2 import Run
 
-from kvstore.storage.checksum import seal, unseal
-from kvstore.storage.errors import StorageError
+from kvstore.storage.checksum import seal, seed_of, unseal
+from kvstore.storage.errors import DamagedRow
+from kvstore.storage.keys import STATE_DELIVERIES, run_key
 from multicast.messages import Delivery
 from multicast.types import GROUPS_MAX, ClientId, Destinations, GroupId, MessageId, Timestamp
 
 
-def seal_run(deliveries: Sequence[Delivery]) -> bytes:
-    """Return the value of deliveries that follow each other."""
+def seal_run(group: GroupId, deliveries: Sequence[Delivery]) -> bytes:
+    """Return the value of a group's deliveries that follow each other."""
     mids, dests, payloads, ack_below, local_ts, global_ts, previous_ts, mismatches = zip(
         *deliveries, strict=True
     )
@@ -37,12 +38,16 @@ def seal_run(deliveries: Sequence[Delivery]) -> bytes:
         payload=payloads,
         mismatches=compress(count(), mismatches),
     )
-    return seal(run.SerializeToString())
+    return seal(run.SerializeToString(), _seed(group, global_ts[-1]))
 
 
-def unseal_run(value: bytes, last: Timestamp, where: str) -> list[Delivery]:
+def _seed(group: GroupId, last: Timestamp) -> int:
+    return seed_of(STATE_DELIVERIES, run_key(group, last))
+
+
+def unseal_run(value: bytes, group: GroupId, last: Timestamp, where: str) -> list[Delivery]:
     """Return the deliveries that were sealed, of which the last has this global timestamp."""
-    run = _parse_run(value, where)
+    run = _parse_run(value, group, last, where)
     columns: list[Sequence[Any]] = [
         run.client, run.sequence, run.digest, run.dest, run.payload, run.ack_below, run.local_ts,
         run.global_ts,
@@ -59,27 +64,27 @@ def unseal_run(value: bytes, last: Timestamp, where: str) -> list[Delivery]:
                 Delivery(mid, dests[dest], payload, ack_below, local_ts, global_ts, previous, index in wrong)
             )
             if global_ts <= previous:
-                raise StorageError(f"{where}: {global_ts} comes after {previous}")
+                raise DamagedRow(f"{where}: {global_ts} comes after {previous}")
             previous = global_ts
     except IndexError:
-        raise StorageError(f"{where}: a client or destinations are missing") from None
+        raise DamagedRow(f"{where}: a client or destinations are missing") from None
     except ValueError:
-        raise StorageError(f"{where}: the columns of a run have different lengths") from None
+        raise DamagedRow(f"{where}: the columns of a run have different lengths") from None
     if not found or previous != last:
-        raise StorageError(f"{where}: a run that ends at {previous}, not at {last}")
+        raise DamagedRow(f"{where}: a run that ends at {previous}, not at {last}")
     return found
 
 
-def run_follows(value: bytes, where: str) -> Timestamp:
+def run_follows(value: bytes, group: GroupId, last: Timestamp, where: str) -> Timestamp:
     """Return the global timestamp that a run follows."""
-    return Timestamp(_parse_run(value, where).previous_ts)
+    return Timestamp(_parse_run(value, group, last, where).previous_ts)
 
 
-def _parse_run(value: bytes, where: str) -> Run:
+def _parse_run(value: bytes, group: GroupId, last: Timestamp, where: str) -> Run:
     try:
-        return Run.FromString(unseal(value, where))
+        return Run.FromString(unseal(value, where, _seed(group, last)))
     except DecodeError as error:
-        raise StorageError(f"{where}: not a run of deliveries: {error}") from None
+        raise DamagedRow(f"{where}: not a run of deliveries: {error}") from None
 
 
 def _read_destinations(run: Run, where: str) -> list[Destinations]:
@@ -88,7 +93,7 @@ def _read_destinations(run: Run, where: str) -> list[Destinations]:
     for length in rest:
         dest = tuple(map(GroupId, islice(rest, length)))
         if len(dest) != length or max(dest, default=0) >= GROUPS_MAX:
-            raise StorageError(f"{where}: {dest} are not {length} groups")
+            raise DamagedRow(f"{where}: {dest} are not {length} groups")
         found.append(dest)
     return found
 

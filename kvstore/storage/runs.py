@@ -44,9 +44,9 @@ def cut(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
         start += length
 
 
-def row_of(run: Sequence[Delivery]) -> Row:
-    """Return a run as stored."""
-    return run[-1].global_ts, run_format.seal_run(run)
+def row_of(group: GroupId, run: Sequence[Delivery]) -> Row:
+    """Return a group's run as stored."""
+    return run[-1].global_ts, run_format.seal_run(group, run)
 
 
 def rows_from(
@@ -83,9 +83,10 @@ class Runs:
                 return
             last = Timestamp(keys.number_of_key(key, self._where))
             where = f"{self._where} up to {last}"
-            if last > upto or run_format.run_follows(value, where) < after:
-                run = run_format.unseal_run(value, last, where)
-                last, value = row_of([delivery for delivery in run if after < delivery.global_ts <= upto])
+            if last > upto or run_format.run_follows(value, self._group, last, where) < after:
+                run = run_format.unseal_run(value, self._group, last, where)
+                wanted = [delivery for delivery in run if after < delivery.global_ts <= upto]
+                last, value = row_of(self._group, wanted)
             yield last, value
             after = last
 
@@ -107,7 +108,7 @@ class Runs:
 
     def _all(self, after: Timestamp, upto: Timestamp, later: Sequence[Delivery]) -> Iterator[Delivery]:
         for last, value in self.rows(after, upto):
-            yield from run_format.unseal_run(value, last, f"{self._where} up to {last}")
+            yield from run_format.unseal_run(value, self._group, last, f"{self._where} up to {last}")
         yield from later
 
 

@@ -19,6 +19,7 @@ from weakref import WeakSet
 from kvstore.machine.ordered import OrderedMap, Table
 from kvstore.storage import checksum, lazy
 from kvstore.storage.checkpoint_format import read_stream, seal_checkpoint, unseal_checkpoint
+from kvstore.storage.checksum import seed_of
 from kvstore.storage.delivery_snapshot import PIECE_BYTES
 from kvstore.storage.environment import OnFailure, Puts, Transaction
 from kvstore.storage.errors import BadSnapshot, StorageError
@@ -71,6 +72,10 @@ class _Installed(NamedTuple):
 
     position: Timestamp
     tables: dict[str, MemoryRows]
+    blank: bool = False
+    """Whether it is no snapshot: the state was dropped."""
+    suspect: bool = False
+    """Whether the rows that it replaces may be damaged, and out of order."""
 
 
 @dataclass(slots=True)
@@ -107,6 +112,8 @@ class _GroupTables:
 
     maps: dict[str, _Map]
     rows: dict[str, LmdbRows]
+    checkpoint_seed: int
+    """Of the checksum of the group's checkpoint."""
     position: Timestamp
     """The position of the last delivery."""
     count: int
@@ -122,6 +129,8 @@ class _GroupTables:
     """Frozen layers that are not yet part of a requested commit."""
     installed: _Installed | None = None
     """The last installed snapshot, until it is on the disk."""
+    suspect: bool = False
+    """Whether the group's rows on the disk may be damaged, until they are replaced."""
     fresh: bool = False
     """Whether `installed` is not yet part of a requested commit."""
     views: WeakSet[TablesView] = field(default_factory=WeakSet)
@@ -139,7 +148,7 @@ class _GroupTables:
         change = _PendingRows(
             checkpoint.checkpoint.executed,
             self.position,
-            seal_checkpoint(checkpoint, self.count),
+            seal_checkpoint(checkpoint, self.count, self.checkpoint_seed),
             {name: self.layers.get(name, []) for name in self.maps},
             self.deliveries[self.requested :],
             self.installed if self.fresh else None,
@@ -157,6 +166,8 @@ class _GroupTables:
             for name, rows in change.installed.tables.items():
                 self.maps[name].rebase(rows, self.rows[name])
         if self.installed is change.installed:
+            if change.installed is not None:
+                self.suspect = False
             self.installed = None
             written = len(change.deliveries)
             self.committed = change.position
@@ -193,8 +204,14 @@ class StoreState(LazyState[_PendingRows]):
         return Checkpoint() if checkpoint is None else checkpoint.checkpoint
 
     def _checkpoint(self, group: GroupId) -> tuple[GroupCheckpoint | None, int]:
-        value = self._env.read().get(group_key(group), db=self._env[STORE_CHECKPOINTS])
-        return (None, 0) if value is None else unseal_checkpoint(value, self._where(group, "checkpoint"))
+        known = self._groups.get(group)
+        if known is not None and known.installed is not None and known.installed.blank:
+            return None, 0
+        key = group_key(group)
+        value = self._env.read().get(key, db=self._env[STORE_CHECKPOINTS])
+        if value is None:
+            return None, 0
+        return unseal_checkpoint(value, self._where(group, "checkpoint"), seed_of(STORE_CHECKPOINTS, key))
 
     def _group(self, group: GroupId) -> _GroupTables:
         found = self._groups.get(group)
@@ -205,16 +222,22 @@ class StoreState(LazyState[_PendingRows]):
     def _load(self, group: GroupId) -> _GroupTables:
         checkpoint, count = self._checkpoint(group)
         position = NO_TIMESTAMP if checkpoint is None else checkpoint.checkpoint.position
-        value = self._env.read().get(group_key(group), db=self._env[STORE_RINGS])
+        key = group_key(group)
+        value = self._env.read().get(key, db=self._env[STORE_RINGS])
         ring = _Ring()
         if value is not None:
-            ring = _Ring(*checksum.unseal_position(value, self._where(group, "ring")))
+            where = self._where(group, "ring")
+            ring = _Ring(*checksum.unseal_position(value, where, seed_of(STORE_RINGS, key)))
+        return self._tables_of(group, position, count, ring)
+
+    def _tables_of(self, group: GroupId, position: Timestamp, count: int, ring: _Ring) -> _GroupTables:
+        key = group_key(group)
         rows = {name: LmdbRows(self._env, table_name(name), group) for name in self._tables}
         maps = {
-            name: StoredMap(table, rows[name], self._where(group, name))
+            name: StoredMap(table, rows[name], self._where(group, name), seed_of(table_name(name), key))
             for name, table in self._tables.items()
         }
-        return _GroupTables(maps, rows, position, count, position, ring)
+        return _GroupTables(maps, rows, seed_of(STORE_CHECKPOINTS, key), position, count, position, ring)
 
     def count(self, group: GroupId) -> int:
         """Return the number of messages that the group has delivered."""
@@ -291,7 +314,7 @@ class StoreState(LazyState[_PendingRows]):
         if change.installed is not None:
             oldest, size = change.installed.position, 0
         for run in cut(change.deliveries):
-            last, value = row_of(run)
+            last, value = row_of(group, run)
             transaction.put(run_key(group, last), value, db=self._env[STATE_DELIVERIES])
             size += max(len(value), ROW_BYTES)
             yield len(run)
@@ -303,11 +326,15 @@ class StoreState(LazyState[_PendingRows]):
                 cursor.delete()
                 yield 1
         change.ring = _Ring(oldest, size)
-        transaction.put(group_key(group), checksum.seal_position(oldest, size), db=self._env[STORE_RINGS])
+        key = group_key(group)
+        value = checksum.seal_position(oldest, size, seed_of(STORE_RINGS, key))
+        transaction.put(key, value, db=self._env[STORE_RINGS])
 
     def _replace(self, group: GroupId, installed: _Installed, transaction: Transaction) -> Puts:
         """Delete all rows of the group, and put those of the snapshot."""
         for name, rows in self._groups[group].rows.items():
+            if installed.suspect:
+                yield from rows.clear(transaction)
             while found := rows.first(transaction, lazy.SLICE):
                 for key, _ in found:
                     rows.delete(transaction, key)
@@ -319,9 +346,14 @@ class StoreState(LazyState[_PendingRows]):
                 yield lazy.SLICE
         prefix = group_key(group)
         with transaction.cursor(self._env[STATE_DELIVERIES]) as cursor:
-            found_run = cursor.set_range(prefix)
-            while found_run and cursor.key().startswith(prefix):
-                found_run = cursor.delete()
+            found_run = cursor.first() if installed.suspect else cursor.set_range(prefix)
+            while found_run:
+                if cursor.key().startswith(prefix):
+                    found_run = cursor.delete()
+                elif installed.suspect:
+                    found_run = cursor.next()
+                else:
+                    break
                 yield 1
 
     def _finish(self, group: GroupId, change: _PendingRows) -> None:
@@ -358,14 +390,27 @@ class StoreState(LazyState[_PendingRows]):
             except StorageError as error:
                 raise BadSnapshot(f"{where}: {error}") from error
         tables = {name: MemoryRows(keys, values) for name, (keys, values) in found.items()}
-        for name, rows in tables.items():
+        position = checkpoint.checkpoint.position
+        self._reset(known, _Installed(position, tables, suspect=known.suspect), count)
+        return checkpoint
+
+    def drop(self, group: GroupId) -> None:
+        """Forget the group's state, which is damaged. The disk keeps it until a commit replaces it whole."""
+        self._env.check()
+        known = self._groups.get(group)
+        if known is None:
+            known = self._groups[group] = self._tables_of(group, NO_TIMESTAMP, 0, _Ring())
+        known.suspect = True
+        tables = {name: MemoryRows([], []) for name in self._tables}
+        self._reset(known, _Installed(NO_TIMESTAMP, tables, blank=True, suspect=True), 0)
+
+    def _reset(self, known: _GroupTables, installed: _Installed, count: int) -> None:
+        for name, rows in installed.tables.items():
             known.maps[name].replace(rows)
         for view in known.views:
             view.give_up()
-        position = checkpoint.checkpoint.position
-        known.installed, known.fresh = _Installed(position, tables), True
+        known.installed, known.fresh = installed, True
         known.layers = {}
-        known.position = known.committed = position
+        known.position = known.committed = installed.position
         known.count = count
         known.deliveries, known.requested = [], 0
-        return checkpoint

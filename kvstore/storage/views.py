@@ -93,6 +93,7 @@ class TablesView:
         while more:
             start = self._passed
             found, more = below.chunk(start, None, CHUNK_MAX)
+            each.check_sums(found)  # a damaged row must not travel
             end = found[-1][0] + b"\0" if more else None
             changed = list(saved.irange(start, end, (True, False)))
             covered = list(over.irange(start, end, (True, False)))

@@ -12,6 +12,7 @@ from kvstore.machine.codec import decode_machine_state, encode_machine_state
 from kvstore.machine.commands import Expire
 from kvstore.machine.slices import RUN_ROWS
 from kvstore.node.ports import Outgoing
+from kvstore.storage.errors import DamagedRow
 from kvstore.storage.ports import GroupCheckpoint, StoreDisk
 from kvstore.store.errors import Overloaded
 from kvstore.store.gateway import Gateway
@@ -57,6 +58,8 @@ class StoreApplication:
         self._installed: dict[GroupId, GroupCheckpoint] = {}
         self._followed: dict[GroupId, Ballot] = {}
         """The ballots that the gateway knows of."""
+        self.damaged: dict[GroupId, DamagedRow] = {}
+        """Groups whose state was found damaged, until the node takes them out."""
         self._saved: dict[GroupId, Timestamp] = {}
         """The executed position at the last commit."""
         self.gateway = Gateway(
@@ -87,6 +90,17 @@ class StoreApplication:
     def load(self, group: GroupId) -> Checkpoint:
         """Return the ordering's checkpoint of what is durable."""
         return self._disk.load(group)
+
+    def drop(self, group: GroupId) -> None:
+        """Forget a group's replica and its state, which is damaged."""
+        known: dict[GroupId, Any]
+        for known in (self._replicas, self._local, self._partitions, self._installed, self._saved):
+            known.pop(group, None)
+        self._disk.drop(group)
+
+    def executed(self, group: GroupId) -> Timestamp:
+        """Return the position up to which everything is executed, committed or not."""
+        return self.partition(group).executed
 
     def host(self, replica: Protocol) -> None:
         """Add a replica, and open its partition."""
@@ -139,7 +153,10 @@ class StoreApplication:
             partition = self.partition(group)
             retained = partition.replica.oldest_retained()
             bound = min(self._disk.oldest(group), partition.executed if retained is None else retained)
-            partition.machine.forget_outcomes(bound)
+            try:
+                partition.machine.forget_outcomes(bound)
+            except DamagedRow as error:
+                self.damaged[group] = error
             partition.worked = False
             self._saved[group] = partition.executed
         self._disk.commit({group: self._checkpoint(group) for group in positions}, after)
@@ -181,7 +198,11 @@ class StoreApplication:
         for group in self._replicas:
             partition = self._partitions.get(group) or self.partition(group)
             if group in woken or now >= partition.wake_at or partition.leads_anew:
-                outgoing += partition.turn(now)
+                try:
+                    outgoing += partition.turn(now)
+                except DamagedRow as error:
+                    self.damaged[group] = error
+                    continue
             wake_at = min(wake_at, partition.wake_at)
             replica = partition.replica
             if replica.cballot is not self._followed.get(group):

@@ -11,6 +11,7 @@ __all__ = [
     "FutureRevision",
     "InvalidRequest",
     "LimitExceeded",
+    "LowSpace",
     "OutcomeUnknown",
     "Overloaded",
     "Pinned",
@@ -34,6 +35,10 @@ class Unavailable(StoreError):
 
 class Overloaded(StoreError):
     """Too many requests are in flight. Nothing has happened; retry later."""
+
+
+class LowSpace(Overloaded):
+    """This node's disk has too little space for writes. Nothing has happened; retry at another node."""
 
 
 class DeadlinePassed(StoreError):

@@ -194,6 +194,8 @@ class Gateway:
         self._outgoing: list[Outgoing] = []
         self._clocks: dict[GroupId, Timestamp] = {}
         """The highest position that each group has reported."""
+        self.low_space: str | None = None
+        """Why this node takes no writes of its clients, if its disk has too little space."""
         self._above: dict[MessageId, int] = {}
         """The time that messages must be above: replicas are sent a `RaiseClock` before them."""
 
@@ -258,6 +260,10 @@ class Gateway:
 
         It gets a position above `min_revision`, unless no group confirms that revision.
         """
+        if self.low_space is not None and any(
+            operation.writes for operation in (*transaction.then, *transaction.otherwise)
+        ):
+            raise errors.LowSpace(self.low_space)
         unconfirmed = min_revision and not self.knows(min_revision)
         if unconfirmed and self.clocks.is_doubted(min_revision, self._now):
             unconfirmed, min_revision = False, 0

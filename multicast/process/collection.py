@@ -14,12 +14,12 @@ import itertools
 from multicast.durable import Dropped
 from multicast.errors import PeerViolation
 from multicast.messages import Executed
-from multicast.process.delivery import DeliveryPath
 from multicast.process.entry import E
+from multicast.process.restoration import Restoration
 from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Process, ReplicaId, Timestamp
 
 
-class Collection(DeliveryPath[E]):
+class Collection(Restoration[E]):
     """Watermarks of this group and of those it shares messages with."""
 
     def _learn_fact(self, group: GroupId, watermark: Timestamp) -> None:
@@ -32,9 +32,9 @@ class Collection(DeliveryPath[E]):
 
         Reports of other ballots do not count: a later leader's quorum must contain a member that had
         executed that much *before* it promised. Nor does what members have executed and their leader has
-        not delivered: the leader may still need the other groups to commit it.
+        not delivered: the leader may still need the other groups to commit it. The leader's own report comes
+        from its heartbeat's acknowledgement to itself, when its log has it.
         """
-        self.reports[self.me] = self.executed_ts
         reports = sorted(
             (self.reports.get(m, NO_TIMESTAMP) for m in self.configuration.members), reverse=True
         )

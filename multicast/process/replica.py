@@ -93,6 +93,8 @@ class Replica(Admission[E]):
     def receive(self, sender: Process, messages: Iterable[Message], now: float) -> None:
         """Handle messages that arrived together."""
         self.now = now
+        if self.is_restoring:
+            messages = self.harmless(sender, messages)
         handlers = self._handlers
         if sender not in self.topology.replicas:
             handlers = self._client_handlers
@@ -160,6 +162,9 @@ class Replica(Admission[E]):
             self.recover()
 
     def _housekeeping(self) -> None:
+        if self.is_restoring and not self.is_outsider:
+            self._ask_for_state()
+            return
         if self.status is Status.LEADER:
             if not self.selection.keeps_quorum(self.now):
                 self._step_down()
@@ -269,7 +274,7 @@ class Replica(Admission[E]):
     def _stand(self) -> None:
         """Ask for pre-votes before spending a ballot, since no leader has been heard."""
         membership = self.membership
-        if self.me not in membership.current.bit:
+        if self.me not in membership.current.bit or self.is_restoring:
             self.selection.expect_leader(self.now)
             return
         membership = self.electorate
@@ -331,6 +336,11 @@ class Replica(Admission[E]):
         leader = self._leader_speaks(sender, ballot)
         for group, watermark in message.executed:
             self._learn_fact(group, watermark)
+        if self.is_restoring:
+            self.selection.heard_leader(self.now)
+            if self._is_late(message.last_delivered):
+                self._catch_up(leader)
+            return
         if ballot >= self.ballot:
             if ballot > self.ballot and (self.status is Status.LEADER or self.campaign is not None):
                 self._leave_ballot()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Generic
 
 from multicast.delivered import DeliveredIds
-from multicast.durable import Checkpoint, Configured
+from multicast.durable import Checkpoint, Configured, Reported
 from multicast.election import LeaderSelection
 from multicast.errors import InvalidArgument, PeerViolation
 from multicast.history import DeliveryHistory
@@ -104,8 +104,10 @@ class State(Protocol, Generic[E]):
             raise InvalidArgument(
                 f"checkpoint has executed {checkpoint.executed}, beyond its position {checkpoint.position}"
             )
-        self.executed_ts = checkpoint.executed
+        self.executed_ts = max(checkpoint.executed, durable.executed)
         """The reported position up to which everything is durably executed here. It never falls."""
+        self.is_restoring = checkpoint.executed < durable.executed
+        """Whether this replica has lost part of its state: see `restoration`."""
         self.facts: dict[GroupId, Timestamp] = {}
         """E(h): the position up to which a quorum of group h has durably executed, as far as known."""
         self.reports: dict[ReplicaId, Timestamp] = {}
@@ -118,16 +120,13 @@ class State(Protocol, Generic[E]):
         self.selection = LeaderSelection(me, self.membership, self.timing, start.rng)
         self.now = now
         self._ready = Ready()
+        if self.executed_ts > durable.executed:
+            # The state was durable, but the crash came before the log had the report.
+            self._ready.persist.append(Reported(self.executed_ts))
         # Pieces sent before and after a restart must never be taken for one state.
         self._transfer = start.rng.getrandbits(62)
 
-        # Departure 1: a promise in flight, or a ballot this process led, ends with the crash.
-        followed = (
-            self.cballot == self.ballot != NO_BALLOT
-            and self.ballot.leader != me
-            and self.configuration.number == self.cballot.configuration
-        )
-        self.status = Status.FOLLOWER if followed else Status.RECOVERING
+        self.status = self._first_status()
         self.highest_number = self.ballot.number
         self.clock = max(self.clock, time_of(self.last_delivered))
         for state in durable.entries.values():
@@ -140,6 +139,19 @@ class State(Protocol, Generic[E]):
         first = topology.preferred_leader(me.group) == me
         alone = self.membership.everyone == (me,)
         self.selection.expect_leader(now, at_once=alone or (fresh and first))
+
+    def _first_status(self) -> Status:
+        """Return the status with which a process begins.
+
+        Departure 1: a promise in flight, or a ballot this process led, ends with the crash.
+        """
+        followed = (
+            self.cballot == self.ballot != NO_BALLOT
+            and self.ballot.leader != self.me
+            and self.configuration.number == self.cballot.configuration
+            and not self.is_restoring
+        )
+        return Status.FOLLOWER if followed else Status.RECOVERING
 
     @property
     def membership(self) -> Membership:
@@ -240,8 +252,9 @@ class State(Protocol, Generic[E]):
 
     def status_of(self) -> dict[str, Any]:
         """Return the status, for people."""
+        status = "restoring" if self.is_restoring else self.status.value
         return {
-            "status": self.status.value if self.me in self.membership.current.bit else "outsider",
+            "status": status if self.me in self.membership.current.bit else "outsider",
             "ballot": self.ballot.number,
             "leader": self.ballot.leader if self.ballot.number else None,
             "configuration": self.membership.current.number,
@@ -284,6 +297,11 @@ class State(Protocol, Generic[E]):
         return self.ballot == self.cballot == ballot and self.status is not Status.RECOVERING
 
     @property
+    def reported(self) -> Timestamp:
+        """The position up to which this process may have reported everything as executed."""
+        return self.executed_ts
+
+    @property
     def readers(self) -> tuple[tuple[ReplicaId, ...], int]:
         """The members of cballot, and the size of a quorum of them."""
         return self.configuration.members, self.configuration.quorum
@@ -292,4 +310,6 @@ class State(Protocol, Generic[E]):
         """Record that the application has durably executed everything up to here."""
         if not NO_TIMESTAMP <= watermark <= self.last_delivered:
             raise InvalidArgument(f"executed {watermark}, but delivered only {self.last_delivered}")
-        self.executed_ts = max(self.executed_ts, watermark)
+        if watermark > self.executed_ts:
+            self.executed_ts = watermark
+            self._ready.persist.append(Reported(watermark))

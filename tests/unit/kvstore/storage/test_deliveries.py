@@ -341,7 +341,7 @@ def snapshot_of(delivered: Sequence[Delivery]) -> tuple[list[bytes], Checkpoint]
     positions = deliveries._Positions()
     positions.add(delivered)
     position = delivered[-1].global_ts
-    rows = [delivery_snapshot.snapshot_row(d.global_ts, run_format.seal_run([d])) for d in delivered]
+    rows = [delivery_snapshot.snapshot_row(d.global_ts, run_format.seal_run(G0, [d])) for d in delivered]
     return [delivery_snapshot.snapshot_head(position, positions.ids()), *rows], Checkpoint(
         position, table(delivered)
     )
@@ -389,7 +389,7 @@ def test_a_snapshot_goes_on_while_a_commit_runs(rig: Rig, monkeypatch: pytest.Mo
     found.append(next(pieces))
     rig.drain()
     found += pieces
-    assert delivery_snapshot.read_snapshot(found, "snapshot")[2] == delivered
+    assert delivery_snapshot.read_snapshot(found, G0, "snapshot")[2] == delivered
     assert not gate.waited_in_vain
 
 
@@ -406,13 +406,13 @@ def test_a_snapshot_goes_on_while_another_one_is_installed(rig: Rig, monkeypatch
     positions = deliveries._Positions()
     positions.add(delivered)
     runs = [delivered[:4], *(delivered[start : start + 12] for start in range(4, 40, 12))]
-    rows = [delivery_snapshot.snapshot_row(run[-1].global_ts, run_format.seal_run(run)) for run in runs]
+    rows = [delivery_snapshot.snapshot_row(run[-1].global_ts, run_format.seal_run(G0, run)) for run in runs]
     slices(monkeypatch, 7)
     head = delivery_snapshot.snapshot_head(position, positions.ids())
     rig.state.install(G0, [head, *rows], Checkpoint(position, table(delivered)))
     rig.flush()
     found += pieces
-    assert delivery_snapshot.read_snapshot(found, "snapshot")[2] == delivered[:30]
+    assert delivery_snapshot.read_snapshot(found, G0, "snapshot")[2] == delivered[:30]
     assert rig.state.deliveries(G0, delivered[17].global_ts, 100) == delivered[18:]
 
 
@@ -422,7 +422,7 @@ def test_a_delivery_larger_than_a_piece_is_cut(rig: Rig) -> None:
         rig.state.apply(G0, [delivery])
     found = list(rig.state.snapshot(G0))
     assert [len(piece) for piece in found[:-1]] == [1 << 20] * 7
-    assert len(delivery_snapshot.read_snapshot(found, "snapshot")[2]) == 3
+    assert len(delivery_snapshot.read_snapshot(found, G0, "snapshot")[2]) == 3
 
 
 def test_an_installed_snapshot_replaces_all_or_nothing(
@@ -500,11 +500,13 @@ def test_a_commit_under_way_does_not_mix_with_a_snapshot(rig: Rig, monkeypatch: 
     again.disk.close()
 
 
-def test_a_snapshot_that_does_not_fit_is_refused_and_changes_nothing(rig: Rig) -> None:
+def test_a_snapshot_that_does_not_fit_is_refused_and_changes_nothing(rig: Rig, tmp_path: Path) -> None:
     _, delivered = traffic(5)
+    other = rig.crash(tmp_path / "other")
     for delivery in delivered:
-        rig.state.apply(G0, [delivery])
-    pieces = list(rig.state.snapshot(G0))
+        other.state.apply(G1, [delivery])
+    pieces = list(other.state.snapshot(G1))
+    other.disk.close()
     whole = Checkpoint(delivered[-1].global_ts, table(delivered))
     for wrong, checkpoint, message in [
         ([*pieces, b"x"], whole, "ends in the deliveries"),
@@ -517,6 +519,8 @@ def test_a_snapshot_that_does_not_fit_is_refused_and_changes_nothing(rig: Rig) -
         (pieces, Checkpoint(whole.position, table(delivered[:4])), "has other delivered ids"),
         ([], Checkpoint(), "0 bytes are not a snapshot"),
     ]:
+        with pytest.raises(BadSnapshot, match=r"the snapshot of group 0.*the checksum of"):
+            rig.state.install(G0, pieces, checkpoint)
         with pytest.raises(BadSnapshot, match=f"the snapshot of group 1.*{message}"):
             rig.state.install(G1, wrong, checkpoint)
         assert rig.state.deliveries(G1, NO_TIMESTAMP, 9) == []

@@ -22,7 +22,18 @@ from kvstore.storage.errors import BadSnapshot, StorageError
 from kvstore.storage.identity import FORMAT
 from kvstore.storage.records import decode, encode
 from kvstore.wire.schema import NUMBER_MAX
-from multicast.durable import Accepted, Configured, Dropped, Durable, Joined, Learned, Promised, Record, Voted
+from multicast.durable import (
+    Accepted,
+    Configured,
+    Dropped,
+    Durable,
+    Joined,
+    Learned,
+    Promised,
+    Record,
+    Reported,
+    Voted,
+)
 from multicast.membership import Configuration, Membership
 from multicast.messages import Delivery, EntryState, LocalTimestamps
 from multicast.types import (
@@ -143,6 +154,7 @@ def obvious_fold(records: Iterable[Record]) -> tuple[Any, ...]:
     """What `Durable` amounts to, without its short cuts: every record becomes entries at once."""
     ballot = cballot = NO_BALLOT
     clock = 0
+    executed = NO_TIMESTAMP
     entries: dict[MessageId, EntryState] = {}
     memberships: dict[GroupId, Membership] = {}
     for record in records:
@@ -165,12 +177,14 @@ def obvious_fold(records: Iterable[Record]) -> tuple[Any, ...]:
                 entries = {mid: entry for mid, entry in entries.items() if mid not in mids}
             case Promised(ballot):
                 pass
+            case Reported(reported):
+                executed = max(executed, reported)
             case Configured(membership):
                 memberships[membership.group] = membership
             case Joined(ballot, _, joined):
                 cballot = ballot
                 entries = {entry.mid: entry for entry in joined}
-    return ballot, cballot, clock, entries, memberships
+    return ballot, cballot, clock, executed, entries, memberships
 
 
 def folded(*batches: Sequence[Record]) -> Durable:
@@ -196,6 +210,7 @@ DROPPED = Dropped((MID, MID2))
 SOME: list[Record] = [
     Promised(BALLOT), ACCEPTED, VOTED, CLOCK, DELIVERY, DELIVERY._replace(mid=MID2),
     JOINED, Learned(ENTRY), DROPPED, Configured(Membership(Configuration(G0, 1, [R0], ["here"]))),
+    Reported(TS),
 ]  # fmt: skip
 """At least one of every kind, and a delivery with and one without its payload."""
 
@@ -227,7 +242,8 @@ def test_batches_come_back_and_fold_as_they_were(history: list[list[Record]]) ->
         assert same(found, batch)
         wanted = obvious_fold(chain(*history[:count]))
         for fold in (writing, reading):
-            assert same((fold.ballot, fold.cballot, fold.clock, fold.entries, fold.memberships), wanted)
+            found_fold = fold.ballot, fold.cballot, fold.clock, fold.executed, fold.entries, fold.memberships
+            assert same(found_fold, wanted)
 
 
 @FUZZ
@@ -266,10 +282,10 @@ def test_every_kind_of_record_has_a_format() -> None:
 def test_tags_and_bytes_of_records_are_those_of_the_disk_format() -> None:
     """A change of these is a change of the format: it needs another `identity.FORMAT`."""
     order = [Promised, Joined, Accepted, records._Decided, Delivery, Voted, Learned, Dropped, Configured]
-    order.append(records._Known)
+    order += [records._Known, Reported]
     assert FORMAT == 7
     assert dict(enumerate(order, 1)) == records.TAGS
-    assert zlib.crc32(encode(SOME, Durable())) == 0x17B59CBD
+    assert zlib.crc32(encode(SOME, Durable())) == 0x52A3B5F1
 
 
 def test_what_is_no_record_is_not_encoded() -> None:
@@ -510,22 +526,27 @@ def chains(draw: st.DrawFn) -> list[Delivery]:
 @EXAMPLES
 @given(chains())
 def test_a_run_of_deliveries_comes_back_from_its_value(deliveries: list[Delivery]) -> None:
-    value = run_format.seal_run(deliveries)
-    found = run_format.unseal_run(value, deliveries[-1].global_ts, "here")
+    value = run_format.seal_run(G0, deliveries)
+    found = run_format.unseal_run(value, G0, deliveries[-1].global_ts, "here")
     assert len(found) == len(deliveries)
     assert all(map(same, found, deliveries))
-    assert run_format.run_follows(value, "here") == deliveries[0].previous_ts
+    assert run_format.run_follows(value, G0, deliveries[-1].global_ts, "here") == deliveries[0].previous_ts
 
 
 @FUZZ
 @given(chains(), st.data())
 def test_any_damage_to_a_value_is_found(deliveries: list[Delivery], data: st.DataObject) -> None:
-    value = run_format.seal_run(deliveries)
+    value = run_format.seal_run(G0, deliveries)
     at = data.draw(st.integers(0, len(value) - 1))
     flipped = bytes([value[at] ^ data.draw(st.integers(1, 255))])
     for damaged in (value[:at], value[:at] + flipped + value[at + 1 :]):
         with pytest.raises(StorageError, match=f"^there: the checksum of {len(damaged)} bytes is wrong"):
-            run_format.unseal_run(damaged, deliveries[-1].global_ts, "there")
+            run_format.unseal_run(damaged, G0, deliveries[-1].global_ts, "there")
+
+
+def sealed(data: bytes, last: Timestamp) -> bytes:
+    """Bytes that a disk would take for a run of deliveries."""
+    return checksum.seal(data, checksum.seed_of(keys.STATE_DELIVERIES, keys.run_key(G0, last)))
 
 
 @pytest.mark.parametrize(
@@ -544,12 +565,13 @@ def test_any_damage_to_a_value_is_found(deliveries: list[Delivery], data: st.Dat
 def test_a_run_that_is_none_is_refused(change: dict[str, Any], message: str) -> None:
     first = DELIVERY._replace(global_ts=Timestamp(1024), previous_ts=NO_TIMESTAMP)
     second = DELIVERY._replace(global_ts=Timestamp(2048), previous_ts=Timestamp(1024))
-    whole = Run.FromString(checksum.unseal(run_format.seal_run([first, second]), "here"))
+    whole = Run.FromString(run_format.seal_run(G0, [first, second])[4:])
     for name, value in change.items():
         whole.ClearField(name)
         whole.MergeFrom(Run(**{name: value}))
+    damaged = sealed(whole.SerializeToString(), Timestamp(2048))
     with pytest.raises(StorageError, match=f"^there: .*{message}"):
-        run_format.unseal_run(checksum.seal(whole.SerializeToString()), Timestamp(2048), "there")
+        run_format.unseal_run(damaged, G0, Timestamp(2048), "there")
 
 
 @FUZZ
@@ -557,18 +579,18 @@ def test_a_run_that_is_none_is_refused(change: dict[str, Any], message: str) -> 
 def test_a_sealed_value_of_the_wrong_shape_is_refused(data: bytes) -> None:
     """As a value under another key's database would be."""
     try:
-        run_format.unseal_run(checksum.seal(data), TS, "there")
+        run_format.unseal_run(sealed(data, TS), G0, TS, "there")
     except StorageError as error:
         assert str(error).startswith("there: ")  # noqa: PT017 - the point is that nothing else is raised
     if len(data) != 16:
         with pytest.raises(StorageError, match=r"^there: "):
-            checksum.unseal_position(checksum.seal(data), "there")
+            checksum.unseal_position(checksum.seal(data, 5), "there", 5)
     if len(data) != 8:
         with pytest.raises(StorageError, match=r"^there: "):
-            checksum.unseal_number(checksum.seal(data), "there")
+            checksum.unseal_number(checksum.seal(data, 5), "there", 5)
     if len(data) < 8:
         with pytest.raises(StorageError, match=r"^there: "):
-            checksum.unseal_base(checksum.seal(data), "there")
+            checksum.unseal_base(checksum.seal(data, 5), "there", 5)
 
 
 def run(count: int) -> list[list[Delivery]]:
@@ -591,7 +613,7 @@ IDS: delivery_snapshot.Ids = [
 def snapshot(runs: Sequence[Sequence[Delivery]], position: Timestamp) -> bytes:
     head = delivery_snapshot.snapshot_head(position, IDS)
     return head + b"".join(
-        delivery_snapshot.snapshot_row(run[-1].global_ts, run_format.seal_run(run)) for run in runs
+        delivery_snapshot.snapshot_row(run[-1].global_ts, run_format.seal_run(G0, run)) for run in runs
     )
 
 
@@ -603,7 +625,7 @@ def test_a_snapshot_comes_back_however_it_is_cut(count: int, cuts: list[int]) ->
     data = snapshot(runs, position)
     borders = [0, *sorted(cuts), len(data)]
     pieces = [data[a:b] for a, b in pairwise(borders)]
-    assert delivery_snapshot.read_snapshot(pieces, "here") == (position, IDS, [*chain(*runs)])
+    assert delivery_snapshot.read_snapshot(pieces, G0, "here") == (position, IDS, [*chain(*runs)])
 
 
 @FUZZ
@@ -615,7 +637,7 @@ def test_a_damaged_snapshot_is_refused(data: st.DataObject) -> None:
     flipped = bytes([whole[at] ^ data.draw(st.integers(1, 255))])
     for damaged in (whole[:at], whole[:at] + flipped + whole[at + 1 :], whole + b"x"):
         with pytest.raises(BadSnapshot, match="there"):
-            delivery_snapshot.read_snapshot([damaged], "there")
+            delivery_snapshot.read_snapshot([damaged], G0, "there")
 
 
 def test_a_snapshot_lacks_no_delivery_and_repeats_none() -> None:
@@ -623,10 +645,10 @@ def test_a_snapshot_lacks_no_delivery_and_repeats_none() -> None:
     position = runs[-1][-1].global_ts
     for wrong in (runs[1:], runs[:-1], [runs[0], runs[2]], [*runs, runs[-1]], runs[::-1], []):
         with pytest.raises(BadSnapshot, match="there"):
-            delivery_snapshot.read_snapshot([snapshot(wrong, position)], "there")
+            delivery_snapshot.read_snapshot([snapshot(wrong, position)], G0, "there")
     back = DELIVERY._replace(global_ts=Timestamp(1), previous_ts=position)
     with pytest.raises(BadSnapshot, match=f"there.*: 1 comes after {position}"):
-        delivery_snapshot.read_snapshot([snapshot([*runs, [back]], Timestamp(1))], "there")
+        delivery_snapshot.read_snapshot([snapshot([*runs, [back]], Timestamp(1))], G0, "there")
 
 
 @FUZZ
@@ -635,10 +657,10 @@ def test_a_head_of_any_numbers_is_read_or_refused(
     clients: list[int], places: list[int], digests: list[int]
 ) -> None:
     head = SnapshotHead(clients=clients, places=places, digests=digests).SerializeToString()
-    sealed = checksum.seal(head)
-    data = len(sealed).to_bytes(4, "big") + sealed
+    value = checksum.seal(head)
+    data = len(value).to_bytes(4, "big") + value
     try:
-        _, ids, _ = delivery_snapshot.read_snapshot([data], "there")
+        _, ids, _ = delivery_snapshot.read_snapshot([data], G0, "there")
     except BadSnapshot as error:
         assert "there" in str(error)  # noqa: PT017 - the point is that nothing else is raised
     else:

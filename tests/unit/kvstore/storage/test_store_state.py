@@ -306,7 +306,8 @@ def test_any_history_leaves_one_commit_and_snapshots_of_one_moment(
             elif step == "install" and taken:
                 pieces, found, old, (of, installed) = taken.pop(0)
                 found += pieces
-                if installs[GroupId(of)] != installed:
+                group = GroupId(of)
+                if installs[group] != installed:
                     try:
                         rig.state.install(group, found)
                     except BadSnapshot:
@@ -389,8 +390,11 @@ def test_a_snapshot_is_of_the_time_it_was_taken(
     assert contents(other) == before
     assert other.state.count(G0) == 10
     assert other.state.oldest(G0) == image.checkpoint.position
-    other.state.install(G1, second)
-    assert contents(other, G1) == middle
+    pieces = list(second)
+    with pytest.raises(BadSnapshot, match=r"the snapshot of group 1.*the checksum of"):
+        other.state.install(G1, pieces)
+    other.state.install(G0, pieces)
+    assert contents(other) == middle
     other.disk.close()
 
 
@@ -515,8 +519,8 @@ def test_a_snapshot_of_what_is_installed_and_not_yet_committed(store: StoreRig, 
     store.map().put(b"00007", "changed")
     store.map().delete(b"00008")
     store.flush()
-    other.state.install(G1, pieces)
-    assert contents(other, G1) == expected
+    other.state.install(G0, pieces)
+    assert contents(other) == expected
     other.disk.close()
 
 
@@ -620,6 +624,8 @@ def frames_of(*frames: object) -> list[bytes]:
 
 HEAD: Final[tuple[Any, ...]] = (0, 0, 0, [], b"machine")
 ROW: Final = checksum.seal(b"value")
+INVALID: Final = checksum.seal(b"\xff", checksum.seed_of(keys.table_name("names"), keys.group_key(G0) + b"a"))
+"""A value of the key `a` that is not UTF-8."""
 
 
 @pytest.mark.parametrize(
@@ -636,7 +642,7 @@ ROW: Final = checksum.seal(b"value")
         (frames_of(HEAD, [0, "names", [b"b", b"a"], [ROW, ROW]], [1, 2]), "names has 61 after 62"),
         (frames_of(HEAD, *[[0, "names", [b"b"], [ROW]]] * 2, [1, 2]), "names has 62 after 62"),
         (frames_of(HEAD, [0, "names", [b"a"], [b"xxxxx"]], [1, 1]), "names, 61: the checksum of 5 bytes"),
-        (frames_of(HEAD, [0, "names", [b"a"], [checksum.seal(b"\xff")]], [1, 1]), "names, 61: 'utf-8' codec"),
+        (frames_of(HEAD, [0, "names", [b"a"], [INVALID]], [1, 1]), "names, 61: 'utf-8' codec"),
         (frames_of(HEAD, [2]), "Invalid value"),
         (frames_of(HEAD, 7), "Expected `array`"),
         (frames_of((-1, 0, 0, [], b"")), "not a checkpoint: Expected `int` >= 0"),
