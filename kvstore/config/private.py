@@ -35,7 +35,7 @@ def open_private(path: Path | str, flags: int) -> int:
 def make_private(folder: Path) -> None:
     """Create a folder, and missing ones above it, with mode 0700. An existing one stays as it is."""
     missing = []
-    while not folder.exists():
+    while not folder.is_dir():
         missing.append(folder)
         folder = folder.parent
     for each in reversed(missing):
