@@ -119,6 +119,13 @@ class LmdbRows:
             if key >= row:
                 raise DamagedRow(f"{self._where}: {key.hex()} comes before {row.hex()}")
 
+    def _check_outside(self, cursor: lmdb.Cursor[bytes], bound: bytes, *, reverse: bool) -> None:
+        """Raise `DamagedRow` unless the row before the first of a range is sound, and outside the range."""
+        key, value = cursor.item()
+        self._check_neighbour(key, value)
+        if key < bound if reverse else key >= bound:
+            raise DamagedRow(f"{self._where}: {key.hex()} is on the wrong side of {bound.hex()}")
+
     def _check_neighbour(self, row: bytes, value: bytes) -> None:
         cut = len(self._prefix)
         if zlib.crc32(value[4:], zlib.crc32(row, self._table_seed)) != int.from_bytes(value[:4], "big"):
@@ -270,17 +277,24 @@ class LmdbRows:
             high = (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
         else:
             high = _bound(prefix, end) + (b"\0" if len(end) > HEAD else b"")  # a mark may hide some below it
-        if not reverse:
-            rows = cursor.iternext() if cursor.set_range(low) else iter(())
+        checked = database == self._database
+        beyond = cursor.set_range(high if reverse else low)
+        if reverse:
+            if checked and beyond:
+                self._check_outside(cursor, high, reverse=True)
+            rows = cursor.iterprev() if (cursor.prev() if beyond else cursor.last()) else iter(())
         else:
-            rows = (
-                cursor.iterprev()
-                if (cursor.prev() if cursor.set_range(high) else cursor.last())
-                else iter(())
-            )
+            if checked and (cursor.prev() if beyond else cursor.last()):
+                self._check_outside(cursor, low, reverse=False)
+                beyond = cursor.next()
+            elif checked and beyond:
+                cursor.first()
+            rows = cursor.iternext() if beyond else iter(())
         cut, marked, size = len(prefix), len(prefix) + HEAD + 1, 0
         for key, value in rows:
             if key < low if reverse else key >= high:
+                if checked:
+                    self._check_neighbour(key, value)  # a key that has changed must not end the range
                 break
             if len(key) != marked:
                 found.append((before + key[cut:], value))

@@ -85,6 +85,29 @@ def test_a_key_that_has_changed_does_not_just_go_missing(names: StoreRig, damage
         rig.disk.close()
 
 
+@pytest.mark.parametrize("damaged", NAMES)
+@pytest.mark.parametrize("at", [0, 6])
+def test_a_key_that_has_changed_does_not_shorten_a_range(names: StoreRig, damaged: bytes, at: int) -> None:
+    """Wherever the range begins and ends: it is whole, or an error."""
+    assert flip(names.path / "state", damaged, at) > 0
+    rig = StoreRig(names.path)
+    found = 0
+    try:
+        for first, last in [(0, 40), (3, 20), (17, 18), (20, 33), (38, 40)]:
+            wanted = NAMES[first:last]
+            end = wanted[-1] + b"\0"
+            for reverse in (False, True):
+                try:
+                    keys_found = [key for key, _ in rig.map().items(wanted[0], end, reverse=reverse)]
+                except DamagedRow:
+                    found += 1
+                    continue
+                assert keys_found == (wanted[::-1] if reverse else wanted)
+    finally:
+        rig.disk.close()
+    assert found
+
+
 def test_a_missing_key_beside_sound_ones_is_simply_missing(names: StoreRig) -> None:
     rig = StoreRig(names.path)
     try:
