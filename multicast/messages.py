@@ -256,6 +256,8 @@ class Heartbeat:
     """The last local timestamp that the leader has issued in its ballot, and sent."""
     sent_us: int = 0
     """The leader's monotonic time, in microseconds: the acknowledgement repeats it."""
+    alive_only: bool = False
+    """Whether it has overtaken other messages of the leader, and says only that the leader is alive."""
 
 
 @dataclass(slots=True)

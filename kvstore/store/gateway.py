@@ -80,6 +80,9 @@ IN_FLIGHT_BYTES: Final = 128 << 20
 """Bytes times destinations of small messages in flight before further ones are rejected; for large ones, see
 `admission`."""
 
+JOINED: Final = 64
+"""Copies of a large request that may wait for its outcome, beside the first."""
+
 REROUTED: Final = 5
 """How often a request is routed by a newer map before its client gets an error."""
 
@@ -135,8 +138,16 @@ class _Call:
     deadline: int
     key: tuple[int, int, int] | None = None
     """Of a large message: client, number and digest of the request."""
+    joined: list[OnDone] = field(default_factory=list)
+    """Callers that have sent the same request meanwhile."""
     complete: int = 0
     results: dict[GroupId, Result] = field(default_factory=dict)
+
+    def tell(self, outcome: Any) -> None:
+        """Pass the outcome to all callers."""
+        self.done(outcome)
+        for done in self.joined:
+            done(outcome)
 
 
 @dataclass(slots=True)
@@ -365,7 +376,9 @@ class Gateway:
         """Multicast a large message now or later. A retry of one that is under way joins it."""
         known = self._large.get(key)
         if known is not None and known.dest == call.dest:
-            known.done = partial(_to_both, known.done, call.done)
+            if len(known.joined) >= JOINED:
+                raise errors.Overloaded(f"{JOINED} copies of this request wait at this node; retry later")
+            known.joined.append(call.done)
         elif self._admission.admit(call.weight):
             call.key = key
             self._large[key] = call
@@ -391,7 +404,7 @@ class Gateway:
         for call, _ in self._admission.expired(self._now):
             self._forget_large(call)
             self._end_number(call)
-            call.done(
+            call.tell(
                 errors.Overloaded(
                     f"a transaction of {call.weight // len(call.dest)} bytes to {len(call.dest)} partitions "
                     f"has waited for {WAIT_S} s behind other large ones; retry later"
@@ -441,7 +454,7 @@ class Gateway:
             # The results of its groups do not fit together: one of them is wrong, and it is not known which.
             outcome = errors.OutcomeUnknown(f"the groups' results contradict each other: {error}")
         if outcome is not None:
-            call.done(outcome)
+            call.tell(outcome)
 
     def _outcome(self, call: _Call, results: Mapping[GroupId, Result], revision: int) -> object | None:
         """Return the merged outcome; None if the request was sent again."""
@@ -465,12 +478,17 @@ class Gateway:
         """Return the error; None if the request was sent again.
 
         A message at a position above its deadline is executed nowhere, ever. If the deadline was our own
-        choice, by clocks that we did not know well enough, the request gets a later one.
+        choice, by clocks that we did not know well enough, the request gets a later one. Without such a
+        position the request may have been executed, and its result be forgotten since.
         """
         expired = refused.refusal is Refusal.EXPIRED
         if expired and not isinstance(call.command, Transaction) and call.routed < REROUTED:
             return self._send_again(call, call.dest)  # housekeeping may be done twice
-        if not expired or revision <= call.deadline:
+        if not expired:
+            return _error(refused)
+        if revision <= call.deadline:
+            if isinstance(call.command, Transaction):
+                return errors.OutcomeUnknown(refused.message)
             return _error(refused)
         if (call.identity is None or not call.identity.deadline) and call.routed < REROUTED:
             return self._send_again(call, call.dest)
@@ -485,7 +503,7 @@ class Gateway:
 
     def _send_again(self, call: _Call, dest: Destinations) -> object | None:
         try:
-            self._multicast(call.command, dest, call.done, call.identity, call.at_least, call.routed + 1)
+            self._multicast(call.command, dest, call.tell, call.identity, call.at_least, call.routed + 1)
         except errors.StoreError as error:
             return error
         return None
@@ -578,7 +596,7 @@ class Gateway:
         for refused in self._sender.refused:
             call = self._calls.get(refused.mid)
             if call is not None:  # else it was answered after all
-                call.done(errors.OutcomeUnknown(refused.reason))
+                call.tell(errors.OutcomeUnknown(refused.reason))
         self._sender.refused.clear()
 
     def _take_results(self, sender: ReplicaId, message: Results) -> None:
@@ -635,12 +653,6 @@ class Gateway:
         self.wake_at = min(self.wake_at, now + RETRY_S / 8) if busy else float("inf")
         self.wake_at = min(self.wake_at, self.clocks.wake_at)
         return outgoing
-
-
-def _to_both(one: OnDone, other: OnDone, outcome: Any) -> None:
-    """Pass an outcome to two callers that have sent the same request."""
-    one(outcome)
-    other(outcome)
 
 
 _ERRORS: Final[Mapping[Refusal, type[errors.StoreError]]] = {

@@ -139,11 +139,12 @@ class GroupClocks:
         if self._round is None:
             self._begin(now)
 
-    def _begin(self, now: float) -> None:
+    def _begin(self, now: float, asks_at: float = 0.0) -> None:
         self._rounds += 1
         waiting, self._next = self._next, []
         learns = not self._learned or not self.informed
-        self._round = _Round(self._rounds, waiting, now + CONFIRM_S, now, learns)
+        asks_at = max(now, asks_at)
+        self._round = _Round(self._rounds, waiting, asks_at + CONFIRM_S, asks_at, learns)
 
     def questions(self, now: float) -> tuple[int, list[ReplicaId]]:
         """Return the number of the round, and the replicas to ask now: first those that told the client."""
@@ -199,8 +200,10 @@ class GroupClocks:
             self._round = None
             for revision, _ in rest:
                 self._doubt(revision, now)
-            if self._next or self._uninformed:
+            if self._next:
                 self._begin(now)
+            elif self._uninformed:
+                self._begin(now, now + AGAIN_S)  # quorums have answered, but no group has a leader yet
         else:
             rest = []
         for _, done in confirmed:

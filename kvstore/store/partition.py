@@ -76,6 +76,9 @@ each of them would leave little time for others.
 PULLED: Final = 256
 """The most votes that are requested at once."""
 
+ANSWER_BYTES: Final = 1 << 20
+"""Results of one message, unless a single one is larger: a link carries no message of any size."""
+
 READS: Final = 10_000
 """Strict reads that may wait. Abandoned ones are among them: they end with the rest."""
 
@@ -469,11 +472,22 @@ class Partition:
             elif answer in self._results:
                 runs.setdefault(answer.client, []).append(answer)
         for client, mids in runs.items():
-            found = [self._results.pop(mid) for mid in mids]
-            positions = tuple(position for position, _ in found)
-            results = tuple(encode_result(result) for _, result in found)
-            message = Results(self.group, self.machine.watermark, tuple(mids), positions, results)
-            self._outgoing.append((self.me, (client,), message))
+            mine: list[tuple[MessageId, Timestamp, bytes]] = []
+            size = 0
+            for mid in mids:
+                position, result = self._results.pop(mid)
+                data = encode_result(result)
+                if mine and size + len(data) > ANSWER_BYTES:
+                    self._send_results(client, mine)
+                    mine, size = [], 0
+                mine.append((mid, position, data))
+                size += len(data)
+            self._send_results(client, mine)
+
+    def _send_results(self, client: ClientId, found: Sequence[tuple[MessageId, Timestamp, bytes]]) -> None:
+        mids, positions, results = zip(*found, strict=True)
+        message = Results(self.group, self.machine.watermark, mids, positions, results)
+        self._outgoing.append((self.me, (client,), message))
 
     def _send_votes(self) -> None:
         for group, votes in self._votes.items():

@@ -263,7 +263,7 @@ class Outflow:
                 self.merged += 1
                 continue
             if type(message) is Heartbeat and not any(item.state for item in lane.items):
-                alive = Heartbeat(message.ballot, NO_TIMESTAMP, ())
+                alive = Heartbeat(message.ballot, NO_TIMESTAMP, (), alive_only=True)
                 data = self._encode([(*pair, [alive])])
                 self._ready.append(data)
                 self.queued += len(data)

@@ -30,8 +30,8 @@ from multicast.messages import (
 from multicast.process.entry import E
 from multicast.process.membership import Admission
 from multicast.protocol import Ready, Start
-from multicast.quorum_time import anchor_id
-from multicast.types import NO_TIMESTAMP, TIME_MAX, Ballot, Process, ReplicaId, Status, Timestamp
+from multicast.quorum_time import ANCHOR, anchor_id
+from multicast.types import NO_TIMESTAMP, TIME_MAX, Ballot, Phase, Process, ReplicaId, Status, Timestamp
 
 ANCHOR_REPEAT: Final = 10
 """Heartbeats after which a leader proposes an anchor again that was not delivered."""
@@ -214,9 +214,18 @@ class Replica(Admission[E]):
         return True
 
     def _propose_anchor(self, anchor: int) -> None:
-        """Have the group order an anchor, like any message; if the clock still allows one."""
+        """Have the group order an anchor, like any message; if the clock still allows one.
+
+        Anchors are ordered by rising numbers, since a delivered one acknowledges all below it: a lower one,
+        behind one that is pending, would count as delivered before it is, and never be accepted.
+        """
         self.anchor_at = self.now + ANCHOR_REPEAT * self.timing.heartbeat_s
-        if anchor > self.anchor.ticks and self.clock < TIME_MAX:
+        pending = [
+            entry.mid.sequence
+            for entry in self.entries.values()
+            if entry.mid.client == ANCHOR and not entry.delivered and entry.phase >= Phase.PROPOSED
+        ]
+        if anchor > max(self.anchor.ticks, *pending, 0) and self.clock < TIME_MAX:
             mid = anchor_id(anchor, self.group)
             self.on_multicast(self.me, Multicast(mid, (self.group,), b"", anchor))
 
@@ -338,7 +347,7 @@ class Replica(Admission[E]):
             self._learn_fact(group, watermark)
         if self.is_restoring:
             self.selection.heard_leader(self.now)
-            if self._is_late(message.last_delivered):
+            if not message.alive_only and self._is_late(message.last_delivered):
                 self._catch_up(leader)
             return
         if ballot >= self.ballot:
@@ -346,8 +355,7 @@ class Replica(Admission[E]):
                 self._leave_ballot()
             self.selection.heard_leader(self.now)
             self.pre_vote_for = None
-            if ballot == self.cballot:
-                # A heartbeat that has overtaken large messages says only that the leader is alive.
+            if ballot == self.cballot and not message.alive_only:
                 self.led_upto = max(self.led_upto or NO_TIMESTAMP, message.last_delivered)
                 if self._is_late(message.last_delivered):
                     self._catch_up(leader)

@@ -29,7 +29,7 @@ from kvstore.node.snapshots import encode_checkpoint
 from kvstore.store.messages import STORE_MESSAGES, RaiseClock, Votes
 from kvstore.wire.frames import PROTOCOL_VERSION, TAGS, Envelope, FrameCodec
 from kvstore.wire.handshake import DiallingSide
-from kvstore.wire.messages import SnapshotPiece
+from kvstore.wire.messages import NODE, SnapshotPiece
 from multicast import messages as msg
 from multicast.client import Reply
 from multicast.durable import Checkpoint
@@ -130,11 +130,11 @@ class Grammar:
 
     def frames(self) -> Strategy:
         """Bursts of frames to any of the other nodes' processes."""
-        senders: list[Process] = [*self.own, GATEWAY]
+        senders: list[Process] = [*self.own, GATEWAY, NODE]
         others = [m for ms in self.groups.values() for m in ms if m not in self.own]
         envelope = st.tuples(
             st.sampled_from(senders),
-            st.sampled_from([*others, ClientId(7), ReplicaId(GroupId(0), 1, 99)]),
+            st.sampled_from([*others, ClientId(7), NODE, ReplicaId(GroupId(0), 1, 99)]),
             st.lists(self.messages(), min_size=1, max_size=2),
         )
         anything = st.lists(envelope, min_size=1, max_size=2)
@@ -206,6 +206,7 @@ class Grammar:
         numbers = [0, 1, 2, 255, 1 << 31, 1 << 53, NUMBER_MAX]
         return {
             GroupId: groups,
+            NodeId: st.sampled_from([NodeId(name) for name in ("n1", "n2", "n3", "n9", "")]),
             ClientId: st.sampled_from([ClientId(0), ClientId(1), GATEWAY, ClientId(2**64 - 1)]),
             Timestamp: st.sampled_from([Timestamp(t) for t in timestamps]),
             int: st.sampled_from(numbers),

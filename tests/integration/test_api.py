@@ -178,11 +178,14 @@ AGAIN = (
 """What a request under an id may be sent again after."""
 
 
-async def add_once(clients: dict[NodeId, Client], sequence: int, first: NodeId, key: bytes) -> int:
-    """Add one to a counter, under an id, wherever that can be done. The result."""
+async def add_once(
+    clients: dict[NodeId, Client], sequence: int, first: NodeId, key: bytes, after: int
+) -> tuple[int, int]:
+    """Add one to a counter, under an id, wherever that can be done. The result, and its revision."""
     asked = kv.TxnRequest(
         then=[kv.Operation(add=kv.Calculate(key=key, operand=1))],
         id=kv.RequestId(client=0xC0FFEE, sequence=sequence, ack_below=sequence),
+        min_revision=after,
     )
     order = [first, *(node for node in clients if node != first)]
     while True:
@@ -193,8 +196,7 @@ async def add_once(clients: dict[NodeId, Client], sequence: int, first: NodeId, 
                 if error.code() not in AGAIN:
                     raise
             else:
-                found: int = answer.results[0].number.value
-                return found
+                return answer.results[0].number.value, answer.header.transaction_revision
 
 
 def test_a_killed_node_costs_no_request_and_repeats_none(tmp_path: Path) -> None:
@@ -202,13 +204,15 @@ def test_a_killed_node_costs_no_request_and_repeats_none(tmp_path: Path) -> None
 
         async def test(clients: dict[NodeId, Client]) -> None:
             keys = [b"a", b"b", b"c"]
+            revision = 0  # partitions' clocks differ by milliseconds: without it, revisions need not rise
             for i in range(60):
                 if i == 20:
                     await asyncio.to_thread(cluster.kill, N1)
                 if i == 40:
                     await asyncio.to_thread(cluster.start, N1)
                 node = [N1, N2, N3][i % 3]
-                assert await add_once(clients, i + 1, node, keys[i % 3]) == i // 3 + 1
+                found, revision = await add_once(clients, i + 1, node, keys[i % 3], revision)
+                assert found == i // 3 + 1
 
             async def healthy() -> bool:
                 return await health(clients[N1]) == health_pb2.HealthCheckResponse.SERVING
@@ -273,7 +277,7 @@ def test_a_node_that_stops_ends_its_streams_and_says_so(tmp_path: Path) -> None:
                     await every(call)
                 assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
             await stopping
-            assert (await add_once(clients, 1, N1, b"k")) == 1
+            assert (await add_once(clients, 1, N1, b"k", 0))[0] == 1
 
         run(cluster, test)
 

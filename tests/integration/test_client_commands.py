@@ -329,7 +329,7 @@ def test_every_command_has_an_example() -> None:
     shown = {name for given, _ in session() for name in re.findall(r"wbkv (?:-\S+ )*([a-z]+)", given)}
     (offered,) = (a.choices for a in command.full_parser()._actions if isinstance(a.choices, dict))
     # Nodes of several machines, recorded histories and Spark have pages of their own.
-    assert set(offered) - shown <= {"serve", "member", "repair", "check", "pipeline"}
+    assert set(offered) - shown <= {"serve", "member", "repair", "clock", "check", "pipeline"}
 
 
 def test_the_page_says_what_happens(tmp_path: Path) -> None:

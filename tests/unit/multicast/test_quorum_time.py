@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from multicast.messages import Heartbeat, HeartbeatAck
+from multicast.messages import AcceptAck, Heartbeat, HeartbeatAck
 from multicast.process import Replica
-from multicast.protocol import Timing
+from multicast.protocol import Start, Timing
 from multicast.quorum_time import ANCHOR, PACE, Anchor, QuorumTime
 from multicast.sim import Scenario, Simulation, Workload
 from multicast.topology import Topology
 from multicast.types import NO_TIMESTAMP, TICKS_PER_S, TIME_MAX, GroupId, ReplicaId, time_of
+from multicast.whitebox import WhiteBox
 
 G0 = GroupId(0)
 DAY_S = 86_400.0
@@ -261,3 +262,57 @@ def test_followers_report_their_time_of_day() -> None:
     (ack,) = [message for _, message in follower.ready().promise if isinstance(message, HeartbeatAck)]
     assert ack.sent_us == 1234
     assert ack.wall_us / 1e6 == pytest.approx(1003.0 + simulation.loop.now, abs=1e-3)
+
+
+def test_a_lower_anchor_does_not_follow_a_pending_one() -> None:
+    """A delivered anchor acknowledges all below it: a lower one behind it would never be accepted, and block
+    its group; or be delivered by some replicas only.
+    """
+    everyone = members(3)
+    topology = Topology.uniform(1, 3)
+    wall_s = 1e6
+    replicas = {
+        me: WhiteBox(Start(me, topology, random.Random(str(me)), 0.0, wall=lambda: wall_s)) for me in everyone
+    }
+    leader = replicas[everyone[0]]
+    waiting: list[tuple[ReplicaId, ReplicaId, Any]] = []
+
+    def drain(me: ReplicaId) -> None:
+        while ready := replicas[me].ready():
+            for receivers, message in (*ready.send, *ready.promise):
+                waiting.extend((me, to, message) for to in receivers if isinstance(to, ReplicaId))
+
+    def pass_on(now: float) -> None:
+        while waiting:
+            sender, to, message = waiting.pop(0)
+            if not isinstance(message, AcceptAck) or sender == to:
+                replicas[to].receive(sender, (message,), now)
+                drain(to)
+
+    now = 0.0
+    while not leader.is_leader:
+        now += 0.01
+        leader.tick(now)
+        drain(leader.me)
+        pass_on(now)
+    assert leader.accept_time(now)
+    drain(leader.me)
+    pass_on(now)
+
+    def pending() -> list[int]:
+        return [entry.mid.sequence for entry in leader.entries.values() if entry.mid.client == ANCHOR]
+
+    (first,) = pending()
+    for step_s in (-60.0, 0.0, 60.0):
+        wall_s = 1e6 + step_s
+        for _ in range(4):  # the leader hears its members' new time
+            now += 0.05
+            leader.tick(now)
+            drain(leader.me)
+            pass_on(now)
+        leader.accept_time(now)
+        drain(leader.me)
+        pass_on(now)
+        assert min(pending()) == first
+    assert sorted(pending()) == pending(), "higher ones may follow"
+    assert len(pending()) > 1
