@@ -124,10 +124,10 @@ def _checked(path: Path) -> list[TableReport] | StorageError:
         missing = meta_page.missing_bytes(path)
         size = (path / meta_page.DATA).stat().st_size
         if not missing:
-            return list(scrub(path))
+            return scrub(path)
         meta_page.extend(path)
         try:
-            return list(scrub(path))
+            return scrub(path)
         finally:
             os.truncate(path / meta_page.DATA, size)
     except StorageError as error:
@@ -239,12 +239,14 @@ def _check_file(path: Path, error: type[StorageError]) -> None:
         raise error(f"{damage}; {REPAIR}") from damage
     if not missing:
         return
+    size = (path / meta_page.DATA).stat().st_size
     meta_page.extend(path)
     try:
         problems = [str(finding) for report in scrub(path) for finding in report.findings]
     except StorageError as damage:
         problems = [str(damage)]
     if problems:
+        os.truncate(path / meta_page.DATA, size)  # the next start finds the same
         raise error(
             f"{path / meta_page.DATA} was truncated: {missing} bytes are missing at its end ({problems[0]}); "
             f"{REPAIR}"

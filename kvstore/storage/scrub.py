@@ -6,12 +6,15 @@ not write what it said it had written), and a log that lacks its last rows.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import lmdb
+import msgspec
 
 from kvstore.storage import checksum, keys
 from kvstore.storage.environment import DATABASES_MAX, Transaction
@@ -51,11 +54,35 @@ class TableReport(NamedTuple):
     """The number of findings, also of those that are not named."""
 
 
-def scrub(path: Path) -> Iterator[TableReport]:
-    """Check all tables of the environment in this directory. Raises `StorageError` if it cannot be opened.
+def scrub(path: Path) -> list[TableReport]:
+    """Check all tables of the environment in this directory. Raises `StorageError` if it cannot be read.
 
-    Its file must be as long as its meta page says: see `meta_page`.
+    Its file must be as long as its meta page says: see `meta_page`. Another process does this, since LMDB may
+    abort a process that reads damaged pages.
     """
+    arguments = [sys.executable, "-m", __name__, str(path)]
+    found = subprocess.run(arguments, capture_output=True, check=False)  # noqa: S603 - our own module
+    try:
+        if found.returncode == 0:
+            return msgspec.json.decode(found.stdout, type=list[TableReport])
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"{path} cannot be checked: {error}") from error
+    lines = found.stderr.decode(errors="replace").strip().splitlines()
+    raise StorageError(f"{path} cannot be read: {lines[-1] if lines else f'exit status {found.returncode}'}")
+
+
+def main(path: Path) -> int:
+    """Check an environment, and write the reports as JSON."""
+    try:
+        sys.stdout.buffer.write(msgspec.json.encode(list(walk(path))))
+    except StorageError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def walk(path: Path) -> Iterator[TableReport]:
+    """Check all tables in this process."""
     try:
         with lmdb.open(str(path), max_dbs=DATABASES_MAX, lock=False, readonly=True, create=False) as env:
             with env.begin() as transaction:
@@ -163,3 +190,7 @@ class _Walk:
             found = cursor.next()
         if not count:
             raise DamagedRow(f"{row.hex()}: the rows of its long keys are missing")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
