@@ -359,7 +359,7 @@ GOLDEN = {
     25: ("Phase2b", 0xCEBAE0E3),
     26: ("Propose", 0xEDEA87BA),
     27: ("Hint", 0x77BD4BFF),
-    28: ("Heartbeat", 0x17FC071D),
+    28: ("Heartbeat", 0x4DAB1429),
     29: ("HeartbeatAck", 0x105C47DD),
     30: ("PreVote", 0x847A4C29),
     31: ("PreVoteAck", 0x90F50F6B),
