@@ -6,6 +6,7 @@ import asyncio
 import importlib.metadata
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,9 @@ def test_nodes_fail_and_come_back() -> None:
         assert len(running.addresses) == 3
         with running.connect(timeout=30) as client:
             client.put("x", b"1")
-            leader = client.topology().partitions[0].leader
-            assert leader is not None
+            until = time.monotonic() + 30
+            while (leader := client.topology().partitions[0].leader) is None:
+                assert time.monotonic() < until, "a node that started last hears of the leader soon"
             running.kill(leader)
             assert len(children() - before) == 2
             assert client.get("x") == b"1"
