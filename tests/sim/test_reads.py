@@ -21,6 +21,7 @@ from multicast.sim.host import Host
 from multicast.skeen import FastCast, FtSkeen
 from multicast.types import NO_TIMESTAMP, Ballot, GroupId, Process, ReplicaId, Timestamp, format_timestamp
 from multicast.whitebox import WhiteBox
+from tests.campaigns import CAMPAIGN
 from tests.sim.schedules import G0, Story
 
 PROTOCOLS: Final[list[type[Protocol]]] = [WhiteBox, FtSkeen, FastCast]
@@ -171,7 +172,7 @@ def test_reads_see_what_was_answered_before(protocol: type[Protocol]) -> None:
     assert Reading.done[True] > 1000, "reads that could have gone wrong"
 
 
-@pytest.mark.parametrize("protocol", [WhiteBox, FtSkeen])
+@pytest.mark.parametrize("protocol", [WhiteBox, *[FtSkeen] * CAMPAIGN])
 @pytest.mark.parametrize("broken", [AsksNobody, DoesNotDeliverFirst])
 def test_sabotaged_reads_are_caught(broken: type[Reading], protocol: type[Protocol]) -> None:
     for seed in SEEDS:

@@ -19,6 +19,7 @@ from kvstore.store.partition import Partition
 from kvstore.store.reads import FeedQueue
 from multicast.errors import InvariantBroken, PeerViolation
 from multicast.sim.checkers import Violation
+from tests.campaigns import CAMPAIGN
 from tests.sim import store_mutants as mutants
 from tests.sim import store_schedules as schedules
 from wbkv_sim import scenario_of, simulate_store
@@ -69,7 +70,7 @@ RANDOM: Final = [
     (mutants.ForgetsOutcomes, "register", "all"),
     (mutants.FeedOfTheFastest, "append", "none"),
     (mutants.HubForgetsWhoIsBehind, "append", "all"),
-    (mutants.HubStartsInTheMiddle, "append", "all"),
+    *[(mutants.HubStartsInTheMiddle, "append", "all")] * CAMPAIGN,  # many seeds
     (mutants.ForgetsTheRest, "bank", "none"),
     (mutants.ForgetsWhatWasClosed, "register", "all"),
     (mutants.CompleteWhenItLeaves, "register", "all"),
