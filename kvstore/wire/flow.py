@@ -224,6 +224,8 @@ class Outflow:
 
     def _send_pair(self, sender: Process, receiver: Process, messages: Sequence[Any]) -> None:
         """Queue messages of one pair, in order: at the end of its lane, or with references."""
+        if self.behind:
+            return
         pair = sender, receiver
         lane = self._lanes.get(pair)
         if lane is not None:
@@ -232,9 +234,12 @@ class Outflow:
             return
         references: _References = []
         blobs: dict[_Blob, None] = {}
-        slim = [self._slim(i, message, sender, references, blobs) for i, message in enumerate(messages)]
-        if self.behind:
-            return
+        slim = []
+        for index, message in enumerate(messages):
+            slimmer = self._slim(index, message, sender, references, blobs)
+            if slimmer is None:  # nothing more is queued, not even the blobs of what follows
+                return
+            slim.append(slimmer)
         data = self._encode([(sender, receiver, slim)])
         if len(data) > self.limits.whole:
             middle = len(messages) // 2
@@ -296,7 +301,7 @@ class Outflow:
     def _slim(
         self, index: int, message: Any, sender: Process, references: _References, blobs: dict[_Blob, None]
     ) -> Any:
-        """Return the message without its large payloads, which become references."""
+        """Return the message without its large payloads, as references; None if one is too large."""
         payloads = _payloads(message)
         least = self.limits.payload
         empty: dict[int, bytes] = {}
@@ -305,7 +310,7 @@ class Outflow:
                 if len(payload) > self.limits.message:
                     self.too_large += 1
                     self.fall_behind()
-                    return message
+                    return None
                 blob = self._blob(payload, sender)
                 blobs[blob] = None
                 references.append((index, column, blob.number))

@@ -305,6 +305,22 @@ def test_a_message_beyond_the_limit_ends_the_epoch() -> None:
         assert pipe.arrived == {(A0, B0): [small(5)]}
 
 
+@pytest.mark.parametrize(
+    "too_large", [multicast(1, bytes(20_001)), accept(1, *([b"y" * 99] * 300))], ids=["payload", "whole"]
+)
+def test_nothing_that_follows_a_message_beyond_the_limit_is_queued(too_large: Any) -> None:
+    """A blob of the old epoch that leaves in front of the new one would be referred to in vain."""
+    pipe = Pipe()
+    later = multicast(2, BIG), accept(3, BIG[::-1])
+    pipe.out.send([(A0, B0, [too_large, *later]), (A1, B1, later), (A1, B0, [small(4)])])
+    assert pipe.out.behind
+    assert (pipe.out.queued, pipe.out.next()) == (0, None)
+    pipe.out.resume()
+    pipe.send(*later)
+    pipe.drain()
+    assert pipe.arrived == {(A0, B0): list(later)}
+
+
 @pytest.mark.parametrize("wrong", [{"slice": 0}, {"kept": -1}, {"queue": 10}])
 def test_limits_must_make_sense(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
