@@ -17,7 +17,8 @@ Between them is any transport that keeps the order of frames and may stop at any
   with a frame of its own when the peer reads again: then half blobs and references are void. What was
   dropped is the end of what was sent, so to both sides it is as if a connection had been lost and replaced.
 
-Memory is bounded on both sides: `FlowLimits`.
+Memory is bounded on both sides: `FlowLimits`. The sender knows what the peer holds, and begins no blob that
+would exceed its bound.
 """
 
 from __future__ import annotations
@@ -91,6 +92,14 @@ class FlowLimits:
         """What a peer may make this side hold: blobs that are kept, on their way, or not forgotten yet."""
         return self.queue + self.kept + self.message
 
+    @property
+    def ahead(self) -> int:
+        """What it may hold when a blob begins out of turn.
+
+        The rest is for the oldest blob. The first message of a lane needs it, then leaves, and makes room.
+        """
+        return self.kept + self.message
+
 
 @dataclass(slots=True, eq=False)
 class _Blob:
@@ -153,8 +162,8 @@ class Outflow:
 
     def _clear(self) -> None:
         self.queued = 0
-        self._ready: deque[bytes] = deque()
-        """Frames that wait for nothing but the transport."""
+        self._ready: deque[tuple[bytes, int]] = deque()
+        """Frames that wait for nothing but the transport, and the bytes of the blobs that they release."""
         self._lanes: dict[Pair, _Lane] = {}
         """The pairs that have messages waiting for a blob; pairs without any have no lane."""
         self._sources: OrderedDict[Process, deque[_Blob]] = OrderedDict()
@@ -163,6 +172,8 @@ class Outflow:
         """Payloads that the peer has or is being sent, the most recently used last."""
         self._kept = 0
         """Bytes of those that it has."""
+        self._announced = 0
+        """Bytes of all blobs that the peer holds or expects: its `held`, once it has read all."""
         self._small = 0
         """Bytes of small frames since the last slice."""
 
@@ -179,8 +190,7 @@ class Outflow:
                 len(data) <= self.limits.whole
                 and not any(self._has_blobs(message) for _, _, messages in envelopes for message in messages)
             ):
-                self._ready.append(data)
-                self.queued += len(data)
+                self._enqueue(data)
                 return
         self._send_large(envelopes)
 
@@ -203,8 +213,7 @@ class Outflow:
             return
         data = self._encode(envelopes)
         if len(data) <= self.limits.whole:
-            self._ready.append(data)
-            self.queued += len(data)
+            self._enqueue(data)
         elif halves := split_in_two(envelopes):
             for half in halves:  # the first may have blocked a lane that the second needs
                 self._send_large(half)
@@ -270,8 +279,7 @@ class Outflow:
             if type(message) is Heartbeat and not any(item.state for item in lane.items):
                 alive = Heartbeat(message.ballot, NO_TIMESTAMP, (), alive_only=True)
                 data = self._encode([(*pair, [alive])])
-                self._ready.append(data)
-                self.queued += len(data)
+                self._enqueue(data)
             kept.append(message)
         return kept
 
@@ -281,7 +289,7 @@ class Outflow:
         lane = self._lanes.get(pair)
         missing = [blob for blob in item.blobs if not blob.done]
         if lane is None and not missing:
-            self._ready.append(item.frame)
+            self._ready.append((item.frame, 0))  # it is not a WHOLE, whose blob is new
             return
         if lane is None:
             lane = self._lanes[pair] = _Lane()
@@ -342,7 +350,7 @@ class Outflow:
             while lane is not None and lane.items and all(each.done for each in lane.items[0].blobs):
                 item = lane.items.popleft()
                 lane.mids.difference_update(item.mids)
-                self._ready.append(item.frame)
+                self._ready.append((item.frame, sum(len(each.data) for each in item.blobs if not each.named)))
                 for each in item.blobs:
                     each.users -= 1
             if lane is not None and not lane.items:
@@ -369,8 +377,7 @@ class Outflow:
             self._kept -= len(blob.data)
         if blobs:
             frame = struct.pack(f">B{len(blobs)}Q", FORGET, *(blob.number for blob in blobs))
-            self._ready.append(frame)
-            self.queued += len(frame)
+            self._enqueue(frame, sum(len(blob.data) for blob in blobs))
 
     def sweep(self) -> None:
         """Forget payloads that no message has referred to since the last sweep."""
@@ -380,19 +387,32 @@ class Outflow:
 
     # Frames
 
+    def _enqueue(self, frame: bytes, releases: int = 0) -> None:
+        self._ready.append((frame, releases))
+        self.queued += len(frame)
+
     def next(self) -> bytes | None:
-        """Return and remove the next frame. Small frames and slices share the transport evenly."""
-        if self._ready and (self._small < self.limits.slice or not self._sources):
-            data = self._ready.popleft()
+        """Return and remove the next frame. Small frames and slices share the transport evenly.
+
+        May fall behind, and return None, if the peer can hold no blob that the messages wait for.
+        """
+        source = None
+        if self._sources and not (self._ready and self._small < self.limits.slice):
+            source = self._next_source()
+            self._small = 0
+        if source is None:
+            if not self._ready:
+                return None
+            data, releases = self._ready.popleft()
             self.queued -= len(data)
+            self._announced -= releases
             if self._sources:
                 self._small += len(data)
             return data
-        if not self._sources:
-            return None
-        self._small = 0
-        source, blobs = next(iter(self._sources.items()))
+        blobs = self._sources[source]
         blob = blobs[0]
+        if not blob.sent:
+            self._announced += len(blob.data)
         data = blob.data[blob.sent : blob.sent + self.limits.slice]
         blob.sent += len(data)
         self.queued -= len(data)
@@ -403,6 +423,21 @@ class Outflow:
                 del self._sources[source]
             self._sent(blob)
         return _SLICE_HEADER.pack(SLICE, blob.number, len(blob.data)) + data
+
+    def _next_source(self) -> Process | None:
+        """Return the source of the next slice: of a blob that has begun, or that the peer has room for."""
+        for source, blobs in self._sources.items():
+            if blobs[0].sent or self._announced + len(blobs[0].data) <= self.limits.ahead:
+                return source
+        if self._ready:  # what it releases is room
+            return None
+        oldest = min(self._sources, key=lambda each: self._sources[each][0].number)
+        if self._announced + len(self._sources[oldest][0].data) <= self.limits.held:
+            return oldest
+        self._forget([blob for blob in self._known.values() if blob.done and not blob.users])
+        if not self._ready:
+            self.fall_behind()
+        return None
 
     def fall_behind(self) -> None:
         """Drop the queue: the peer does not read fast enough. Nothing is queued until `resume`."""
@@ -416,8 +451,7 @@ class Outflow:
             self.behind = False
             self.epoch += 1
             frame = _NUMBER.pack(EPOCH, self.epoch)
-            self._ready.append(frame)
-            self.queued += len(frame)
+            self._enqueue(frame)
 
 
 class Inflow:

@@ -253,6 +253,8 @@ class Outbound(Connection):
                 self._delayed.put(data)
             else:
                 self._write(data)
+        if flow.behind and self._writable:
+            self._fall_behind()
 
     def _fall_behind(self) -> None:
         """Drop the queue of a peer that does not read; begin a new epoch once it does."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import struct
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -386,6 +387,45 @@ def test_a_peer_cannot_make_this_side_hold_more_than_its_bound() -> None:
         into.receive(blob(999, LIMITS.message, b"a"))
 
 
+def test_large_messages_of_many_senders_stay_within_the_bound_of_the_peer() -> None:
+    """A blob counts there with its whole length from its first slice, and every sender has one under way."""
+    pipe = Pipe()
+    senders = [ReplicaId(GroupId(g), 1, 0) for g in range(16)]
+    sent: dict[tuple[Process, Process], list[Any]] = defaultdict(list)
+    for number in range(64):
+        sender = senders[number % 16]
+        message = multicast(number, random.Random(number).randbytes(8_000))
+        while pipe.out.queued + 8_200 > LIMITS.queue:
+            assert pipe.step()
+            assert pipe.into.held <= LIMITS.held
+        pipe.send(message, sender=sender)
+        sent[sender, B0].append(message)
+    pipe.drain()
+    assert not pipe.out.behind
+    assert pipe.arrived == sent
+
+
+def test_messages_that_wait_for_the_blob_of_another_sender_leave_room_for_it() -> None:
+    """What is behind them in their lane is with the peer already, and cannot be forgotten."""
+    pipe = Pipe()
+    payloads = [random.Random(number).randbytes(9_000) for number in range(4)]
+    for number, payload in enumerate(payloads):
+        pipe.send(multicast(number, payload))
+    senders = [ReplicaId(GroupId(g), 1, 0) for g in range(1, 5)]
+    sent: dict[tuple[Process, Process], list[Any]] = defaultdict(list)
+    for number in range(100, 200):
+        while pipe.out.queued + 2_200 > LIMITS.queue:
+            assert pipe.step()
+        sender = senders[number % 4]
+        payload = random.Random(number).randbytes(2_000) if sent[sender, B0] else payloads[-1]
+        sent[sender, B0].append(multicast(number, payload))
+        pipe.send(sent[sender, B0][-1], sender=sender)
+    pipe.drain()
+    assert not pipe.out.behind
+    assert pipe.arrived.pop((A0, B0)) == [multicast(*each) for each in enumerate(payloads)]
+    assert pipe.arrived == sent
+
+
 @given(st.binary(min_size=1, max_size=60))
 @settings(max_examples=100, deadline=None)
 def test_any_bytes_are_messages_or_an_error(data: bytes) -> None:
@@ -399,19 +439,26 @@ def test_any_bytes_are_messages_or_an_error(data: bytes) -> None:
 
 
 STEP = st.one_of(
-    st.tuples(st.just("send"), st.integers(0, 3), st.integers(0, 5)),
+    st.tuples(st.just("send"), st.integers(0, 5), st.integers(0, 5)),
     st.tuples(st.just("step"), st.integers(1, 30), st.just(0)),
     st.sampled_from([("drop", 0, 0), ("resume", 0, 0), ("sweep", 0, 0)]),
 )
-PAIRS = [(A0, B0), (A0, B1), (A1, B0), (A1, B1)]
+A2 = ReplicaId(GroupId(2), 1, 0)
+PAIRS = [(A0, B0), (A0, B1), (A1, B0), (A1, B1), (A2, B0), (A2, B1)]
 PAYLOADS = [b"s", b"t" * 90, b"u" * 150, b"v" * 1_000, b"w" * 3_000, b"x" * 6_000]
 
 
-@given(st.lists(STEP, max_size=80))
+TIGHT = replace(LIMITS, message=7_000, queue=13_000, kept=1)
+"""So that the bound of what the peer holds is reached."""
+
+
+@given(st.lists(STEP, max_size=80), st.sampled_from([LIMITS, TIGHT]))
 @settings(max_examples=500 if CAMPAIGN else 60, deadline=None)
-def test_pairs_are_fifo_within_an_epoch_whatever_happens(steps: list[tuple[str, int, int]]) -> None:
+def test_pairs_are_fifo_within_an_epoch_whatever_happens(
+    steps: list[tuple[str, int, int]], limits: FlowLimits
+) -> None:
     """What arrives of a pair is what was sent in each epoch, in order, without a gap but at its end."""
-    pipe = Pipe()
+    pipe = Pipe(limits)
     epochs: list[dict[tuple[Process, Process], list[Any]]] = [defaultdict(list)]
     arrived: dict[int, dict[tuple[Process, Process], list[Any]]] = defaultdict(lambda: defaultdict(list))
 
@@ -430,7 +477,7 @@ def test_pairs_are_fifo_within_an_epoch_whatever_happens(steps: list[tuple[str, 
                 message = run if number % 2 else multicast(number, payload)
                 pipe.out.send([(*PAIRS[which], [message])])
                 epochs[-1][PAIRS[which]].append(message)
-                if pipe.out.queued > LIMITS.queue:
+                if pipe.out.queued > limits.queue:
                     pipe.out.fall_behind()
         elif what == "step":
             for _ in range(which):
@@ -442,13 +489,12 @@ def test_pairs_are_fifo_within_an_epoch_whatever_happens(steps: list[tuple[str, 
             epochs.append(defaultdict(list))
         elif what == "sweep":
             pipe.out.sweep()
-        assert pipe.out.queued <= LIMITS.queue + 20_000
-        assert pipe.into.held <= LIMITS.held
-    if pipe.out.behind:
-        pipe.out.resume()
-        epochs.append(defaultdict(list))
-    while step():
-        pass
+        assert pipe.out.queued <= limits.queue + 20_000
+        assert pipe.into.held <= limits.held
+    while step() or pipe.out.behind:
+        if pipe.out.behind:
+            pipe.out.resume()
+            epochs.append(defaultdict(list))
     assert pipe.into.epoch == pipe.out.epoch == len(epochs) - 1
     for epoch, found in arrived.items():
         for pair, messages in found.items():
