@@ -45,7 +45,8 @@ class LinkLimits:
     message: int = MESSAGE_BYTES_MAX
     """The largest message between nodes; large ones travel in slices."""
     buffer: int = 64 << 20
-    """Unsent bytes of one connection. Beyond it, a node's queue is dropped; a client is disconnected."""
+    """Unsent bytes of one connection, but for states. Beyond it, a node's queue is dropped; a client is
+    disconnected."""
     partial: int = 256 << 20
     """Bytes of frames that have arrived in part, of all connections together; beyond it, the connection that
     keeps most is closed."""
@@ -129,11 +130,15 @@ class WarnOnce:
 class Delay:
     """Passes data on after a delay, in order: emulates a distant peer."""
 
-    def __init__(self, delay_s: float, hand_on: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, delay_s: float, hand_on: Callable[[bytes], None], then: Callable[[], None] = lambda: None
+    ) -> None:
+        """`then` is called when there is room again."""
         self.delay_s = delay_s
         self.bytes = 0
         """Bytes under way."""
         self._hand_on = hand_on
+        self._then = then
         self._loop = asyncio.get_running_loop()
         self._frames: deque[tuple[float, bytes]] = deque()
 
@@ -151,10 +156,11 @@ class Delay:
             due, data = self._frames[0]
             if due > now:
                 self._loop.call_at(due, self._arrive)
-                return
+                break
             self._frames.popleft()
             self.bytes -= len(data)
             self._hand_on(data)
+        self._then()
 
     def clear(self) -> None:
         """Drop the data under way."""

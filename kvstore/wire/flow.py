@@ -13,6 +13,9 @@ Between them is any transport that keeps the order of frames and may stop at any
 - A payload travels once. Later messages with the same payload, whatever their kind and their pair, refer to
   the blob that the peer has. The sender alone decides what the peer keeps, and tells it what to forget: both
   always agree, and a reference to an unknown blob is an error of the peer.
+- A *state* of a group, NEWLEADER_ACK or NEW_STATE, is as large as the group's unfinished messages, and is
+  queued at once. It does not count in the bound of the queue: else one above the bound would never arrive,
+  and the group would never have a leader again. One is queued at a time for each pair.
 - An *epoch* ends when the queue is dropped because the peer does not read fast enough. The next one begins
   with a frame of its own when the peer reads again: then half blobs and references are void. What was
   dropped is the end of what was sent, so to both sides it is as if a connection had been lost and replaced.
@@ -35,7 +38,7 @@ import msgspec
 from kvstore.wire.frames import Envelope, FrameCodec, WireError
 from multicast.errors import InvalidArgument
 from multicast.messages import Accept, Deliveries, Heartbeat, Multicast, NewLeaderAck, NewState, Phase2a
-from multicast.types import NO_TIMESTAMP, MessageId, Process
+from multicast.types import NO_TIMESTAMP, Ballot, MessageId, Process
 
 COUNT_MAX: Final = 1 << 16
 """Blobs that a peer may have at a time."""
@@ -76,7 +79,7 @@ class FlowLimits:
     message: int = 32 << 20
     """The largest blob, and so the largest message."""
     queue: int = 64 << 20
-    """What may be queued. Beyond it, the peer is behind, and its queue is dropped."""
+    """What may be queued, but for states. Beyond it, the peer is behind, and its queue is dropped."""
     kept: int = 24 << 20
     """Blobs that the peer keeps because messages may refer to them again."""
 
@@ -107,6 +110,8 @@ class _Blob:
     data: bytes
     named: bool
     """Whether messages refer to it; else it is a frame."""
+    free: bool
+    """Whether it was queued for a state, and does not count."""
     sent: int = 0
     users: int = 0
     """Queued frames that need it."""
@@ -120,6 +125,17 @@ class _Blob:
         return self.sent == len(self.data)
 
 
+@dataclass(slots=True, eq=False)
+class _State:
+    """A state of which pieces are queued."""
+
+    key: tuple[Pair, type]
+    ballot: Ballot
+    transfer: int
+    frames: int = 0
+    """How many are."""
+
+
 @dataclass(slots=True)
 class _Item:
     """A frame in a lane."""
@@ -128,6 +144,8 @@ class _Item:
     blobs: Sequence[_Blob]
     mids: Sequence[MessageId]
     """Messages that it multicasts."""
+    of: _State | None = None
+    """The state of which it is a piece that does not count."""
     state: bool = False
     """Whether it has a NEW_STATE."""
 
@@ -146,13 +164,15 @@ class Outflow:
         self.limits = limits or FlowLimits()
         self.queued = 0
         """Bytes of messages that `next` has not returned yet."""
+        self.free = 0
+        """Those of them that belong to states, and do not count in the bound."""
         self.behind = False
         """Whether the queue was dropped, and nothing is queued until `resume`."""
         self.epoch = 0
         self.dropped = 0
         """Turns whose messages were not sent, and queued frames that were dropped."""
         self.merged = 0
-        """MULTICASTs that were not queued since the same one already was."""
+        """MULTICASTs and pieces of states that were not queued since the same one already was."""
         self.too_large = 0
         """Messages that exceed the limit; each ends an epoch."""
         self._encode = codec.encode
@@ -161,9 +181,11 @@ class Outflow:
         self._number = 0
 
     def _clear(self) -> None:
-        self.queued = 0
-        self._ready: deque[tuple[bytes, int]] = deque()
-        """Frames that wait for nothing but the transport, and the bytes of the blobs that they release."""
+        self.queued = self.free = 0
+        self._ready: deque[tuple[bytes, int, _State | None]] = deque()
+        """Frames that wait for nothing but the transport, with the bytes of the blobs that they release and
+        the state of which they are a piece that does not count."""
+        self._states: dict[tuple[Pair, type], _State] = {}
         self._lanes: dict[Pair, _Lane] = {}
         """The pairs that have messages waiting for a blob; pairs without any have no lane."""
         self._sources: OrderedDict[Process, deque[_Blob]] = OrderedDict()
@@ -188,7 +210,7 @@ class Outflow:
             data = self._encode(envelopes)
             if len(data) <= self._inline or (
                 len(data) <= self.limits.whole
-                and not any(self._has_blobs(message) for _, _, messages in envelopes for message in messages)
+                and not any(self._is_apart(message) for _, _, messages in envelopes for message in messages)
             ):
                 self._enqueue(data)
                 return
@@ -199,7 +221,7 @@ class Outflow:
         free: list[Envelope] = []
         for envelope in envelopes:
             sender, receiver, messages = envelope
-            if (sender, receiver) in self._lanes or any(map(self._has_blobs, messages)):
+            if (sender, receiver) in self._lanes or any(map(self._is_apart, messages)):
                 self._send_free(free)
                 free = []
                 self._send_pair(sender, receiver, messages)
@@ -221,48 +243,78 @@ class Outflow:
             [(sender, receiver, [message])] = envelopes
             self._send_whole((sender, receiver), message, data)
 
-    def _send_whole(self, pair: Pair, message: Any, data: bytes) -> None:
+    def _send_whole(self, pair: Pair, message: Any, data: bytes, of: _State | None = None) -> None:
         """Queue a frame of one large message."""
         if len(data) > self.limits.message:
             self.too_large += 1
             self.fall_behind()
             return
-        blob = self._new_blob(data, pair[0])
+        blob = self._new_blob(data, pair[0], free=of is not None)
         frame = _NUMBER.pack(WHOLE, blob.number)
-        self._put(pair, _Item(frame, (blob,), (), state=type(message) is NewState))
+        self._put(pair, _Item(frame, (blob,), (), of, state=type(message) is NewState))
 
     def _send_pair(self, sender: Process, receiver: Process, messages: Sequence[Any]) -> None:
         """Queue messages of one pair, in order: at the end of its lane, or with references."""
-        if self.behind:
-            return
         pair = sender, receiver
         lane = self._lanes.get(pair)
         if lane is not None:
             messages = self._overtake(pair, lane, messages)
-        if not messages:
+        run: list[Any] = []
+        for message in messages:
+            if type(message) in _STATES:
+                self._send_run(pair, run)
+                run = []
+                self._send_state(pair, message)
+            else:
+                run.append(message)
+        self._send_run(pair, run)
+
+    def _send_state(self, pair: Pair, message: Any) -> None:
+        """Queue a piece of a state.
+
+        A repeat of a state that is still queued is dropped: its receiver ignores it once it has the first. A
+        state of another ballot counts, as the queued one is no longer wanted: if both are too large, the next
+        repeat is alone.
+        """
+        key = pair, type(message)
+        state = self._states.get(key)
+        if state is None:
+            state = _State(key, message.ballot, message.part.transfer)
+        elif state.ballot != message.ballot:
+            state = None
+        elif state.transfer != message.part.transfer:
+            self.merged += 1
             return
+        self._send_run(pair, [message], state)
+
+    def _send_run(self, pair: Pair, messages: Sequence[Any], of: _State | None = None) -> None:
+        if not messages or self.behind:
+            return
+        sender, receiver = pair
         references: _References = []
         blobs: dict[_Blob, None] = {}
         slim = []
         for index, message in enumerate(messages):
-            slimmer = self._slim(index, message, sender, references, blobs)
+            slimmer = self._slim(index, message, sender, references, blobs, free=of is not None)
             if slimmer is None:  # nothing more is queued, not even the blobs of what follows
                 return
             slim.append(slimmer)
         data = self._encode([(sender, receiver, slim)])
-        if len(data) > self.limits.whole:
+        pieces = 1 if of is None else messages[0].part.count
+        if len(data) > self.limits.whole or (pieces > 1 and not references):
+            # Small pieces are sent in slices too: there may be many, and other messages are to pass them.
             middle = len(messages) // 2
             if middle:
-                self._send_pair(sender, receiver, messages[:middle])
-                self._send_pair(sender, receiver, messages[middle:])
+                self._send_run(pair, messages[:middle])
+                self._send_run(pair, messages[middle:])
             else:
-                self._send_whole(pair, messages[0], self._encode([(sender, receiver, messages)]))
+                self._send_whole(pair, messages[0], self._encode([(sender, receiver, messages)]), of)
             return
         if references:
             data = bytes([REFERRING]) + _write((references, data))
         mids = [message.mid for message in messages if type(message) is Multicast]
         state = any(type(message) is NewState for message in messages)
-        self._put(pair, _Item(data, list(blobs), mids, state))
+        self._put(pair, _Item(data, list(blobs), mids, of, state))
 
     def _overtake(self, pair: Pair, lane: _Lane, messages: Sequence[Any]) -> list[Any]:
         """Return what is to be queued in a lane that is blocked.
@@ -286,10 +338,14 @@ class Outflow:
     def _put(self, pair: Pair, item: _Item) -> None:
         """Queue a frame of a pair: in its lane, if that is blocked or the frame has to wait for blobs."""
         self.queued += len(item.frame)
+        if item.of is not None:
+            self.free += len(item.frame)
+            item.of.frames += 1
+            self._states[item.of.key] = item.of
         lane = self._lanes.get(pair)
         missing = [blob for blob in item.blobs if not blob.done]
         if lane is None and not missing:
-            self._ready.append((item.frame, 0))  # it is not a WHOLE, whose blob is new
+            self._ready.append((item.frame, 0, item.of))  # it is not a WHOLE, whose blob is new
             return
         if lane is None:
             lane = self._lanes[pair] = _Lane()
@@ -302,12 +358,22 @@ class Outflow:
 
     # Blobs
 
-    def _has_blobs(self, message: Any) -> bool:
+    def _is_apart(self, message: Any) -> bool:
+        """Return whether the message has blobs, or is a piece of a state."""
+        if type(message) in _STATES:
+            return True
         payloads = _payloads(message)
         return bool(payloads) and max(map(len, payloads)) > self.limits.payload
 
     def _slim(
-        self, index: int, message: Any, sender: Process, references: _References, blobs: dict[_Blob, None]
+        self,
+        index: int,
+        message: Any,
+        sender: Process,
+        references: _References,
+        blobs: dict[_Blob, None],
+        *,
+        free: bool,
     ) -> Any:
         """Return the message without its large payloads, as references; None if one is too large."""
         payloads = _payloads(message)
@@ -319,25 +385,27 @@ class Outflow:
                     self.too_large += 1
                     self.fall_behind()
                     return None
-                blob = self._blob(payload, sender)
+                blob = self._blob(payload, sender, free=free)
                 blobs[blob] = None
                 references.append((index, column, blob.number))
                 empty[column] = b""
         return _filled(message, payloads, empty) if empty else message
 
-    def _blob(self, payload: bytes, sender: Process) -> _Blob:
+    def _blob(self, payload: bytes, sender: Process, *, free: bool) -> _Blob:
         blob = self._known.get(payload)
         if blob is None:
-            blob = self._known[payload] = self._new_blob(payload, sender, named=True)
+            blob = self._known[payload] = self._new_blob(payload, sender, named=True, free=free)
         else:
             self._known.move_to_end(blob.data)
             blob.recent = True
         return blob
 
-    def _new_blob(self, data: bytes, sender: Process, *, named: bool = False) -> _Blob:
+    def _new_blob(self, data: bytes, sender: Process, *, named: bool = False, free: bool) -> _Blob:
         self._number += 1
-        blob = _Blob(self._number, data, named)
+        blob = _Blob(self._number, data, named, free)
         self.queued += len(data)
+        if free:
+            self.free += len(data)
         self._sources.setdefault(sender, deque()).append(blob)
         return blob
 
@@ -350,7 +418,8 @@ class Outflow:
             while lane is not None and lane.items and all(each.done for each in lane.items[0].blobs):
                 item = lane.items.popleft()
                 lane.mids.difference_update(item.mids)
-                self._ready.append((item.frame, sum(len(each.data) for each in item.blobs if not each.named)))
+                releases = sum(len(each.data) for each in item.blobs if not each.named)
+                self._ready.append((item.frame, releases, item.of))
                 for each in item.blobs:
                     each.users -= 1
             if lane is not None and not lane.items:
@@ -388,7 +457,7 @@ class Outflow:
     # Frames
 
     def _enqueue(self, frame: bytes, releases: int = 0) -> None:
-        self._ready.append((frame, releases))
+        self._ready.append((frame, releases, None))
         self.queued += len(frame)
 
     def next(self) -> bytes | None:
@@ -403,9 +472,14 @@ class Outflow:
         if source is None:
             if not self._ready:
                 return None
-            data, releases = self._ready.popleft()
+            data, releases, of = self._ready.popleft()
             self.queued -= len(data)
             self._announced -= releases
+            if of is not None:
+                self.free -= len(data)
+                of.frames -= 1
+                if not of.frames:
+                    del self._states[of.key]
             if self._sources:
                 self._small += len(data)
             return data
@@ -416,6 +490,8 @@ class Outflow:
         data = blob.data[blob.sent : blob.sent + self.limits.slice]
         blob.sent += len(data)
         self.queued -= len(data)
+        if blob.free:
+            self.free -= len(data)
         self._sources.move_to_end(source)
         if blob.done:
             blobs.popleft()
@@ -571,6 +647,9 @@ def _numbers(frame: bytes) -> Iterator[int]:
     if rest or not count or (frame[0] != FORGET and count != 1):
         raise WireError(f"a frame of kind {frame[0]} has {len(frame)} bytes")
     return iter(struct.unpack_from(f">{count}Q", frame, 1))
+
+
+_STATES: Final = frozenset({NewLeaderAck, NewState})
 
 
 def _of_entries(message: Any) -> list[bytes]:

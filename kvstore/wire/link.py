@@ -215,6 +215,7 @@ class Outbound(Connection):
         self._handshake = DiallingSide(link.secret, link.hello)
         self._flow = Outflow(link.codec, link.limits.flow)
         self._writable = True
+        self._delayed = Delay(link.delay_s, self._write, self._departed)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start: the connection is open."""
@@ -242,19 +243,24 @@ class Outbound(Connection):
             return
         flow.send(envelopes)
         self._pump()
-        if flow.behind or flow.queued + self._delayed.bytes > self.limits.buffer:
+        if flow.behind or flow.queued - flow.free + self._delayed.bytes > self.limits.buffer:
             self._fall_behind()
 
     def _pump(self) -> None:
-        """Write what is queued, while the socket takes it."""
+        """Write what is queued, while the socket takes it, or what is under way with a delay is not much."""
         flow = self._flow
-        while self._writable and (data := flow.next()) is not None:
+        most = self.limits.buffer // 2
+        while self._writable and self._delayed.bytes < most and (data := flow.next()) is not None:
             if self._delayed.delay_s:
                 self._delayed.put(data)
             else:
                 self._write(data)
         if flow.behind and self._writable:
             self._fall_behind()
+
+    def _departed(self) -> None:
+        if not self.over:
+            self._pump()
 
     def _fall_behind(self) -> None:
         """Drop the queue of a peer that does not read; begin a new epoch once it does."""

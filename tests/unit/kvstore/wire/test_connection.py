@@ -15,7 +15,8 @@ from kvstore.wire.connection import LinkLimits
 from kvstore.wire.frames import Envelope
 from kvstore.wire.handshake import DiallingSide
 from multicast.errors import InvalidArgument
-from multicast.types import ClientId
+from multicast.messages import EntryState, NewLeaderAck, NewState, StatePart
+from multicast.types import NO_TIMESTAMP, Ballot, ClientId, MessageId, Phase, Timestamp
 from tests.unit.kvstore.wire.harness import (
     CLIENT,
     G0,
@@ -26,6 +27,7 @@ from tests.unit.kvstore.wire.harness import (
     QUICK,
     SECRET,
     SMALL,
+    Node,
     Wire,
     encode,
     framed,
@@ -214,6 +216,77 @@ async def test_a_peer_that_fell_behind_goes_on_with_a_new_epoch() -> None:
         assert b.transport._acceptor.peers[N1] is inbound
         assert a.count("epochs", N2) == inbound.flow.epoch == 1
         assert a.count("resets", N2) == b.count("bad_frames", N1) == 0
+
+
+def state(kind: Any, transfer: int, size: int, count: int) -> list[Any]:
+    """A state with `count` entries of `size` bytes, in pieces of 64 KiB."""
+    each = max(1, (64 << 10) // size)
+    rng = random.Random(size)
+    ballot, accepted = Ballot(1, replica(N1), 0), Phase.ACCEPTED
+    entries = []
+    for n in range(count):
+        mid, stamp = MessageId(CLIENT, n, n), Timestamp(n + 1)
+        entries.append(EntryState(mid, (G0,), rng.randbytes(size), 1, accepted, stamp, NO_TIMESTAMP))
+    pieces: list[Any] = []
+    for index in range(-(-count // each)):
+        part = StatePart(transfer, index, -(-count // each))
+        its = tuple(entries[index * each : (index + 1) * each])
+        if kind is NewState:
+            pieces.append(NewState(ballot, 1, part, its))
+        else:
+            pieces.append(NewLeaderAck(ballot, Ballot(0, replica(N1), 0), 1, NO_TIMESTAMP, part, its))
+    return pieces
+
+
+def pieces_of(node: Node) -> list[Any]:
+    return [
+        message
+        for _, envelopes in node.frames
+        for _, _, messages in envelopes
+        for message in messages
+        if isinstance(message, NewState | NewLeaderAck)
+    ]
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.01])
+@pytest.mark.parametrize("size", [200_000, 1_000])
+@pytest.mark.parametrize("kind", [NewState, NewLeaderAck])
+async def test_a_state_larger_than_the_buffer_arrives(kind: Any, size: int, delay_s: float) -> None:
+    """All of it leaves in one turn. What follows in the next turns does not make the queue drop it either."""
+    delays = {(N1, N2): delay_s}
+    async with nodes(N1, N2, limits=SMALL, delays=delays) as (a, b):
+        pieces = state(kind, 1, size, 5 * SMALL.buffer // size)
+        a.send(N2, number(0), *pieces)
+        for value in range(1, 50):
+            a.send(N2, number(value), large(value, 2_000))
+            if value % 10 == 0:
+                a.send(N2, *state(kind, value, size, 5 * SMALL.buffer // size))  # it is repeated meanwhile
+            await asyncio.sleep(0)
+        await until(lambda: 49 in b.numbers())
+        assert pieces_of(b)[: len(pieces)] == pieces
+        assert b.numbers() == list(range(50))
+        assert a.count("epochs", N2) == a.count("dropped", N2) == b.count("bad_frames", N1) == 0
+
+
+async def test_a_state_leaves_other_messages_their_bound() -> None:
+    async with nodes(N1, N2, limits=SMALL) as (a, b):
+        connection = a.transport._links[N2]._connection
+        assert connection is not None
+        b.transport.pause(paused=True)
+        a.send(N2, *state(NewState, 1, 200_000, 25))
+        for value in range(100):
+            a.send(N2, large(value, 9_000))
+            assert connection._flow.queued > 2 * SMALL.buffer
+        for value in range(100, 150):
+            a.send(N2, large(value, 9_000))
+        assert connection._flow.behind
+        assert connection._flow.queued == 0
+        b.transport.pause(paused=False)
+        await until(lambda: not connection._flow.behind)
+        repeated = state(NewState, 2, 200_000, 25)
+        a.send(N2, *repeated)
+        await until(lambda: pieces_of(b)[-25:] == repeated)
+        assert b.count("bad_frames", N1) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="TCP_USER_TIMEOUT is Linux's")

@@ -228,6 +228,84 @@ def test_no_heartbeat_overtakes_the_state_of_its_ballot() -> None:
     assert pipe.arrived[A0, B0] == [state, beat]
 
 
+def state(kind: Any, transfer: int, *payloads: bytes, ballot: Ballot = BALLOT) -> list[Any]:
+    """A state with a piece for each payload."""
+    pieces = []
+    for index, payload in enumerate(payloads):
+        part = StatePart(transfer, index, len(payloads))
+        entries = (ENTRY._replace(mid=mid(index), payload=payload),)
+        piece: Any = NewState(ballot, 1, part, entries)
+        if kind is NewLeaderAck:
+            piece = NewLeaderAck(ballot, BALLOT, 1, NO_TIMESTAMP, part, entries)
+        pieces.append(piece)
+    return pieces
+
+
+def payloads(size: int, count: int) -> list[bytes]:
+    return [random.Random(number).randbytes(size) for number in range(count)]
+
+
+STATE_KINDS = pytest.mark.parametrize("kind", [NewState, NewLeaderAck])
+SIZES = pytest.mark.parametrize(("size", "count"), [(15_000, 10), (90, 2_000)], ids=["large", "small"])
+
+
+@STATE_KINDS
+@SIZES
+def test_a_state_does_not_count_and_arrives_whatever_its_size(kind: Any, size: int, count: int) -> None:
+    pipe = Pipe()
+    pieces = state(kind, 1, *payloads(size, count))
+    pipe.send(small(1), *pieces, small(2))
+    assert pipe.out.queued > 2 * LIMITS.held
+    assert pipe.out.queued - pipe.out.free < 1_000
+    for number in range(3, 30):
+        pipe.send(small(number))
+        pipe.send(small(number), sender=A1, receiver=B1)
+        for _ in range(5):
+            assert pipe.step()
+            assert 0 <= pipe.out.free <= pipe.out.queued
+            assert pipe.into.held <= LIMITS.held
+    assert len(pipe.arrived[A1, B1]) > 20
+    pipe.drain()
+    assert (pipe.out.queued, pipe.out.free, pipe.out.merged, pipe.out.behind) == (0, 0, 0, False)
+    assert pipe.arrived[A0, B0] == [small(1), *pieces, *map(small, range(2, 30))]
+
+
+@STATE_KINDS
+@SIZES
+def test_a_state_that_is_queued_is_not_queued_again(kind: Any, size: int, count: int) -> None:
+    pipe = Pipe()
+    pieces = state(kind, 1, *payloads(size, count))
+    pipe.send(*pieces)
+    before = pipe.out.queued
+    for transfer in range(2, 10):
+        pipe.step()
+        pipe.send(*state(kind, transfer, *payloads(size, count)))
+    assert pipe.out.queued < before
+    assert pipe.out.merged == 8 * count
+    pipe.drain()
+    assert pipe.arrived[A0, B0] == pieces
+    again = state(kind, 10, *payloads(size, count))
+    pipe.send(*again)
+    pipe.drain()
+    assert pipe.arrived[A0, B0] == pieces + again
+    assert not pipe.out._states
+
+
+def test_a_state_behind_one_of_another_ballot_counts() -> None:
+    """Else the queue would grow with each ballot. The first is no longer wanted."""
+    pipe = Pipe()
+    pipe.send(*state(NewState, 1, *payloads(90, 2_000)))
+    pipe.send(*state(NewState, 2, *payloads(91, 2_000), ballot=Ballot(2, A0, 0)))
+    assert pipe.out.queued - pipe.out.free > LIMITS.queue
+    pipe.out.fall_behind()
+    pipe.out.resume()
+    pieces = state(NewState, 3, *payloads(91, 2_000), ballot=Ballot(2, A0, 0))
+    pipe.send(*pieces)
+    assert pipe.out.queued - pipe.out.free < 100
+    pipe.drain()
+    assert pipe.arrived[A0, B0] == pieces
+
+
 def test_the_oldest_payloads_are_forgotten_at_both_ends() -> None:
     pipe = Pipe()
     for number in range(30):
@@ -408,8 +486,8 @@ def test_large_messages_of_many_senders_stay_within_the_bound_of_the_peer() -> N
 def test_messages_that_wait_for_the_blob_of_another_sender_leave_room_for_it() -> None:
     """What is behind them in their lane is with the peer already, and cannot be forgotten."""
     pipe = Pipe()
-    payloads = [random.Random(number).randbytes(9_000) for number in range(4)]
-    for number, payload in enumerate(payloads):
+    shared = payloads(9_000, 4)
+    for number, payload in enumerate(shared):
         pipe.send(multicast(number, payload))
     senders = [ReplicaId(GroupId(g), 1, 0) for g in range(1, 5)]
     sent: dict[tuple[Process, Process], list[Any]] = defaultdict(list)
@@ -417,12 +495,12 @@ def test_messages_that_wait_for_the_blob_of_another_sender_leave_room_for_it() -
         while pipe.out.queued + 2_200 > LIMITS.queue:
             assert pipe.step()
         sender = senders[number % 4]
-        payload = random.Random(number).randbytes(2_000) if sent[sender, B0] else payloads[-1]
+        payload = random.Random(number).randbytes(2_000) if sent[sender, B0] else shared[-1]
         sent[sender, B0].append(multicast(number, payload))
         pipe.send(sent[sender, B0][-1], sender=sender)
     pipe.drain()
     assert not pipe.out.behind
-    assert pipe.arrived.pop((A0, B0)) == [multicast(*each) for each in enumerate(payloads)]
+    assert pipe.arrived.pop((A0, B0)) == [multicast(*each) for each in enumerate(shared)]
     assert pipe.arrived == sent
 
 
@@ -475,9 +553,13 @@ def test_pairs_are_fifo_within_an_epoch_whatever_happens(
                 payload = PAYLOADS[kind]
                 run = accept(number, payload, b"-", PAYLOADS[-kind])
                 message = run if number % 2 else multicast(number, payload)
+                if number % 5 == 0:
+                    message = state([NewState, NewLeaderAck][number % 2], number, payload)[0]
+                merged = pipe.out.merged
                 pipe.out.send([(*PAIRS[which], [message])])
-                epochs[-1][PAIRS[which]].append(message)
-                if pipe.out.queued > limits.queue:
+                if pipe.out.merged == merged:
+                    epochs[-1][PAIRS[which]].append(message)
+                if pipe.out.queued - pipe.out.free > limits.queue:
                     pipe.out.fall_behind()
         elif what == "step":
             for _ in range(which):
@@ -489,7 +571,7 @@ def test_pairs_are_fifo_within_an_epoch_whatever_happens(
             epochs.append(defaultdict(list))
         elif what == "sweep":
             pipe.out.sweep()
-        assert pipe.out.queued <= limits.queue + 20_000
+        assert 0 <= pipe.out.queued - pipe.out.free <= limits.queue + 20_000
         assert pipe.into.held <= limits.held
     while step() or pipe.out.behind:
         if pipe.out.behind:
@@ -500,4 +582,5 @@ def test_pairs_are_fifo_within_an_epoch_whatever_happens(
         for pair, messages in found.items():
             assert messages == epochs[epoch][pair][: len(messages)]
     assert arrived[len(epochs) - 1] == epochs[-1]
-    assert pipe.out.queued == 0
+    assert pipe.out.queued == pipe.out.free == 0
+    assert not pipe.out._states
