@@ -99,7 +99,7 @@ class FlowLimits:
     def ahead(self) -> int:
         """What it may hold when a blob begins out of turn.
 
-        The rest is for the oldest blob. The first message of a lane needs it, then leaves, and makes room.
+        The rest is for the blobs of the oldest message, which leaves then, and makes room.
         """
         return self.kept + self.message
 
@@ -108,6 +108,7 @@ class FlowLimits:
 class _Blob:
     number: int
     data: bytes
+    source: Process
     named: bool
     """Whether messages refer to it; else it is a frame."""
     free: bool
@@ -144,6 +145,8 @@ class _Item:
     blobs: Sequence[_Blob]
     mids: Sequence[MessageId]
     """Messages that it multicasts."""
+    number: int
+    """Items are queued in the order of their numbers."""
     of: _State | None = None
     """The state of which it is a piece that does not count."""
     state: bool = False
@@ -251,7 +254,7 @@ class Outflow:
             return
         blob = self._new_blob(data, pair[0], free=of is not None)
         frame = _NUMBER.pack(WHOLE, blob.number)
-        self._put(pair, _Item(frame, (blob,), (), of, state=type(message) is NewState))
+        self._put(pair, _Item(frame, (blob,), (), self._next_number(), of, state=type(message) is NewState))
 
     def _send_pair(self, sender: Process, receiver: Process, messages: Sequence[Any]) -> None:
         """Queue messages of one pair, in order: at the end of its lane, or with references."""
@@ -301,7 +304,8 @@ class Outflow:
             slim.append(slimmer)
         data = self._encode([(sender, receiver, slim)])
         pieces = 1 if of is None else messages[0].part.count
-        if len(data) > self.limits.whole or (pieces > 1 and not references):
+        together = len(messages) > 1 and sum(len(blob.data) for blob in blobs) > self.limits.message
+        if len(data) > self.limits.whole or together or (pieces > 1 and not references):
             # Small pieces are sent in slices too: there may be many, and other messages are to pass them.
             middle = len(messages) // 2
             if middle:
@@ -314,7 +318,7 @@ class Outflow:
             data = bytes([REFERRING]) + _write((references, data))
         mids = [message.mid for message in messages if type(message) is Multicast]
         state = any(type(message) is NewState for message in messages)
-        self._put(pair, _Item(data, list(blobs), mids, of, state))
+        self._put(pair, _Item(data, list(blobs), mids, self._next_number(), of, state))
 
     def _overtake(self, pair: Pair, lane: _Lane, messages: Sequence[Any]) -> list[Any]:
         """Return what is to be queued in a lane that is blocked.
@@ -400,14 +404,20 @@ class Outflow:
             blob.recent = True
         return blob
 
-    def _new_blob(self, data: bytes, sender: Process, *, named: bool = False, free: bool) -> _Blob:
+    def _next_number(self) -> int:
         self._number += 1
-        blob = _Blob(self._number, data, named, free)
-        self.queued += len(data)
-        if free:
-            self.free += len(data)
-        self._sources.setdefault(sender, deque()).append(blob)
+        return self._number
+
+    def _new_blob(self, data: bytes, sender: Process, *, named: bool = False, free: bool) -> _Blob:
+        blob = _Blob(self._next_number(), data, sender, named, free)
+        self._queue_blob(blob)
         return blob
+
+    def _queue_blob(self, blob: _Blob) -> None:
+        self.queued += len(blob.data)
+        if blob.free:
+            self.free += len(blob.data)
+        self._sources.setdefault(blob.source, deque()).append(blob)
 
     def _sent(self, blob: _Blob) -> None:
         """Release the messages that have waited for this blob."""
@@ -507,13 +517,44 @@ class Outflow:
                 return source
         if self._ready:  # what it releases is room
             return None
-        oldest = min(self._sources, key=lambda each: self._sources[each][0].number)
-        if self._announced + len(self._sources[oldest][0].data) <= self.limits.held:
-            return oldest
-        self._forget([blob for blob in self._known.values() if blob.done and not blob.users])
-        if not self._ready:
-            self.fall_behind()
-        return None
+        return self._make_room()
+
+    def _make_room(self) -> Process | None:
+        """Return the source of a blob that the oldest message waits for; what others wait for is sent again.
+
+        Payloads that messages wait with cannot be forgotten else: those of a state, if what follows it in its
+        lane refers to all of them. The oldest message leaves in the end, so this ends.
+        """
+        oldest = min((lane.items[0] for lane in self._lanes.values()), key=attrgetter("number"), default=None)
+        needed = () if oldest is None else oldest.blobs
+        blob = next((each for each in needed if not each.done), None)
+        if blob is None:
+            blob = next(iter(self._sources.values()))[0]
+        if self._announced + len(blob.data) > self.limits.held:
+            self._forget([each for each in self._known.values() if each.done and not each.users])
+            if not self._ready:
+                self._take_back([each for each in self._known.values() if each.done and each not in needed])
+            if not self._ready:
+                self.fall_behind()
+            return None
+        blobs = self._sources[blob.source]
+        blobs.remove(blob)
+        blobs.appendleft(blob)
+        return blob.source
+
+    def _take_back(self, blobs: Sequence[_Blob]) -> None:
+        """Forget payloads that messages wait with, and send them again later."""
+        self._forget(blobs)
+        for blob in blobs:
+            blob.sent = 0
+            blob.free = True  # it has been counted
+            self._known[blob.data] = blob
+            self._queue_blob(blob)
+        for pair, lane in self._lanes.items():
+            for item in lane.items:
+                for blob in item.blobs:
+                    if not blob.done:
+                        blob.waiting[pair] = None
 
     def fall_behind(self) -> None:
         """Drop the queue: the peer does not read fast enough. Nothing is queued until `resume`."""

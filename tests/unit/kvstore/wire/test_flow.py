@@ -270,6 +270,24 @@ def test_a_state_does_not_count_and_arrives_whatever_its_size(kind: Any, size: i
     assert pipe.arrived[A0, B0] == [small(1), *pieces, *map(small, range(2, 30))]
 
 
+def test_messages_behind_a_state_may_refer_to_more_than_the_peer_holds() -> None:
+    pipe = Pipe()
+    its = payloads(5_000, 40)
+    pieces: list[Any] = state(NewState, 1, *its)
+    pipe.send(*pieces)
+    accepts = [accept(number, payload) for number, payload in enumerate(its)]
+    pipe.send(*accepts)
+    for number, payload in enumerate(its):
+        pipe.send(multicast(number, payload), sender=A1, receiver=B1)
+    while pipe.step():
+        assert pipe.into.held <= LIMITS.held
+        assert 0 <= pipe.out.queued - pipe.out.free < LIMITS.queue
+    assert not pipe.out.behind
+    assert pipe.arrived[A0, B0] == pieces + accepts
+    assert pipe.arrived[A1, B1] == [multicast(*each) for each in enumerate(its)]
+    assert pipe.bytes < 4 * 5_000 * 40
+
+
 @STATE_KINDS
 @SIZES
 def test_a_state_that_is_queued_is_not_queued_again(kind: Any, size: int, count: int) -> None:
