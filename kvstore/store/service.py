@@ -508,6 +508,8 @@ class Service:
                     if revision:
                         raise
                     continue  # a compaction was faster
+                except errors.RequestExpired:
+                    continue  # it was to end before it began: now this node knows better what time it is
                 return Snapshot(name, kept, ttl_s)
 
     async def release(self, name: str, *, timeout_s: float) -> None:
