@@ -335,7 +335,7 @@ class StoreState(LazyState[_PendingRows]):
         for name, rows in self._groups[group].rows.items():
             if installed.suspect:
                 yield from rows.clear(transaction)
-            while found := rows.first(transaction, lazy.SLICE):
+            while not installed.suspect and (found := rows.first(transaction, lazy.SLICE)):
                 for key, _ in found:
                     rows.delete(transaction, key)
                 yield len(found)
