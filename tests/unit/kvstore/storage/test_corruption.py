@@ -290,6 +290,28 @@ def test_a_row_that_has_changed_its_group_is_missed_and_replaced(
         rig.disk.close()
 
 
+def test_a_checkpoint_that_has_changed_is_replaced_by_a_snapshot(names: StoreRig) -> None:
+    rig = StoreRig(names.path)
+    rig.flush(b"what the machine knows")
+    good = list(rig.state.snapshot(G0, rig.image(b"what the machine knows")))
+    rig.disk.close()
+    assert flip(names.path / "state", b"what the machine knows", 3) > 0
+    rig = StoreRig(names.path)
+    try:
+        with pytest.raises(DamagedRow):
+            rig.state.load(G0)
+        rig.state.drop(G0)
+        installed = rig.state.install(G0, good)
+        assert rig.state.open(G0)[0] is None, "the disk's is not of the state that is installed"
+        rig.flush(installed.machine_state)
+        saved, maps = rig.state.open(G0)
+        assert saved is not None
+        assert saved.machine_state == b"what the machine knows"
+        assert dict(maps["names"].items(b"", None)) == VALUES
+    finally:
+        rig.disk.close()
+
+
 def test_the_way_to_a_long_key_is_checked(store: StoreRig) -> None:
     """The rows that lead to long keys have checksums of their own places."""
     one, other = b"x" * 500, b"y" * 500
