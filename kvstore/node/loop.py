@@ -365,7 +365,7 @@ class Node:
         elif message.index == 0 and not hosted.replica.awaits(sender, message.transfer, now):
             self.statistics.strays += 1  # it was asked for in an earlier life; or never
             logger.debug("dropped a snapshot of %s that %s has not asked for", sender, me)
-        elif (snapshot := self._transfers.receive(me, sender, message)) is not None:
+        elif (snapshot := self._transfers.receive(me, sender, message, now)) is not None:
             self._drain(now)
             if me not in self._hosted:
                 return
