@@ -365,7 +365,7 @@ class Node:
         elif message.index == 0 and not hosted.replica.awaits(sender, message.transfer, now):
             self.statistics.strays += 1  # it was asked for in an earlier life; or never
             logger.debug("dropped a snapshot of %s that %s has not asked for", sender, me)
-        elif (snapshot := self._transfers.receive(me, sender, message)) is not None:
+        elif (snapshot := self._transfers.receive(me, sender, message, now)) is not None:
             self._drain(now)
             if me not in self._hosted:
                 return
@@ -584,12 +584,16 @@ class Node:
         if self._recorder is not None:
             self._recorder.write()
         positions = {}
-        for me, hosted in self._hosted.items():
-            if hosted.replica.is_restoring and self._application.executed(me.group) < hosted.replica.reported:
-                continue  # what the disk has may be worth more, if no other member has it
-            if hosted.applied or self._application.unsaved(me.group):
-                positions[me.group] = hosted.position
-                hosted.applied = False
+        for me, hosted in list(self._hosted.items()):
+            replica = hosted.replica
+            try:
+                if replica.is_restoring and self._application.executed(me.group) < replica.reported:
+                    continue  # what the disk has may be worth more, if no other member has it
+                if hosted.applied or self._application.unsaved(me.group):
+                    positions[me.group] = hosted.position
+                    hosted.applied = False
+            except DamagedRow as error:
+                self.set_aside(me.group, error)
         if positions:
             self._committing = True
             self._application.commit(positions, self._written)

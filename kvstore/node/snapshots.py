@@ -53,6 +53,8 @@ class SnapshotReceiver:
     ordering: list[bytes] = field(default_factory=list)
     state: list[bytes] = field(default_factory=list)
     count: int = 0
+    deadline: float = 0.0
+    """Until then, the transfer is not given up for that of another member."""
 
     def add(self, piece: SnapshotPiece) -> bool:
         """Add the next piece; return whether it is the next."""
@@ -102,18 +104,22 @@ class SnapshotTransfers:
         sender.sent, sender.deadline = next(sender.pieces), now + TRANSFER_S
         self._pieces.append((me, target, sender.sent))
 
-    def receive(self, me: ReplicaId, source: ReplicaId, piece: SnapshotPiece) -> SnapshotReceiver | None:
+    def receive(
+        self, me: ReplicaId, source: ReplicaId, piece: SnapshotPiece, now: float
+    ) -> SnapshotReceiver | None:
         """Add a piece and acknowledge it; return the snapshot if that was its last piece.
 
-        The caller has checked that the first piece was asked for.
+        The caller has checked that the first piece was asked for. A replica that restores its state asks one
+        member after the other, and takes the snapshot of the first that answers, as long as pieces arrive.
         """
-        if piece.index == 0:
-            self._receivers[me] = SnapshotReceiver(source, piece.transfer)
         receiver = self._receivers.get(me)
+        if piece.index == 0 and (receiver is None or receiver.source == source or now >= receiver.deadline):
+            receiver = self._receivers[me] = SnapshotReceiver(source, piece.transfer)
         if receiver is None or (receiver.source, receiver.transfer) != (source, piece.transfer):
             return None
         if not receiver.add(piece):
             return None
+        receiver.deadline = now + TRANSFER_S
         self._pieces.append((me, source, SnapshotAck(piece.transfer, piece.index)))
         return self._receivers.pop(me) if piece.last else None
 

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 from operator import gt, lt
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import lmdb
 
@@ -66,16 +66,27 @@ def chunks(rows: Rows, start: bytes, end: bytes | None, *, reverse: bool = False
         count = min(4 * count, CHUNK_MAX)
 
 
+class _Node(NamedTuple):
+    """A part of a table whose rows begin alike: all rows of a group, or long keys that share a head."""
+
+    database: bytes
+    prefix: bytes
+    """Of its rows."""
+    head: bytes
+    """Of its keys: what its rows leave out."""
+
+
 class LmdbRows:
     """The rows of one table and one group, in LMDB."""
 
-    __slots__ = ("_database", "_env", "_handle", "_prefix", "_table_seed", "_where")
+    __slots__ = ("_database", "_env", "_handle", "_prefix", "_table_seed", "_top", "_where")
 
     def __init__(self, env: Environment, database: bytes, group: GroupId) -> None:
         self._env = env
         self._database = database
         self._handle = env[database]
         self._prefix = keys.group_key(group)
+        self._top = _Node(database, self._prefix, b"")
         self._table_seed = checksum.seed_of(database, b"")
         self._where = f"{env.path}, group {group}, {database.decode()}"
 
@@ -87,49 +98,91 @@ class LmdbRows:
                 row = self._prefix + key
                 value = transaction.get(row, db=self._handle)
                 if value is None:
-                    self._check_beside(transaction, row)
+                    self._check_beside(transaction, self._top, row)
                 return value
-            *_, (database, row) = self._path(transaction, key)
-            return transaction.get(row, db=self._env[database])
+            return self._get_long(transaction, key)
         except lmdb.Error as error:
             raise self._broken(error) from error
+
+    def _get_long(self, transaction: Transaction, key: bytes) -> bytes | None:
+        path = self._path(transaction, key)
+        database, row = path[-1]
+        value = transaction.get(row, db=self._env[database])
+        if value is None:
+            head = key[: HEAD * (len(path) - 1)]
+            node = _Node(database, row[: keys.NODE_BYTES], head) if head else self._top
+            self._check_beside(transaction, node, row)
+        return value
 
     def _broken(self, error: lmdb.Error) -> StorageError:
         """Return what an error of LMDB means: that its pages are damaged, unless the disk is closed."""
         self._env.check()
         return DamagedRow(f"{self._where}: {error}")
 
-    def _check_beside(self, transaction: Transaction, row: bytes) -> None:
+    def _check_beside(self, transaction: Transaction, node: _Node, row: bytes) -> None:
         """Raise `DamagedRow` unless the rows beside a missing one are sound, and in order.
 
         LMDB searches a page by halves. A search that a single changed key misleads, be it the key of the row
         itself or any other, ends beside that key. A search that is misled between pages ends where the rows
         on both sides are not in order.
         """
-        cursor = transaction.cursor(self._handle)
-        found = cursor.set_range(row)
-        if found:
-            key, value = cursor.item()
-            self._check_neighbour(key, value)
-            if key <= row:
-                raise DamagedRow(f"{self._where}: {key.hex()} comes after {row.hex()}")
-        if cursor.prev() if found else cursor.last():
-            key, value = cursor.item()
-            self._check_neighbour(key, value)
-            if key >= row:
-                raise DamagedRow(f"{self._where}: {key.hex()} comes before {row.hex()}")
+        self._check_after(transaction, node, row)
+        self._check_before(transaction, node, row)
 
-    def _check_outside(self, cursor: lmdb.Cursor[bytes], bound: bytes, *, reverse: bool) -> None:
-        """Raise `DamagedRow` unless the row before the first of a range is sound, and outside the range."""
-        key, value = cursor.item()
-        self._check_neighbour(key, value)
-        if key < bound if reverse else key >= bound:
-            raise DamagedRow(f"{self._where}: {key.hex()} is on the wrong side of {bound.hex()}")
+    # A cursor that has a place does not search as one without, from the root. So each check has its own.
 
-    def _check_neighbour(self, row: bytes, value: bytes) -> None:
-        cut = len(self._prefix)
-        if zlib.crc32(value[4:], zlib.crc32(row, self._table_seed)) != int.from_bytes(value[:4], "big"):
-            raise DamagedRow(f"{self._where}: the checksum of the row {row[cut:].hex()} is wrong")
+    def _check_after(self, transaction: Transaction, node: _Node, bound: bytes) -> None:
+        cursor = transaction.cursor(self._env[node.database])
+        if cursor.set_range(bound):
+            self._check_side(cursor, node, bound, after=True)
+
+    def _check_before(self, transaction: Transaction, node: _Node, bound: bytes) -> None:
+        cursor = transaction.cursor(self._env[node.database])
+        if _before(cursor, bound):
+            self._check_side(cursor, node, bound, after=False)
+
+    def _check_side(self, cursor: lmdb.Cursor[bytes], node: _Node, bound: bytes, *, after: bool) -> None:
+        """Raise `DamagedRow` unless the rows from the cursor on, away from a bound, are as they should be.
+
+        The first row must be sound, and on this side of the bound, if it is of this node. Rows of other
+        groups and nodes are theirs to check: if one of them is bad, this one is not. But its key may have
+        misled the search, or have been a key of this node. So the next row is looked at, too.
+        """
+        stray: Pair | None = None
+        found = True
+        while found:
+            key, value = cursor.item()
+            wrong = key < bound if after else key >= bound
+            own = key.startswith(node.prefix)
+            if own and not self._fits(node, key, value):
+                raise DamagedRow(
+                    f"{self._where}: the checksum of the row {key[len(node.prefix) :].hex()} is wrong"
+                )
+            if not own and node is self._top and self._was_own(node, key, value):
+                raise DamagedRow(f"{self._where}: the key of the row {key.hex()} has changed")
+            if wrong and (own or stray is not None):
+                raise DamagedRow(f"{self._where}: {key.hex()} is on the wrong side of {bound.hex()}")
+            if stray is not None and (own or (key < stray[0]) == after) and self._was_own(node, *stray):
+                raise DamagedRow(f"{self._where}: the key of the row {stray[0].hex()} has changed")
+            if own or stray is not None:
+                return
+            stray = key, value
+            found = cursor.next() if after else cursor.prev()
+
+    def _fits(self, node: _Node, row: bytes, value: bytes) -> bool:
+        """Whether the checksum is that of a row of this node."""
+        cut = len(node.prefix)
+        if node is self._top:
+            seed = zlib.crc32(row, self._table_seed)
+        elif len(row) == cut + HEAD + 1:
+            seed = checksum.seed_of(STORE_NODES, row)
+        else:
+            seed = zlib.crc32(node.head + row[cut:], zlib.crc32(self._prefix, self._table_seed))
+        return zlib.crc32(value[4:], seed) == int.from_bytes(value[:4], "big")
+
+    def _was_own(self, node: _Node, row: bytes, value: bytes) -> bool:
+        """Whether the row would be sound, and of this node, had its key another beginning."""
+        return self._fits(node, node.prefix + row[len(node.prefix) :], value)
 
     def _path(self, transaction: Transaction, key: bytes, *, make: bool = False) -> list[tuple[bytes, bytes]]:
         """Return databases and keys of the rows that lead to a key; the last is the key's own.
@@ -197,7 +250,7 @@ class LmdbRows:
             found = cursor.first()
             while found:
                 key, value = cursor.item()
-                if not key.startswith(self._prefix):
+                if not (key.startswith(self._prefix) or self._was_own(self._top, key, value)):
                     found = cursor.next()
                 else:
                     if len(key) == marked:
@@ -224,9 +277,8 @@ class LmdbRows:
     ) -> tuple[Sequence[Pair], bool]:
         """Return the first rows of a range, or the last in reverse, and whether there may be more."""
         found: list[Pair] = []
-        node = self._database, self._prefix, b""
         try:
-            more = self._collect(self._env.read(), node, start, end, count, found, reverse=reverse)
+            more = self._collect(self._env.read(), self._top, start, end, count, found, reverse=reverse)
         except lmdb.Error as error:
             raise self._broken(error) from error
         order = [key for key, _ in found]
@@ -251,15 +303,13 @@ class LmdbRows:
     def first(self, transaction: Transaction, count: int) -> list[Pair]:
         """Return the first rows, as the transaction sees them."""
         found: list[Pair] = []
-        self._collect(
-            transaction, (self._database, self._prefix, b""), b"", None, count, found, reverse=False
-        )
+        self._collect(transaction, self._top, b"", None, count, found, reverse=False)
         return found
 
     def _collect(
         self,
         transaction: Transaction,
-        node: tuple[bytes, bytes, bytes],
+        node: _Node,
         start: bytes,
         end: bytes | None,
         count: int,
@@ -267,9 +317,7 @@ class LmdbRows:
         *,
         reverse: bool,
     ) -> bool:
-        """Add rows of a node (database, prefix of its rows, head of its keys) until there are enough. Return
-        whether there were.
-        """
+        """Add rows of a node until there are enough. Return whether there were."""
         database, prefix, before = node
         cursor = transaction.cursor(self._env[database])
         low = _bound(prefix, start)
@@ -277,32 +325,27 @@ class LmdbRows:
             high = (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
         else:
             high = _bound(prefix, end) + (b"\0" if len(end) > HEAD else b"")  # a mark may hide some below it
-        checked = database == self._database
-        beyond = cursor.set_range(high if reverse else low)
         if reverse:
-            if checked and beyond:
-                self._check_outside(cursor, high, reverse=True)
-            rows = cursor.iterprev() if (cursor.prev() if beyond else cursor.last()) else iter(())
+            self._check_after(transaction, node, high)
+            rows = cursor.iterprev() if _before(cursor, high) else iter(())
         else:
-            if checked and (cursor.prev() if beyond else cursor.last()):
-                self._check_outside(cursor, low, reverse=False)
-                beyond = cursor.next()
-            elif checked and beyond:
-                cursor.first()
-            rows = cursor.iternext() if beyond else iter(())
+            self._check_before(transaction, node, low)
+            rows = cursor.iternext() if cursor.set_range(low) else iter(())
         cut, marked, size = len(prefix), len(prefix) + HEAD + 1, 0
         for key, value in rows:
-            if key < low if reverse else key >= high:
-                if checked:
-                    self._check_neighbour(key, value)  # a key that has changed must not end the range
-                break
+            ends = key < low if reverse else key >= high
+            if ends or not key.startswith(prefix):  # a key that has changed must not end the range
+                self._check_side(cursor, node, low if reverse else high, after=not reverse)
+                if ends:
+                    break
+                continue
             if len(key) != marked:
                 found.append((before + key[cut:], value))
                 size += len(value)
             else:
                 full = self._collect(
                     transaction,
-                    (STORE_NODES, self._node(value, database, key), before + key[cut:-1]),
+                    _Node(STORE_NODES, self._node(value, database, key), before + key[cut:-1]),
                     start[HEAD:] if len(start) > HEAD and key == low else b"",
                     end[HEAD:] if end is not None and len(end) > HEAD and key == high[:-1] else None,
                     count,
@@ -314,6 +357,11 @@ class LmdbRows:
             if len(found) >= count or size >= CHUNK_BYTES:
                 return True
         return False
+
+
+def _before(cursor: lmdb.Cursor[bytes], row: bytes) -> bool:
+    """Move to the last row before this one; return whether there is any."""
+    return cursor.prev() if cursor.set_range(row) else cursor.last()
 
 
 def _bound(prefix: bytes, key: bytes) -> bytes:

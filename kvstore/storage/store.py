@@ -68,12 +68,10 @@ class _Ring(NamedTuple):
 
 
 class _Installed(NamedTuple):
-    """A snapshot that replaces the whole state of a group."""
+    """What replaces the whole state of a group: a snapshot, or nothing if it was dropped."""
 
     position: Timestamp
     tables: dict[str, MemoryRows]
-    blank: bool = False
-    """Whether it is no snapshot: the state was dropped."""
     suspect: bool = False
     """Whether the rows that it replaces may be damaged, and out of order."""
 
@@ -194,19 +192,23 @@ class StoreState(LazyState[_PendingRows]):
     # Reading
 
     def open(self, group: GroupId) -> tuple[GroupCheckpoint | None, Mapping[str, OrderedMap[Any, Any]]]:
-        """Return the checkpoint last committed, if any, and the maps by the names of their tables."""
+        """Return the checkpoint last committed, if any, and the maps by the names of their tables.
+
+        There is none while an installed snapshot, which `install` has returned the checkpoint of, or a drop
+        is not on the disk.
+        """
         checkpoint, _ = self._checkpoint(group)
         return checkpoint, self._group(group).maps
 
     def load(self, group: GroupId) -> Checkpoint:
-        """Return the ordering side, as last committed."""
+        """Return the ordering side, as last committed. It is empty once that is dropped or replaced."""
         checkpoint, _ = self._checkpoint(group)
         return Checkpoint() if checkpoint is None else checkpoint.checkpoint
 
     def _checkpoint(self, group: GroupId) -> tuple[GroupCheckpoint | None, int]:
         known = self._groups.get(group)
-        if known is not None and known.installed is not None and known.installed.blank:
-            return None, 0
+        if known is not None and known.installed is not None:
+            return None, 0  # the disk's is of the state that is replaced, and may be damaged
         key = group_key(group)
         value = self._env.read().get(key, db=self._env[STORE_CHECKPOINTS])
         if value is None:
@@ -335,7 +337,7 @@ class StoreState(LazyState[_PendingRows]):
         for name, rows in self._groups[group].rows.items():
             if installed.suspect:
                 yield from rows.clear(transaction)
-            while found := rows.first(transaction, lazy.SLICE):
+            while not installed.suspect and (found := rows.first(transaction, lazy.SLICE)):
                 for key, _ in found:
                     rows.delete(transaction, key)
                 yield len(found)
@@ -402,7 +404,7 @@ class StoreState(LazyState[_PendingRows]):
             known = self._groups[group] = self._tables_of(group, NO_TIMESTAMP, 0, _Ring())
         known.suspect = True
         tables = {name: MemoryRows([], []) for name in self._tables}
-        self._reset(known, _Installed(NO_TIMESTAMP, tables, blank=True, suspect=True), 0)
+        self._reset(known, _Installed(NO_TIMESTAMP, tables, suspect=True), 0)
 
     def _reset(self, known: _GroupTables, installed: _Installed, count: int) -> None:
         for name, rows in installed.tables.items():

@@ -196,13 +196,13 @@ class StoreApplication:
         wake_at = float("inf")
         woken, self._woken = self._woken, set()
         for group in self._replicas:
-            partition = self._partitions.get(group) or self.partition(group)
-            if group in woken or now >= partition.wake_at or partition.leads_anew:
-                try:
+            try:
+                partition = self._partitions.get(group) or self.partition(group)
+                if group in woken or now >= partition.wake_at or partition.leads_anew:
                     outgoing += partition.turn(now)
-                except DamagedRow as error:
-                    self.damaged[group] = error
-                    continue
+            except DamagedRow as error:
+                self.damaged[group] = error
+                continue
             wake_at = min(wake_at, partition.wake_at)
             replica = partition.replica
             if replica.cballot is not self._followed.get(group):

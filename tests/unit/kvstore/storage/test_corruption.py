@@ -11,9 +11,11 @@ import pytest
 from kvstore.storage import environment, keys, meta_page
 from kvstore.storage.errors import DamagedRow, DamagedState, StorageError
 from multicast.durable import Promised
+from multicast.types import GroupId
 from tests.unit.kvstore.storage.disks import G0, G1, Rig, StoreRig, ballot, loaded
 
 FLIP = 0x10
+G2 = GroupId(2)
 
 
 def flip(path: Path, found: bytes, at: int = 0) -> int:
@@ -153,6 +155,159 @@ def test_a_long_key_that_has_changed_is_noticed(store: StoreRig) -> None:
     try:
         with pytest.raises(DamagedRow):
             list(rig.map().items(b"", None))
+    finally:
+        rig.disk.close()
+
+
+@pytest.mark.parametrize("damaged", NAMES[::8])
+def test_a_long_key_that_has_changed_does_not_just_go_missing(store: StoreRig, damaged: bytes) -> None:
+    long = {b"x" * 600 + name: VALUES[name] for name in NAMES}
+    for key, value in long.items():
+        store.map().put(key, value)
+    store.flush()
+    store.disk.close()
+    assert flip(store.path / "state", damaged, 6) > 0
+    rig = StoreRig(store.path)
+    try:
+        with pytest.raises(DamagedRow):
+            rig.map().get(b"x" * 600 + damaged)
+        for key, value in long.items():
+            try:
+                found = rig.map().get(key)
+            except DamagedRow:
+                continue
+            assert found == value
+    finally:
+        rig.disk.close()
+
+
+def test_the_way_to_a_long_key_does_not_just_go_missing(store: StoreRig) -> None:
+    heads = [name + b"x" * 600 for name in NAMES]
+    for head in heads:
+        store.map().put(head, "long")
+    store.flush()
+    store.disk.close()
+    assert flip(store.path / "state", NAMES[17], 6) > 0
+    rig = StoreRig(store.path)
+    try:
+        with pytest.raises(DamagedRow):
+            rig.map().get(heads[17])
+    finally:
+        rig.disk.close()
+
+
+def test_a_long_key_that_has_changed_does_not_shorten_a_range(store: StoreRig) -> None:
+    long = [b"x" * 600 + name for name in NAMES]
+    for key in long:
+        store.map().put(key, "long")
+    store.flush()
+    store.disk.close()
+    assert flip(store.path / "state", NAMES[17], 6) > 0
+    rig = StoreRig(store.path)
+    try:
+        with pytest.raises(DamagedRow):
+            list(rig.map().items(long[17], long[18]))
+        with pytest.raises(DamagedRow):
+            list(rig.map().items(long[17], long[18], reverse=True))
+    finally:
+        rig.disk.close()
+
+
+def test_a_missing_long_key_beside_sound_ones_is_simply_missing(store: StoreRig) -> None:
+    for group in (G0, G1):
+        for length in (0, 470, 480, 481, 600, 960, 961, 1100):
+            for name in NAMES[:4]:
+                store.map(group=group).put(b"x" * length + name, "v")
+    store.flush(b"", G0, G1)
+    for group in (G0, G1):
+        for length in (0, 470, 480, 481, 600, 960, 961, 1100, 2000):
+            for name in (b"", b"a", b"user-0010", b"z"):
+                assert store.map(group=group).get(b"x" * length + name) is None
+        assert len(list(store.map(group=group).items(b"", None))) == 8 * 4
+
+
+# Several groups
+
+
+@pytest.fixture
+def groups(store: StoreRig) -> StoreRig:
+    """A disk with a table of three groups, closed."""
+    for group in (G0, G1, G2):
+        for name in NAMES:
+            store.map(group=group).put(name, f"of group {group}, {VALUES[name]}.")
+    store.flush(b"", G0, G1, G2)
+    store.disk.close()
+    return store
+
+
+@pytest.mark.parametrize("number", [0, 39])
+def test_a_bad_row_is_not_the_fault_of_the_group_beside_it(groups: StoreRig, number: int) -> None:
+    assert flip(groups.path / "state", f"of group 1, of {number}.".encode(), 3) > 0
+    rig = StoreRig(groups.path)
+    try:
+        for group in (G0, G2):
+            for name in (b"", b"a", b"z"):
+                assert rig.map(group=group).get(name) is None
+            for reverse in (False, True):
+                found = [key for key, _ in rig.map(group=group).items(b"", None, reverse=reverse)]
+                assert found == (NAMES[::-1] if reverse else NAMES)
+            rig.state.drop(group)
+            rig.commit(b"", group)
+            rig.drain()
+            assert not rig.state.damaged
+            assert not rig.state._group(group).suspect
+            assert rig.map(group=group).get(NAMES[0]) is None
+        with pytest.raises(DamagedRow):
+            rig.map(group=G1).get(NAMES[number])
+    finally:
+        rig.disk.close()
+
+
+@pytest.mark.parametrize("number", [0, 1, 20, 39])
+@pytest.mark.parametrize("group", [G0, G1, G2])
+def test_a_row_that_has_changed_its_group_is_missed_and_replaced(
+    groups: StoreRig, group: GroupId, number: int
+) -> None:
+    assert flip(groups.path / "state", keys.group_key(group) + NAMES[number]) > 0
+    rig = StoreRig(groups.path)
+    try:
+        with pytest.raises(DamagedRow):
+            rig.map(group=group).get(NAMES[number])
+        for reverse in (False, True):
+            with pytest.raises(DamagedRow):
+                list(rig.map(group=group).items(b"", None, reverse=reverse))
+        rig.state.drop(group)
+        rig.map(group=group).put(NAMES[number], "new")
+        rig.commit(b"", group)
+        rig.drain()
+        assert not rig.state.damaged
+        assert dict(rig.map(group=group).items(b"", None)) == {NAMES[number]: "new"}
+        for other in {G0, G1, G2} - {group}:
+            assert [key for key, _ in rig.map(group=other).items(b"", None)] == NAMES
+            assert rig.map(group=other).get(b"a") is None
+            assert rig.map(group=other).get(b"z") is None
+    finally:
+        rig.disk.close()
+
+
+def test_a_checkpoint_that_has_changed_is_replaced_by_a_snapshot(names: StoreRig) -> None:
+    rig = StoreRig(names.path)
+    rig.flush(b"what the machine knows")
+    good = list(rig.state.snapshot(G0, rig.image(b"what the machine knows")))
+    rig.disk.close()
+    assert flip(names.path / "state", b"what the machine knows", 3) > 0
+    rig = StoreRig(names.path)
+    try:
+        with pytest.raises(DamagedRow):
+            rig.state.load(G0)
+        rig.state.drop(G0)
+        installed = rig.state.install(G0, good)
+        assert rig.state.open(G0)[0] is None, "the disk's is not of the state that is installed"
+        rig.flush(installed.machine_state)
+        saved, maps = rig.state.open(G0)
+        assert saved is not None
+        assert saved.machine_state == b"what the machine knows"
+        assert dict(maps["names"].items(b"", None)) == VALUES
     finally:
         rig.disk.close()
 

@@ -11,12 +11,13 @@ from kvstore.machine import Limits
 from kvstore.machine.codec import decode_request, encode_request
 from kvstore.machine.commands import Expire, Request
 from kvstore.machine.request import Put, Transaction
+from kvstore.storage.errors import DamagedRow
 from kvstore.store import gateway
 from kvstore.store.application import StoreApplication
 from kvstore.store.retention import EXPIRE_S
 from multicast.messages import Delivery, Multicast
 from multicast.topology import Topology
-from multicast.types import NO_TIMESTAMP, MessageId, timestamp
+from multicast.types import NO_TIMESTAMP, GroupId, MessageId, timestamp
 from tests.unit.kvstore.store.test_partition import GATEWAY, PLACEMENT, A, B, C, members, partition_of
 
 
@@ -41,3 +42,22 @@ def test_a_busy_gateway_forgets_sessions_later(monkeypatch: pytest.MonkeyPatch) 
         application.turn(EXPIRE_S)
     said = [message for _, _, message in application.turn(2 * EXPIRE_S) if isinstance(message, Multicast)]
     assert isinstance(decode_request(said[0].payload).command, Expire)
+
+
+def test_a_group_whose_partition_cannot_be_opened_does_not_stop_others() -> None:
+    class Disk:
+        def open(self, group: GroupId) -> None:
+            raise DamagedRow(f"the checkpoint of {group} is bad")
+
+    disk: Any = Disk()
+    topology = Topology({group: members(group) for group in (A, B, C)})
+    application = StoreApplication(
+        disk, topology, PLACEMENT, me=GATEWAY, limits=Limits(),
+        now=lambda: 0.0, rng=random.Random(1),
+    )  # fmt: skip
+    partition = partition_of(B)
+    application._replicas.update({A: partition_of(A).replica, B: partition.replica})
+    application._partitions[B] = partition
+    application.turn(1.0)
+    assert set(application.damaged) == {A}
+    assert application._followed.keys() <= {B}
