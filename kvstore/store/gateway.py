@@ -312,12 +312,6 @@ class Gateway:
     def _transact(
         self, transaction: Transaction, done: OnDone, identity: Identity | None, min_revision: int
     ) -> None:
-        if identity is not None and identity.deadline and not self.clocks.informed:
-            # A client of a new cluster does not know the time either: its deadline may be long over.
-            self._check_waiting()
-            late = partial(self._transact_late, transaction, done, identity, min_revision, Verdict.UNKNOWN)
-            self.clocks.when_informed(late, self._now)
-            return
         now = timestamp(self.clocks.highest, GroupId(0))
         if identity is not None and 0 < identity.deadline < now:
             raise errors.RequestExpired(
