@@ -76,7 +76,7 @@ def large(addresses: str, on: Event, _: int) -> None:
 def counts(addresses: str, on: Event, _: int) -> None:
     """25 counts of everything in a transaction, and a count of everything."""
     client = wbkv.connect(addresses, timeout=10.0)
-    stub = kv_pb2_grpc.KVStub(channel_of(addresses))  # type: ignore[no-untyped-call]
+    stub = kv_pb2_grpc.KVStub(channel_of(addresses))  # type: ignore[no-untyped-call]  # generated
     request = kv.TxnRequest(id={"client": os.getpid(), "sequence": 1, "ack_below": 1})
     for _ in range(25):
         request.then.add(scan={"range": {"prefix": b""}, "shape": kv.COUNT})
@@ -112,7 +112,7 @@ def unread_calls(addresses: str, on: Event, _: int) -> None:
         request.then.add().get.key = b"unread"
     calls = []
     for _ in range(4):
-        stub = kv_pb2_grpc.KVStub(channel_of(addresses))  # type: ignore[no-untyped-call]
+        stub = kv_pb2_grpc.KVStub(channel_of(addresses))  # type: ignore[no-untyped-call]  # generated
         calls += [stub.Txn.future(request) for _ in range(100)]
     on.set()
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -132,7 +132,7 @@ def unread_sessions(addresses: str, on: Event, _: int) -> None:
         forever.wait()
 
     for _ in range(20):
-        stub = session_pb2_grpc.SessionStub(channel_of(addresses))  # type: ignore[no-untyped-call]
+        stub = session_pb2_grpc.SessionStub(channel_of(addresses))  # type: ignore[no-untyped-call]  # generated
         streams += [stub.Open(requests()) for _ in range(5)]
     time.sleep(0.5)
     on.set()
@@ -171,7 +171,7 @@ def idle_streams(addresses: str, on: Event, count: int) -> None:
                     channel = await stack.enter_async_context(
                         grpc.aio.insecure_channel(addresses.split(",")[0], options)
                     )
-                    stub = session_pb2_grpc.SessionStub(channel)  # type: ignore[no-untyped-call]
+                    stub = session_pb2_grpc.SessionStub(channel)  # type: ignore[no-untyped-call]  # generated
                 streams.append(stub.Open())
             await asyncio.sleep(1.0)
             on.set()
