@@ -6,7 +6,7 @@ import pytest
 
 from multicast.durable import Checkpoint
 from multicast.errors import InvalidArgument, PeerViolation
-from multicast.messages import Deliver, Deliveries, Delivery, Multicast, PreVote
+from multicast.messages import Deliver, Deliveries, Delivery, Heartbeat, Multicast, PreVote
 from multicast.protocol import Timing
 from multicast.types import NO_TIMESTAMP, Ballot, Phase, timestamp
 from multicast.whitebox import WhiteBox
@@ -102,3 +102,15 @@ def test_nobody_asks_for_pre_votes_in_anothers_name() -> None:
 def test_a_time_out_is_a_number() -> None:
     with pytest.raises(InvalidArgument, match="retry_s"):
         Timing(retry_s=float("nan"))
+
+
+def test_a_heartbeat_that_overtook_others_does_not_tell_what_the_leader_has() -> None:
+    """A replica with nothing would count as current, and serve an empty store."""
+    replica = follower()
+    assert not replica.is_current
+    replica.step(LEADER, Heartbeat(BALLOT, NO_TIMESTAMP, (), alive_only=True), 0.1)
+    assert not replica.is_current
+    replica.step(LEADER, Heartbeat(BALLOT, FIRST, ()), 0.2)
+    assert not replica.is_current
+    catch_up(replica, 0.3, Deliveries((delivery(M, 1),), FIRST))
+    assert replica.is_current

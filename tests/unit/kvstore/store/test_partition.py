@@ -11,9 +11,10 @@ from kvstore.machine import Machine, MachineState, Placement, Scheme, Store, Vot
 from kvstore.machine.codec import encode_request
 from kvstore.machine.commands import Command, Request
 from kvstore.machine.request import Compare, Get, Operator, Put, Subject, Transaction
+from kvstore.machine.results import Got, KeyValue, Outcome
 from kvstore.store.gate import Announcement
-from kvstore.store.messages import Answer, BallotCheck, Levels, Query, Votes, VotesWanted
-from kvstore.store.partition import PULL_S, PULLED, Partition
+from kvstore.store.messages import Answer, BallotCheck, Levels, Query, Results, Votes, VotesWanted
+from kvstore.store.partition import ANSWER_BYTES, PULL_S, PULLED, Partition
 from kvstore.store.questions import NotYetReply, ReadAt, StrictRead, Values
 from multicast.errors import PeerViolation
 from multicast.membership import Configuration, Membership
@@ -177,3 +178,19 @@ def test_a_replica_votes_for_its_own_group_only() -> None:
     assert partition.machine.open_votes() == [(transaction.global_ts, frozenset((B,)))]
     partition.receive(members(B)[0], Votes((vote,)), 0.0)
     assert partition.machine.open_votes() == []
+
+
+def test_large_results_are_answered_in_several_messages() -> None:
+    """A link carries no message of any size: all of them together were lost at every retry."""
+    partition = partition_of(A)
+    mids = [MessageId(GATEWAY, number, 1) for number in range(1, 6)]
+    for number, mid in enumerate(mids, 1):
+        result = Outcome(
+            succeeded=True, unmet=(), results=((0, Got(KeyValue(b"k", bytes(ANSWER_BYTES // 2), 1, 1, 1))),)
+        )
+        partition._results[mid] = timestamp(number, A), result
+    partition._send_answers(mids)
+    sent = [message for _, _, message in partition._outgoing if isinstance(message, Results)]
+    assert [mid for message in sent for mid in message.mids] == mids
+    assert len(sent) == len(mids)
+    assert all(len(message.mids) == len(message.places) == len(message.results) for message in sent)
