@@ -73,8 +73,10 @@ campaign: $(VENV)/installed ## many seeds of the simulator, for an hour or so
 	$(BIN)/wbkv sim --protocol fastcast --seeds 0:1000 --faults all
 	$(BIN)/wbkv sim --protocol fastcast --groups 2 --replicas 5 --seeds 0:500 --faults all
 	$(BIN)/wbkv sim --protocol skeen --seeds 0:500 --faults all
-	for workload in bank register counter append ring; do \
+	for workload in bank register counter append ring ranges recipes large; do \
 		$(BIN)/wbkv sim --store $$workload --seeds 0:200 || exit 1; \
+		$(BIN)/wbkv sim --store $$workload --seeds 0:50 --faults links || exit 1; \
+		$(BIN)/wbkv sim --store $$workload --seeds 0:50 --faults clocks || exit 1; \
 		$(BIN)/wbkv sim --store $$workload --groups 2 --replicas 5 --seeds 0:50 || exit 1; \
 		$(BIN)/wbkv sim --store $$workload --groups 4 --seeds 0:50 || exit 1; \
 	done

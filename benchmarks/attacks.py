@@ -1,34 +1,37 @@
-"""What a hostile client costs an innocent one: errors, p99 latency as a ratio to a quiet cluster, and memory.
+"""What a hostile client costs an innocent one: p99 latency as a ratio to a quiet cluster, errors, memory.
 
 Three nodes and three partitions on loopback; `fsync`. The innocent client puts and gets a key every 20 ms by
-the SDK. Each attack is a process of its own, which runs for some seconds beside it; those that do not read
-their answers are stopped with SIGSTOP once they have asked. Attackers use the same two cores, so a part of
-the ratio is their own CPU time.
+the SDK, all the time, keys of all partitions in turn. Attacks take turns. Each is a process of its own
+(`attackers`), which is killed after some seconds. Before each, the innocent client's p99 is measured anew,
+once the cluster is quiet.
+
+An attacker has the scheduler's idle priority: it shares the machine with the nodes, and its own CPU time
+would count as a cost of the attack. So the figures are what the attack costs the cluster, as far as the other
+processes leave the attacker CPU time (each attacker's is printed): measure on a machine that does nothing
+else. *Back within* is the time from the attack's end until ten pairs of calls in a row take less than twice
+the quiet p99 each, 60 s at most. `--only NAMES` runs some attacks only: names of functions of `attackers`,
+with commas between them.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
 import multiprocessing
-import os
-import signal
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.synchronize import Event
-from typing import Any, Final
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any, Final, NamedTuple
 
-import grpc
 import wbkv
-import wbkv.aio
-from wbkv_proto.v1 import kv_pb2 as kv
-from wbkv_proto.v1 import kv_pb2_grpc, session_pb2, session_pb2_grpc
 
+from benchmarks import attackers
+from benchmarks.attackers import Attack, Target
 from benchmarks.load import Plan, running
-from benchmarks.load.nodes import memory_mib, pids
+from benchmarks.load.nodes import cpu_s, memory_mib, pids
 from benchmarks.record import Benchmark, Figure
 from benchmarks.scan import fill
 from kvstore.local.cluster import LocalCluster
@@ -36,255 +39,232 @@ from kvstore.local.cluster import LocalCluster
 PAUSE_S: Final = 0.02
 """Between two pairs of calls of the innocent client."""
 
-BACK_S: Final = 2.0
-"""How soon after an attack the service must be as it was."""
+KEYS: Final = 8
+"""Keys of the innocent client. The SDK asks the leaders of their partitions: every node leads one."""
+
+BACK_S: Final = 60.0
+"""How long the cluster may take to be as it was, at most."""
+
+BACK_PAIRS: Final = 10
+"""Pairs of calls in a row that must be as fast as they were."""
+
+ON_S: Final = 120.0
+"""How long an attack may take to begin."""
 
 SPAWN: Final = multiprocessing.get_context("spawn")
 
-Attack = Callable[[str, Event, int], None]
-"""Runs in a process of its own: the cluster's addresses, what to set once the attack is on, and a size."""
+
+class Call(NamedTuple):
+    """A call of the innocent client; times are of the monotonic clock, in seconds."""
+
+    began: float
+    took: float
+    error: str | None
 
 
-def ignored(call: Callable[[], object]) -> None:
-    """Make a call; the store may refuse it."""
-    with contextlib.suppress(wbkv.Error, grpc.RpcError):
-        call()
-
-
-def together(work: Callable[[], object], count: int) -> None:
-    """Do the same in several threads, for ever."""
-
-    def repeat() -> None:
-        while True:
-            ignored(work)
-
-    threads = [threading.Thread(target=repeat, daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def large(addresses: str, on: Event, _: int) -> None:
-    """Two clients with transactions of 7 MiB over all partitions."""
-    client = wbkv.connect(addresses, timeout=10.0)
-    puts = [wbkv.put(f"large/{number}", bytes(1 << 20)) for number in range(7)]
-    on.set()
-    together(lambda: client.txn().then(*puts).commit(), 2)
-
-
-def counts(addresses: str, on: Event, _: int) -> None:
-    """25 counts of everything in a transaction, and a count of everything."""
-    client = wbkv.connect(addresses, timeout=10.0)
-    stub = kv_pb2_grpc.KVStub(channel_of(addresses))  # type: ignore[no-untyped-call]  # generated
-    request = kv.TxnRequest(id={"client": os.getpid(), "sequence": 1, "ack_below": 1})
-    for _ in range(25):
-        request.then.add(scan={"range": {"prefix": b""}, "shape": kv.COUNT})
-    numbers = itertools.count(1)
-    on.set()
-
-    def work() -> None:
-        request.id.sequence = next(numbers)
-        ignored(lambda: stub.Txn(request, timeout=10.0))
-        client.count(wbkv.EVERYTHING)
-
-    together(work, 2)
-
-
-def past(addresses: str, on: Event, revision: int) -> None:
-    """Scans at a revision before all keys were put."""
-    client = wbkv.connect(addresses, timeout=10.0)
-    on.set()
-    together(lambda: list(client.scan(wbkv.EVERYTHING, revision=revision)), 2)
-
-
-def channel_of(addresses: str) -> grpc.Channel:
-    """A channel to the first node, without limits of the client's own."""
-    options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-    return grpc.insecure_channel(addresses.split(",")[0], options)
-
-
-def unread_calls(addresses: str, on: Event, _: int) -> None:
-    """400 calls with large answers that are never read."""
-    wbkv.connect(addresses, timeout=20.0).put("unread", bytes(1 << 19))
-    request = kv.TxnRequest()
-    for _ in range(30):
-        request.then.add().get.key = b"unread"
-    calls = []
-    for _ in range(4):
-        stub = kv_pb2_grpc.KVStub(channel_of(addresses))  # type: ignore[no-untyped-call]  # generated
-        calls += [stub.Txn.future(request) for _ in range(100)]
-    on.set()
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def unread_sessions(addresses: str, on: Event, _: int) -> None:
-    """100 sessions with large answers that are never read."""
-    wbkv.connect(addresses, timeout=20.0).put("unread", bytes(1 << 19))
-    ask = session_pb2.SessionRequest()
-    for number in range(100):
-        ask.calls.add(number=number + 1).get.key = b"unread"
-    streams = []
-    forever = threading.Event()
-
-    def requests() -> Iterator[session_pb2.SessionRequest]:
-        yield ask
-        forever.wait()
-
-    for _ in range(20):
-        stub = session_pb2_grpc.SessionStub(channel_of(addresses))  # type: ignore[no-untyped-call]  # generated
-        streams += [stub.Open(requests()) for _ in range(5)]
-    time.sleep(0.5)
-    on.set()
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def watches(addresses: str, on: Event, count: int) -> None:
-    """Many watches of the key that the innocent client writes."""
-
-    async def follow() -> None:
-        async with wbkv.aio.connect(addresses, timeout=20.0) as client:
-
-            async def one() -> None:
-                with contextlib.suppress(wbkv.Error):
-                    async with client.watch("innocent") as watch:
-                        async for _ in watch:
-                            pass
-
-            tasks = [asyncio.create_task(one()) for _ in range(count)]
-            await asyncio.sleep(2.0)
-            on.set()
-            await asyncio.gather(*tasks)
-
-    asyncio.run(follow())
-
-
-def idle_streams(addresses: str, on: Event, count: int) -> None:
-    """Many sessions that ask nothing."""
-
-    async def idle() -> None:
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        async with contextlib.AsyncExitStack() as stack:
-            streams = []
-            for number in range(count):
-                if number % 500 == 0:
-                    channel = await stack.enter_async_context(
-                        grpc.aio.insecure_channel(addresses.split(",")[0], options)
-                    )
-                    stub = session_pb2_grpc.SessionStub(channel)  # type: ignore[no-untyped-call]  # generated
-                streams.append(stub.Open())
-            await asyncio.sleep(1.0)
-            on.set()
-            await asyncio.sleep(3600.0)
-
-    asyncio.run(idle())
-
-
-def deletes(addresses: str, on: Event, count: int) -> None:
-    """A watch of many keys that one transaction deletes, again and again."""
-    client = wbkv.connect(addresses, timeout=60.0)
-
-    def follow() -> None:
-        with client.watch(wbkv.prefix("doomed/")) as watch:
-            for _ in watch:
-                pass
-
-    threading.Thread(target=follow, daemon=True).start()
-    on.set()
-
-    def load_and_delete() -> None:
-        for first in range(0, count, 500):
-            puts = [wbkv.put(b"doomed/%09d" % number, b"") for number in range(first, first + 500)]
-            client.txn().then(*puts).commit()
-        client.delete(wbkv.prefix("doomed/"))
-
-    together(load_and_delete, 1)
-
-
-def innocent(addresses: str, stop: Event, found: Any) -> None:
-    """Put and get every 20 ms until told to stop: latencies in seconds, and errors."""
-    latencies, errors = [], []
+def call_for_ever(addresses: Sequence[str], calls: Connection) -> None:
+    """Put and get every 20 ms, and send what became of each call."""
     with wbkv.connect(addresses, timeout=10.0) as client:
-        while not stop.is_set():
-            for call in (lambda: client.put("innocent", b"x"), lambda: client.get("innocent")):
-                began = time.perf_counter()
-                try:
-                    call()
-                except wbkv.Error as error:
-                    errors.append(repr(error)[:200])
-                latencies.append(time.perf_counter() - began)
+        for number in itertools.count():
+            key = f"innocent/{number // 2 % KEYS}"
+            error = None
+            began = time.monotonic()
+            try:
+                if number % 2:
+                    client.get(key)
+                else:
+                    client.put(key, b"x")
+            except wbkv.Error as found:
+                error = repr(found)[:200]
+            took = time.monotonic() - began
+            calls.send(Call(began, took, error))
+            time.sleep(PAUSE_S / 2)
+
+
+class Innocent:
+    """The innocent client, a process of its own, and its calls so far."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._calls: list[Call] = []
+        self._incoming, outgoing = SPAWN.Pipe(duplex=False)
+        self.process = SPAWN.Process(target=call_for_ever, args=(addresses, outgoing), daemon=True)
+        self.process.start()
+        outgoing.close()
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                self._calls.append(self._incoming.recv())
+        except (EOFError, OSError):
+            return
+
+    def calls(self, first: float, last: float) -> list[Call]:
+        """Return the calls that began between two times, once all of them have ended."""
+        while not self._calls or self._calls[-1].began <= last:
+            if not self.process.is_alive():
+                raise SystemExit("the innocent client has ended")
             time.sleep(PAUSE_S)
-    found.send((latencies, errors))
+        return [call for call in list(self._calls) if first <= call.began <= last]
+
+    def next_calls(self, count: int) -> list[Call]:
+        """Wait for some calls that begin from now on, and return them."""
+        began = time.monotonic()
+        while len(found := self.calls(began, time.monotonic())) < count:
+            time.sleep(PAUSE_S)
+        return found
 
 
-def observed(cluster: LocalCluster, seconds: float) -> tuple[float, float, float, list[str]]:
-    """An innocent client's p99 and longest call in ms, a node's highest memory in MiB, and errors."""
-    stop = SPAWN.Event()
-    ours, theirs = SPAWN.Pipe(duplex=False)
-    client = SPAWN.Process(target=innocent, args=(",".join(cluster.addresses), stop, theirs), daemon=True)
-    client.start()
-    highest = 0.0
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        time.sleep(0.2)
-        highest = max([highest, *map(memory_mib, pids(cluster))])
-    stop.set()
-    latencies, errors = ours.recv()
-    client.join()
-    return percentile(latencies, 99) * 1e3, max(latencies) * 1e3, highest, errors
+@contextmanager
+def innocent_client(cluster: LocalCluster) -> Iterator[Innocent]:
+    """An innocent client, killed at the end."""
+    found = Innocent(cluster.addresses)
+    try:
+        yield found
+    finally:
+        found.process.kill()
+        found.process.join()
 
 
-def percentile(samples: Sequence[float], which: int) -> float:
-    """A percentile of some samples."""
-    return statistics.quantiles([*samples, *samples], n=100)[which - 1]
+def back_after(calls: Sequence[Call], since: float, bound: float) -> float | None:
+    """Return the seconds from a time until enough calls in a row are within a bound; None if they are not."""
+    fast, began = 0, since
+    for call in calls:
+        if call.took <= bound and call.error is None:
+            fast += 1
+            if fast == 2 * BACK_PAIRS:
+                return began - since
+        else:
+            fast, began = 0, call.began + call.took
+    return None
 
 
-def attacks(sizes: Any, revision: int) -> Iterator[tuple[str, Attack, int]]:
+def wait_until_back(innocent: Innocent, since: float, bound: float) -> float:
+    """Wait until the innocent client's calls are within a bound; return when they were, as a time since."""
+    while True:
+        now = time.monotonic()
+        found = back_after(innocent.calls(since, now), since, bound)
+        if found is not None or now - since > BACK_S:
+            return BACK_S if found is None else found
+        time.sleep(PAUSE_S)
+
+
+def p99(calls: Sequence[Call]) -> float:
+    """The 99th percentile of the times of some calls, in seconds."""
+    times = [call.took for call in calls]
+    return statistics.quantiles([*times, *times], n=100)[98]
+
+
+def attacks(sizes: Any) -> Iterator[tuple[str, Attack, int]]:
     """All attacks, each with its size."""
-    yield "transactions of 7 MiB", large, 0
-    yield f"counts of {sizes.keys:,} keys", counts, 0
-    yield f"scans before {sizes.keys:,} keys", past, revision
-    yield "400 calls never read", unread_calls, 0
-    yield "100 sessions never read", unread_sessions, 0
-    yield f"{sizes.watches:,} watches", watches, sizes.watches
-    yield f"{sizes.streams:,} idle streams", idle_streams, sizes.streams
-    yield f"watched deletes of {sizes.deleted:,} keys", deletes, sizes.deleted
+    yield "transactions of 7 MiB", attackers.large, 0
+    yield f"counts of {sizes.keys:,} keys", attackers.counts, 0
+    yield f"conditions on {sizes.keys:,} keys", attackers.unchanged, 0
+    yield f"deletes of {sizes.keys:,} keys", attackers.delete_everything, 0
+    yield f"scans before {sizes.keys:,} keys", attackers.past, 0
+    yield "400 calls never read", attackers.unread_calls, 0
+    yield "100 sessions never read", attackers.unread_sessions, 0
+    yield "100 watches never read", attackers.unread_watches, 0
+    yield f"{sizes.watches:,} watches", attackers.watches, sizes.watches
+    yield f"{sizes.streams:,} idle streams", attackers.idle_streams, sizes.streams
+    yield f"watched deletes of {sizes.deleted:,} keys", attackers.deletes, sizes.deleted
+    yield "half frames", attackers.half_frames, 0
+    yield "random bytes", attackers.garbage, 0
+    yield "refused connections", attackers.refused, 0
+
+
+def chosen(sizes: Any) -> list[tuple[str, Attack, int]]:
+    """The attacks that are asked for."""
+    every = {attack.__name__: (what, attack, size) for what, attack, size in attacks(sizes)}
+    names = sizes.only.split(",") if sizes.only else list(every)
+    if unknown := set(names) - every.keys():
+        raise SystemExit(
+            f"--only: unknown attack {', '.join(sorted(unknown))}; choose from {', '.join(every)}"
+        )
+    return [every[name] for name in names]
+
+
+class Observation(NamedTuple):
+    """What one attack did to the innocent client and to the nodes."""
+
+    ratio: float
+    longest_ms: float
+    errors: int
+    memory_mib: float
+    back_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"p99 x {self.ratio:.2f}, longest {self.longest_ms:.0f} ms, {self.errors} errors, "
+            f"{self.memory_mib:.0f} MiB, back within {self.back_s:.1f} s"
+        )
+
+
+def attacked(
+    cluster: LocalCluster, innocent: Innocent, sizes: Any, attack: Attack, target: Target
+) -> Observation:
+    """Measure the innocent client before, during and after an attack."""
+    quiet_p99 = p99(innocent.next_calls(sizes.calls))
+    on = SPAWN.Event()
+    process = SPAWN.Process(target=attackers.run, args=(attack, target, on), daemon=True)
+    process.start()
+    try:
+        if not on.wait(ON_S):
+            raise SystemExit(f"{attack.__name__}: the attack has not begun after {ON_S:g} s")
+        began, memory = time.monotonic(), 0.0
+        while time.monotonic() < began + sizes.seconds:
+            time.sleep(0.2)
+            memory = max([memory, *map(memory_mib, pids(cluster))])
+        ended = time.monotonic()
+        used = cpu_s(process.pid or 0)
+    finally:
+        process.kill()
+        process.join()
+    calls = innocent.calls(began, ended)
+    errors = [call.error for call in calls if call.error is not None]
+    back = wait_until_back(innocent, ended, 2 * quiet_p99)
+    later = [call.error for call in innocent.calls(ended, time.monotonic()) if call.error is not None]
+    longest = max(call.took for call in calls) * 1e3
+    found = Observation(p99(calls) / quiet_p99, longest, len(errors) + len(later), memory, back)
+    name = attack.__name__
+    what = f"quiet p99 {quiet_p99 * 1e3:.1f} ms, {len(calls)} calls, attacker's CPU time {used:.1f} s"
+    print(f"  {name}: {what}; {found}", flush=True)
+    for error in dict.fromkeys((*errors, *later)):
+        print(f"  {name}: {error}", flush=True)
+    return found
 
 
 def measure_all(sizes: Any) -> Iterator[Figure]:
-    """A quiet cluster, then each attack, and the time after it."""
+    """All attacks in turns, so many times."""
+    which = chosen(sizes)
+    found: dict[str, list[Observation]] = defaultdict(list)
     with running(Plan(level="store", groups=3, durability="fsync")) as cluster:
         with wbkv.connect(cluster.addresses) as client:
             revision = client.put("first", b"")
         fill(cluster, sizes.keys)
-        for what, attack, size in attacks(sizes, revision):
-            quiet_ms, *_ = observed(cluster, sizes.seconds)
-            on = SPAWN.Event()
-            process = SPAWN.Process(target=attack, args=(",".join(cluster.addresses), on, size), daemon=True)
-            process.start()
-            try:
-                if not on.wait(120.0):
-                    raise SystemExit(f"{what}: the attack has not begun")
-                p99_ms, longest_ms, memory, errors = observed(cluster, sizes.seconds)
-            finally:
-                process.kill()
-                process.join()
-            time.sleep(BACK_S)
-            after_ms, _, _, errors_after = observed(cluster, sizes.seconds / 2)
-            yield Figure.of(f"{what}: p99 of an innocent client", "x", [p99_ms / quiet_ms])
-            yield Figure.of(f"{what}: its longest call", "ms", [longest_ms])
-            yield Figure.of(f"{what}: its errors", "", [float(len(errors))])
-            yield Figure.of(f"{what}: memory of a node", "MiB", [memory])
-            yield Figure.of(f"{what}: p99 from {BACK_S:g} s after it", "x", [after_ms / quiet_ms])
-            for error in dict.fromkeys((*errors, *errors_after)):
-                print(f"  {error}", flush=True)
+        nodes = [node.address for node in cluster.config.nodes.values()]
+        with innocent_client(cluster) as innocent:
+            innocent.next_calls(2 * BACK_PAIRS)  # the first calls look for the nodes
+            usual = p99(innocent.next_calls(sizes.calls))
+            for _ in range(sizes.rounds):
+                for what, attack, size in which:
+                    wait_until_back(innocent, time.monotonic(), 2 * usual)
+                    target = Target(list(cluster.addresses), nodes, revision, size)
+                    found[what].append(attacked(cluster, innocent, sizes, attack, target))
+    for what, observed in found.items():
+        ratios, longest, errors, memory, back = zip(*observed, strict=True)
+        yield Figure.of(f"{what}: p99 of an innocent client", "x", ratios)
+        yield Figure.of(f"{what}: its longest call", "ms", longest)
+        yield Figure.of(f"{what}: its errors", "", errors)
+        yield Figure.of(f"{what}: memory of the largest node", "MiB", memory)
+        yield Figure.of(f"{what}: back within", "s", back)
 
 
 BENCHMARK = Benchmark(
     "attacks", "cluster", __doc__, measure_all,
     {
-        "keys": (300_000, 20_000), "seconds": (10.0, 3.0), "watches": (1_000, 200),
-        "streams": (9_000, 1_000), "deleted": (250_000, 5_000),
+        "keys": (300_000, 20_000), "seconds": (10.0, 3.0), "calls": (400, 400), "watches": (1_000, 200),
+        "streams": (9_000, 1_000), "deleted": (250_000, 5_000), "rounds": (3, 1), "only": ("", ""),
     },
 )  # fmt: skip
 

@@ -93,6 +93,10 @@ class Host:
         """`ports.Network`."""
         return 0
 
+    def behind(self, node: NodeId) -> int:
+        """`ports.Network`."""
+        return 0
+
     def durable(self, number: int) -> None:
         """The log's batches up to this one are durable."""
         self.node.durable(number)

@@ -116,8 +116,8 @@ class Benchmark:
     layer: str
     about: str
     measure: Callable[[Any], Iterator[Figure]]
-    sizes: Mapping[str, tuple[int | float, int | float]]
-    """By option: in full, and with `--quick`."""
+    sizes: Mapping[str, tuple[int | float, int | float] | tuple[str, str]]
+    """By option: in full, and with `--quick`. Texts are options of other kinds."""
 
     def main(self, argv: Sequence[str] | None = None) -> None:
         """Measure, print, and keep the result if asked to."""
@@ -128,7 +128,9 @@ class Benchmark:
         parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
         for name, (full, quick) in self.sizes.items():
             option = f"--{name.replace('_', '-')}"
-            parser.add_argument(option, type=type(full), metavar="N", help=f"{full}; with --quick {quick}")
+            kind = type(full)
+            usual = f"{full or 'all'}; with --quick {quick or 'all'}"
+            parser.add_argument(option, type=kind, metavar="NAMES" if kind is str else "N", help=usual)
         given = parser.parse_args(argv)
         for name, sizes in self.sizes.items():
             if getattr(given, name) is None:

@@ -48,7 +48,7 @@ SUITE: Final = (
     Entry("core_cost", 200.0),
     Entry("simulator_speed", 120.0),
     Entry("checker_speed", 200.0),
-    Entry("attacks", 900.0, long=True),
+    Entry("attacks", 3600.0, long=True),
     Entry("spark_source", 1200.0, long=True),
     Entry("verify_speed", 1800.0, long=True),
 )

@@ -19,7 +19,7 @@ from typing import Final
 
 from multicast.errors import PeerViolation
 from multicast.membership import Membership
-from multicast.types import GroupId, Process, ReplicaId
+from multicast.types import GroupId, Process, ReplicaId, disk_of
 
 CLAIMS_MAX: Final = 4
 """Claims about one group that are kept; beyond it, the oldest is dropped."""
@@ -73,10 +73,10 @@ def _can_follow(known: Membership, told: Membership) -> bool:
     All members of a configuration are on different disks.
     """
     numbers = [member.number for member in known.current.members]
-    incarnations = {member.incarnation for member in told.current.members}
-    same_disks = len({member.incarnation for member in known.current.members}) < len(numbers)
+    disks = {disk_of(member.incarnation) for member in told.current.members}
+    same_disks = len({disk_of(member.incarnation) for member in known.current.members}) < len(numbers)
     return (
         [member.number for member in told.current.members] == numbers
-        and (len(incarnations) == len(numbers) or same_disks)
+        and (len(disks) == len(numbers) or same_disks)
         and (told.current.number != known.current.number or told.current == known.current)
     )

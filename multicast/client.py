@@ -119,8 +119,12 @@ class Sender:
         self.topology = self.topology.copy()
         self._unanswered = RetryQueue(self.retry_s, _is_pending)
 
-    def multicast(self, dest: Sequence[GroupId], payload: bytes, now: float) -> Multicast:
-        """Send a new message to the leaders of its destination groups."""
+    def multicast(
+        self, dest: Sequence[GroupId], payload: bytes, now: float, digest: int | None = None
+    ) -> Multicast:
+        """Send a new message to the leaders of its destination groups. `digest` is `digest_of` these, if the
+        caller knows it.
+        """
         groups = tuple(sorted(dest))
         leaders = self._receivers.get(groups)
         if leaders is None:
@@ -128,7 +132,7 @@ class Sender:
             if len(self._receivers) >= CACHED_MAX:
                 self._receivers.clear()
             leaders = self._receivers[groups] = [(self.leader(group),) for group in groups]
-        message = self.numbers.next(groups, payload)
+        message = self.numbers.next(groups, payload, digest)
         self.pending[message.mid] = pending = _Pending(message)
         self._unanswered.asked(pending, now)
         for leader in leaders:
@@ -171,6 +175,7 @@ class Sender:
 
     def learn(self, membership: Membership, now: float) -> None:
         """Take over a group's membership, unless it is stale, and send again what it has not answered."""
+        before = self.leader(membership.group)
         if self.topology.learn(membership):
             self.learned.append(membership)
             known = self.leaders.get(membership.group)
@@ -178,7 +183,7 @@ class Sender:
                 del self.leaders[membership.group]
             if self.answering.get(membership.group) not in membership.current.bit:
                 self.answering.pop(membership.group, None)
-            self.send_again(membership.group, now)
+            self.send_again(membership.group, now, silent=self.leader(membership.group) == before)
 
     def ask_members(self, group: GroupId) -> None:
         """Ask all known members of the group for its current membership."""
@@ -217,7 +222,7 @@ class Sender:
         """Record that a replica says that it does not lead its group, although it has answered for it."""
         if self.answering.get(replica.group) == replica:
             del self.answering[replica.group]
-            self.send_again(replica.group, now)
+            self.send_again(replica.group, now, silent=True)
 
     def _answered(self, reply: Reply, now: float) -> None:
         """Record a group's answers. Of the messages that they finish, one updates the retry time-out."""
@@ -239,14 +244,24 @@ class Sender:
         if finished is not None and not finished.repeated:
             self._unanswered.timeout.answered(now - finished.asked_at)
 
-    def send_again(self, group: GroupId, now: float) -> None:
-        """Send all that the group has not answered to its leader, which is new or reachable again."""
+    def send_again(self, group: GroupId, now: float, *, silent: bool = False) -> None:
+        """Send all that the group has not answered to its leader, which is new or reachable again.
+
+        If it is `silent`, the supposed leader is none that was found meanwhile: a message that it may have
+        failed to answer goes to all members, or it would wait for another time-out.
+        """
         self._receivers.clear()
+        leader, everyone = (self.leader(group),), self.topology.members(group)
         for pending in self.pending.values():
             if pending.waits_for(group):
+                doubted = silent and self._is_in_doubt(group, pending.asked_at)
                 pending.repeated = True
                 self._unanswered.asked(pending, now)
-                self.sends.append(((self.leader(group),), pending.message))
+                self.sends.append((everyone if doubted else leader, pending.message))
+
+    def _is_in_doubt(self, group: GroupId, asked_at: float) -> bool:
+        """Return whether the group has answered nothing since a message was sent to it."""
+        return self.doubts and self._answered_at.get(group, -math.inf) < asked_at
 
     def tick(self, now: float) -> None:
         """Retry what is overdue: at the presumed leader first, then at all members."""
@@ -256,8 +271,7 @@ class Sender:
             pending.repeated = True
             self._unanswered.asked(pending, now)
             for group in pending.unanswered:
-                silent = self.doubts and self._answered_at.get(group, -math.inf) < asked_at
-                everyone = pending.retries > 1 or silent
+                everyone = pending.retries > 1 or self._is_in_doubt(group, asked_at)
                 receivers = self.topology.members(group) if everyone else (self.leader(group),)
                 self.sends.append((receivers, pending.message))
 

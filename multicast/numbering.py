@@ -40,10 +40,10 @@ class Numbering:
         """Return whether the next number is `window` or more above the oldest request that is not done."""
         return self.next_sequence >= self.ack_below + window
 
-    def next(self, dest: Destinations, payload: bytes) -> Multicast:
-        """Return a new message to these groups, under the next number."""
+    def next(self, dest: Destinations, payload: bytes, digest: int | None = None) -> Multicast:
+        """Return a new message to these groups, under the next number. `digest` is theirs, if known."""
         if not isinstance(payload, bytes):
             raise InvalidArgument(f"payload must be bytes, not {type(payload).__name__}")
-        return Multicast(
-            MessageId(self.client, self.take(), digest_of(dest, payload)), dest, payload, self.ack_below
-        )
+        if digest is None:
+            digest = digest_of(dest, payload)
+        return Multicast(MessageId(self.client, self.take(), digest), dest, payload, self.ack_below)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -113,10 +113,17 @@ class Start:
     it they are logical, as in the paper."""
 
 
+def _does_not_know(_: Multicast) -> bool:
+    return False
+
+
 class Protocol(abc.ABC):
     """One replica of one group, under some ordering protocol."""
 
     me: ReplicaId
+
+    knows_digest: Callable[[Multicast], bool] = staticmethod(_does_not_know)
+    """Tells whether the host has already compared the digest in a large message's id with its content."""
 
     @abc.abstractmethod
     def __init__(self, start: Start) -> None: ...
@@ -211,10 +218,11 @@ class Protocol(abc.ABC):
         """Try to lead, as leader selection wants. Always safe; useful only without a leader."""
 
     @abc.abstractmethod
-    def hand_over(self, now: float) -> bool:
+    def hand_over(self, now: float, heirs: Collection[ReplicaId] | None = None) -> bool:
         """Ask another member to lead, if this one does; it leads on until another member does.
 
-        Return False if there is no member to ask.
+        With `heirs`, one of these that has executed what a quorum has; otherwise one of all, but of those in
+        `avoided` only if there is no other. Return False if there is no member to ask.
         """
 
     @abc.abstractmethod
@@ -237,6 +245,10 @@ class Protocol(abc.ABC):
         Return whether this replica leads, and its group orders that.
         """
         return False
+
+    avoided: Collection[ReplicaId] = ()
+    """Members that are worse connected than this one, as its host knows: it does not hand over to them
+    although they are preferred."""
 
     is_restoring = False
     """Whether this process has lost part of its state, and takes part in nothing until it is restored."""

@@ -146,7 +146,7 @@ class ClientProcess:
         if once:
             self.simulation.history.operations.append(operation)
         token = OPERATION.set(operation)
-        begun = self.simulation.loop.now
+        begun = operation.asked_at = self.simulation.loop.now
         try:
             return await call
         except FINE as error:
@@ -161,8 +161,10 @@ class ClientProcess:
     def _check_available(
         self, operation: UserOperation, error: wbkv.Error, begun: float, timeout_s: float
     ) -> None:
+        """Check that the store was given too little time: of an interactive transaction, by its last call."""
         back = self.simulation.healed_at + BACK_S
-        if begun > back and timeout_s >= TIMEOUTS_S[0] and isinstance(error, AWAY):
+        left_s = begun + timeout_s - operation.asked_at
+        if begun > back and left_s >= TIMEOUTS_S[0] and isinstance(error, AWAY):
             raise Violation("Availability", f"{operation.what}, after all faults: {error!r}")
 
 

@@ -6,6 +6,7 @@ import argparse
 import ctypes
 import dataclasses
 import json
+import logging
 import multiprocessing
 import os
 import shlex
@@ -227,6 +228,9 @@ def _worker() -> None:
 
 
 def _outcome(scenario: Scenario, store: str | None, seed: int) -> Outcome:
+    log = logging.getLogger("kvstore")
+    if not log.hasHandlers():  # nodes warn of faults, which here are meant
+        log.addHandler(logging.NullHandler())
     outcome = simulate(scenario, seed) if store is None else simulate_store(scenario, seed, store)
     outcome.error = None
     return outcome

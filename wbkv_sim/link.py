@@ -57,12 +57,16 @@ class SimLink(AsyncGrpcLink):
         answer = super().ask(ask)
         if not ask.method.in_session:
             return answer
+        operation = OPERATION.get()
+        if operation is not None and operation.asking is not ask.request:
+            if operation.asking is not None:
+                operation.asked_at = self._now.now
+            operation.asking = ask.request
         asked, identity = asked_of(ask.request)
         if identity is None or not isinstance(asked, Transact):
             call = self._history.invoke(self._process.number, asked, self._now.now)
         else:
             call = self._history.write(asked, self._now.now, identity)
-            operation = OPERATION.get()
             if operation is not None and call not in operation.writes:
                 operation.writes.append(call)
         return self._noted(call, ask, answer)

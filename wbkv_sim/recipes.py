@@ -9,8 +9,9 @@ from typing import Final
 import wbkv
 from wbkv import aio
 
-from kvstore.machine.request import Range
-from kvstore.simulation.history import Interactive
+from kvstore.machine.request import Put, Range
+from kvstore.simulation.history import Interactive, Transact
+from kvstore.store.gateway import Committed
 from multicast.sim.checkers import Violation
 from wbkv_sim.clients import StoreClient
 
@@ -73,6 +74,8 @@ class Locks:
         lock = client.client.lock(self.name, ttl=self.ttl_s)
         if not await client.do("a lock", lock.acquire(timeout=rng.uniform(0.2, 1.5)), 0.0, once=False):
             return
+        if lock.lost:
+            raise Violation("Lock", f"{lock.token} was lost when it was taken")
         holders = client.simulation.lock_holders
         for other, token in holders.items():
             # The clocks of all clients run alike: then a lock has one holder.
@@ -92,9 +95,27 @@ class Locks:
             if lost and not lock.lost:
                 raise Violation("Lock", f"{token} was lost, and is held again")
             lost = lock.lost
+            self._check_time(client, lock)
             if client.rng.random() < 0.2:
                 await client.txn((wbkv.put(self.guarded, b"%d" % token),), (lock.holds(),))
             await asyncio.sleep(0.05)
+
+    def _check_time(self, client: StoreClient, lock: aio.Lock) -> None:
+        """The lock is held by a write that succeeded, for its time to live from when that was first sent."""
+        safe_until = lock._holding._safe_until  # noqa: SLF001 - most runs do not wait until it is over
+        sent = [
+            call.invoked
+            for call in client.simulation.history.calls
+            if isinstance(call.asked, Transact)
+            and isinstance(call.outcome, Committed)
+            and call.outcome.succeeded
+            and any(
+                operation == Put(self.name, lock._holding._value)  # noqa: SLF001 - it names the holder
+                for operation in call.asked.transaction.then
+            )
+        ]
+        if not lock.lost and safe_until > max(sent, default=0.0) + self.ttl_s + 1e-9:
+            raise Violation("Lock", f"{lock.token} counts as held until {safe_until}, and was written {sent}")
 
 
 class Batches:

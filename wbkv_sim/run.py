@@ -13,6 +13,7 @@ from multicast.sim.faults import ClientDeath, Fault
 from multicast.sim.run import Outcome, Scenario
 from wbkv_sim.clients import ClientProcess, StoreClient
 from wbkv_sim.liars import Liar
+from wbkv_sim.slow_readers import SlowReader
 from wbkv_sim.watchers import Watcher
 from wbkv_sim.workloads import WORKLOADS
 
@@ -24,6 +25,8 @@ class StoreSimulation(StoreCluster):
     """How many watch all changes."""
     lying = 1
     """How many carry revisions that they have invented."""
+    reading_slowly = 1
+    """How many do not read what they have asked for, in runs with all faults."""
 
     def __init__(
         self, scenario: Scenario, seed: int, workload: str = "bank", observers: Sequence[Checker] = ()
@@ -33,6 +36,7 @@ class StoreSimulation(StoreCluster):
         self.store_clients: list[StoreClient] = []
         self.watchers: list[Watcher] = []
         self.liars: list[Liar] = []
+        self.slow_readers: list[SlowReader] = []
         self.lock_holders: dict[Any, int] = {}
         """Locks that clients hold, and the tokens that they hold them by."""
         self.healed_at = float("inf")
@@ -48,10 +52,12 @@ class StoreSimulation(StoreCluster):
             self.store_clients.append(StoreClient(self, number, share))
         self.watchers = [Watcher(self, number) for number in range(self.watching)]
         self.liars = [Liar(self, number) for number in range(self.lying)]
+        if self.scenario.faults == "all":
+            self.slow_readers = [SlowReader(self, number) for number in range(self.reading_slowly)]
 
     @property
     def _processes_of_clients(self) -> Sequence[ClientProcess]:
-        return [*self.store_clients, *self.watchers, *self.liars]
+        return [*self.store_clients, *self.watchers, *self.liars, *self.slow_readers]
 
     def inject(self, fault: Fault) -> None:
         """Clients die, too."""

@@ -138,7 +138,9 @@ class Workload:
         if snapshot is None:
             return
         compacted = await self._read_at(client, snapshot.revision)
-        if compacted and loop.now < begun + ttl_s - MARGIN_S:
+        # A group whose time has lagged jumps ahead when it can, and its pins end early: departure 16.
+        passed_s = client.simulation.recorder.passed_s(snapshot.revision)
+        if compacted and max(passed_s, loop.now - begun) < ttl_s - MARGIN_S:
             raise Violation("Pins", f"revision {snapshot.revision} was pinned, and is compacted")
         if rng.random() < 0.7:
             await client.do("a release", snapshot.close(), client.client.timeout)
@@ -396,6 +398,24 @@ class Ranges(Workload):
         return delete(self._range(rng), limit=rng.choice((0, 0, 1)))
 
 
+class Large(Workload):
+    """Values of many slices beside small ones, mostly of several groups: links are full at times.
+
+    What it does has no invariant of its own: the model's results are the check.
+    """
+
+    async def act(self, client: StoreClient) -> None:
+        """Write one or two large values, or some small ones; read others."""
+        rng = client.rng
+        keys = rng.sample(self.all, rng.randint(1, 4))
+        large = rng.random() < 0.4
+        operations = [
+            put(key, rng.randbytes(rng.randint(300, 2000) if large and at < 2 else 8))
+            for at, key in enumerate(keys)
+        ]
+        await client.txn([*operations, get(rng.choice(self.all))])
+
+
 class Count(SdkScan):
     """Count the keys of a range: what the API has, and the SDK only outside of transactions."""
 
@@ -429,4 +449,5 @@ WORKLOADS: Final[Mapping[str, type[Workload]]] = {
     "ring": Ring,
     "ranges": Ranges,
     "recipes": Recipes,
+    "large": Large,
 }

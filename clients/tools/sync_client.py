@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 WBKV: Final = Path(__file__).resolve().parents[1] / "wbkv"
-MODULES: Final = ("client", "connect", "lock")
+MODULES: Final = ("client", "connect", "iterators", "lock")
 HEADER: Final = (
     "# Generated from aio/{}.py by clients/tools/sync_client.py (`make sync-client`): do not edit.\n"
 )
@@ -59,6 +59,7 @@ TEXTS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (" `wbkv.connect`, for threads, is generated from this module.", ""),
         (" Await it, or use it in an\n    `async with` block.", ""),
     ),
+    "iterators": (("\n`wbkv.iterators`, for threads, is generated from this module.\n", ""),),
     "lock": ((" `wbkv.lock`, for threads, is generated from this module.", ""),),
 }
 """Texts of one module that are replaced once, before the rules. They also add what only threads have."""

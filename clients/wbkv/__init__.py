@@ -9,7 +9,8 @@
 
 from wbkv.core import forks  # noqa: F401, I001 - first: gRPC reads what it sets when it is imported
 from wbkv import aio, codecs, testing
-from wbkv.client import Client, Counter, Scan, Snapshot, Transaction, Txn, Watch
+from wbkv.client import Client, Counter, Snapshot, Transaction, Txn
+from wbkv.iterators import Scan, Watch
 from wbkv.codecs import Codec
 from wbkv.connect import connect, open  # noqa: A004 - as `wbkv.open` it cannot be mistaken
 from wbkv.data import (

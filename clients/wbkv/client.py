@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
-import queue
-from collections import deque
 from collections.abc import (
     Callable,
-    Generator,
     Iterable,
     Iterator,
-    Sequence,
 )
 from contextlib import closing
 from types import TracebackType
@@ -43,6 +39,7 @@ from wbkv.data import (
     key_bytes,
 )
 from wbkv.errors import Aborted, Error
+from wbkv.iterators import Closes, Scan, Watch, all_of, first_of
 from wbkv.links.threads import Link, Puller, run
 from wbkv.lock import Lock
 from wbkv.operations import Condition, Operation, add, append, checked
@@ -51,23 +48,7 @@ T = TypeVar("T")
 W = TypeVar("W")
 
 
-class _Closes:
-    """A resource that the end of a `with` block closes."""
-
-    def close(self) -> None:
-        """Release the resource."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Client(_Closes, Generic[V]):
+class Client(Closes, Generic[V]):
     """A connection to a cluster, or an embedded store. Any number of threads may use it.
 
     `wbkv.connect` and `wbkv.open` return one. Times are in seconds. A call's `timeout` covers all
@@ -223,7 +204,7 @@ class Client(_Closes, Generic[V]):
         )  # fmt: skip
         found = 0
         pages: Puller[Page] = Puller(self._link, plan)
-        for page in _all(pages):
+        for page in all_of(pages):
             found = page.count
         return found
 
@@ -355,7 +336,7 @@ class Client(_Closes, Generic[V]):
         plan = self._requests.changes(keys, after, until, partitions, timeout)
         pages: Puller[Progress] = Puller(self._link, plan)
         change = self._requests.change
-        return (change(*each) for page in _all(pages) for each in page.changes)
+        return (change(*each) for page in all_of(pages) for each in page.changes)
 
     def compact(self, revision: int, *, timeout: float | None = None) -> None:
         """Discard versions that only reads below a revision need."""
@@ -462,7 +443,7 @@ class Transaction(Generic[V]):
         part that was consumed has been added or changed since.
         """
         plan = self._attempt.scan(keys, limit, reverse=reverse)
-        return _first(Puller(self._link, plan), limit)
+        return first_of(Puller(self._link, plan), limit)
 
     def put(self, key: Key, value: V) -> None:
         """Write a key when the transaction commits."""
@@ -516,7 +497,7 @@ class Transaction(Generic[V]):
         return run(self._link, self._attempt.holds())
 
 
-class Snapshot(_Closes, Generic[V]):
+class Snapshot(Closes, Generic[V]):
     """All partitions as of one revision. `client.snapshot` returns one."""
 
     def __init__(self, client: Client[V], name: str, revision: int) -> None:
@@ -557,94 +538,6 @@ class Snapshot(_Closes, Generic[V]):
         self._client._run(self._client._requests.release(self.name, None))  # noqa: SLF001 - a snapshot belongs to its client
 
 
-class Scan(_Closes, Iterator[T]):
-    """An iterator over the results of a scan, fetched as they are consumed."""
-
-    def __init__(self, link: Link, plan: Plan[None], convert: Callable[[Page], list[T]]) -> None:
-        self._puller: Puller[Page] = Puller(link, plan)
-        self._convert = convert
-        self._page: Iterator[T] = iter(())
-        self.revision = 0
-        """The revision of all results; 0 until the first page has arrived."""
-
-    def _turn(self) -> None:
-        page = self._puller.pull()
-        self.revision = page.revision
-        self._page = iter(self._convert(page))
-
-    def __iter__(self) -> Iterator[T]:
-        # A generator is faster than `self`. The scan does not keep it, so an abandoned scan ends.
-        while True:
-            yield from self._page
-            try:
-                self._turn()
-            except StopIteration:
-                return
-
-    def __next__(self) -> T:
-        while True:
-            for item in self._page:
-                return item
-            self._turn()
-
-    def close(self) -> None:
-        """End the scan."""
-        self._page = iter(())
-        self._puller.close()
-
-
-class Watch(_Closes, Generic[V]):
-    """An iterator over changes, as they happen. `client.watch` returns one."""
-
-    def __init__(self, link: Link, requests: Requests[V], plan: Plan[None], *, marks: bool) -> None:
-        self._requests = requests
-        self._puller: Puller[Progress] = Puller(link, plan)
-        self._marks = marks
-        self._ready: deque[tuple[int, Sequence[kv.Event]]] = deque()
-        self._position = 0
-        self.revision = 0
-        """All changes up to this revision were returned to the caller: `after` for a later watch."""
-
-    def __enter__(self) -> Self:
-        if not self._position:
-            self._pull(None)
-        return self
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Change[V]:
-        found = self.next()
-        assert found is not None
-        return found
-
-    def next(self, timeout: float | None = None) -> Change[V] | None:
-        """Return the next change, or None if none arrives in time. Raises `StopIteration` if closed."""
-        now = self._requests.calls.environment.now
-        until = None if timeout is None else now() + timeout
-        while not self._ready:
-            try:
-                self._pull(None if until is None else max(until - now(), 0.0))
-            except queue.Empty:
-                return None
-        self.revision, events = self._ready.popleft()
-        return self._requests.change(self.revision, events)
-
-    def _pull(self, timeout_s: float | None) -> None:
-        self.revision = self._position  # the caller has taken everything up to there
-        progress = self._puller.pull(timeout_s)
-        self._ready += progress.changes
-        if self._marks:
-            self._ready.append((progress.revision, ()))
-        self._position = progress.revision
-        if not progress.changes:  # a mark of progress is none
-            self.revision = self._position
-
-    def close(self) -> None:
-        """End the watch. Another thread may call it, which ends the iteration."""
-        self._puller.close()
-
-
 class Counter:
     """A number under a key, which any number of clients may change without conflicts."""
 
@@ -659,26 +552,3 @@ class Counter:
     def value(self, *, timeout: float | None = None) -> int:
         """Return the number; 0 if the key is absent."""
         return int(self._client.using(BYTES).get(self._key, timeout=timeout) or 0)
-
-
-def _all(puller: Puller[T]) -> Generator[T, None, None]:
-    try:
-        while True:
-            try:
-                item = puller.pull()
-            except StopIteration:
-                return
-            yield item
-    finally:
-        puller.close()
-
-
-def _first(puller: Puller[list[Entry[V]]], limit: int) -> Iterator[Entry[V]]:
-    given = 0
-    with closing(_all(puller)) as pages:
-        for page in pages:
-            for entry in page:
-                yield entry
-                given += 1
-                if given == limit:
-                    return

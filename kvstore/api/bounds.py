@@ -29,6 +29,9 @@ class Bounds:
         if kind == "get":
             return self._entry + REPLY_BYTES
         if kind == "txn":
+            count = len(message.then) + len(message.otherwise) + len(message.conditions)
+            if count > self._limits.operations:
+                return REPLY_BYTES  # it is rejected
             results = max(self._results(message.then), self._results(message.otherwise))
             return min(results + len(message.conditions) * 16 + REPLY_BYTES, self._most)
         if kind == "delete":

@@ -192,6 +192,8 @@ class Budget:
             waiting.remove(waiter)
             if not waiting:
                 del self._waiting[connection]
+            else:
+                self._grant()  # there may be room for the next one of the connection
 
 
 class Quota:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from kvstore.api.budget import COPIES, Quota
 from kvstore.api.errors import METADATA, STATUS, ResponseTooLarge, to_error
+from kvstore.api.intake import SMALL
 from kvstore.api.methods import ApiContext, Encoded, Methods, Streaming, Unary
+from kvstore.api.width import check_width
 from kvstore.store.errors import DeadlinePassed, InvalidRequest, Unavailable
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -30,6 +32,7 @@ class Calls:
         self._facts = api.facts
         self._options = options = api.options
         self.budget = api.budget
+        self.intake = api.intake
         self.quotas = {
             "watches": Quota("watches", options.watches, options.watches_per_connection),
             "scans": Quota("scans", options.scans, options.scans_per_connection),
@@ -49,8 +52,11 @@ class Calls:
         kind, call, bound, _ = method
 
         async def handle(raw: bytes, context: Context) -> bytes:
+            message: Any = None
             try:
                 timeout_s = self.begin(context) or self._options.default_timeout_s
+                if len(raw) > SMALL:
+                    await self._admit(context, len(raw), timeout_s)
                 message = parse(kind, raw)
                 room = await self.budget.reserve(
                     context.peer(), COPIES * bound(message), timeout_s, may_refuse=method.reads
@@ -60,9 +66,9 @@ class Calls:
                 response = self._written(await call(message, timeout_s))
                 room.settle(COPIES * len(response))
                 return response  # noqa: TRY300 - it is what was tried
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - all are reported to the client
+                raw, message = b"", None  # see `fail`
                 await self.fail(context, error)
-                raise
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
@@ -70,15 +76,26 @@ class Calls:
         kind, call, limit, bound = method
 
         async def handle(raw: bytes, context: Context) -> None:
+            message: Any = None
             try:
                 timeout_s = self.begin(context)
+                if len(raw) > SMALL:
+                    await self._admit(context, len(raw), timeout_s or self._options.default_timeout_s)
                 message = parse(kind, raw)
+                raw = b""
                 with self.stream(limit, context.peer()):
                     await self._stream(call(message, timeout_s), context, COPIES * bound(message))
             except Exception as error:  # noqa: BLE001 - all are reported to the client
+                raw, message = b"", None  # see `fail`
                 await self.fail(context, error)
 
         return grpc.unary_stream_rpc_method_handler(handle)
+
+    async def _admit(self, context: Context, size: int, timeout_s: float) -> None:
+        """Count a large request until its call is over."""
+        request = await self.intake.admit(context.peer(), size, timeout_s)
+        if request is not None:
+            context.add_done_callback(request.call_done)  # type: ignore[arg-type]  # any function will do
 
     @contextmanager
     def stream(self, limit: str, connection: str) -> Iterator[None]:
@@ -116,8 +133,14 @@ class Calls:
             raise ResponseTooLarge(self._options.response_bytes)
         return raw
 
-    async def fail(self, context: Context, error: Exception) -> None:
-        """End the call with an error."""
+    async def fail(self, context: Context, error: Exception) -> NoReturn:
+        """End the call with an error, by another that gRPC knows.
+
+        gRPC keeps that one in a cycle of references, and so all frames that it passed, with what they hold,
+        until the next garbage collection. So the caller must let go of what is large first; the frames that
+        the first error passed are let go of here.
+        """
+        forget_frames(error)
         report = to_error(error, self._facts.topology)
         trailing = ((METADATA, report.SerializeToString()),)
         try:
@@ -135,6 +158,13 @@ class Calls:
         if left is not None and left <= 0:
             raise DeadlinePassed("the call's deadline had passed before it began")
         return left
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error and of its causes: their frames hold the request."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 async def send(context: Context, raw: bytes) -> None:
@@ -156,6 +186,7 @@ async def receive(context: Context) -> bytes | None:
 
 def parse(kind: type[M], raw: bytes) -> M:
     """Parse a client's message."""
+    check_width(kind, raw)
     try:
         return kind.FromString(raw)
     except DecodeError:

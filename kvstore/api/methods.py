@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from wbkv_proto.v1.kv_pb2 import Header
 
 from kvstore.api.budget import Budget
+from kvstore.api.intake import Intake
 from kvstore.api.ports import Facts, Service
 
 OVERHEAD: Final = 64
@@ -45,6 +46,8 @@ class Options(NamedTuple):
     """
     response_budget_bytes: int = 256 << 20
     """Bytes of replies that clients have not taken yet, copies included."""
+    request_budget_bytes: int = 256 << 20
+    """Bytes of clients' requests under way, copies included."""
     watches: int = 4096
     watches_per_connection: int = 1024
     scans: int = 512
@@ -70,6 +73,7 @@ class ApiContext:
         self.facts = facts
         self.options = options
         self.budget = Budget(options.response_budget_bytes)
+        self.intake = Intake(options.request_budget_bytes)
         limits = service.limits
         self.message_bytes = limits.transaction_bytes + limits.operations * OVERHEAD + MESSAGE_BYTES
         """The largest message that a client may send: no transaction within the limits is larger."""

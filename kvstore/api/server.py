@@ -33,6 +33,7 @@ class Api:
         api = ApiContext(service, facts, options)
         self._calls = Calls(api)
         self.budget = api.budget
+        self.intake = api.intake
         self.quotas = self._calls.quotas
         self._health = health.Health(api)
         self._server = grpc.aio.server(

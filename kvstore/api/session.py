@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Collection
 from functools import partial
 from typing import Final
 
@@ -64,6 +65,7 @@ class _SessionStream:
         self._context = context
         self._connection = context.peer()
         self._budget = api.budget
+        self._intake = api.intake
         self._rooms: set[Reservation] = set()
         """What is reserved for replies that were not sent."""
         self._under_way: dict[int, asyncio.Future[Committed]] = {}
@@ -131,6 +133,14 @@ class _SessionStream:
             raw = await receive(self._context)
             if raw is None:
                 return
+            await self._begin_all(raw)
+            del raw  # the next message may be long in coming
+
+    async def _begin_all(self, raw: bytes) -> None:
+        """Begin the calls of a message. A large one counts until its calls are over."""
+        request = await self._intake.admit(self._connection, len(raw), self._options.default_timeout_s)
+        begun: list[asyncio.Future[Committed]] = []
+        try:
             calls = parse(session.SessionRequest, raw).calls
             if len(calls) > self._options.session_calls:
                 limit = self._options.session_calls
@@ -141,8 +151,13 @@ class _SessionStream:
             size = len(raw) // len(calls) if calls else 0
             for i, call in enumerate(calls, start=1):
                 await self._begin_with_room(call, size)
+                if request is not None and (future := self._under_way.get(call.number)) is not None:
+                    begun.append(future)
                 if i % SLICE == 0:
                     await asyncio.sleep(0)
+        finally:
+            if request is not None:
+                release_after(begun, request)
 
     async def _begin_with_room(self, call: session.Call, size: int) -> None:
         """Begin a call when there is room for its reply. Until then, no further ones are read."""
@@ -214,3 +229,19 @@ class _SessionStream:
         self._size += len(raw)
         self._replies.append((size + len(raw), raw, room))
         self._to_send.set()
+
+
+def release_after(futures: Collection[asyncio.Future[Committed]], request: Reservation) -> None:
+    """Release what a message is counted with when all its calls are over."""
+    left = len(futures)
+    if not left:
+        request.release()
+
+    def one_less(_: object) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            request.release()
+
+    for future in futures:
+        future.add_done_callback(one_less)

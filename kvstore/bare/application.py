@@ -19,7 +19,7 @@ from multicast.errors import PeerViolation
 from multicast.messages import Delivery, Multicast
 from multicast.protocol import Protocol
 from multicast.quorum_time import OWN_CLIENTS
-from multicast.types import NO_TIMESTAMP, ClientId, GroupId, MessageId, Process, Timestamp
+from multicast.types import NO_TIMESTAMP, ClientId, GroupId, MessageId, Process, ReplicaId, Timestamp
 
 
 class BareMulticast:
@@ -42,7 +42,7 @@ class BareMulticast:
         checkpoint = self._state.load(group)
         return dataclasses.replace(checkpoint, executed=checkpoint.position)
 
-    def drop(self, group: GroupId) -> None:
+    def drop(self, group: GroupId, reason: str = "") -> None:
         """Forget the replica and its deliveries."""
         self._replicas.pop(group, None)
         self._positions.pop(group, None)
@@ -98,7 +98,9 @@ class BareMulticast:
         """Return all deliveries, in pieces."""
         return self._state.snapshot(group)
 
-    def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
+    def install(
+        self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint, source: ReplicaId
+    ) -> None:
         """Replace all deliveries by those of a snapshot."""
         self._state.install(group, pieces, checkpoint)
         self._positions[group] = checkpoint.position

@@ -283,7 +283,30 @@ def _tables(config: Config, found: ClusterStatus) -> Iterable[str]:
             for first, replica in enumerate(group["replicas"])
         ],
     )
+    for group in found["groups"]:
+        for replica in group["replicas"]:
+            if replica["damage"]:
+                yield f"group {group['id']} at {replica['node']}: {replica['damage']}"
     yield from _clocks(found)
+    yield from _disks(found)
+
+
+def _disks(found: ClusterStatus) -> Iterable[str]:
+    """Yield what the scrubbers have read, and what is damaged."""
+    for group in found["groups"]:
+        for replica in group["replicas"]:
+            if replica["damage"]:
+                yield f"group {group['id']}: {replica['node']} restores its state: {replica['damage']}"
+            compared = replica["comparison"] or {}
+            yield from (f"ALARM of {replica['node']}: {alarm}" for alarm in compared.get("alarms", ()))
+            if compared.get("unconfirmed"):
+                copied = f"the state of {replica['node']} is {compared['unconfirmed']}"
+                yield f"group {group['id']}: {copied}; no other replica has confirmed it yet"
+    for node in found["nodes"]:
+        scrub = node["scrub"] or {}
+        if scrub.get("passes"):
+            ago, rows = scrub["ended_s_ago"], scrub["last_rows"]
+            yield f"{node['id']}: all {rows} rows were read, {ago:.0f} s ago; damage found: {scrub['found']}"
 
 
 def _clocks(found: ClusterStatus) -> Iterable[str]:

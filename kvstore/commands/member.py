@@ -4,74 +4,62 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvstore.commands.groups import GroupsCommand
 from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
-from kvstore.config.toml import load_config
 from multicast.membership import Membership
 from multicast.types import GroupId, ReplicaId
 
 PATIENCE_S = 60.0
 
 
-class MemberCommand:
+class MemberCommand(GroupsCommand):
     """Show members, or replace a node."""
 
     help = "show the members of each group, or replace a node by another"
+    name = "member"
+    description = (
+        "A node that has lost its disk does not need this command: start it again, and it rejoins its "
+        "groups with a new disk. To replace a node by another: add the new node to the configuration "
+        "([nodes.n4], without an incarnation), start it with `wbkv serve --config FILE --node n4`, and "
+        "then run `wbkv member replace --config FILE n2 n4` on its machine."
+    )
+    show = ("list", "show the members of each group, and their nodes")
+    change = ("replace", "replace a node by another in all its groups")
 
-    def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments to the parser."""
-        parser.description = (
-            "A node that has lost its disk does not need this command: start it again, and it rejoins its "
-            "groups with a new disk. To replace a node by another: add the new node to the configuration "
-            "([nodes.n4], without an incarnation), start it with `wbkv serve --config FILE --node n4`, and "
-            "then run `wbkv member replace --config FILE n2 n4` on its machine."
-        )
-        kinds = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-        shown = kinds.add_parser("list", help="show the members of each group, and their nodes")
-        shown.add_argument("--json", action="store_true", help="print one JSON object")
-        replace = kinds.add_parser("replace", help="replace a node by another in all its groups")
-        replace.add_argument("old", metavar="OLD", help="the node to replace")
-        replace.add_argument("new", metavar="NEW", help="its replacement, which runs on this machine")
-        replace.add_argument(
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of `replace`."""
+        parser.add_argument("old", metavar="OLD", help="the node to replace")
+        parser.add_argument("new", metavar="NEW", help="its replacement, which runs on this machine")
+        parser.add_argument(
             "--timeout", type=float, default=PATIENCE_S, metavar="S", help="seconds to wait (60)"
         )
-        for each in (shown, replace):
-            each.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration")
 
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Run the command; return its exit status."""
-        config = load_config(arguments.config)
-        try:
-            if arguments.what == "list":
-                return asyncio.run(_list(config, as_json=arguments.json))
-            old, new = NodeId(arguments.old), config.node(arguments.new)
-            return asyncio.run(_replace(config, old, new, arguments.timeout))
-        except (OSError, TimeoutError) as error:
-            sys.stderr.write(f"wbkv member: {error}\n")
-            return 1
+    def rows(self, config: Config) -> Sequence[dict[str, Any]]:
+        """Return the members of each group."""
+        return [_row(config, membership) for membership in asyncio.run(_memberships(config)).values()]
+
+    def line(self, row: dict[str, Any]) -> str:
+        """Return a group's members with their nodes."""
+        state = "" if row["settled"] else ", changing"
+        members = "  ".join(f"{member['node']} ({member['replica']})" for member in row["members"])
+        return f", configuration {row['configuration']}{state}:  {members}"
+
+    def carry_out(self, config: Config, arguments: argparse.Namespace) -> int:
+        """Replace a node; return the exit status."""
+        old, new = NodeId(arguments.old), config.node(arguments.new)
+        return asyncio.run(_replace(config, old, new, arguments.timeout))
 
 
-async def _list(config: Config, *, as_json: bool) -> int:
+async def _memberships(config: Config) -> Mapping[GroupId, Membership]:
     from kvstore.bare.client import MulticastClient  # loads what other subcommands do without
 
     async with MulticastClient.of(config) as client:
-        found = await client.memberships()
-    groups = [_row(config, membership) for _, membership in sorted(found.items())]
-    if as_json:
-        print(json.dumps({"groups": groups}))
-        return 0
-    for group in groups:
-        state = "" if group["settled"] else ", changing"
-        members = "  ".join(f"{member['node']} ({member['replica']})" for member in group["members"])
-        print(f"group {group['id']}, configuration {group['configuration']}{state}:  {members}")
-    return 0
+        return await client.memberships()
 
 
 def _row(config: Config, membership: Membership) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from multicast import PROTOCOLS, VARIANTS
 from multicast.errors import InvalidArgument
 from multicast.membership import Configuration
 from multicast.protocol import Protocol, Timing
-from multicast.types import GROUPS_MAX
+from multicast.types import GROUPS_MAX, disk_of
 
 if TYPE_CHECKING:
     from kvstore.config.model import Config
@@ -33,6 +33,7 @@ TIMING_TYPES: Final = get_type_hints(Timing)
 """Types of the fields of `Timing`, by name."""
 
 DELAY_MAX_MS: Final = 60_000
+SCRUB_HOURS_MIN, SCRUB_HOURS_MAX = 0.001, 8760.0
 LIMITS_MAX: Final[Mapping[str, int]] = {
     "key_bytes": 4 << 10,
     "value_bytes": 8 << 20,
@@ -76,6 +77,9 @@ def check(config: Config) -> None:
     _check_nodes(config)
     _check_groups(config)
     _check_store(config)
+    if not (config.scrub_hours == 0 or SCRUB_HOURS_MIN <= config.scrub_hours <= SCRUB_HOURS_MAX):
+        problem = f"{config.scrub_hours} is not in {SCRUB_HOURS_MIN}..{SCRUB_HOURS_MAX} (or 0, for never)"
+        raise ConfigError(problem, ("disk", "scrub_hours"))
     if config.trace is not None:
         _check_folder(config.trace, ("trace", "deliveries"))
     for key, delay_ms in config.delays_ms.items():
@@ -107,7 +111,7 @@ def _check_nodes(config: Config) -> None:
             ("address", (node.host, node.port), node.address),
             ("api", node.api and split_address(node.api), node.api),
             ("data", config.data(name), node.data),
-            ("incarnation", incarnation, f"{incarnation or 0:016x}"),
+            ("incarnation", incarnation and disk_of(incarnation), f"{incarnation or 0:016x}"),
         ):
             if value is not None and seen.setdefault(value, name) != name:
                 raise ConfigError(f"{show(shown)} is used by {seen[value]} already", (*keys, key))

@@ -38,6 +38,9 @@ PORT: Final = 7101
 API_PORT: Final = 7400
 """Port where the first node of a local cluster serves clients, by default."""
 
+SCRUB_HOURS: Final = 6.0
+"""How long a node takes to read all rows of its state once, by default."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
@@ -93,6 +96,8 @@ class Config:
     timing: Timing = field(default_factory=Timing)
     delays_ms: Mapping[str, float] = field(default_factory=dict)
     """As written, by "FROM-TO"; `delays_s` is what they come to."""
+    scrub_hours: float = SCRUB_HOURS
+    """How long a node takes to read all rows of its state once; 0 for never."""
     trace: str | None = None
     """Where nodes record what they deliver, as written; `trace_folder` is the folder."""
     directory: Path = field(default=Path(), compare=False)

@@ -22,6 +22,9 @@
     [delays]                     # one-way, in ms, between nodes or regions: to emulate a wide area
     "eu-us" = 40                 # holds both ways, unless "us-eu" is there too
 
+    [disk]
+    scrub_hours = 6              # how long a node takes to read all rows of its state once; 0: never
+
     [trace]
     deliveries = "traces"        # a folder where nodes record what they deliver; without one, they do not
 
@@ -50,7 +53,7 @@ from kvstore.config.checks import (
     show_key,
     suggestion,
 )
-from kvstore.config.model import Config, NodeConfig, StoreConfig
+from kvstore.config.model import SCRUB_HOURS, Config, NodeConfig, StoreConfig
 from kvstore.config.private import open_private
 from kvstore.config.secret import Secret
 from kvstore.machine.request import Limits
@@ -134,10 +137,11 @@ class _Table:
 
 
 def _read(document: dict[str, Any], directory: Path) -> Config:
-    top = _Table(document, (), ("cluster", "store", "timing", "nodes", "groups", "delays", "trace"))
+    top = _Table(document, (), ("cluster", "store", "timing", "nodes", "groups", "delays", "disk", "trace"))
     keys = ("id", "secret", "protocol", "durability", "application", "clock")
     cluster = top.table("cluster", keys, required=True)
     delays = top.table("delays")
+    disk = top.table("disk", ("scrub_hours",))
     trace = top.table("trace", ("deliveries",))
     nodes = top.table("nodes", required=True)
     groups = top.table("groups", required=True)
@@ -152,6 +156,7 @@ def _read(document: dict[str, Any], directory: Path) -> Config:
         store=_read_store(top.table("store", ("placement", "splits", *LIMITS_MAX))),
         timing=_read_timing(top.table("timing", TIMING_TYPES)),
         delays_ms={key: delays.number(key) for key in delays.values},
+        scrub_hours=disk.number("scrub_hours") if disk.values else SCRUB_HOURS,
         trace=trace.text("deliveries") if trace.values else None,
         secret=_read_secret(cluster),
         directory=directory,
@@ -269,6 +274,8 @@ def _write(config: Config) -> str:
         lines += ["", f"[groups.{group}]", f"members = [{', '.join(map(show, members))}]"]
     if config.delays_ms:
         lines += ["", "[delays]", *(f"{show_key(key)} = {show(ms)}" for key, ms in config.delays_ms.items())]
+    if config.scrub_hours != SCRUB_HOURS:
+        lines += ["", "[disk]", f"scrub_hours = {show(config.scrub_hours)}"]
     if config.trace is not None:
         lines += ["", "[trace]", f"deliveries = {show(config.trace)}"]
     return "\n".join(lines) + "\n"

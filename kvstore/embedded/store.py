@@ -313,6 +313,10 @@ class _NoNetwork:
         """There is no other node."""
         return 0
 
+    def behind(self, node: NodeId) -> int:
+        """There is no other node."""
+        return 0
+
 
 async def _first(*events: asyncio.Event) -> None:
     """Wait until one of them has happened."""

@@ -53,6 +53,8 @@ class ReplicaAnswer(TypedDict):
     """Whether that configuration is complete, with no change of members under way."""
     time: NotRequired[Mapping[str, Any]]
     """At a leader: quorum time, whether it is held back, and which members' clocks are wrong."""
+    damage: NotRequired[str]
+    """What was wrong with its state, which is not restored yet."""
     deliveries: NotRequired[int]
     """Number of messages that this replica has delivered. Lag is counted in these, or else in ticks."""
 
@@ -78,6 +80,8 @@ class NodeStatus(TypedDict):
     space: str | None
     """Of its disk: "enough", "low" (the node takes no writes) or "full" (its replicas do not vote)."""
     free_bytes: int | None
+    scrub: Mapping[str, Any] | None
+    """What the scrubber has read and found: see `kvstore.store.scrubber`."""
 
 
 class ReplicaStatus(TypedDict):
@@ -94,6 +98,10 @@ class ReplicaStatus(TypedDict):
     settled: bool | None
     time: Mapping[str, Any] | None
     """At a leader: see `multicast.protocol.Protocol.time_of_day`."""
+    damage: str | None
+    """What is wrong with its disk, while it takes part in nothing because of that."""
+    comparison: Mapping[str, Any] | None
+    """How its content compares with that of other replicas: see `kvstore.store.comparison`."""
     up: bool
 
 
@@ -227,6 +235,7 @@ def merge(config: Config, answers: Mapping[NodeId, Mapping[str, Any] | None]) ->
                 "relayed": up[name].get("relays", {}).get("through", {}) if name in up else {},
                 "space": disks[name].get("space") if name in disks else None,
                 "free_bytes": _number(disks[name], "free_bytes") if name in disks else None,
+                "scrub": disks[name].get("scrub") if name in disks else None,
             }
             for name, node in config.nodes.items()
         ],
@@ -271,6 +280,8 @@ def _replica(node: NodeId, found: Mapping[str, Any] | None, measure: str, ahead:
         "configuration": _number(report, "configuration"),
         "settled": report.get("settled"),
         "time": report.get("time") or None,
+        "damage": report.get("damage"),
+        "comparison": report.get("comparison"),
         "up": found is not None,
     }
 

@@ -17,7 +17,7 @@ from kvstore.machine.results import Result
 from kvstore.machine.sessions import Number, Session, SessionKey, Stored
 from kvstore.machine.state import MachineState
 from kvstore.machine.versions import Row, Version
-from multicast.types import Destinations, GroupId
+from multicast.types import LARGE_BYTES, Destinations, GroupId
 
 V = TypeVar("V")
 
@@ -46,9 +46,34 @@ def decode_request(payload: bytes) -> Request:
         return Request(0, 0, 0, INT64_MAX, 0, Malformed(str(error)[:_REASON]))
 
 
-def digest_of(command: Command) -> int:
-    """Return the digest of a command, which a request's number is bound to."""
-    return int.from_bytes(hashlib.blake2b(_encode(command), digest_size=8).digest(), "big") >> 1
+class RequestDecoder:
+    """Decodes messages' contents, a large one once for all groups of a node that it is delivered to."""
+
+    def __init__(self) -> None:
+        self._payload = b""
+        self._request = Request(0, 0, 0, INT64_MAX, 0, Malformed(""))
+
+    def __call__(self, payload: bytes) -> Request:
+        """Return `decode_request` of the payload."""
+        if len(payload) < LARGE_BYTES:
+            return decode_request(payload)
+        if payload is not self._payload:
+            self._payload, self._request = payload, decode_request(payload)
+        return self._request
+
+
+def encode_command(command: Command) -> msgspec.Raw:
+    """Encode a command, for `digest_of`, and for the request that has it."""
+    return msgspec.Raw(_encode(command))
+
+
+def digest_of(command: msgspec.Raw) -> int:
+    """Return the digest of an encoded command, which a request's number is bound to."""
+    if len(command) < LARGE_BYTES:
+        digest = hashlib.blake2b(command, digest_size=8).digest()
+    else:
+        digest = hashlib.sha256(command).digest()[:8]
+    return int.from_bytes(digest, "big") >> 1
 
 
 def encode_result(result: Result) -> bytes:

@@ -12,7 +12,7 @@ from msgspec import Meta
 from kvstore.machine.data import Data
 from kvstore.machine.placement import Placement
 from kvstore.machine.request import INT64_MAX, Range, Transaction
-from multicast.types import Destinations, MessageId, Timestamp
+from multicast.types import Destinations, MessageId, ReplicaId, Timestamp
 
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 
@@ -69,9 +69,24 @@ class Malformed(Data, frozen=True, tag=8):
     reason: str
 
 
-Housekeeping: TypeAlias = Compact | Pin | Unpin | Expire | Tick | ChangePlacement
+class Deviates(Data, frozen=True, tag=9):
+    """A replica of this group has other content in a span than a majority has, and is to restore its state.
+
+    See `kvstore.store.comparison`. It changes nothing of the group's content.
+    """
+
+    replica: ReplicaId
+    copied_at: Natural
+    """Which state of that replica: the position of the snapshot that it was copied from, or 0."""
+    history: bool
+    start: bytes
+    end: bytes | None
+    revision: Natural
+
+
+Housekeeping: TypeAlias = Compact | Pin | Unpin | Expire | Tick | ChangePlacement | Deviates
 Command: TypeAlias = Transaction | Housekeeping | Malformed
-OF_ONE_GROUP: Final = (Compact, Pin, Unpin, Expire)
+OF_ONE_GROUP: Final = (Compact, Pin, Unpin, Expire, Deviates)
 """Commands that groups may judge differently: each must be sent to one group alone."""
 
 

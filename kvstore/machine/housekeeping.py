@@ -17,6 +17,7 @@ from kvstore.machine.commands import (
     ChangePlacement,
     Compact,
     Delivered,
+    Deviates,
     Expire,
     Housekeeping,
     Pin,
@@ -36,7 +37,7 @@ _STEPS: Final = 256
 class Housekeeper:
     """The part of a machine that carries out housekeeping."""
 
-    __slots__ = ("_chore", "_chores", "_pins", "_placement", "_sessions", "_watermark", "versions")
+    __slots__ = ("_chore", "_chores", "_pins", "_placement", "_sessions", "_watermark", "verdict", "versions")
 
     def __init__(self, store: Store, state: MachineState, window: int) -> None:
         self._placement = state.placement
@@ -49,6 +50,8 @@ class Housekeeper:
         self.versions = Versions(store.latest, store.history)
         self.versions.floor = state.floor
         self.versions.watermark = state.watermark
+        self.verdict: Deviates | None = None
+        """The last one, until the host takes it."""
 
     @property
     def placement(self) -> Placement:
@@ -78,6 +81,8 @@ class Housekeeper:
             self._chores.append((delivered.gts, command))
         elif isinstance(command, ChangePlacement):
             return self._change_placement(delivered, command.placement)
+        elif isinstance(command, Deviates):
+            self.verdict = command
         elif not isinstance(command, Tick):
             assert_never(command)
         return DONE

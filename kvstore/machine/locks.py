@@ -115,6 +115,11 @@ class LockTable:
             self._cover(owner, asked, exclusive=True)
         return not blockers
 
+    def is_waited_for(self, owner: int) -> bool:
+        """Whether later claims wait for this one."""
+        claim = self._claims.get(owner)
+        return claim is not None and bool(claim.waiters)
+
     def release(self, owner: int) -> list[int]:
         """Release a claim. Returns the owners whose claims are granted now, earliest first."""
         claim = self._claims.pop(owner)
@@ -135,8 +140,48 @@ class LockTable:
                     self._drop(key)
         for asked in footprint.read_ranges + footprint.write_ranges:
             self._uncover(owner, asked)
+        return self._granted(claim.waiters)
+
+    def narrow(self, owner: int, kept: Footprint) -> list[int]:
+        """Give up a part of a claim that was granted. `kept` is a part of its footprint, with all its writes.
+
+        Returns the owners whose claims are granted now, earliest first.
+        """
+        claim = self._claims[owner]
+        if claim.waits:
+            raise InvariantBroken(f"claim {owner} is narrowed while it waits for {claim.waits} others")
+        footprint, claim.footprint = claim.footprint, kept
+        if footprint == kept:
+            return []
+        stay = set(kept.reads)
+        for key in footprint.reads:
+            others = self._readers.get(key)
+            if key not in stay and others is not None and owner in others:
+                del others[owner]
+                if not others:
+                    del self._readers[key]
+                    self._drop(key)
+        for asked in footprint.read_ranges + footprint.write_ranges:
+            self._uncover(owner, asked)
+        for asked in kept.read_ranges:
+            self._cover(owner, asked, exclusive=False)
+        for asked in kept.write_ranges:
+            self._cover(owner, asked, exclusive=True)
+        held = LockTable()
+        held.claim(owner, kept)
+        waiters, claim.waiters = claim.waiters, []
+        freed = []
+        for waiter in waiters:
+            if held.blockers(waiter.footprint):
+                claim.waiters.append(waiter)
+            else:
+                freed.append(waiter)
+        return self._granted(freed)
+
+    def _granted(self, waiters: list[_Claim]) -> list[int]:
+        """Note that these wait for one claim less. Returns the owners of those that wait no longer."""
         granted = []
-        for waiter in claim.waiters:
+        for waiter in waiters:
             waiter.waits -= 1
             if not waiter.waits:
                 granted.append(waiter)

@@ -5,10 +5,11 @@ evaluated; if other groups have conditions too, it waits for their votes, and on
 executed, and its locks are granted to others. Delivery never waits, so later transactions are executed ahead
 of one that waits for a distant vote; everything up to the *watermark* is executed.
 
-A *long* transaction, on ranges or on many keys that it reads, is evaluated and executed in slices: it holds
-its locks, and reads some rows at a time, while others are executed. What it writes is written in one step, at
-its end. So until then neither a read nor a commit nor a snapshot knows anything of it, and after a restart it
-begins anew.
+A *long* transaction, on ranges or on many keys that it reads, is evaluated and executed in slices: it reads
+some rows at a time, while others are executed. It reads as of its own revision. So once its locks are granted
+it does not need those on what it only reads: later transactions write there, and pass it. What it writes is
+written in one step, at its end. Until then neither a read nor a commit nor a snapshot knows anything of it,
+and after a restart it begins anew, as of the same revision.
 
 All data is in the maps of a `Store`, the rest in a `MachineState`, as large as what is in flight. Both must
 become durable in one batch, at any moment between two calls. A machine that starts from them goes on with the
@@ -19,13 +20,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
+from functools import partial
 from itertools import islice
 from typing import Final
 
-from kvstore.machine.commands import Delivered, Malformed, Request, Tick
+from kvstore.machine.commands import Compact, Delivered, Malformed, Request, Tick
 from kvstore.machine.housekeeping import Housekeeper
 from kvstore.machine.locks import LockTable
-from kvstore.machine.operations import Room, allowance_of, cost_of, evaluate, perform, perform_range
+from kvstore.machine.operations import (
+    Room,
+    allowance_of,
+    cost_of,
+    evaluate,
+    patiently,
+    perform,
+    perform_range,
+)
 from kvstore.machine.placement import GroupShare, Placement, share_of
 from kvstore.machine.request import (
     NOTHING,
@@ -75,6 +85,7 @@ class Machine(Housekeeper):
         "_reads_number",
         "_shown",
         "_slice_rows",
+        "_used",
     )
 
     def __init__(
@@ -114,7 +125,9 @@ class Machine(Housekeeper):
         self._slice_rows = slice_rows
         self._meter = Meter(slice_rows)
         self._paused: dict[Timestamp, None] = {}
-        """Transactions that go on with the next slice, in turn."""
+        """Transactions that go on with the next slice."""
+        self._used: dict[int, int] = {}
+        """Rows that the transactions of clients have looked at, while some go on."""
         maps = {p.version: p for p in (*state.older, state.placement)}
         for waiting in state.waiting:
             self._reopen(waiting, maps[waiting.version])
@@ -139,7 +152,7 @@ class Machine(Housekeeper):
             delivered=self._delivered,
             watermark=self._watermark,
             executed=tuple(sorted(self._executed)),
-            waiting=tuple([Waiting(o.delivered, o.placement.version, o.floor) for o in self._open.values()]),
+            waiting=tuple([_waiting(opened) for opened in self._open.values()]),
             older=tuple(older.values()),
             floor=self.versions.floor,
             pins=tuple([pin for _, pin in sorted(self._pins.items())]),
@@ -178,6 +191,8 @@ class Machine(Housekeeper):
             return self._refuse(delivered, known)
         if not isinstance(command, Transaction):
             if known is None:
+                if isinstance(command, Compact) and command.floor > self.versions.floor:
+                    self._finish_running()
                 self._finish(delivered, self._housekeep(delivered, command))
             else:
                 self._repeat(delivered, known)
@@ -248,6 +263,13 @@ class Machine(Housekeeper):
         found.facts.decide(gts, succeeded=succeeded)
         if found.unmet is not None:
             self._decide([gts])
+
+    def waits_for(self, gts: Timestamp, group: GroupId) -> bool:
+        """Return whether a message waits for another group's vote, or was decided by it and is not executed
+        yet.
+        """
+        found = self._open.get(gts)
+        return found is not None and group in found.others
 
     def known_of(self, gts: Timestamp) -> Vote | bool | None:
         """Return a message's outcome, or else this group's vote; None if neither is known."""
@@ -322,6 +344,10 @@ class Machine(Housekeeper):
         """Whether transactions go on with the next `run`."""
         return bool(self._paused)
 
+    def is_waited_for(self) -> bool:
+        """Whether transactions or reads wait for locks of those that go on with the next `run`."""
+        return any(map(self._locks.is_waited_for, self._paused))
+
     def run(self) -> None:
         """Begin a step: execute a slice of the long transactions.
 
@@ -329,11 +355,29 @@ class Machine(Housekeeper):
         the next call uses the rest of the slice.
         """
         self._release_reads()
-        self._meter.left = self._slice_rows
-        for gts in list(self._paused):
-            if self._meter.left <= 0:
-                break
-            self._decide([gts])
+        # The oldest gets half of the slice: it holds up the watermark. The rest goes to the clients whose
+        # transactions have looked at the fewest rows.
+        half = self._slice_rows // 2
+        self._meter.left = self._slice_rows - half
+        if self._paused:
+            self._run(min(self._paused))
+        self._meter.left += half
+        while self._paused and self._meter.left > 0:
+            self._run(min(self._paused, key=self._looked_at))
+        if not self._paused:
+            self._used.clear()
+
+    def _run(self, gts: Timestamp) -> None:
+        found, left = self._open[gts], self._meter.left
+        self._decide([gts])
+        spent = left - self._meter.left
+        found.rows += spent
+        client = found.delivered.request.client
+        self._used[client] = self._used.get(client, 0) + spent
+
+    def _looked_at(self, gts: Timestamp) -> tuple[int, int, Timestamp]:
+        found = self._open[gts]
+        return self._used.get(found.delivered.request.client, 0), found.rows, gts
 
     # Messages, in the order of delivery
 
@@ -361,7 +405,9 @@ class Machine(Housekeeper):
         if part is None:
             raise InvariantBroken(f"{delivered.mid} waits in group {self._group}, where it has no part")
         self._sessions.open(request, destinations, delivered.gts)
-        self._lock(OpenTransaction(delivered, part, placement, waiting.floor, part.voters - {self._group}))
+        opened = OpenTransaction(delivered, part, placement, waiting.floor, part.voters - {self._group})
+        opened.unmet, opened.facts.outcome = waiting.unmet, waiting.succeeded
+        self._lock(opened)
 
     def _lock(self, opened: OpenTransaction) -> None:
         gts = opened.delivered.gts
@@ -370,7 +416,9 @@ class Machine(Housekeeper):
             facts.keep(opened.delivered, opened.others)
             opened.facts = facts
         self._open[gts] = opened
-        if self._locks.claim(gts, opened.part.footprint):
+        part = opened.part
+        # Others may have passed it, before a restart, that conflict with conditions which it has evaluated.
+        if self._locks.claim(gts, part.footprint if opened.unmet is None else part.branches):
             self._decide([gts])
 
     def _early_facts(self, gts: Timestamp) -> Facts:
@@ -412,7 +460,7 @@ class Machine(Housekeeper):
 
     def _go_on(self, found: OpenTransaction) -> list[int]:
         """Evaluate and execute a long transaction, as far as the step's rows and the known votes allow.
-        Returns the owners of locks that are granted when it is executed.
+        Returns the owners of locks that are granted then.
         """
         gts = found.delivered.gts
         self._paused.pop(gts, None)
@@ -421,27 +469,58 @@ class Machine(Housekeeper):
                 if found.unmet is None:
                     found.work = self._evaluation(found)
                 else:
-                    succeeded = found.outcome()
-                    if succeeded is None:
-                        return []
-                    found.work = self._execution(found, succeeded=succeeded)
+                    found.succeeded = found.outcome()
+                    if found.succeeded is None:
+                        return self._locks.narrow(gts, found.part.branches)
+                    found.work = self._execution(found, succeeded=found.succeeded)
             if self._meter.left <= 0 or next(found.work, self) is None:
                 self._paused[gts] = None
-                return []
+                return self._pass(found)
             found.work = None
         return self._locks.release(gts)
 
+    def _pass(self, found: OpenTransaction) -> list[int]:
+        """Let others write to what a transaction reads that is evaluated or executed as of its revision.
+
+        From then on it must not wait for anything but its next slice, also after a restart. If it needs
+        votes, which a restart forgets, its operations keep their locks until its outcome is known. Returns
+        the owners of locks that are granted.
+        """
+        if self._as_of(found) is None:
+            return []
+        part = found.part
+        waits = found.succeeded is None and found.others
+        return self._locks.narrow(found.delivered.gts, part.branches if waits else part.writes)
+
+    def _as_of(self, found: OpenTransaction) -> int | None:
+        """Return the revision as of which a long transaction reads; None if it reads the latest versions, as
+        its locks allow.
+
+        If the floor has risen since its position, the versions as of its revision may be lost.
+        """
+        return found.delivered.gts if found.floor == self.versions.floor else None
+
+    def _finish_running(self) -> None:
+        """Do all that goes on with the next slices at once: then nothing reads as of a revision any more, and
+        the floor may rise.
+        """
+        left, self._meter.left = self._meter.left, unmetered().left
+        while self._paused:
+            self._decide(list(self._paused))
+        self._meter.left = left
+
     def _evaluation(self, found: OpenTransaction) -> Generator[None, None, None]:
         delivered, part = found.delivered, found.part
+        versions = self.versions.over(self.versions.overlay(self._as_of(found), self._meter))
         found.unmet = yield from evaluate(
-            part, self.versions, delivered.gts, found.floor, self._limits, self._meter
+            part, versions, delivered.gts, found.floor, self._limits, self._meter
         )
         self._tell(delivered, part, found.unmet)
 
     def _execution(self, found: OpenTransaction, *, succeeded: bool) -> Generator[None, None, None]:
         """Perform the operations on an overlay, and then write it."""
         delivered, part, floor = found.delivered, found.part, found.floor
-        overlay = self.versions.overlay()
+        overlay = self.versions.overlay(self._as_of(found), self._meter)
         versions, limits, room = self.versions.over(overlay), self._limits, Room()
         writer, allowed = Writer(versions, delivered.gts, floor), allowance_of(part, limits)
         results = []
@@ -452,12 +531,12 @@ class Machine(Housekeeper):
                 )
             else:
                 point: PointOperation = operation
-                result = perform(point, versions, writer, limits, room)
+                result = yield from patiently(partial(perform, point, versions, writer, limits, room))
                 self._meter.left -= cost_of(point, result)
                 if self._meter.left <= 0:
                     yield
             results.append((i, result))
-        row = writer.finish()
+        row = yield from writer.finish_in_slices(self._meter)
         overlay.apply()
         del self._open[delivered.gts]
         outcome = Outcome(succeeded, found.unmet or (), tuple(results))
@@ -520,3 +599,10 @@ class Machine(Housekeeper):
             gts = order.popleft()
             executed.remove(gts)
             self._watermark = self.versions.watermark = gts
+
+
+def _waiting(opened: OpenTransaction) -> Waiting:
+    delivered, version, floor = opened.delivered, opened.placement.version, opened.floor
+    if not opened.part.is_long:
+        return Waiting(delivered, version, floor)
+    return Waiting(delivered, version, floor, opened.unmet, opened.succeeded)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, Final, NamedTuple, assert_never
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar, assert_never
 
 import msgspec
 
@@ -49,8 +50,8 @@ from kvstore.machine.results import (
     Scanned,
     Unmet,
 )
-from kvstore.machine.slices import ROW_BYTES, Meter
-from kvstore.machine.versions import Version, Versions, Writer, entry_of
+from kvstore.machine.slices import REMOVED, ROW_BYTES, Meter
+from kvstore.machine.versions import OutOfRows, Version, Versions, Writer, entry_of
 
 _COMPARE: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
     Operator.EQUAL: operator.eq,
@@ -59,6 +60,7 @@ _COMPARE: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
     Operator.GREATER: operator.gt,
 }
 _ABSENT: Final = Version(None, 0, 0, 0)
+T = TypeVar("T")
 _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 RESULTS_BYTES: Final = 8 << 20
@@ -149,7 +151,7 @@ def evaluate(
     allowed = allowance_of(part, limits)
     for i, condition in part.conditions:
         if isinstance(condition, Compare):
-            found = versions.get(condition.key) or _ABSENT
+            found = (yield from patiently(partial(versions.get, condition.key))) or _ABSENT
             meter.left -= _cost(found.value)
             if meter.left <= 0:
                 yield
@@ -180,6 +182,15 @@ def evaluate(
             if not fits:
                 unmet.append(Unmet(part.conditions_count + i, Fault.TOO_MANY_ROWS))
     return tuple(unmet)
+
+
+def patiently(read: Callable[[], T]) -> Generator[None, None, T]:
+    """Read, also if that takes several steps."""
+    while True:
+        try:
+            return read()
+        except OutOfRows:
+            yield
 
 
 def counted(
@@ -299,7 +310,7 @@ def _delete_range(
     floor: int,
     meter: Meter,
 ) -> Generator[None, None, Deleted]:
-    keys: list[bytes] = []
+    found: list[tuple[bytes, Version]] = []
     rows, size, resume = 0, 0, b""
     for row in counted(versions.rows(operation.range, meter), floor):
         if row is None:
@@ -309,17 +320,21 @@ def _delete_range(
         larger = size if version.value is None else size + len(key) + len(version.value)
         if not operation.is_whole and (
             rows == allowed.rows
-            or (version.value is not None and len(keys) == operation.limit)
-            or (larger > allowed.size and keys)
+            or (version.value is not None and len(found) == operation.limit)
+            or (larger > allowed.size and found)
         ):
             resume = key
             break
         rows, size = rows + 1, larger
         if version.value is not None:
-            keys.append(key)
-    for key in keys:
-        writer.delete(key)
-    return Deleted(len(keys), resume)
+            found.append(row)
+    for number, (key, version) in enumerate(found):
+        if number % REMOVED == 0:
+            meter.left -= 1
+            if meter.left <= 0:
+                yield
+        writer.remove(key, version)
+    return Deleted(len(found), resume)
 
 
 def _calculate(operation: Calculate, versions: Versions, writer: Writer) -> Number | Failed:

@@ -22,13 +22,21 @@ class Ordered(Protocol):
 
 K = TypeVar("K", bound=Ordered)
 V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
 
 
-class OrderedMap(Protocol[K, V]):
-    """A map in the order of its keys. Nothing is changed while it is iterated."""
+class ReadableMap(Protocol[K, V_co]):
+    """A map in the order of its keys, which is read. Nothing is changed while it is iterated."""
 
-    def get(self, key: K) -> V | None:
+    def get(self, key: K) -> V_co | None:
         """The value of a key, if it has one."""
+
+    def items(self, start: K, end: K | None, *, reverse: bool = False) -> Iterator[tuple[K, V_co]]:
+        """Keys from `start` up to, not including, `end`, or to the last; or the same backwards."""
+
+
+class OrderedMap(ReadableMap[K, V], Protocol[K, V]):
+    """A map in the order of its keys. Nothing is changed while it is iterated."""
 
     def put(self, key: K, value: V) -> None:
         """Give a key a value."""
@@ -38,9 +46,6 @@ class OrderedMap(Protocol[K, V]):
 
     def delete(self, key: K) -> None:
         """Remove a key, if it is there."""
-
-    def items(self, start: K, end: K | None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
-        """Keys from `start` up to, not including, `end`, or to the last; or the same backwards."""
 
     def marks(self, start: K, end: K | None, every: int, most: int) -> Marks[K]:
         """Every so-many-th of the first keys of a range: roughly, for a map that is on a disk."""

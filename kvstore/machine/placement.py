@@ -36,6 +36,8 @@ _SLOT_BYTES: Final = 2
 _SLOT_MASK: Final = SLOTS - 1
 SHORT: Final = 64
 """Keys that a transaction reads in one step, whatever their values."""
+WRITES: Final = 256
+"""Keys that a transaction writes in one step."""
 _BLIND: Final = (Put, Delete)
 """Operations whose results do not depend on what was there."""
 _ON_RANGES: Final = (*RANGE_OPERATIONS, Unchanged)
@@ -152,16 +154,26 @@ class GroupShare(Data, frozen=True):
     """Of the whole transaction."""
 
     @property
+    def branches(self) -> Footprint:
+        """The part of the footprint that the operations touch, and not only conditions."""
+        return footprint_of((), self.then + self.otherwise)
+
+    @property
+    def writes(self) -> Footprint:
+        """The part of the footprint that they write."""
+        return Footprint(writes=self.footprint.writes, write_ranges=self.footprint.write_ranges)
+
+    @property
     def is_long(self) -> bool:
-        """Whether it is executed in slices: it has ranges, or reads so many keys that their values may be too
-        much for one step.
+        """Whether it is executed in slices: it has ranges, writes many keys, or reads so many that their
+        values may be too much for one step.
         """
         footprint = self.footprint
         if footprint.read_ranges or footprint.write_ranges:
             return True
         if len(self.then) + len(self.otherwise) + len(self.conditions) <= SHORT:
             return False
-        if len(self.conditions) > SHORT:
+        if len(self.conditions) > SHORT or max(len(self.then), len(self.otherwise)) > WRITES:
             return True
         return any(
             sum(type(operation) not in _BLIND for _, operation in branch) > SHORT

@@ -250,7 +250,7 @@ class Limits:
     operations: int = 4096
     """Conditions count too."""
     scan_bytes: int = 8 << 20
-    transaction_rows: int = 1_000_000
+    transaction_rows: int = 30_000
     """Rows that the ranges of a transaction may have in one group. Its operations and conditions on ranges
     share them. Like the next, this is a constant: no configuration changes it.
     """

@@ -1,8 +1,8 @@
 """Bounded steps: how many rows one step of the loop looks at, and the rows of a range in such steps.
 
 Work on ranges is done in *slices*. Between two of them the loop goes on, and other transactions are executed.
-How work is cut into slices has no influence on its result: what a slice reads is locked, or is as of a
-revision. So slices may differ between replicas, unlike the limits of `Limits`.
+How work is cut into slices has no influence on its result: what a slice reads is as of a revision, or is
+locked. So slices may differ between replicas, unlike the limits of `Limits`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,21 @@ from heapq import merge
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
-from kvstore.machine.ordered import K, Marks, MemoryMap, OrderedMap, V, marks_of
+from kvstore.machine.ordered import K, Marks, MemoryMap, OrderedMap, ReadableMap, V, marks_of
 
-SLICE_ROWS: Final = 2000
-"""Rows that the reads of a replica look at in one step, about: some milliseconds."""
-RUN_ROWS: Final = 1000
+SLICE_ROWS: Final = 500
+"""Rows that the reads of a replica look at in one step, about: less than a millisecond."""
+RUN_ROWS: Final = 500
 """Rows that its long transactions look at in one step."""
 ROW_BYTES: Final = 4096
 """A large value counts as one more row for each of these."""
+RANGE_ROWS: Final = 8
+"""Rows that a range counts for, beside its own: to find where it begins is work, too."""
 CHANGES: Final = 8
 """Changes of a row of history that count as a row: the row is decoded as a whole."""
+
+REMOVED: Final = 2
+"""Keys to write whose old versions are at hand that count as a row."""
 
 T = TypeVar("T")
 _UNKNOWN: Final[Any] = object()
@@ -63,6 +68,9 @@ def rows_in_slices(
     """The rows of a range, and None wherever the meter ends a step: then the map may be changed, though not
     in the range. The caller pauses there until the meter has rows again.
     """
+    if meter.left <= 0:
+        yield None
+    meter.left -= RANGE_ROWS
     while True:
         for key, value in rows.items(start, end, reverse=reverse):
             if meter.left <= 0:
@@ -81,10 +89,12 @@ def rows_in_slices(
 class Overlay(Generic[K, V]):
     """A map over another: has what a transaction writes until it is executed as a whole."""
 
-    __slots__ = ("_below", "_over")
+    __slots__ = ("_below", "_over", "_target")
 
-    def __init__(self, below: OrderedMap[K, V]) -> None:
-        self._below = below
+    def __init__(self, target: OrderedMap[K, V], below: ReadableMap[K, V] | None = None) -> None:
+        """`below` is what the transaction reads of the map that it writes to; without it, that map."""
+        self._target = target
+        self._below = target if below is None else below
         self._over: MemoryMap[K, tuple[V | None]] = MemoryMap()
 
     def get(self, key: K) -> V | None:
@@ -122,9 +132,9 @@ class Overlay(Generic[K, V]):
         return marks_of((key for key, _ in self.items(start, end)), every, most)
 
     def apply(self) -> None:
-        """Write everything to the map below."""
+        """Write everything."""
         for key, (value,) in self._over.rows():
             if value is None:
-                self._below.delete(key)
+                self._target.delete(key)
             else:
-                self._below.put(key, value)
+                self._target.put(key, value)

@@ -16,7 +16,7 @@ from kvstore.machine.data import Data
 from kvstore.machine.ordered import MemoryMap, OrderedMap
 from kvstore.machine.placement import Placement
 from kvstore.machine.request import INT64_MAX
-from kvstore.machine.results import Result
+from kvstore.machine.results import Result, Unmet
 from kvstore.machine.sessions import Number, Session, SessionKey, Stored
 from kvstore.machine.versions import Row, Version
 from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Timestamp
@@ -62,6 +62,12 @@ class Waiting(Data, frozen=True):
     delivered: Delivered
     version: int
     floor: int
+    unmet: tuple[Unmet, ...] | None = None
+    """Of a long one whose conditions were evaluated, those that do not hold here. Others may have written to
+    what they read since.
+    """
+    succeeded: bool | None = None
+    """Of a long one whose execution has begun, its outcome: others may write to what it reads."""
 
 
 Chore: TypeAlias = Compact | Expire

@@ -23,7 +23,16 @@ from kvstore.machine.data import Data
 from kvstore.machine.ordered import Marks, OrderedMap
 from kvstore.machine.request import Range
 from kvstore.machine.results import KeyValue
-from kvstore.machine.slices import CHANGES, ROW_BYTES, Meter, Overlay, rows_in_slices, unmetered
+from kvstore.machine.slices import (
+    CHANGES,
+    REMOVED,
+    ROW_BYTES,
+    Meter,
+    Overlay,
+    finish,
+    rows_in_slices,
+    unmetered,
+)
 from multicast.errors import InvariantBroken
 
 _SLICE: Final = 64
@@ -90,6 +99,9 @@ Row: TypeAlias = tuple[KeyChange, ...]
 """A transaction's changes, in the order of their keys."""
 
 
+_ABSENT: Final = Version(None, 0, 0, 0)
+
+
 def entry_of(key: bytes, value: bytes, found: Version) -> KeyValue:
     """The key with a version of it, whose value this is."""
     return KeyValue(key, value, found.create_revision, found.mod_revision, found.version)
@@ -117,9 +129,11 @@ class Versions:
         """These keys as a transaction sees them that has written to the overlay."""
         return Versions(overlay, self._history)
 
-    def overlay(self) -> Overlay[bytes, Version]:
-        """Return an overlay of the latest versions."""
-        return Overlay(self._latest)
+    def overlay(self, as_of: int | None, meter: Meter) -> Overlay[bytes, Version]:
+        """Return an overlay of the latest versions; or of those as of a revision, whatever is written later:
+        a read by a meter that ends the step raises `OutOfRows`.
+        """
+        return Overlay(self._latest, None if as_of is None else AsOf(self, as_of, meter))
 
     def rows(
         self, asked: Range, meter: Meter, *, reverse: bool = False
@@ -203,12 +217,13 @@ class Versions:
                 return None
             if meter.left <= 0:
                 raise OutOfRows(key, found.mod_revision)
-            change = self._metered(found.mod_revision, key, meter, decoded)
-            if change.base is not None:
-                found = change.base
-            else:
-                found = self._version(change.previous, key, meter, decoded)
+            found = self._before(key, found, meter, decoded)
         return None if found.value is None else found
+
+    def _before(self, key: bytes, found: Version, meter: Meter, decoded: dict[int, Row]) -> Version:
+        """The version before one that has a `previous`."""
+        change = self._metered(found.mod_revision, key, meter, decoded)
+        return change.base or self._version(change.previous, key, meter, decoded)
 
     def _version(self, revision: int, key: bytes, meter: Meter, decoded: dict[int, Row]) -> Version:
         """What a transaction made of the key."""
@@ -276,6 +291,65 @@ class Versions:
         return revision
 
 
+class AsOf:
+    """The keys as of a revision, whatever is written while a transaction reads them in slices.
+
+    The floor must stay what it was at that revision, or the chain of a key's versions may have been cut. Rows
+    that did not exist are among the items, as removed at revision 0, so that a step can end there. The
+    watermark does not matter: the caller knows that all writes up to the revision are executed.
+    """
+
+    __slots__ = ("_decoded", "_latest", "_meter", "_reached", "_revision", "_versions")
+
+    def __init__(self, versions: Versions, revision: int, meter: Meter) -> None:
+        self._versions = versions
+        self._latest = versions._latest  # noqa: SLF001  # the other half of the same idea
+        self._revision = revision
+        self._meter = meter
+        self._decoded: dict[int, Row] = {}
+        self._reached: dict[bytes, Version] = {}
+        """The oldest versions seen of keys whose versions were being looked at when a step ended."""
+
+    def get(self, key: bytes) -> Version | None:
+        """The version of a key, removed ones included. Raises `OutOfRows` if the step ends; then a later call
+        goes on from there.
+        """
+        found = self._latest.get(key)
+        if found is None:
+            return None
+        if found.value is not None and len(found.value) >= ROW_BYTES:
+            self._meter.left -= len(found.value) // ROW_BYTES
+        return found if found.mod_revision <= self._revision else self._older(key, found)
+
+    def _older(self, key: bytes, latest: Version) -> Version | None:
+        found = self._reached.pop(key, latest)
+        while found.mod_revision > self._revision:
+            if not found.previous:
+                return None
+            if self._meter.left <= 0:
+                self._reached[key] = found
+                raise OutOfRows(key)
+            found = self._versions._before(key, found, self._meter, self._decoded)  # noqa: SLF001  # the same
+        return found
+
+    def items(
+        self, start: bytes, end: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, Version]]:
+        """The range. Where the meter has ended the step, a row is wrong: the caller must not use it, and
+        begin again there.
+        """
+        revision = self._revision
+        for key, found in self._latest.items(start, end, reverse=reverse):
+            if found.mod_revision <= revision:
+                yield key, found
+                continue
+            try:
+                old = self._older(key, found)
+            except OutOfRows:
+                old = None
+            yield key, old or _ABSENT
+
+
 def _find(row: Row, revision: int, key: bytes) -> KeyChange:
     at = bisect_left(row, key, key=_key_of)
     if at == len(row) or row[at].key != key:
@@ -326,23 +400,37 @@ class Writer:
         found = self._latest.get(key)
         if found is None or found.value is None:
             return False
+        self.remove(key, found)
+        return True
+
+    def remove(self, key: bytes, found: Version) -> None:
+        """Remove a key that has this version."""
         self._before.setdefault(key, found)
         previous = found.previous if found.mod_revision == self._revision else self._previous(found)
         now = self._now[key] = Version(None, 0, self._revision, 0, previous)
         self._latest.put(key, now)
-        return True
 
     def _previous(self, before: Version) -> int:
         """What to remember as the revision before: a removal at or below the floor is forgotten."""
         return before.mod_revision if before.value is not None or before.mod_revision > self._floor else 0
 
     def finish(self) -> Row:
-        """The transaction's row. A key that it both made and removed has not changed."""
+        """Write the transaction's row, and return it. A key that it both made and removed has not changed."""
+        return finish(self.finish_in_slices(unmetered()))
+
+    def finish_in_slices(self, meter: Meter) -> Generator[None, None, Row]:
+        """The same, in slices. In the last step the row is written."""
         changes = []
-        for key, before in sorted(self._before.items()) if len(self._before) > 1 else self._before.items():
+        written = sorted(self._before.items()) if len(self._before) > 1 else self._before.items()
+        for number, (key, before) in enumerate(written):
+            if number % REMOVED == 0:
+                meter.left -= 1
+                if meter.left <= 0:
+                    yield
             now = self._now[key]
             if now.value is None and (before is None or before.value is None):
-                if before is None:
+                # A removal that is compacted may have been dropped meanwhile, and must not come back.
+                if before is None or before.mod_revision <= self._floor:
                     self._latest.delete(key)
                 else:
                     self._latest.put(key, before)

@@ -50,7 +50,19 @@ class Facts:
 class OpenTransaction:
     """A transaction that is delivered and not executed."""
 
-    __slots__ = ("delivered", "facts", "floor", "others", "part", "placement", "repeats", "unmet", "work")
+    __slots__ = (
+        "delivered",
+        "facts",
+        "floor",
+        "others",
+        "part",
+        "placement",
+        "repeats",
+        "rows",
+        "succeeded",
+        "unmet",
+        "work",
+    )
 
     def __init__(
         self,
@@ -69,8 +81,12 @@ class OpenTransaction:
         self.facts = Facts()
         self.unmet: tuple[Unmet, ...] | None = None
         """This group's conditions that do not hold; None until the locks are granted."""
+        self.succeeded: bool | None = None
+        """The outcome, from when the execution of a long one begins."""
         self.repeats: list[Delivered] = []
         """The same request, delivered again."""
+        self.rows = 0
+        """Rows that it has looked at, after its first step."""
         self.work: Generator[None, None, None] | None = None
         """Its evaluation or execution, while that is done in slices."""
 

@@ -8,7 +8,7 @@ from typing import Final
 from kvstore.config.addresses import Address, NodeId, parse_node_address
 from kvstore.wire.messages import NODE
 from multicast.membership import Membership
-from multicast.types import ClientId, Process, ReplicaId
+from multicast.types import ClientId, Process, ReplicaId, disk_of
 
 CLAIMED_MAX: Final = 4096
 """Nodes whose disks are known only from their own Hello; beyond it, the first is forgotten."""
@@ -18,22 +18,23 @@ GATEWAYS_MAX: Final = 1 << 16
 
 
 class Directory:
-    """The node of each replica, by incarnation: all replicas of a node have that of its disk.
+    """The node of each replica, by its disk: the incarnations of all replicas on a disk name it (`disk_of`).
 
     The configuration and memberships name nodes with their disks. A node also says which disk it has when it
     connects: that counts unless the disk is known to be another node's.
     """
 
     def __init__(self, incarnations: Mapping[NodeId, int]) -> None:
-        self._named = {incarnation: node for node, incarnation in incarnations.items()}
+        self._named = {disk_of(incarnation): node for node, incarnation in incarnations.items()}
         self._claims: dict[NodeId, int] = {}
         self._claimed: dict[int, NodeId] = {}
-        """The same, by incarnation."""
+        """The same, by disk."""
         self._gateways: dict[ClientId, NodeId] = {}
 
     def admits(self, node: NodeId, incarnation: int) -> bool:
         """Return whether the node may have this disk: no other node has it."""
-        return (self._named.get(incarnation) or self._claimed.get(incarnation, node)) == node
+        disk = disk_of(incarnation)
+        return (self._named.get(disk) or self._claimed.get(disk, node)) == node
 
     def note(self, node: NodeId, incarnation: int) -> None:
         """Note that the node says that it runs on this disk, if no other node has it."""
@@ -44,13 +45,14 @@ class Directory:
             del self._claimed[old]
         elif len(self._claims) >= CLAIMED_MAX:
             del self._claimed[self._claims.pop(next(iter(self._claims)))]
-        self._claims[node] = incarnation
-        self._claimed[incarnation] = node
+        disk = disk_of(incarnation)
+        self._claims[node] = disk
+        self._claimed[disk] = node
 
     def node_of(self, replica: ReplicaId) -> NodeId | None:
         """Return the node that the replica is or was on; None if unknown."""
-        incarnation = replica.incarnation
-        return self._named.get(incarnation) or self._claimed.get(incarnation)
+        disk = disk_of(replica.incarnation)
+        return self._named.get(disk) or self._claimed.get(disk)
 
     def learn(self, membership: Membership) -> dict[NodeId, Address]:
         """Note the nodes of all members; return the addresses that the membership has for them."""
@@ -60,7 +62,7 @@ class Directory:
             known = parse_node_address(address)
             if known is not None:
                 node, found[node] = known
-                self._named.setdefault(member.incarnation, node)
+                self._named.setdefault(disk_of(member.incarnation), node)
         return found
 
     def may_send(self, node: NodeId, sender: Process) -> bool:

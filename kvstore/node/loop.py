@@ -19,7 +19,7 @@ import logging
 import operator
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -27,14 +27,16 @@ from typing import Any, Final
 
 from kvstore.config.addresses import NodeId
 from kvstore.node.clock_watch import ClockWatch
+from kvstore.node.handover import HandOvers
 from kvstore.node.outbox import Outbox
 from kvstore.node.ports import Application, Clock, DeliveryObserver, Log, Network, Observer
 from kvstore.node.relay import Relays
 from kvstore.node.snapshots import SnapshotReceiver, SnapshotTransfers, decode_checkpoint
-from kvstore.storage.errors import BadSnapshot, DamagedRow
+from kvstore.node.staging import Staging
+from kvstore.storage.errors import BadSnapshot, DamagedLog, DamagedRow
 from kvstore.storage.records import payload_bytes
 from kvstore.wire.frames import Envelope, FrameCodec, WireError
-from kvstore.wire.messages import SnapshotAck, SnapshotPiece
+from kvstore.wire.messages import ByName, SnapshotAck, SnapshotPiece
 from multicast.client import MulticastRefused, Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
@@ -58,6 +60,8 @@ LARGE_BATCH_BYTES: Final = 1 << 20
 
 WAITING_MAX: Final = 1 << 16
 """Promises that wait for a log without space. More are dropped, as if they had been lost."""
+
+BEGUN_ANEW: Final = "the log was damaged and is set aside: the replica begins anew when its group admits it"
 
 _SNAPSHOT_MESSAGES: Final = frozenset((SnapshotPiece, SnapshotAck))
 
@@ -91,6 +95,9 @@ class _Hosted:
 class Node:
     """All replicas of one operating-system process."""
 
+    _begun: Collection[GroupId] = frozenset()
+    """Groups whose replicas have begun anew on this disk."""
+
     def __init__(
         self,
         me: NodeId,
@@ -112,10 +119,12 @@ class Node:
         observer: Observer | None = None,
         recorder: DeliveryObserver | None = None,
         on_learned: Callable[[Membership], None] = lambda _: None,
+        begun: Collection[GroupId] = (),
     ) -> None:
         """Start the replicas of this node's disk. `node_of` returns the node of another replica, if known;
         `address` is announced to processes that do not know this node. With `wall`, which returns the
-        time of day, clocks are hybrid: see `multicast.protocol.Start`.
+        time of day, clocks are hybrid: see `multicast.protocol.Start`. `begun` are groups whose replicas
+        have begun anew, since their logs were damaged: the disk may still have the states of former ones.
         """
         self.me = me
         self.topology = topology
@@ -127,12 +136,15 @@ class Node:
         self._log = log
         self._application = application
         self._application_messages = frozenset(application.messages)
+        self._special = self._application_messages | {ByName}
+        """Classes of messages that are not passed to replicas as they are."""
         self._observer = observer
         self._recorder = recorder
         self._on_learned = on_learned
         self.statistics = Statistics()
         self.damaged: dict[GroupId, str] = {}
         """What was wrong with the states of replicas that are not yet restored."""
+        self._begun = frozenset(begun)
         self._aside: dict[ReplicaId, int] = {}
         """Replicas that were stopped, and the batch that must be durable before they start again."""
         self._hosted: dict[ReplicaId, _Hosted] = {}
@@ -160,7 +172,14 @@ class Node:
         now = clock.now()
         if may_send is None:
             may_send = partial(_lives_on, node_of)
-        self.relays = Relays(me, network, codec, may_send, _fork(rng, now), timing.heartbeat_s, now)
+        self.relays = Relays(
+            me, network, codec, may_send, _fork(rng, now), timing.heartbeat_s, now, topology.groups,
+            lambda: [hosted.replica.me.group for hosted in self._hosted.values() if hosted.replica.is_leader],
+        )  # fmt: skip
+        self.hand_overs = HandOvers(self.relays.reach, node_of, network.behind, _fork(rng, now))
+        first = _fork(rng, now).getrandbits(48)
+        self.staging = Staging(me, network, codec, log, node_of, self._by_group.__contains__, first)
+        self.relays.on_own = self._receive_own
         self._commit_at = now + COMMIT_S
         self.wake_at = now
         """When to call `tick`."""
@@ -181,16 +200,22 @@ class Node:
             self._start(replica, evicts)
         except DamagedRow as error:
             self._note_damage(replica, error)
-            self._application.drop(group)
+            self._application.drop(group, str(error))
             self._start(replica, evicts)
 
     def _start(self, replica: ReplicaId, evicts: ReplicaId | None) -> None:
         group, now = replica.group, self._clock.now()
+        durable = self._log.load(group)
+        if group in self._begun and not durable.executed:
+            # What the disk has is the state of a former replica, whose log has what belongs to it.
+            self.damaged.setdefault(group, BEGUN_ANEW)
+            self._application.drop(group, BEGUN_ANEW)
         start = Start(
             replica, self.topology, random.Random(self._rng.getrandbits(64)), now, self._timing,
-            self._log.load(group), self._application.load(group), self._address, evicts, self._wall,
+            durable, self._application.load(group), self._address, evicts, self._wall,
         )  # fmt: skip
         hosted = _Hosted(self._protocol(start), position=start.checkpoint.position)
+        hosted.replica.knows_digest = self.staging.knows
         self._application.host(hosted.replica)
         self._hosted[replica] = self._by_group[group] = hosted
         hosted.replaced = self._committing
@@ -219,7 +244,7 @@ class Node:
         del self._hosted[me], self._wakes[me]
         self._dirty.pop(me, None)
         self._waiting = deque(row for row in self._waiting if row[1] != me)
-        self._application.drop(group)
+        self._application.drop(group, str(error))
         self._outbox.forget_routes()
         self._write()
         self._aside[me] = self._written
@@ -233,7 +258,12 @@ class Node:
         for me, written in list(self._aside.items()):
             if self._log.durable >= written:
                 del self._aside[me]
-                self.host(me)
+                try:
+                    self.host(me)
+                except DamagedLog as error:
+                    self.damaged[me.group] = str(error)
+                    logger.critical("%s stays away until its node starts again: %s", me, error)
+                    continue
                 if self._observer is not None:
                     self._observer.brought_back(me)
 
@@ -266,11 +296,19 @@ class Node:
         for sender, receiver, messages in envelopes:
             if node is not None and not isinstance(sender, ReplicaId):
                 self._outbox.route(sender, node)
-            self._take(sender, receiver, messages, now)
+            self._take(sender, receiver, messages, now, node)
             if self._violation is not None:
                 raise PeerViolation(self._violation)
 
-    def _take(self, sender: Process, receiver: Process, messages: Sequence[Any], now: float) -> None:
+    def _receive_own(self, node: NodeId, message: Any) -> None:
+        """Handle a message of a node itself."""
+        self.staging.refuses = self.muted
+        self.staging.receive(node, message, self._clock.now())
+
+    def _take(
+        self, sender: Process, receiver: Process, messages: Sequence[Any], now: float,
+        node: NodeId | None = None,
+    ) -> None:  # fmt: skip
         if receiver in self._application.processes:
             self._pass_on(receiver, sender, messages)
             return
@@ -286,7 +324,7 @@ class Node:
             messages = [m for m in messages if type(m) in self._application_messages or type(m) is Heartbeat]
             if not messages:
                 return
-        if self._application_messages.isdisjoint(map(type, messages)):
+        if self._special.isdisjoint(map(type, messages)):
             if len(messages) == 1 and type(messages[0]) in _SNAPSHOT_MESSAGES:
                 try:
                     self._transfer(hosted, sender, messages[0], now)
@@ -294,17 +332,32 @@ class Node:
                     self.set_aside(hosted.replica.me.group, error)
             else:
                 self._handle(hosted.replica, sender, messages, now)
-        elif len(messages) == 1:
+        elif len(messages) == 1 and type(messages[0]) is not ByName:
             self._pass_on(hosted.replica.me, sender, messages)
         else:
             own = self._application_messages
-            for applications, run in groupby(messages, lambda message: type(message) in own):
+            whole = self._resolved(sender, messages, node)
+            for applications, run in groupby(whole, lambda message: type(message) in own):
                 if hosted.replica.me not in self._hosted:
                     return
                 if applications:
                     self._pass_on(hosted.replica.me, sender, list(run))
                 else:
                     self._handle(hosted.replica, sender, list(run), now)
+
+    def _resolved(self, sender: Process, messages: Iterable[Any], node: NodeId | None) -> Iterator[Any]:
+        """Yield the messages with their payloads. Those with unknown names are lost, as on a link."""
+        for message in messages:
+            if type(message) is not ByName:
+                yield message
+                continue
+            try:
+                whole = self.staging.resolve(node, message)
+            except PeerViolation as error:
+                self._refuse(sender, error)
+            else:
+                if whole is not None:
+                    yield whole
 
     def _pass_on(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
         try:
@@ -396,7 +449,7 @@ class Node:
         checkpoint = decode_checkpoint(b"".join(snapshot.ordering))
         if not replica.takes(checkpoint):
             return
-        self._application.install(replica.me.group, snapshot.state, checkpoint)
+        self._application.install(replica.me.group, snapshot.state, checkpoint, snapshot.source)
         if not replica.install(checkpoint, now):
             raise InvariantBroken(f"{replica.me} did not install the snapshot that its state comes from")
         logger.info("%s took a snapshot of %s, at %d", replica.me, snapshot.source, checkpoint.position)
@@ -411,6 +464,7 @@ class Node:
     def durable(self, number: int) -> None:
         """Note that the log's batches up to this one are durable: their promises leave with the next turn."""
         self._durable = max(self._durable, number)
+        self.staging.durable(self._clock.now())
 
     def committed(self, executed: Mapping[GroupId, Timestamp]) -> None:
         """Report what these groups have executed: the application has committed it.
@@ -423,7 +477,8 @@ class Node:
             watermark = executed.get(hosted.replica.me.group)
             if watermark is not None and not hosted.replaced:
                 hosted.replica.executed(watermark)
-                if not hosted.replica.is_restoring and self.damaged.pop(hosted.replica.me.group, ""):
+                restored = bool(watermark) and not hosted.replica.is_restoring
+                if restored and self.damaged.pop(hosted.replica.me.group, ""):
                     logger.warning("%s is restored, at %d", hosted.replica.me, watermark)
             hosted.replaced = False
 
@@ -434,6 +489,8 @@ class Node:
             if self._wakes[replica] <= now:
                 hosted.replica.tick(now)
                 self._dirty[replica] = None
+        if self.staging.wake_at <= now:
+            self.staging.tick(now)
         if self._clock_watch.is_due(now):
             for replica, hosted in self._hosted.items():
                 self._clock_watch.look(replica, hosted.replica.time_of_day())
@@ -456,12 +513,14 @@ class Node:
             self._drain(now)
             self._release()
         self._commit(now)
-        self.statistics.strays += self._outbox.flush(self.relays, self._transfers.take_pieces())
+        staging = self.staging if self.staging.active else None
+        self.statistics.strays += self._outbox.flush(self.relays, self._transfers.take_pieces(), staging)
         if now >= self.relays.tick_at:
             self.relays.tick(now)
+            self._hand_over_to_better_connected(now)
         # Replicas wake for their heartbeats, and so often enough for ticks.
         wakes = self._wakes.values() or [self.relays.tick_at]
-        self.wake_at = min([self._commit_at, self._application.wake_at, *wakes])
+        self.wake_at = min([self._commit_at, self._application.wake_at, self.staging.wake_at, *wakes])
 
     def _drain(self, now: float) -> None:
         """Run the replicas until none has a message for another; then write one batch if a promise needs it.
@@ -513,7 +572,10 @@ class Node:
         self.statistics.records += sum(map(len, records.values()))
         batches: list[dict[GroupId, list[Record]]] = []
         if len(records) > 1:
-            large = [group for group, batch in records.items() if payload_bytes(batch) > LARGE_BATCH_BYTES]
+            apart = self._log.referred
+            large = [
+                group for group, batch in records.items() if payload_bytes(batch, apart) > LARGE_BATCH_BYTES
+            ]
             batches = [{group: records.pop(group)} for group in large]
         for batch in [records, *batches] if records else batches:
             self._written = self._log.write(batch)
@@ -540,6 +602,8 @@ class Node:
             if self._observer is not None:
                 for delivery in ready.deliver:
                     self._observer.delivered(me, delivery)
+            if self.staging.active:
+                self.staging.delivered(group, ready.deliver)
             hosted.applied = True
             hosted.position = ready.deliver[-1].global_ts
             self.statistics.delivered += len(ready.deliver)
@@ -589,6 +653,8 @@ class Node:
             try:
                 if replica.is_restoring and self._application.executed(me.group) < replica.reported:
                     continue  # what the disk has may be worth more, if no other member has it
+                if me.group in self._begun and not hosted.position:
+                    continue  # for the same reason
                 if hosted.applied or self._application.unsaved(me.group):
                     positions[me.group] = hosted.position
                     hosted.applied = False
@@ -608,6 +674,12 @@ class Node:
                 self._dirty[me] = None
                 asked.add(me)
         return asked
+
+    def _hand_over_to_better_connected(self, now: float) -> None:
+        """Let leaders that do not reach others hand over to members that do, with this node's next turn."""
+        led = [hosted.replica for hosted in self._hosted.values() if hosted.replica.is_leader]
+        for me in self.hand_overs.tick(led, now):
+            self._dirty[me] = None
 
     def accept_time(self) -> list[GroupId]:
         """Let the groups that this node leads, and that do not believe the time of day, follow it from now

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 from kvstore.config.addresses import NodeId
 from kvstore.node.ports import Application, Observer
 from kvstore.node.relay import Relays
+from kvstore.node.staging import Staging
 from kvstore.wire.frames import Envelope
 from multicast.messages import Message
 from multicast.types import ClientId, Process, ReplicaId
@@ -96,8 +97,16 @@ class Outbox:
         self._routes.clear()
         return local
 
-    def flush(self, network: Relays, pieces: Iterable[tuple[ReplicaId, ReplicaId, Any]]) -> int:
-        """Send one frame to each node, pieces of snapshots last; return the number of stray messages."""
+    def flush(
+        self,
+        network: Relays,
+        pieces: Iterable[tuple[ReplicaId, ReplicaId, Any]],
+        staging: Staging | None = None,
+    ) -> int:
+        """Send one frame to each node, pieces of snapshots last; return the number of stray messages.
+
+        With `staging`, some payloads are sent as their names.
+        """
         links, self._links = self._links, defaultdict(dict)
         answers, self._answers = self._answers, {}
         self._routes.clear()
@@ -107,7 +116,7 @@ class Outbox:
             if node is not None and node != self._me:
                 frames.setdefault(node, []).append((me, target, [piece]))
         for node, frame in frames.items():
-            network.send(node, frame)
+            network.send(node, frame if staging is None else staging.by_name(node, frame))
         if answers:
             network.answer(_envelopes(answers))
         strays = len(self._strays)

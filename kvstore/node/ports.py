@@ -6,7 +6,7 @@ call blocks. Later events (a batch is durable, a frame arrived) reach the node a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from kvstore.config.addresses import NodeId
@@ -42,6 +42,11 @@ class Network(Protocol):
     def backlog(self, node: NodeId) -> int:
         """Return the unsent bytes of the link to a node."""
 
+    def behind(self, node: NodeId) -> int:
+        """Return how often a node has told that this one reads too slowly, and that it has dropped what was
+        queued.
+        """
+
 
 class Log(Protocol):
     """The log that promises wait for: batches become durable in the order in which they were written."""
@@ -55,6 +60,32 @@ class Log(Protocol):
 
     def write(self, records: Mapping[GroupId, Sequence[Record]]) -> int:
         """Queue a batch; return its number. Once durable, the log calls the node's `durable(number)`."""
+
+    # Staged payloads: see `kvstore.node.staging`
+
+    def stage(self) -> int:
+        """Return the number of a payload that is about to be written in pieces."""
+
+    def stage_piece(self, stage: int, data: bytes) -> int:
+        """Queue the next piece of a payload, which waits behind batches; return the piece's number. Once
+        durable, the log calls the node's `durable` with the number of the last durable batch.
+        """
+
+    @property
+    def staged(self) -> int:
+        """The number of the last durable piece."""
+
+    def refer(self, stage: int, payload: bytes) -> None:
+        """From now on records refer to the pieces for this very object, which they amount to. They are
+        durable.
+        """
+
+    @property
+    def referred(self) -> Container[int]:
+        """The identities of these objects."""
+
+    def unstage(self, stage: int) -> None:
+        """Let the log delete the pieces, as soon as no record refers to them."""
 
 
 Outgoing: TypeAlias = tuple[Process, Sequence[Process], Any]
@@ -91,8 +122,11 @@ class Application(Protocol):
     def load(self, group: GroupId) -> Checkpoint:
         """Return the durable ordering state of a group."""
 
-    def drop(self, group: GroupId) -> None:
-        """Forget the group's replica, and its state, which is damaged: `load` returns an empty one."""
+    def drop(self, group: GroupId, reason: str = "") -> None:
+        """Forget the group's replica, and its state, which is damaged: `load` returns an empty one.
+
+        If the process ends before another state is durable, `load` raises `DamagedRow` in the next.
+        """
 
     def executed(self, group: GroupId) -> Timestamp:
         """Return the position up to which everything is executed, committed or not."""
@@ -128,8 +162,12 @@ class Application(Protocol):
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
         """Return the group's state at the time of this call, in bounded pieces; deliveries may go on."""
 
-    def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
-        """Replace the group's state by a snapshot; durable with the next commit, as a whole."""
+    def install(
+        self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint, source: ReplicaId
+    ) -> None:
+        """Replace the group's state by a snapshot of another member; durable with the next commit, as a
+        whole.
+        """
 
     def status(self, group: GroupId) -> Mapping[str, Any]:
         """Return the group's part of the status output."""

@@ -6,17 +6,21 @@ peers (`Reach`): only the receiver of a link knows that it is cut. A node passes
 that it hears, so that a node learns of a cut link although the way back is cut too.
 
 A link that comes and goes stays listed for longer each time, so that its frames are relayed all the while.
+
+A node *reaches* another if frames pass in both directions, directly or relayed. It also tells which groups'
+leaders it does not reach: `kvstore.node.handover` uses that.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from kvstore.config.addresses import NodeId
 from kvstore.wire.messages import Hearing, Reach
+from multicast.types import GroupId
 
 DEAF_TICKS: Final = 4
 """Ticks without a frame after which a peer is listed as unheard."""
@@ -84,12 +88,19 @@ class Reachability:
         life: int,
         epoch_of: Callable[[NodeId], int],
         peers: Callable[[], Collection[NodeId]],
+        groups: Sequence[GroupId] = (),
+        leads: Callable[[], Collection[GroupId]] = tuple,
     ) -> None:
-        """`epoch_of` returns the epoch under which frames of a node may be relayed to this one."""
+        """`epoch_of` returns the epoch under which frames of a node may be relayed to this one; `leads`, the
+        groups whose leaders are here.
+        """
         self._me = me
         self._life = life
         self._epoch_of = epoch_of
-        self._peers = peers
+        self.peers = peers
+        """Returns the other nodes."""
+        self._groups = groups
+        self._leads = leads
         self._heard: set[NodeId] = set()
         self._links: dict[NodeId, _Peer] = {}
         self._rows: dict[NodeId, _Row] = {}
@@ -115,7 +126,7 @@ class Reachability:
         """Count a tick: list peers that were not heard for long, and those no more that were heard again."""
         self._tick += 1
         heard, self._heard = self._heard, set()
-        for node in self._peers():
+        for node in self.peers():
             link = self._links.setdefault(node, _Peer())
             if node in heard:
                 self._was_heard(link)
@@ -148,7 +159,7 @@ class Reachability:
 
     def unheard(self) -> list[NodeId]:
         """Return the peers that this node does not hear."""
-        return sorted(node for node in self._peers() if not self.hears(node))
+        return sorted(node for node in self.peers() if not self.hears(node))
 
     # What nodes say to each other
 
@@ -157,29 +168,35 @@ class Reachability:
         self._number += 1
         unheard = self.unheard()
         own = Hearing(
-            self._me, self._life, self._number, tuple((node, self._epoch_of(node)) for node in unheard)
-        )
+            self._me, self._life, self._number, tuple((node, self._epoch_of(node)) for node in unheard),
+            *self._standing(),
+        )  # fmt: skip
         return Reach(own, tuple(self._passed_on(set(unheard))))
 
+    def _standing(self) -> tuple[tuple[GroupId, ...], tuple[GroupId, ...], tuple[NodeId, ...], int]:
+        """Return the groups led here, those whose leaders are not reached, the nodes that are not, and how
+        many are.
+        """
+        leads, peers = tuple(sorted(self._leads())), sorted(self.peers())
+        apart = tuple(node for node in peers if not self.reaches(node))
+        rows = [self._rows[node] for node in peers if node not in apart]
+        led = {group for row in rows for group in row.hearing.leads}
+        missed = tuple(group for group in self._groups if group not in led and group not in leads)
+        return leads, missed, apart, len(peers) - len(apart)
+
     def _passed_on(self, unheard: set[NodeId]) -> list[Hearing]:
-        """Return what nodes in trouble have said to this node, without nodes that no one hears."""
+        """Return what nodes have said to this node, if any is in trouble.
+
+        As it was said: what a node leaves out because it hears nothing of it, another may need.
+        """
         rows = [
-            (node, row)
+            row
             for node, row in sorted(self._rows.items())
             if node not in unheard and self._tick - row.direct_at < DEAF_TICKS
         ]
-        troubled = [(node, row) for node, row in rows if self._tick - row.troubled_at < STALE_TICKS]
-        if not troubled:
+        if not any(self._tick - row.troubled_at < STALE_TICKS for row in rows):
             return []
-        found = []
-        for _, row in troubled:
-            deaf = tuple(
-                (other, epoch)
-                for other, epoch in row.hearing.deaf
-                if other not in unheard or any(other not in more.deaf and n != other for n, more in rows)
-            )
-            found.append(row.hearing._replace(deaf=deaf))
-        return found
+        return [row.hearing for row in rows]
 
     def learn(self, node: NodeId, reach: Reach) -> News:
         """Take what a node has said."""
@@ -189,7 +206,7 @@ class Reachability:
 
     def _learn(self, hearing: Hearing, *, direct: bool) -> bool:
         """Take the newest; of two lives, the one that was heard last. Return whether it differs."""
-        peers = self._peers()
+        peers = self.peers()
         if hearing.node not in peers:
             return False
         row = self._rows.get(hearing.node)
@@ -213,6 +230,31 @@ class Reachability:
         row = self._rows.get(node)
         return None if row is None or self._tick - row.at >= STALE_TICKS else row
 
+    def own(self) -> Hearing:
+        """Return what this node would tell now, without its links."""
+        return Hearing(self._me, self._life, self._number, (), *self._standing())
+
+    def said_by(self, node: NodeId) -> Hearing | None:
+        """Return what another node has said of late; None if it has said nothing."""
+        row = self._fresh(node)
+        return None if row is None else row.hearing
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether other nodes have had time to hear this one."""
+        return self._tick > STALE_TICKS
+
+    def reaches(self, node: NodeId) -> bool:
+        """Return whether frames to the node arrive there, and its frames here, directly or relayed."""
+        row = self._fresh(node)
+        if row is None or (self._me in row.deaf and not self._relays_to(node, row)):
+            return False
+        return self.hears(node) or any(
+            other not in row.deaf and self.hears(other) and node not in more.deaf
+            for other in self.peers()
+            if other != node and (more := self._fresh(other)) is not None
+        )
+
     def invitation(self, target: NodeId) -> int:
         """Return the epoch under which a node that does not hear this one takes relayed frames; 0 if it
         hears this node, as far as is known.
@@ -227,12 +269,15 @@ class Reachability:
         row = self._fresh(target)
         if row is None:
             return None
-        found = [
-            node
-            for node in sorted(self._peers())
-            if node != target and node not in row.deaf
-            and (other := self._fresh(node)) is not None and self._me not in other.deaf
-        ]  # fmt: skip
+        found = self._relays_to(target, row)
         if preferred in found:
             return preferred
         return rng.choice(found) if found else None
+
+    def _relays_to(self, target: NodeId, row: _Row) -> list[NodeId]:
+        return [
+            node
+            for node in sorted(self.peers())
+            if node != target and node not in row.deaf
+            and (other := self._fresh(node)) is not None and self._me not in other.deaf
+        ]  # fmt: skip

@@ -15,7 +15,8 @@ Frames of one node to another stay FIFO, and none arrives twice; some may be los
 - Periods begin anew with each *life* of the origin, and lives have random numbers. Between lives, the target
   decides by the *epoch*, a random number that it tells with "I do not hear you". A relayed frame of an
   unknown life makes the target draw another epoch, and the life that then answers is the newer one: the
-  older had ended before it could learn that epoch. On direct connections, the newest one has the newest life.
+  older had ended before it could learn that epoch. So does each direct connection that is accepted, and
+  what is known of lives then begins anew; a life that is relayed later is not older than the connection's.
 
 Senders are checked against the origin, not against the relay. docs/divergence.md, 18, has the argument.
 """
@@ -25,7 +26,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,19 +34,25 @@ from kvstore.config.addresses import NodeId
 from kvstore.node.ports import Network
 from kvstore.node.reach import DEAF_TICKS, Reachability
 from kvstore.wire.connection import LinkLimits
-from kvstore.wire.flow import split_in_two
 from kvstore.wire.frames import Envelope, FrameCodec, WireError
 from kvstore.wire.messages import NODE, RELAY, Period, Reach, Relayed
+from kvstore.wire.payloads import split_in_two
 from multicast.errors import PeerViolation
-from multicast.types import Process
+from multicast.types import GroupId, Process
 
 logger = logging.getLogger(__name__)
 
-BACKLOG_MAX: Final = 4 << 20
-"""Unsent bytes to a node above which frames of other nodes to it are dropped."""
+FRAME_MAX: Final = LinkLimits().message - 4096
+"""The largest frame that is relayed: with its header it must fit into a message, which travels in slices."""
 
-FRAME_MAX: Final = LinkLimits().frame - 4096
-"""The largest frame that is relayed: with its header it must fit into one."""
+BACKLOG_MAX: Final = FRAME_MAX + (4 << 20)
+"""Unsent bytes to a node above which relayed frames to it are dropped, the frame included. A link drops its
+whole queue at more than this: the rest is for frames of its own."""
+
+SMALL: Final = 16 << 10
+SMALL_BACKLOG_MAX: Final = BACKLOG_MAX + (8 << 20)
+"""The same for frames of at most so many bytes: heartbeats, and whatever else others wait for, pass when
+large frames do not."""
 
 TICK: Final = 0.75
 """Heartbeats between two ticks, at least. Replicas' heartbeats make the turns in which ticks happen."""
@@ -82,16 +89,25 @@ class _Origin:
     former: deque[int] = field(default_factory=lambda: deque(maxlen=LIVES))
     suspect: bool = False
     """Whether the epoch was drawn because of a frame of another life."""
+    relayed: bool = False
+    """Whether the life is known by a relayed frame, and not by the direct connection."""
     period: int = 0
     number: int = 0
     pairs: dict[tuple[Process, Process], int] = field(default_factory=dict)
     """The period of direct messages, by sender and receiver."""
 
-    def begin(self, life: int) -> None:
+    def renew(self, epoch: int) -> None:
+        """Forget the life, since there is a new direct connection, of that life or of a newer one."""
+        self.life, self.epoch = 0, epoch
+        self.suspect = self.relayed = False
+        self.period = self.number = 0
+        self.pairs.clear()
+
+    def begin(self, life: int, *, relayed: bool) -> None:
         """Begin another life."""
         if self.life:
             self.former.append(self.life)
-        self.life, self.suspect = life, False
+        self.life, self.suspect, self.relayed = life, False, relayed
         self.period = self.number = 0
         self.pairs.clear()
 
@@ -124,8 +140,12 @@ class Relays:
         rng: random.Random,
         heartbeat_s: float,
         now: float,
+        groups: Sequence[GroupId] = (),
+        leads: Callable[[], Collection[GroupId]] = tuple,
     ) -> None:
-        """`may_send` tells whether messages of a process may come from a node."""
+        """`may_send` tells whether messages of a process may come from a node; `leads` returns which of all
+        `groups` are led here.
+        """
         self._me = me
         self._network = network
         self._codec = codec
@@ -138,8 +158,10 @@ class Relays:
         self._origins: dict[NodeId, _Origin] = {}
         self._routes: dict[NodeId, _Route] = {}
         """By target, if frames to it were ever relayed."""
-        self._reach = Reachability(me, self._life, self._epoch_of, lambda: network.peers)
+        self.reach = Reachability(me, self._life, self._epoch_of, lambda: network.peers, groups, leads)
         self._logged: set[NodeId] = set()
+        self.on_own: Callable[[NodeId, Any], None] = _reject
+        """Takes other messages between nodes themselves, and raises for those that it does not know."""
         self.counts = RelayCounts()
 
     def _draw(self) -> int:
@@ -156,29 +178,38 @@ class Relays:
 
     # Time
 
+    def connected(self, node: NodeId) -> None:
+        """Note that a connection of this node was accepted: nothing on earlier ones arrives any more, and no
+        life that is older than this connection's learns the new epoch.
+        """
+        if node in self._origins:
+            self._origins[node].renew(self._draw())
+            if not self.reach.hears(node):
+                self._tell()
+
     def tick(self, now: float) -> None:
         """Count what was heard, decide how frames travel, and tell all peers what is heard here."""
         self.tick_at = now + self._tick_s
         if self._network.peers:
-            self._reach.tick()
+            self.reach.tick()
             for route in self._routes.values():
                 route.doubted += 1
             self._choose_routes()
             self._tell()
 
     def _tell(self) -> None:
-        frame: list[Envelope] = [(NODE, NODE, (self._reach.report(),))]
+        frame: list[Envelope] = [(NODE, NODE, (self.reach.report(),))]
         for node in list(self._network.peers):
             self._network.send(node, frame)
 
     def _choose_routes(self) -> None:
         for target in list(self._network.peers):
-            epoch = self._reach.invitation(target)
+            epoch = self.reach.invitation(target)
             route = self._routes.get(target)
             if not epoch and route is None:
                 continue
             preferred = None if route is None else route.relay
-            relay = self._reach.relay_to(target, preferred, self._rng) if epoch else None
+            relay = self.reach.relay_to(target, preferred, self._rng) if epoch else None
             if relay is not None:
                 route = self._routes.setdefault(target, _Route())
                 self._travel_by(target, route, relay, epoch)
@@ -227,6 +258,9 @@ class Relays:
             for half in halves:
                 self._send_by(target, route, relay, half)
             return
+        if not self._has_room(relay, len(data)):
+            self.counts.dropped += 1
+            return
         route.number += 1
         self.counts.sent += 1
         relayed = Relayed(self._me, target, route.epoch, self._life, route.period, route.number, data)
@@ -241,7 +275,7 @@ class Relays:
 
         Raises `PeerViolation` for what no correct node sends.
         """
-        self._reach.heard(node)
+        self.reach.heard(node)
         if envelopes and envelopes[0][0] == NODE:
             [(_, _, messages), *rest] = envelopes
             if rest or len(messages) != 1:
@@ -277,7 +311,8 @@ class Relays:
         if isinstance(message, Relayed):
             return self._on_relayed(node, message)
         if not isinstance(message, Reach):
-            raise PeerViolation(f"{node} sent {type(message).__name__} to this node itself")
+            self.on_own(node, message)
+            return None
         if message.own.node != node:
             raise PeerViolation(f"{node} tells what {message.own.node!r:.80} hears as its own")
         origin = self._origin(node)
@@ -285,10 +320,15 @@ class Relays:
             self.counts.overtaken += 1
             return None
         if message.own.life != origin.life:
-            origin.begin(message.own.life)
+            if origin.relayed:
+                # The relayed life has learned an epoch that is younger than this connection, and is newer.
+                origin.former.append(message.own.life)
+                self.counts.overtaken += 1
+                return None
+            origin.begin(message.own.life, relayed=False)
             origin.epoch = self._draw()
-            self._reach.begins_anew(node)
-        news = self._reach.learn(node, message)
+            self.reach.begins_anew(node)
+        news = self.reach.learn(node, message)
         if news:
             self._choose_routes()
         if news.to_pass_on:
@@ -313,7 +353,7 @@ class Relays:
             if sender == NODE or not self._may_send(name, sender):
                 raise PeerViolation(f"{node} relayed a frame of {name}: {sender} does not live there")
         self.counts.received += 1
-        self._reach.relayed_from(name)
+        self.reach.relayed_from(name)
         return name, envelopes
 
     def _is_next(self, name: NodeId, message: Relayed) -> bool:
@@ -326,7 +366,7 @@ class Relays:
                 origin.epoch, origin.suspect = self._draw(), True
                 self._tell()
                 return False
-            origin.begin(message.life)
+            origin.begin(message.life, relayed=True)
         origin.suspect = False
         if (message.period, message.number) <= (origin.period, origin.number):
             return False
@@ -338,11 +378,16 @@ class Relays:
         if message.origin != node:
             raise PeerViolation(f"{node} wants a frame of {message.origin!r:.80} relayed")
         target = message.target
-        if target not in self._network.peers or self._network.backlog(target) > BACKLOG_MAX:
+        if target not in self._network.peers or not self._has_room(target, len(message.frame)):
             self.counts.dropped += 1
             return
         self.counts.forwarded += 1
         self._network.send(target, [(NODE, RELAY, (message,))])
+
+    def _has_room(self, node: NodeId, size: int) -> bool:
+        """Return whether the link to a node has room for a relayed frame."""
+        most = SMALL_BACKLOG_MAX if size <= SMALL else BACKLOG_MAX
+        return self._network.backlog(node) + size <= most
 
     # Status
 
@@ -350,7 +395,7 @@ class Relays:
         """Return the relays of this node, for people."""
         counts = self.counts
         return {
-            "unheard": self._reach.unheard(),
+            "unheard": self.reach.unheard(),
             "through": {target: route.relay for target, route in self._routes.items() if route.relay},
             "sent": counts.sent,
             "received": counts.received,
@@ -362,3 +407,7 @@ class Relays:
 
 def _is_tagged(envelopes: Sequence[Envelope]) -> bool:
     return bool(envelopes and envelopes[0][2]) and type(envelopes[0][2][0]) is Period
+
+
+def _reject(node: NodeId, message: Any) -> None:
+    raise PeerViolation(f"{node} sent {type(message).__name__} to this node itself")

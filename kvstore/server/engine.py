@@ -15,6 +15,7 @@ import logging
 import os
 import random
 import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -32,13 +33,14 @@ from kvstore.node.loop import Node
 from kvstore.node.ports import Application, Network
 from kvstore.node.recorder import DeliveryRecorder
 from kvstore.node.wall_clock import wall_clock
+from kvstore.storage.lives import SETTLED_S
 from kvstore.storage.space import LOOK_S, Level
 from kvstore.store.application import StoreApplication
 from kvstore.store.service import Service
 from kvstore.wire.frames import Envelope, FrameCodec
 from multicast.errors import InvalidArgument, PeerViolation
 from multicast.membership import Membership
-from multicast.types import ClientId, GroupId, ReplicaId, Timestamp
+from multicast.types import ClientId, GroupId, ReplicaId, Timestamp, disk_of
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +79,9 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = float("inf")
         self._space_at = 0.0
+        self._settled_at = self.now() + SETTLED_S
         self.disk = self._open_disk(replace_lost)
+        self.disk.state.on_part = self._from_thread(self.turn_soon)
         self.incarnation = self.disk.identity.incarnation
         self.directory = Directory(config.incarnations)
         self.store: StoreApplication | None = None
@@ -98,8 +102,10 @@ class Engine:
                 clock=self, network=links, codec=self.codec, log=self.disk.log, application=application,
                 wall=wall_clock(me) if config.clock == "hybrid" else None,
                 rng=random.Random(secrets.randbits(128)), timing=config.timing, on_learned=self._learned,
-                recorder=self._recorder,
+                recorder=self._recorder, begun=self.disk.identity.begun.keys(),
             )  # fmt: skip
+            if isinstance(application, StoreApplication):
+                application.gateway.stager = self.node.staging
         except BaseException:
             self.close()
             raise
@@ -111,8 +117,8 @@ class Engine:
             return BareMulticast(state)
         self.store = StoreApplication(
             state, config.topology, config.first_placement, me=ClientId(1 + secrets.randbelow(2**63 - 1)),
-            limits=config.store.limits, now=self.now,
-            rng=random.Random(secrets.randbits(128)),
+            limits=config.store.limits, now=self.now, work_clock=time.thread_time,
+            rng=random.Random(secrets.randbits(128)), scrub_s=3600 * config.scrub_hours,
         )  # fmt: skip
         self.service = Service(self.store.gateway, self.turn_soon)
         return self.store
@@ -120,26 +126,44 @@ class Engine:
     def _open_disk(
         self, replace_lost: Callable[[str], None] | None
     ) -> storage.Disk[storage.LmdbState] | storage.Disk[storage.StoreState]:
-        """Open the node's disk, or a new one if it is lost."""
+        """Open the node's disk, or a new one if it is lost. What is damaged of it is set aside."""
         if replace_lost is None:
             return self._open()
         path = self._config.data(self.me)
         if not path.is_dir() or not any(path.iterdir()):
             replace_lost(f"{path} has no disk")
-        try:
-            return self._open()
-        except storage.LostDisk as error:
-            replace_lost(str(error))
-        except storage.DamagedState as error:
-            alone = [group for group, nodes in self._config.groups.items() if list(nodes) == [self.me]]
-            if alone:
-                raise  # no other member can restore it
-            kept = storage.replace_state(path)
-            logger.critical(
-                "%s; the old state is kept as %s, and a new one is restored from the groups' other members",
-                error, kept.name,
-            )  # fmt: skip
+        for _ in range(3):  # lost; or first the log is damaged, then the state
+            try:
+                return self._open()
+            except storage.LostDisk as error:
+                replace_lost(str(error))
+            except storage.DamagedLog as error:
+                self._set_log_aside(error)
+            except storage.DamagedState as error:
+                if self._alone():
+                    raise  # no other member can restore it
+                kept = storage.replace_state(path)
+                logger.critical(
+                    "%s; the old state is kept as %s, and a new one is restored from the groups' other "
+                    "members", error, kept.name,
+                )  # fmt: skip
         return self._open()
+
+    def _alone(self) -> set[GroupId]:
+        """Return the groups that have no other member."""
+        return {group for group, nodes in self._config.groups.items() if list(nodes) == [self.me]}
+
+    def _set_log_aside(self, error: storage.DamagedLog) -> None:
+        """Let the replicas whose records are damaged begin anew, if their groups can admit them."""
+        bad = set(self._config.groups if error.groups is None else error.groups)
+        if bad & self._alone():
+            raise error  # no other member knows what was promised
+        kept = storage.renew(self._config.data(self.me), bad, readable=error.groups is not None)
+        logger.critical(
+            "%s; the old log is kept as %s. The replicas of partitions %s have lost promises: each begins "
+            "anew, empty, when its partition has a quorum that is well without it, and admits it",
+            error, kept.name, ", ".join(map(str, sorted(bad))),
+        )  # fmt: skip
 
     def _open(self) -> storage.Disk[storage.LmdbState] | storage.Disk[storage.StoreState]:
         where = self._config.data(self.me), self._config.id, self.me
@@ -158,15 +182,18 @@ class Engine:
         A replica's number is in the log if it ever was a member; otherwise in the configuration.
         """
         found = []
-        for group, nodes in self._config.groups.items():
-            memberships = self.disk.log.load(group).memberships
-            for membership in memberships.values():
+        newest: dict[GroupId, Membership] = {}
+        for group in self._config.groups:  # each may know the others' members: one log may have begun anew
+            for of, membership in self.disk.log.load(group).memberships.items():
                 self._learned(membership)
-            members = memberships[group].everyone if group in memberships else ()
-            numbers = [member.number for member in members if member.incarnation == self.incarnation]
+                if of not in newest or membership.version > newest[of].version:
+                    newest[of] = membership
+        for group, nodes in self._config.groups.items():
+            members = newest[group].everyone if group in newest else ()
+            numbers = [m.number for m in members if disk_of(m.incarnation) == disk_of(self.incarnation)]
             numbers += [nodes.index(self.me)] if self.me in nodes else []
             if numbers:
-                found.append(ReplicaId(group, numbers[0], self.incarnation))
+                found.append(ReplicaId(group, numbers[0], self.disk.identity.incarnation_of(group)))
         return found
 
     def _learned(self, membership: Membership) -> None:
@@ -185,7 +212,8 @@ class Engine:
                 raise InvalidArgument(f"{self.me} already has a replica of group {old.group}")
             hosted.add(old.group)
         for old in wanted:
-            self.node.host(old._replace(incarnation=self.incarnation), evicts=old)
+            incarnation = self.disk.identity.incarnation_of(old.group)
+            self.node.host(old._replace(incarnation=incarnation), evicts=old)
         self.turn_soon()
 
     def accept_time(self) -> list[GroupId]:
@@ -193,6 +221,13 @@ class Engine:
         accepted = self.node.accept_time()
         self.turn_soon()
         return accepted
+
+    def scrub(self) -> int:
+        """Read all rows of the state now; return how many passes have ended when this one has."""
+        if self.store is None:
+            raise ValueError(f"{self.me} has no store, whose rows could be read")
+        self.turn_soon()
+        return self.store.scrubber.hurry(self.now())
 
     def now(self) -> float:
         """Return the time of the event loop: see `ports.Clock`."""
@@ -273,6 +308,9 @@ class Engine:
     def _look_at_space(self) -> None:
         """Follow the disk's free space: refuse writes before it is full, and hand over when it is."""
         disk = self.disk
+        if self.now() >= self._settled_at:
+            self._settled_at = float("inf")
+            disk.settle()
         stalled = disk.log.stalled or disk.state.stalled
         disk.space.look(self.now(), stalled=stalled)
         full = disk.space.level is Level.FULL
@@ -342,7 +380,11 @@ class Engine:
             "id": self.me,
             "incarnation": f"{self.incarnation:016x}",
             "pid": os.getpid(),
-            "disk": {"space": self.disk.space.level.value, "free_bytes": self.disk.space.free},
+            "disk": {
+                "space": self.disk.space.level.value,
+                "free_bytes": self.disk.space.free,
+                "scrub": None if self.store is None else self.store.scrubber.status(self.now()),
+            },
             "groups": groups,
             "statistics": asdict(self.node.statistics),
             "relays": self.node.relays.status(),

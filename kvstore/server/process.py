@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from kvstore.api.methods import Options
@@ -58,15 +59,23 @@ class Server:
         self.transport = Transport(
             me, config.id, config.hash, config.addresses,
             secret=config.secret, codec=engine.codec, on_frame=self._frame, on_client=self._client,
-            on_peer=directory.note, admits=directory.admits, may_send=directory.may_send,
+            on_peer=partial(self._connected, engine), admits=directory.admits, may_send=directory.may_send,
             listen=config.addresses[me], delays=config.delays_s, incarnation=engine.incarnation,
         )  # fmt: skip
         return self.transport
 
     # Incoming frames
 
+    def _connected(self, engine: Engine, node: NodeId, incarnation: int) -> None:
+        """Handle a node that has connected."""
+        engine.directory.note(node, incarnation)
+        engine.node.relays.connected(node)
+
     def _frame(self, node: NodeId, envelopes: list[Envelope], size: int) -> None:
-        self._receive(envelopes, node, size)
+        if envelopes:
+            self._receive(envelopes, node, size)
+        else:
+            self.engine.node.relays.reach.heard(node)
 
     def _receive(self, envelopes: list[Envelope], node: NodeId | None, size: int) -> None:
         """Handle a frame; raise `WireError`, which closes its connection, if no correct process sends it."""
@@ -180,13 +189,15 @@ class Server:
             await asyncio.sleep(0.01)
 
     def _act(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Execute an operator's request: see `commands.member` and `commands.clock`."""
+        """Execute an operator's request: see `commands.member`, `commands.clock` and `commands.repair`."""
         match request:
             case {"replace": [*members]}:
                 self.engine.replace([_member(row) for row in members])
                 return {"incarnation": f"{self.engine.incarnation:016x}"}
             case {"accept_time": True}:
                 return {"groups": self.engine.accept_time()}
+            case {"scrub": True}:
+                return {"pass": self.engine.scrub()}
         raise ValueError(f"{self.me} does not support the request {', '.join(map(str, request)):.80}")
 
     def status(self) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 Probes are empty ordered messages and strict reads, so that they change nothing that a workload checks. A
 probe counts if everything it needs was connected from its beginning to its end: the node that was asked is
 up, and so is a quorum of the group; and each of these reaches each other, directly or through one other node.
+It also counts if they have a core (`core`): then leaders outside of it may reach each other no more, and hand
+over to members that do.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from multicast.types import GroupId
 AVAILABLE_S: Final = 3.0
 """How long a partition may be silent although a quorum of it is connected: a cut is noticed within half a
 second, an election takes up to one, and links may be cut and mended again meanwhile."""
+
+SETTLED_S: Final = 4.0
+"""After so long with the same links, no leader hands over to a better connected member any more."""
 
 EVERY_S: Final = 0.3
 """Between two probes of a partition through a node."""
@@ -49,6 +54,30 @@ def _reaches(cut: Links, machines: Collection[int], source: int, target: int) ->
     return there and back
 
 
+def core(cut: Links, machines: Collection[int]) -> tuple[int, ...]:
+    """Return a majority of the machines whose links to each other are whole, and that every other machine has
+    a whole link to; empty if there is none.
+
+    Each of them reaches every machine, directly or through one other of them.
+    """
+
+    def whole(one: int, other: int) -> bool:
+        return (one, other) not in cut and (other, one) not in cut
+
+    for found in itertools.combinations(machines, len(machines) // 2 + 1):
+        others = [machine for machine in machines if machine not in found]
+        if all(whole(*pair) for pair in itertools.combinations(found, 2)) and all(
+            any(whole(machine, inner) for inner in found) for machine in others
+        ):
+            return found
+    return ()
+
+
+def served(cut: Links, machines: Collection[int]) -> bool:
+    """Return whether partitions must serve through every machine."""
+    return connected(cut, machines) or bool(core(cut, machines))
+
+
 class Probes:
     """Probes of all partitions through all nodes."""
 
@@ -65,7 +94,7 @@ class Probes:
     def links_changed(self) -> None:
         """Note when machines are connected."""
         simulation = self._simulation
-        is_connected = connected(simulation.cut_links, list(simulation.machines))
+        is_connected = served(simulation.cut_links, list(simulation.machines))
         if not is_connected:
             self._broken_at = float("inf")
         elif not self._was_connected:
@@ -123,28 +152,31 @@ class Probes:
             raise Violation(
                 "Availability",
                 f"partition {group} has not answered a {waiting[0]} through node {number} within "
-                f"{simulation.loop.now - began:.1f} s, although all nodes are connected; "
+                f"{simulation.loop.now - began:.1f} s, although it is connected; "
                 f"cut: {sorted(simulation.cut_links)}",
             )
 
 
 class CutLinks(StoreCluster):
     """Links are cut and mended, as by the faults "links"; and some stay cut for ever, so that each node still
-    reaches each other through one other. Everything must complete all the same, and no partition be silent.
+    reaches each other through one other, or that a core remains. Everything must complete all the same, and
+    no partition be silent.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.probes = Probes(self)
+        self._hand_overs: dict[int, int] = {}
+        """How many each node had made, a while after the last change of links."""
         self.lasting = self._draw_lasting(self._fork("lasting cuts"))
 
     def _draw_lasting(self, rng: random.Random) -> list[tuple[int, int]]:
-        """Return cuts that leave all machines connected."""
+        """Return cuts that leave all machines connected, or a core."""
         links = list(itertools.permutations(self.machines, 2))
         rng.shuffle(links)
         found: list[tuple[int, int]] = []
         for link in links[: rng.randint(1, len(links))]:
-            if connected([*found, link], list(self.machines)):
+            if served([*found, link], list(self.machines)):
                 found.append(link)
         return found
 
@@ -164,5 +196,19 @@ class CutLinks(StoreCluster):
         if isinstance(fault, Heal):
             for link in self.lasting:
                 super().inject(CutLink(*link))
+            self.loop.at(self.loop.now + SETTLED_S, self._settled)
             self.loop.at(self.loop.now + 2 * AVAILABLE_S, self.probes.stop)
         self.probes.links_changed()
+
+    def hand_overs(self) -> dict[int, int]:
+        """Return how often leaders on each node have handed over to better connected members."""
+        nodes = {number: machine.node for number, machine in self.machines.items()}
+        return {number: node.hand_overs.count for number, node in nodes.items() if node is not None}
+
+    def _settled(self) -> None:
+        self._hand_overs = self.hand_overs()
+
+    def _check_end(self) -> None:
+        super()._check_end()
+        if (found := self.hand_overs()) != self._hand_overs:
+            raise Violation("Stability", f"leaders still hand over: {self._hand_overs}, then {found}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kvstore.node.loop import COMMIT_S
@@ -28,6 +28,7 @@ class SimLog:
         self._count = 0
         self._syncing = False
         self.durable = 0
+        self.staged = self._count_staged = self._count_pieces = 0
         self.decided: dict[tuple[GroupId, MessageId], int] = {}
         """In which batch of this life a delivery is."""
 
@@ -43,6 +44,31 @@ class SimLog:
             self.decided |= {(group, r.mid): self._count for r in batch if isinstance(r, Delivery)}
         self._sync()
         return self._count
+
+    # Records have payloads whole; the production log is tested on its own.
+
+    referred: Container[int] = ()
+
+    def stage(self) -> int:
+        """Return a number."""
+        self._count_staged += 1
+        return self._count_staged
+
+    def stage_piece(self, stage: int, data: bytes) -> int:
+        """Pieces become durable in order."""
+        self._count_pieces += 1
+        self._machine.later(self._machine.disk_delay(), self._piece_synced, self._count_pieces)
+        return self._count_pieces
+
+    def _piece_synced(self, number: int) -> None:
+        self.staged = max(self.staged, number)
+        self._machine.durable(self.durable)
+
+    def refer(self, stage: int, payload: bytes) -> None:
+        """Records do not refer to anything."""
+
+    def unstage(self, stage: int) -> None:
+        """Nothing is kept."""
 
     def _sync(self) -> None:
         if not self._syncing and self._pending:
@@ -83,10 +109,12 @@ class SimState:
         self._installed: dict[GroupId, int] = {}
         """How many of a group's deliveries came with a snapshot, in this life."""
         self._waiting: tuple[int, dict[GroupId, Commit]] | None = None
+        self._former: dict[GroupId, list[Delivery]] = {}
+        """What the disk has of groups that were dropped, until it is replaced."""
 
     def load(self, group: GroupId) -> Checkpoint:
         """As last committed."""
-        return self.commit_of(group).checkpoint
+        return Checkpoint() if group in self._former else self.commit_of(group).checkpoint
 
     def commit_of(self, group: GroupId) -> Commit:
         """What was last committed."""
@@ -130,7 +158,8 @@ class SimState:
 
     def _check(self, group: GroupId, log: Sequence[Delivery], after: int) -> None:
         """The contract's strictest clause: the log gets a delivery before the state may commit it."""
-        since = max(self.commit_of(group).length, self._installed.get(group, 0))
+        known = 0 if group in self._former else self.commit_of(group).length
+        since = max(known, self._installed.get(group, 0))
         for delivery in log[since:]:
             if self._machine.log.decided.get((group, delivery.mid), after + 1) > after:
                 raise Violation("Contract", f"{self._machine.me} commits {delivery.mid} ahead of its log")
@@ -143,14 +172,17 @@ class SimState:
 
     def _committed(self, commits: dict[GroupId, Commit]) -> None:
         for group, commit in commits.items():
-            known = self.commit_of(group).checkpoint.executed
-            commit.checkpoint.executed = max(commit.checkpoint.executed, known)
+            if self._former.pop(group, None) is None:
+                known = self.commit_of(group).checkpoint.executed
+                commit.checkpoint.executed = max(commit.checkpoint.executed, known)
         self.commits.update(commits)
         self._machine.committed({group: commit.checkpoint.executed for group, commit in commits.items()})
 
     def catch_up(self) -> None:
         """Now and then, more of what is durable is executed, and that is durable too."""
         for group, commit in self.commits.items():
+            if group in self._former:
+                continue
             self._execute(group)
             executed = min(self._executed[group], commit.checkpoint.position)
             if executed > commit.checkpoint.executed:
@@ -166,15 +198,22 @@ class SimState:
         """Go back to what was committed."""
         self._waiting = None
         self._installed.clear()
+        self.logs.update(self._former)
+        self._former.clear()
         for group, log in self.logs.items():
             commit = self.commit_of(group)
             del log[commit.length :]
             self._executed[group] = commit.checkpoint.executed
         self._positions = {(group, d.mid): d.global_ts for group, log in self.logs.items() for d in log}
 
-    def drop(self, group: GroupId) -> None:
-        """Forget a group's log. Nothing damages this disk."""
-        raise Violation("Contract", f"{self._machine.me} drops the sound state of group {group}")
+    def drop(self, group: GroupId, reason: str = "") -> None:
+        """Forget a group's log, of a replica that begins anew; a crash brings back what was committed."""
+        if group not in self._machine.begun:
+            raise Violation("Contract", f"{self._machine.me} drops the sound state of group {group}")
+        self._former[group] = self.logs.get(group, [])
+        self.logs[group] = []
+        self._executed[group] = NO_TIMESTAMP
+        self._installed.pop(group, None)
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:
         """The whole log; its pieces are what `install` finds it by."""

@@ -178,7 +178,7 @@ def check_history(
 
 
 def _check_answers(found: Replay, answers: Iterable[tuple[GroupId, MessageId, Timestamp, bytes]]) -> None:
-    for group, mid, complete, data in answers:
+    for group, mid, delivered, data in answers:
         gts = found.positions.get(mid)
         result = decode_result(data)
         if gts is None:
@@ -188,7 +188,7 @@ def _check_answers(found: Replay, answers: Iterable[tuple[GroupId, MessageId, Ti
             same = result.refusal in (expected, Refusal.FORGOTTEN)
             if (
                 result.refusal is Refusal.EXPIRED
-                and found.executions[gts].delivered.request.deadline < complete
+                and found.executions[gts].delivered.request.deadline < delivered
             ):
                 same = True  # asked again after its deadline, when what became of it may be forgotten
         else:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+import msgspec
+
 from kvstore.machine.codec import TABLES
 from kvstore.machine.ordered import MemoryMap
 from kvstore.simulation.nodes import SimMachine
 from kvstore.storage.errors import BadSnapshot, DamagedRow
-from kvstore.storage.ports import GroupCheckpoint
+from kvstore.storage.ports import GroupCheckpoint, Origin
 from multicast.durable import Checkpoint
 from multicast.messages import Delivery
 from multicast.sim.checkers import Violation
@@ -58,6 +60,11 @@ class SimMap(MemoryMap[Any, Any]):
     def _check(self, key: Any) -> None:
         if key in self.bad:
             raise DamagedRow(f"the row of {key!r} is damaged")
+
+    def look_at_all(self) -> None:
+        """Notice a bad row."""
+        for key in self.bad:
+            self._check(key)
 
     def replace(self, rows: MemoryMap[Any, Any]) -> None:
         """Replace all rows by these."""
@@ -115,9 +122,16 @@ class SimStoreDisk:
         """How many of a group's deliveries came with a snapshot, in this life."""
         self._dropped: dict[GroupId, list[Delivery]] = {}
         """Groups whose state is damaged, until a commit has another; and the deliveries that led to it."""
+        self._aside: set[GroupId] = set()
+        """Groups whose state is marked as damaged: a restart does not forget it."""
+        self._origins: dict[GroupId, Origin] = {}
+        self._changed: set[GroupId] = set()
+        """Groups with a value that was changed silently."""
         self._waiting: tuple[int, dict[GroupId, StoreCommit]] | None = None
         self.asked: dict[GroupId, StoreCommit] = {}
         """What the last commit was asked for."""
+        self.changes = 0
+        """How many values were changed silently."""
         self.snapshots = self.caught_up = 0
         """How often other replicas caught up: by snapshots, or by deliveries."""
 
@@ -131,6 +145,8 @@ class SimStoreDisk:
         """The ordering side, as last committed."""
         if group in self._dropped:
             return Checkpoint()
+        if group in self._aside:
+            raise DamagedRow(f"group {group} was set aside before a restart")
         found = self.commit_of(group).checkpoint
         return replace(found, delivered=found.delivered.copy())
 
@@ -147,8 +163,7 @@ class SimStoreDisk:
 
     def last_change(self, group: GroupId) -> int:
         """The last revision of the group's history."""
-        rows = self.maps[group]["history"].items(0, None, reverse=True)
-        return next((revision for revision, _ in rows), 0)
+        return max((revision for revision, _ in self.maps[group]["history"].rows()), default=0)
 
     def oldest(self, group: GroupId) -> Timestamp:
         """Return the position before the first delivery that is kept."""
@@ -213,6 +228,7 @@ class SimStoreDisk:
             if group in self._dropped and commit is not self.asked.get(group):
                 continue
             self._dropped.pop(group, None)
+            self._aside.discard(group)
         self.commits.update(commits)
         self._machine.committed({group: commit.checkpoint.executed for group, commit in commits.items()})
 
@@ -254,19 +270,59 @@ class SimStoreDisk:
             current.bad.add(key)
         return True
 
-    def bad_groups(self) -> list[GroupId]:
-        """Return the groups that have damaged rows."""
-        return [group for group, maps in self.maps.items() if any(each.bad for each in maps.values())]
+    def origin(self, group: GroupId) -> Origin | None:
+        """Return where the group's state was copied from."""
+        return self._origins.get(group)
+
+    def note_origin(self, group: GroupId, origin: Origin | None) -> None:
+        """Note that the group's state is about to be a copy, or that it is confirmed. A crash keeps it."""
+        if origin is None:
+            self._origins.pop(group, None)
+        else:
+            self._origins[group] = origin
+
+    def change(self, rng: random.Random) -> bool:
+        """Change a value of what is committed and in use, in a way that no checksum shows."""
+        rows = [
+            (group, key)
+            for group, maps in sorted(self.maps.items())
+            if group not in self._dropped
+            for key, found in sorted(maps["latest"].rows())
+            if found.value is not None and self.commit_of(group).maps["latest"].get(key) == found
+        ]
+        if not rows:
+            return False
+        group, key = rng.choice(rows)
+        found: Any = self.maps[group]["latest"].get(key)
+        changed = msgspec.structs.replace(found, value=found.value + b"?")
+        self.maps[group]["latest"].put(key, changed)
+        self.commits[group].maps["latest"].put(key, changed)
+        self._changed.add(group)
+        self.changes += 1
+        return True
+
+    def rows(self) -> int:
+        """Return how many rows there are."""
+        return sum(len(each.rows()) for maps in self.maps.values() for each in maps.values())
+
+    def check_rows(self, group: GroupId) -> Iterator[int]:
+        """Look at all rows, table by table."""
+        for each in self.maps[group].values():
+            each.look_at_all()
+            yield len(each.rows())
 
     def is_damaged(self) -> bool:
         """Whether the disk has damaged rows, or lacks a state that was damaged."""
         committed = any(keys for commit in self.commits.values() for keys in commit.bad.values())
-        return committed or bool(self._dropped or self.bad_groups())
+        bad = any(each.bad for maps in self.maps.values() for each in maps.values())
+        return committed or bad or bool(self._dropped or self._aside or self._changed)
 
-    def drop(self, group: GroupId) -> None:
+    def drop(self, group: GroupId, reason: str = "") -> None:
         """Forget a group's state; a crash brings back what was committed."""
-        if not any(each.bad for each in self.maps[group].values()):
+        sound = group not in self._aside | self._changed | self._machine.begun
+        if sound and not any(each.bad for each in self.maps[group].values()):
             raise Violation("Contract", f"{self._machine.me} drops the sound state of group {group}")
+        self._aside.add(group)
         self._dropped.setdefault(group, self.logs.get(group, []))
         self.asked = {other: commit for other, commit in self.asked.items() if other != group}
         self._rings.pop(group, None)
@@ -303,6 +359,7 @@ class SimStoreDisk:
         maps = self.open(group)[1]
         for part in parts[:-1]:
             maps[part.table].replace(part.rows)
+        self._changed.discard(group)
         self.logs[group] = list(parts[-1].log)
         self._rings[group] = self._installed[group] = len(parts[-1].log)
         return parts[-1].saved

@@ -97,6 +97,10 @@ class UserOperation:
     writes: list[Call] = field(default_factory=list)
     not_executed: bool = False
     """Whether the user was told that nothing was executed."""
+    asking: object = None
+    """The request of the SDK that was made last; its retries are the same object."""
+    asked_at: float = 0.0
+    """When it was first made: a user's call may make several, one after another."""
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from kvstore.machine.commands import (
     ChangePlacement,
     Compact,
     Delivered,
+    Deviates,
     Expire,
     Malformed,
     Pin,
@@ -185,7 +186,7 @@ class Model:
         return DONE
 
     def _housekeep(
-        self, group: Group, command: Compact | Pin | Unpin | Expire | Tick, gts: int
+        self, group: Group, command: Compact | Pin | Unpin | Expire | Tick | Deviates, gts: int
     ) -> Result | Refusal:
         if isinstance(command, Compact | Pin):
             revision = command.floor if isinstance(command, Compact) else command.revision
@@ -207,7 +208,7 @@ class Model:
         elif isinstance(command, Expire):
             if command.before > gts:
                 return Refusal.FUTURE_REVISION
-        elif not isinstance(command, Tick):
+        elif not isinstance(command, Tick | Deviates):
             assert_never(command)
         return DONE
 

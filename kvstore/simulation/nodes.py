@@ -17,16 +17,18 @@ from kvstore.config.addresses import NodeId
 from kvstore.node.loop import Node
 from kvstore.node.ports import Application
 from kvstore.simulation.bare_disk import SimLog, SimState
+from kvstore.simulation.bounded_links import BoundedLinks
 from kvstore.wire.frames import ORDERING_CODEC, Envelope, FrameCodec
-from kvstore.wire.messages import NODE, Period, Relayed
+from kvstore.wire.messages import NODE, Period, Reach, Relayed
 from multicast.durable import Checkpoint, Dropped, Durable
+from multicast.errors import PeerViolation
 from multicast.membership import Membership
 from multicast.messages import Delivery, Message
 from multicast.protocol import Protocol, Ready, Start
 from multicast.sim.host import Commit, DiskDelays, Host, Observer
 from multicast.sim.network import Loop, Network
 from multicast.sim.run import Simulation
-from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp
+from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp, begun_anew
 
 
 class LateBareMulticast(BareMulticast):
@@ -60,6 +62,8 @@ class SimMachine:
         """The node's, in its last life."""
         self.log = SimLog(self)
         self.state: Any = simulation.new_state(self)
+        self.begun: set[GroupId] = set()
+        """Groups whose replicas have begun anew on this disk."""
         self.late = simulation.late(me)
         self.durable_number = 0
         self.stalled_until = 0.0
@@ -73,6 +77,11 @@ class SimMachine:
         """What happens while the machine is paused."""
 
     # The ports
+
+    @property
+    def number(self) -> int:
+        """The node's number: n0 is 0."""
+        return _number(_process(self.me))
 
     @property
     def rate(self) -> float:
@@ -91,6 +100,10 @@ class SimMachine:
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
         """To another node: through the wire format, and then on the links of the replicas concerned."""
+        self._simulation.says(self.me, envelopes)
+        if (bounded := self._simulation.bounded) is not None:
+            bounded.send(self.number, _number(_process(node)), envelopes)
+            return
         codec = self._simulation.codec
         for sender, receiver, messages in codec.decode(codec.encode(envelopes)):
             period: Period | None = None
@@ -115,6 +128,11 @@ class SimMachine:
         return self._simulation.peers_of(self.me)
 
     def backlog(self, node: NodeId) -> int:
+        """The unsent bytes of a link that is bounded; others have any room."""
+        bounded = self._simulation.bounded
+        return 0 if bounded is None else bounded.backlog(self.number, _number(_process(node)))
+
+    def behind(self, node: NodeId) -> int:
         """Links have any room."""
         return 0
 
@@ -166,8 +184,9 @@ class SimMachine:
             self.me, simulation.first, self.replicas, simulation.observed, node_of=simulation.node_of,
             clock=self, network=self, codec=simulation.codec, log=self.log,
             application=simulation.application(self), rng=random.Random(self._rng.getrandbits(64)),
-            timing=simulation.scenario.timing, observer=simulation,
+            timing=simulation.scenario.timing, observer=simulation, begun=self.begun,
         )  # fmt: skip
+        simulation.node_made(self, self.node)
         self._life_began()
 
     def _life_began(self) -> None:
@@ -182,6 +201,8 @@ class SimMachine:
         self._suspended_until = 0.0
         self._held = None
         self.node = None
+        if self._simulation.bounded is not None:
+            self._simulation.bounded.reset_all(self.number)
         self._simulation.process_died(self)
         self.log = self._after_crash()
         self.state.crash()
@@ -200,9 +221,30 @@ class SimMachine:
         elif self.node is not None:
             sender, receiver, [message] = envelope
             if isinstance(message, Tagged):
-                self.node.receive([(sender, receiver, [message.period, message.message])], node)
-            else:
-                self.node.receive([envelope], node)
+                envelope = sender, receiver, [message.period, message.message]
+            self._take([envelope], node)
+            self.turn_soon()
+
+    def _take(self, envelopes: Sequence[Envelope], node: NodeId | None) -> None:
+        assert self.node is not None
+        try:
+            self.node.receive(self._simulation.arriving(node, envelopes), node)
+        except PeerViolation as error:
+            if node is None or not self._simulation.refuses(node, error):
+                raise
+            self._simulation.close_connection(node, self.me)
+
+    @property
+    def reads(self) -> bool:
+        """Whether the process runs, and so can read what arrives."""
+        return self._held is None and self._loop.now >= self._suspended_until
+
+    def receive_frame(self, envelopes: Sequence[Envelope], node: NodeId) -> None:
+        """A frame of a bounded link, which is read only while the process runs."""
+        self._take(envelopes, node)
+        own = [message for sender, _, messages in envelopes if sender == NODE for message in messages]
+        relayed = any(isinstance(message, Relayed) and message.target == self.me for message in own)
+        if relayed or any(sender != NODE for sender, _, _ in envelopes):
             self.turn_soon()
 
     def receive_own(self, message: object, node: NodeId) -> None:
@@ -211,7 +253,9 @@ class SimMachine:
             self._held.append((self.receive_own, (message, node)))
         elif self.node is not None:
             self.node.receive([(NODE, NODE, (message,))], node)
-            if isinstance(message, Relayed) and message.target == self.me:
+            if not isinstance(message, Reach | Relayed) or (
+                isinstance(message, Relayed) and message.target == self.me
+            ):
                 self.turn_soon()
 
     def durable(self, number: int) -> None:
@@ -319,8 +363,8 @@ class NodeView(Host):
         self.machine.suspend(seconds)
 
     def nominate(self) -> None:
-        """Leader selection picks this replica, if it is up."""
-        if self.machine.node is not None:
+        """Leader selection picks this replica, if it is up and not set aside."""
+        if self.machine.node is not None and self.replica is not None:
             self.machine.node.nominate(self.me)
             self.machine.turn_soon()
 
@@ -328,6 +372,7 @@ class NodeView(Host):
 class NodeSimulation(Simulation):
     """A run in which replicas live on nodes."""
 
+    machine_type: type[SimMachine] = SimMachine
     node_type: type[Node] = Node
     codec: FrameCodec = ORDERING_CODEC
 
@@ -338,7 +383,13 @@ class NodeSimulation(Simulation):
         super().__init__(*arguments, **options)
         self.links = Network(self.loop, self._fork("links"), self.scenario.delays, self._own_arrived)
         """Of messages between nodes themselves."""
+        self.bounded = BoundedLinks(self) if self._has_bounded_links() else None
+        """Of all messages between nodes, if links are bounded."""
         self.observed = self._observe(self.scenario.protocol)
+
+    def _has_bounded_links(self) -> bool:
+        """Return whether links between nodes have a bandwidth, and production's flow control."""
+        return False
 
     def node_of(self, replica: ReplicaId) -> NodeId:
         """Replica number i of every group is on node i."""
@@ -361,12 +412,31 @@ class NodeSimulation(Simulation):
         """Send a message between nodes themselves."""
         self.links.send(_process(source), _process(target), message)
 
+    def says(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
+        """A node sends messages to another."""
+
+    def arriving(self, node: NodeId | None, envelopes: Sequence[Envelope]) -> Sequence[Envelope]:
+        """Return what of a node's messages arrives at another."""
+        return envelopes
+
+    def refuses(self, node: NodeId, error: PeerViolation) -> bool:
+        """Return whether a node may be told that it says what no correct one does."""
+        return False
+
+    def close_connection(self, source: NodeId, target: NodeId) -> None:
+        """Close the connection that a node sends by to another: what is under way is lost."""
+        if self.bounded is not None:
+            self.bounded.reset(_number(_process(source)), _number(_process(target)))
+
     def _own_arrived(self, source: Process, target: Process, message: object) -> None:
         machine = self._machines[_number(target)]
         machine.receive_own(message, self._machines[_number(source)].me)
 
     def _links_changed(self) -> None:
         super()._links_changed()
+        if self.bounded is not None:
+            for source, target in self.cut_links:
+                self.bounded.reset(source, target)
         self.links.blocked = self._own_is_blocked if self.cut_links else None
 
     def _own_is_blocked(self, source: Process, target: Process) -> bool:
@@ -380,6 +450,9 @@ class NodeSimulation(Simulation):
         """What a machine's node does with deliveries, in one life."""
         return LateBareMulticast(machine.state)
 
+    def node_made(self, machine: SimMachine, node: Node) -> None:
+        """A machine's process has a node."""
+
     def process_died(self, machine: SimMachine) -> None:
         """A machine's process has died."""
 
@@ -390,7 +463,7 @@ class NodeSimulation(Simulation):
     def _host(self, member: ReplicaId) -> Host:
         machine = self._machines.get(member.number)
         if machine is None:
-            machine = self._machines[member.number] = SimMachine(self, self.node_of(member))
+            machine = self._machines[member.number] = self.machine_type(self, self.node_of(member))
         machine.replicas.append(member)
         view = self.views[member] = NodeView(member, machine, self._observers)
         return view
@@ -404,6 +477,28 @@ class NodeSimulation(Simulation):
             del self._machines[replica.number]
             for lost in machine.replicas:
                 self.replace(lost, down_s)
+
+    def damage_log(self, replica: ReplicaId, down_s: float) -> None:
+        """The log of one group of a node is damaged. When the node starts again, this replica begins anew;
+        those of other groups go on.
+        """
+        if self.survives_without(replica):
+            machine = self.views[replica].machine
+            if machine.node is not None:
+                self.views[replica].crash()
+            self.loop.at(self.loop.now + down_s, self.restart, self.begin_anew(replica))
+
+    def begin_anew(self, replica: ReplicaId) -> ReplicaId:
+        """Set the log of a replica aside, on a node that is down. Return the replica that follows it."""
+        machine = self.views[replica].machine
+        new = replica._replace(incarnation=begun_anew(replica.incarnation, 1))
+        self.views[replica].gone = True
+        machine.replicas[machine.replicas.index(replica)] = new
+        machine.log.groups.pop(replica.group, None)
+        machine.begun.add(replica.group)
+        self._successors[replica._replace(incarnation=0)] = new
+        self.hosts[new] = self.views[new] = NodeView(new, machine, self._observers)
+        return new
 
     def _receive(self, source: Process, target: ReplicaId, message: object) -> None:
         """What was sent to a lost replica reaches the node that it was on."""
@@ -474,7 +569,17 @@ class NodeSimulation(Simulation):
             for member in view.machine.replicas:
                 self.reconnect(member)
             self.links.supersede(_process(view.machine.me))
+            self._connect(view.machine.me)
+            if self.bounded is not None:
+                self.bounded.reset_all(view.machine.number)
             view.start()
+
+    def _connect(self, me: NodeId) -> None:
+        """Other nodes accept a connection of this one, unless it is cut."""
+        for number, machine in self._machines.items():
+            cut = (_number(_process(me)), number) in self.cut_links
+            if machine.node is not None and machine.me != me and not cut:
+                machine.node.relays.connected(me)
 
 
 def _process(node: NodeId) -> ClientId:

@@ -7,7 +7,8 @@ connection is FIFO in both directions. It may
 - *break*: both ends learn it, each after a delay, and what is in flight is lost;
 - *fall silent*: neither end learns it before the keep-alive; what the client sends arrives much later, after
   the client has given up, or never;
-- be *refused*, because the node is down, or be swallowed like all else by a machine that is off.
+- be *refused*, because the node is down, or be swallowed like all else by a machine that is off;
+- be *unread*: its client reads nothing of it, and the node keeps what it has answered.
 """
 
 from __future__ import annotations
@@ -74,6 +75,11 @@ class SimServer:
         self.loop = loop
         self.handlers = handlers
         self.connections: dict[_Connection, None] = {}
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of answers that the node keeps, since clients do not read their connections."""
+        return sum(connection.unread_bytes for connection in self.connections)
 
     def kill(self) -> None:
         """The node dies. Clients learn it at once, or when they miss its keep-alives."""
@@ -147,6 +153,11 @@ class SimChannel:
         """Return a function that opens a stream both ways."""
         return lambda: self._call(path, write=None, timeout_s=None)
 
+    def stop_reading(self) -> None:
+        """Read nothing of the connection, which is a new one, until it is closed."""
+        self._connection = _Connection(self._wires, self._loop, self._rng, self._node)
+        self._connection.reads = False
+
     def client_died(self) -> None:
         """The client has died. Its node learns it after a while."""
         if self._connection is not None:
@@ -174,6 +185,10 @@ class _Connection:
         """Whether the first message has arrived, so that it is known whether the node is up."""
         self._silent = self._lost = False
         self._up_at = self._down_at = 0.0
+        self.reads = True
+        """Whether the client reads anything of it."""
+        self.unread_bytes = 0
+        """Bytes of replies that it does not read, but for streams of responses to one request."""
         self.calls: dict[_Call, None] = {}
 
     # Time
@@ -206,13 +221,18 @@ class _Connection:
     def to_client(self, call: Callable[..., None], *arguments: object) -> None:
         """Something travels to the client."""
         self._suffer()
-        if not self._silent:
+        if self.reads and not self._silent:
             self._down_at = self._arrival(self._down_at)
             self.wires.loop.at(self._down_at, self._at_client, call, *arguments)
 
     def _at_client(self, call: Callable[..., None], *arguments: object) -> None:
         if not (self.client.dead or self.closed):
             call(*arguments)
+
+    @property
+    def streams(self) -> int:
+        """Streams of responses to one request that the node serves."""
+        return sum(call.serves_stream for call in self.calls)
 
     # Faults
 
@@ -375,6 +395,11 @@ class _Call:
 
     # The node's end
 
+    @property
+    def serves_stream(self) -> bool:
+        """Whether the node sends responses to one request."""
+        return self.decode is not None and self.task is not None and not self.task.done()
+
     def _begin(self, raw: bytes | None) -> None:
         server = self._connection.server
         assert server is not None
@@ -391,6 +416,7 @@ class _Call:
             response = await serve(raw, context)
             if not handler.response_streaming:
                 self._send(response)
+                await self._taken()
         except grpc.aio.AbortError:
             status = context.status
         except asyncio.CancelledError:
@@ -401,12 +427,21 @@ class _Call:
             self.ended = True
             self._connection.to_client(self._over, status)
 
+    async def _taken(self) -> None:
+        """Wait until the transport has taken a reply: for ever, if the client reads nothing."""
+        if not self._connection.reads:
+            assert self._connection.server is not None
+            self.writing = self._connection.server.loop.create_future()
+            await self.writing
+
     def _over(self, status: _Status) -> None:
         self.fail(status)
         self._connection.calls.pop(self, None)
 
     def _send(self, raw: bytes) -> None:
         self.unread += 1
+        if not self._connection.reads and self.decode is None:
+            self._connection.unread_bytes += len(raw)
         self._connection.to_client(self._take, raw)
 
     def _hear(self, raw: bytes | None) -> None:

@@ -11,12 +11,13 @@ import gc
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, cast
 
 from kvstore.api import cluster, kv, session
+from kvstore.api.budget import Budget
 from kvstore.api.calls import Calls
 from kvstore.api.facts import topology_of
 from kvstore.api.methods import ApiContext, Options
@@ -25,19 +26,22 @@ from kvstore.config.addresses import NodeId
 from kvstore.machine import Limits, Placement
 from kvstore.machine.codec import decode_request, decode_result
 from kvstore.machine.results import Outcome as TransactionOutcome
+from kvstore.node.loop import Node
 from kvstore.node.ports import Application, Outgoing
+from kvstore.node.staging import LIMITS, StagingLimits
 from kvstore.simulation.checks import Replay, check_history
 from kvstore.simulation.disk import SimSnapshot, SimStoreDisk
 from kvstore.simulation.event_loop import SimEventLoop
 from kvstore.simulation.history import History
+from kvstore.simulation.lies import LyingNode
 from kvstore.simulation.nodes import NodeSimulation, SimMachine
 from kvstore.simulation.rpc import Handler, SimServer
-from kvstore.storage.errors import DamagedRow
 from kvstore.store.application import StoreApplication
 from kvstore.store.messages import STORE_MESSAGES, Results
 from kvstore.store.partition import Partition
 from kvstore.store.service import Service
-from kvstore.wire.frames import FrameCodec
+from kvstore.wire.frames import Envelope, FrameCodec
+from multicast.errors import PeerViolation
 from multicast.messages import Delivery, HeartbeatAck, Multicast
 from multicast.protocol import Timing
 from multicast.sim.checkers import Checker, Violation
@@ -46,13 +50,42 @@ from multicast.sim.faults import Cut, Fault, Reset
 from multicast.sim.host import Host
 from multicast.sim.network import Delays
 from multicast.sim.run import Outcome, Scenario
-from multicast.types import ClientId, GroupId, MessageId, Process, ReplicaId, Timestamp
+from multicast.types import (
+    LARGE_BYTES,
+    NO_TIMESTAMP,
+    TICKS_PER_S,
+    ClientId,
+    GroupId,
+    MessageId,
+    Process,
+    ReplicaId,
+    Timestamp,
+    time_of,
+)
+from multicast.whitebox import WhiteBox
 
 GATEWAYS: Final = 1000
 """From here on, clients' numbers are those of gateways, each life of a node another."""
 
 PAGE_BYTES: Final = 60
 """Bytes of a scan or a watch that a replica is asked for at a time: a few keys."""
+
+OUT_OF_REACH: Final = "above what can be expected"
+"""What replicas say of ballots that have leapt too far."""
+
+LYING: Final = 0.3
+"""The share of runs with all faults in which a node lies."""
+
+BOUNDED: Final = 0.4
+"""The share of runs with all faults whose links are bounded."""
+
+SMALL_BYTES: Final = 600
+BUDGET_BYTES: Final = 12 << 10
+"""Transactions of this weight are large, and so many bytes of them are in flight at a gateway at a time."""
+
+STAGED_BYTES: Final = 400
+STAGING: Final = StagingLimits(piece=256, window=4, held=16 << 10, patience_s=0.3, expire_s=2.0)
+"""What is staged, and how, if links are bounded."""
 
 DAMAGES: Final = 4
 """How many rows are damaged in a run with crashes, at most."""
@@ -87,7 +120,8 @@ class DeliveryChecker(Checker):
     def __init__(self) -> None:
         self.deliveries: dict[Timestamp, Delivery] = {}
         self.answers: list[tuple[GroupId, MessageId, Timestamp, bytes]] = []
-        """Which group answers what, how far it is then, and the result."""
+        """Which group answers what, how far it has delivered by then, and the result."""
+        self._highest: dict[GroupId, Timestamp] = {}
         self.positions: dict[tuple[GroupId, MessageId], tuple[Timestamp, bytes]] = {}
         """Where a group says that it has executed what a message asks for, and the result."""
         self._where: dict[Timestamp, set[GroupId]] = defaultdict(set)
@@ -100,9 +134,15 @@ class DeliveryChecker(Checker):
         """Some replica has delivered a message."""
         gts, group = delivery.global_ts, host.me.group
         self.deliveries[gts] = delivery
+        self._highest[group] = max(gts, self._highest.get(group, gts))
         if len(delivery.dest) > 1 and group not in self._where[gts]:
             self._where[gts].add(group)
             self._shared[group].append(gts)
+
+    def passed_s(self, revision: int) -> float:
+        """How much of the groups' own time has passed since a revision."""
+        newest = max(self._highest.values(), default=NO_TIMESTAMP)
+        return (time_of(newest) - time_of(Timestamp(revision))) / TICKS_PER_S
 
     def _check_reported(self, me: ReplicaId, executed: Timestamp) -> None:
         shared, at = self._shared[me.group], self._reported[me.group]
@@ -119,7 +159,7 @@ class DeliveryChecker(Checker):
             self._check_reported(host.me, message.executed)
         if isinstance(message, Results):
             for mid, place, result in zip(message.mids, message.places, message.results, strict=True):
-                self.answers.append((message.group, mid, message.complete, result))
+                self.answers.append((message.group, mid, self._highest[message.group], result))
                 self.positions[message.group, mid] = place, result
 
 
@@ -139,6 +179,11 @@ class SimApplication(StoreApplication):
     slice_rows = 2
     """Even short ranges take several turns."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        admission = self.gateway._admission  # noqa: SLF001 - limits that nobody but a simulation changes
+        admission.small_bytes, admission.budget = SMALL_BYTES, BUDGET_BYTES
+
     def turn(self, now: float) -> list[Outgoing]:
         """Return all outgoing messages, and show multicasts to the checkers."""
         outgoing = super().turn(now)
@@ -156,10 +201,27 @@ class StoreCluster(NodeSimulation):
     heal_s = 30.0
     limits = Limits()
     service_type: type[Service] = Service
+    scrub_s = 4.0
+    """How long a node takes to read all its rows."""
     damage_until_s = 2.0
     """Until when rows of disks are damaged."""
+    slow_until_s = 4.0
+    """Until when bounded links become slow."""
+    api_options: Mapping[str, int] = {"watches_per_connection": 8, "scans_per_connection": 4}
+    """Limits of the API that are not the usual ones."""
+
+    @property
+    def streams_per_connection(self) -> int:
+        """How many watches and scans one connection may have."""
+        return self.api_options["watches_per_connection"] + self.api_options["scans_per_connection"]
+
+    reply_bytes = 4 << 10
+    """The largest reply to a read of one key, in workloads."""
     application_type: type[SimApplication] = SimApplication
     disk_type: type[SimStoreDisk] = SimStoreDisk
+    stage_bytes = LARGE_BYTES
+    """Payloads of at least this size are staged."""
+    staging_limits = LIMITS
     codec = FrameCodec(STORE_MESSAGES)
 
     def __init__(self, scenario: Scenario, seed: int, observers: Sequence[Checker] = ()) -> None:
@@ -167,10 +229,13 @@ class StoreCluster(NodeSimulation):
         self.history = History()
         self.store_pieces: dict[bytes, SimSnapshot] = {}
         self.healed = False
+        self.liar: LyingNode | None = None
         self._gateways = GATEWAYS
         self.placement = Placement.evenly(tuple(GroupId(group) for group in range(scenario.groups)))
         self.services: dict[int, Service] = {}
         """Of each node, in its last life."""
+        self.budgets: dict[int, Budget] = {}
+        """What each node holds for its clients, in its last life."""
         self._servers: dict[int, SimServer] = {}
         self._processes: list[SimEventLoop] = []
         """The event loops of all processes and all their lives."""
@@ -180,6 +245,14 @@ class StoreCluster(NodeSimulation):
         """The store has gateways instead, which come and go with nodes."""
 
     # Nodes
+
+    def node_made(self, machine: SimMachine, node: Node) -> None:
+        """The gateway of its application stages by it."""
+        gateway = machine.application.gateway
+        node.staging.limits = self.staging_limits
+        gateway.stager, gateway.stage_bytes = node.staging, self.stage_bytes
+        if self.bounded is not None and self.stage_bytes == LARGE_BYTES:
+            node.staging.limits, gateway.stage_bytes = STAGING, STAGED_BYTES
 
     def new_state(self, machine: SimMachine) -> SimStoreDisk:
         """A store's disk."""
@@ -191,7 +264,7 @@ class StoreCluster(NodeSimulation):
         me = ClientId(self._gateways)
         application = self.application_type(
             machine.state, self.first, self.placement, me=me, limits=self.limits, now=machine.now,
-            rng=self._fork(f"gateway {me}"),
+            rng=self._fork(f"gateway {me}"), scrub_s=self.scrub_s,
         )  # fmt: skip
         application.simulation = self
         machine.application = application
@@ -199,6 +272,47 @@ class StoreCluster(NodeSimulation):
         self.clients[me] = SimGateway(machine, number, application)
         self._serve(machine, number, application)
         return application
+
+    def _has_a_liar(self) -> bool:
+        """A node lies in some of the runs with all faults."""
+        if self.scenario.faults != "all" or not issubclass(self.scenario.protocol, WhiteBox):
+            return False
+        return self.scenario.replicas > 2 and self._fork("has a liar").random() < LYING
+
+    def _has_bounded_links(self) -> bool:
+        """Links are bounded where they are cut, and in some of the runs with all faults."""
+        faults = self.scenario.faults
+        return faults == "links" or (faults == "all" and self._fork("bounds").random() < BOUNDED)
+
+    # A node that lies
+
+    def says(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
+        """Let a node that lies remember what it says."""
+        if self.liar is not None and self.lies(node):
+            self.liar.heard(envelopes)
+
+    def arriving(self, node: NodeId | None, envelopes: Sequence[Envelope]) -> Sequence[Envelope]:
+        """Take back lies of a node that would be believed."""
+        if self.liar is None or node is None or not self.lies(node):
+            return envelopes
+        return self.liar.arriving(envelopes)
+
+    def lies(self, node: NodeId) -> bool:
+        """Return whether a node tells what no correct one says."""
+        return self.liar is not None and node == f"n{self.liar.number}"
+
+    def refuses(self, node: NodeId, error: PeerViolation) -> bool:
+        """Return whether a node may be told that: it lies, or one that does has made its group leap."""
+        return self.lies(node) or (self.liar is not None and OUT_OF_REACH in str(error))
+
+    def close_connection(self, source: NodeId, target: NodeId) -> None:
+        """What the processes of a node have under way to those of another is lost."""
+        assert self.liar is not None
+        self.liar.refused += 1
+        super().close_connection(source, target)
+        for link in self.network.links:
+            if (self._home(link[0]), self._home(link[1])) == (source, target):
+                self.network.reset(*link)
 
     # The API
 
@@ -218,8 +332,9 @@ class StoreCluster(NodeSimulation):
         addresses = {NodeId(f"n{i}"): self.address(i) for i in range(self.scenario.replicas)}
         first = {g: [self.node_of(member) for member in self.first.members(g)] for g in self.first.groups}
         facts = Facts(partial(topology_of, addresses, first, application, self.node_of), dict)
-        options = Options("sim", machine.me)
+        options = Options("sim", machine.me, **self.api_options)
         api = ApiContext(service, facts, options, self._fork(f"names {application.gateway.me}"))
+        self.budgets[number] = api.budget
         calls = Calls(api)
         with loop.running():
             services = {
@@ -305,6 +420,8 @@ class StoreCluster(NodeSimulation):
                 fault = Cut(self._with_gateways(sources), self._with_gateways(targets))
             case Reset(source, target):
                 fault = Reset(self._process(source), self._process(target))
+                if self.bounded is not None:
+                    self.bounded.reset(self._number_of(fault.source), self._number_of(fault.target))
         super().inject(fault)
 
     def _with_gateways(self, processes: Sequence[Process]) -> list[Process]:
@@ -315,6 +432,9 @@ class StoreCluster(NodeSimulation):
         if isinstance(process, ReplicaId):
             return process
         return self.gateway_of((process - 1) % self.scenario.replicas)
+
+    def _number_of(self, process: Process) -> int:
+        return process.number if isinstance(process, ReplicaId) else int(self.clients[process].number)
 
     def reconnect(self, replica: ReplicaId) -> None:
         """Also those of the gateway of its node, which is new, and of those before it."""
@@ -336,15 +456,11 @@ class StoreCluster(NodeSimulation):
         return super().survives_without(replica) and not any(map(_is_damaged, others))
 
     def heal(self) -> None:
-        """End all faults. What is still damaged then is found, as by a scrubber."""
+        """End all faults. What is still damaged then, the scrubbers find."""
         self.healed = True
+        if self.bounded is not None:
+            self.bounded.heal()
         super().heal()
-        for machine in self._machines.values():
-            if (node := machine.node) is None:
-                continue
-            for group in machine.state.bad_groups():
-                node.set_aside(group, DamagedRow("found by the scrubber"))
-                machine.turn_soon()
 
     # Running
 
@@ -356,6 +472,12 @@ class StoreCluster(NodeSimulation):
             for _ in range(DAMAGES):
                 at = rng.uniform(0.0, self.damage_until_s)
                 self.loop.at(at, self.damage, rng.randrange(self.scenario.replicas), rng)
+        if self._has_a_liar():
+            self.liar = LyingNode(
+                self, self._fork("liar").randrange(self.scenario.replicas), self._fork("lies")
+            )
+        if self.bounded is not None and self.scenario.faults == "all":
+            self.bounded.draw(self._fork("slow links"), range(self.scenario.replicas), self.slow_until_s)
 
     def run(self) -> Outcome:
         """Run both phases and the final checks. Garbage is collected afterwards: it would end what was
@@ -382,8 +504,9 @@ class StoreCluster(NodeSimulation):
         return found
 
     def converged(self) -> bool:
-        """Whether also no partition holds anything."""
-        return super().converged() and not any(map(held_by, self.partitions()))
+        """Whether also no partition holds anything, and no row is damaged."""
+        damaged = any(map(_is_damaged, self._machines.values()))
+        return super().converged() and not damaged and not any(map(held_by, self.partitions()))
 
     def _what_is_missing(self) -> str:
         for gateway in self.clients.values():
@@ -394,6 +517,9 @@ class StoreCluster(NodeSimulation):
         for partition in self.partitions():
             if held := held_by(partition):
                 return f"{partition.me} holds {held}"
+        for machine in self._machines.values():
+            if _is_damaged(machine):
+                return f"{machine.me} has damaged rows, or is not restored"
         return super()._what_is_missing()
 
     def _check_once(self) -> None:
@@ -413,12 +539,22 @@ class StoreCluster(NodeSimulation):
     def _check_end(self) -> None:
         super()._check_end()
         self._check_once()
+        self._check_comparisons()
         for process in self._processes:
             if process.unhandled:
                 raise Violation("Unhandled", process.unhandled[0])
         self._check_found(
             check_history(self.history, self.recorder, self.placement, self.limits, self.partitions())
         )
+
+    def _check_comparisons(self) -> None:
+        """Check that replicas found no difference between each other, unless a value was changed silently."""
+        if any(machine.state.changes for machine in self._machines.values()):
+            return
+        for partition in self.partitions():
+            compared = partition.comparison
+            if compared is not None and compared.differences:
+                raise Violation("Comparison", f"{partition.me} found {compared.alarms[-1]}")
 
     def _check_found(self, found: Replay) -> None:
         """Check what else must be true of the model's execution."""

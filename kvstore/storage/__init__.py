@@ -4,7 +4,9 @@ Other packages use the names below, and `ports` (what an application needs of it
 `disk` (create and open), `environment` (LMDB and its thread), `log`, `lazy` (commits of a state); then the
 states, `deliveries` (bare multicast) and `store` (its `maps` on `rows`, and `views` for snapshots). Formats:
 `identity`, `keys`, `checksum`, `records`, `runs`, `run_format`, `delivery_snapshot`, `checkpoint_format`.
-Damage: `meta_page` (files that were cut short), `scrub` (all rows of an environment); `space` (a full disk).
+Damage: `meta_page` (files that were cut short), `scrub` (all rows of an environment), `renewal` (a damaged
+log is set aside), `lives` (a process that dies of its disk), `marks` (what a restart must know of a group's
+state); `space` (a full disk).
 
 The calling loop never waits for the disk, except in small commits of the log, if it permits that. Log and
 state gather writes; `pump`, at the end of each turn of the loop, begins a transaction if none is under way,
@@ -19,8 +21,8 @@ next start.
 """
 
 from kvstore.storage.deliveries import LmdbState
-from kvstore.storage.disk import Disk, check, create, open, replace_state  # noqa: A004 - read as `storage.open`
-from kvstore.storage.errors import BadSnapshot, DamagedRow, DamagedState, LostDisk, StorageError
+from kvstore.storage.disk import Disk, begun, check, create, open, renew, replace_state  # noqa: A004 - read as `storage.open`
+from kvstore.storage.errors import BadSnapshot, DamagedLog, DamagedRow, DamagedState, LostDisk, StorageError
 from kvstore.storage.identity import Identity
 from kvstore.storage.log import LmdbLog
 from kvstore.storage.ports import GroupCheckpoint
@@ -28,6 +30,7 @@ from kvstore.storage.store import StoreState
 
 __all__ = [
     "BadSnapshot",
+    "DamagedLog",
     "DamagedRow",
     "DamagedState",
     "Disk",
@@ -38,8 +41,10 @@ __all__ = [
     "LostDisk",
     "StorageError",
     "StoreState",
+    "begun",
     "check",
     "create",
     "open",
+    "renew",
     "replace_state",
 ]

@@ -41,6 +41,11 @@ def unseal(value: bytes, where: str, seed: int = 0) -> bytes:
     return data
 
 
+def is_sealed(value: bytes, seed: int) -> bool:
+    """Return whether these are sealed bytes of this seed."""
+    return len(value) >= 4 and zlib.crc32(value[4:], seed) == int.from_bytes(value[:4], "big")
+
+
 def seal_number(number: int, seed: int) -> bytes:
     """Return the value of a number."""
     return seal(NUMBER.pack(number), seed)

@@ -143,6 +143,11 @@ class _PendingDeliveries:
     replace: bool
     """Whether all older rows are deleted first."""
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it writes."""
+        return sum([len(delivery.payload) for delivery in self.deliveries])
+
     def add(self, later: _PendingDeliveries) -> _PendingDeliveries:
         """Return both changes as one."""
         if later.replace:
@@ -335,7 +340,7 @@ class LmdbState(LazyState[_PendingDeliveries]):
 
     # Snapshots
 
-    def drop(self, group: GroupId) -> None:
+    def drop(self, group: GroupId, reason: str = "") -> None:
         """Forget the group's deliveries, which are damaged; the next commit replaces them."""
         self._env.check()
         known = self._groups.get(group)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, overload
 
-import lmdb
-
 from kvstore.config.addresses import NodeId, new_incarnation
 from kvstore.config.private import make_private, open_private, tighten
 from kvstore.machine.ordered import Table
-from kvstore.storage import checksum, meta_page
+from kvstore.storage import lives, meta_page
 from kvstore.storage.deliveries import LmdbState
-from kvstore.storage.environment import OnFailure, open_environment
-from kvstore.storage.errors import DamagedRow, DamagedState, StorageError
+from kvstore.storage.environment import OnFailure
+from kvstore.storage.errors import DamagedLog, DamagedRow, DamagedState, NotChecked, StorageError
 from kvstore.storage.identity import (
     DISK,
     LOCK,
@@ -31,12 +30,16 @@ from kvstore.storage.identity import (
     sync_directory,
     write_disk,
 )
-from kvstore.storage.keys import DELIVERIES_DATABASES, INCARNATION, LOG_DATABASES, META, STORE_DATABASES
+from kvstore.storage.keys import DELIVERIES_DATABASES, LOG_DATABASES, STORE_DATABASES
 from kvstore.storage.lazy import OnCommitted
 from kvstore.storage.log import LmdbLog
+from kvstore.storage.renewal import create_environment, finish, set_log_aside
 from kvstore.storage.scrub import TableReport, scrub
 from kvstore.storage.space import Space
 from kvstore.storage.store import StoreState
+from multicast.types import GroupId
+
+logger = logging.getLogger(__name__)
 
 REPAIR: Final = "`wbkv repair` says what can be done"
 """What an operator is told beside damage."""
@@ -55,6 +58,10 @@ class Disk(Generic[S]):
         self.space = Space(path)
         self._lock = lock
 
+    def settle(self) -> None:
+        """Note that this process has run for long enough not to have died of its disk."""
+        lives.settle(self.path)
+
     def close(self) -> None:
         """Write what was gathered, and mark the disk as clean, unless it has failed. Waits for the disk.
 
@@ -69,6 +76,9 @@ class Disk(Generic[S]):
             whole = self.state.close() and whole
             if whole:
                 write_disk(self.path, self.identity, Left(clean=True, boot=boot_id()))
+                lives.settle(self.path)
+            elif self.state.unreadable:
+                lives.suspect(self.path)
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process forked from this one may hold it too
             os.close(self._lock)
@@ -88,25 +98,11 @@ def create(path: Path, identity: Identity) -> None:
     try:
         state = STORE_DATABASES if identity.keeps == "store" else DELIVERIES_DATABASES
         for name, databases in ((LOG, LOG_DATABASES), (STATE, state)):
-            _create_environment(path / name, databases, identity)
+            create_environment(path / name, databases, identity)
         write_disk(path, identity, Left())
         sync_directory(path.parent)
     finally:
         os.close(lock)
-
-
-def _create_environment(path: Path, databases: Iterable[bytes], identity: Identity) -> None:
-    env = open_environment(path, "fsync", create=True)
-    try:
-        with env.begin(write=True) as transaction:  # a single one, since each waits for the disk
-            made = {name: env.open_db(name, transaction) for name in databases}
-            value = checksum.seal_number(identity.incarnation, checksum.seed_of(META, INCARNATION))
-            transaction.put(INCARNATION, value, db=made[META])
-    except lmdb.Error as error:
-        raise StorageError(f"{path} cannot be created: {error}") from error
-    finally:
-        env.close()
-    sync_directory(path)
 
 
 def check(path: Path) -> dict[str, list[TableReport] | StorageError]:
@@ -117,6 +113,11 @@ def check(path: Path) -> dict[str, list[TableReport] | StorageError]:
         return {name: _checked(path / name) for name in (LOG, STATE)}
     finally:
         os.close(lock)
+
+
+def begun(path: Path) -> Mapping[GroupId, int]:
+    """Return how often the replicas of groups have begun anew on a disk."""
+    return read_disk(path)[0].begun
 
 
 def _checked(path: Path) -> list[TableReport] | StorageError:
@@ -147,13 +148,22 @@ def replace_state(path: Path) -> Path:
         if (path / STATE).exists():
             (path / STATE).rename(kept)
         databases = STORE_DATABASES if identity.keeps == "store" else DELIVERIES_DATABASES
-        _create_environment(path / STATE, databases, identity)
+        create_environment(path / STATE, databases, identity)
         sync_directory(path)
     except OSError as error:
         raise StorageError(f"{path / STATE} cannot be replaced: {error.strerror}") from error
     finally:
         os.close(lock)
     return kept
+
+
+def renew(path: Path, groups: Iterable[GroupId], *, readable: bool) -> Path:
+    """Set the log aside, and let the replicas of these groups begin anew: see `renewal.set_log_aside`."""
+    lock = _lock(path)
+    try:
+        return set_log_aside(path, groups, readable=readable)
+    finally:
+        os.close(lock)
 
 
 @overload
@@ -193,8 +203,9 @@ def open(  # noqa: A001 - read as `storage.open`
     gets the executed positions of a commit of the state. `on_failure` gets the error of the log or of the
     state, once each. They may be called from any thread.
 
-    Raises `LostDisk` if durable records may be lost, `DamagedState` if only the state cannot be used, and
-    `StorageError` if the disk is another node's, is in use, or cannot be read.
+    Raises `LostDisk` if durable records may be lost, `DamagedLog` if records are damaged, `DamagedState` if
+    only the state cannot be used, and `StorageError` if the disk is another node's, is in use, or cannot be
+    read.
     """
     if not path.is_dir():
         raise StorageError(f"{path} has no disk: no such directory")
@@ -206,9 +217,18 @@ def open(  # noqa: A001 - read as `storage.open`
         boot = boot_id()
         check_owner(path, identity, cluster, node, "deliveries" if tables is None else "store")
         check_lost(path, identity, left, boot)
-        _check_file(path / LOG, StorageError)
+        deaths = lives.begin(path)
+        finish(path)
+        _check_file(path / LOG, DamagedLog)
         _check_file(path / STATE, DamagedState)
-        opened.append(log := LmdbLog(path / LOG, identity, on_durable, on_failure))
+        if lives.is_check_due(deaths):
+            _check_pages(path / LOG, StorageError, deaths)
+            _check_pages(path / STATE, DamagedState, deaths)
+        try:
+            opened.append(log := LmdbLog(path / LOG, identity, on_durable, on_failure))
+        except DamagedRow as error:
+            raise DamagedLog(f"{error}; {REPAIR}") from error
+        _check_log(log)
         disk: Disk[LmdbState] | Disk[StoreState]
         try:
             if tables is None:
@@ -228,6 +248,12 @@ def open(  # noqa: A001 - read as `storage.open`
     return disk
 
 
+def _check_log(log: LmdbLog) -> None:
+    """Reject a log that has damaged records."""
+    if log.damaged:
+        raise DamagedLog(f"{'; '.join(log.damaged.values())}; {REPAIR}", dict(log.damaged))
+
+
 def _check_file(path: Path, error: type[StorageError]) -> None:
     """Reject an environment whose file was cut short.
 
@@ -236,6 +262,8 @@ def _check_file(path: Path, error: type[StorageError]) -> None:
     try:
         missing = meta_page.missing_bytes(path)
     except StorageError as damage:
+        if isinstance(damage.__cause__, OSError):
+            raise  # that it cannot be read now does not mean that it is damaged
         raise error(f"{damage}; {REPAIR}") from damage
     if not missing:
         return
@@ -243,6 +271,9 @@ def _check_file(path: Path, error: type[StorageError]) -> None:
     meta_page.extend(path)
     try:
         problems = [str(finding) for report in scrub(path) for finding in report.findings]
+    except NotChecked:
+        os.truncate(path / meta_page.DATA, size)
+        raise
     except StorageError as damage:
         problems = [str(damage)]
     if problems:
@@ -251,6 +282,24 @@ def _check_file(path: Path, error: type[StorageError]) -> None:
             f"{path / meta_page.DATA} was truncated: {missing} bytes are missing at its end ({problems[0]}); "
             f"{REPAIR}"
         )
+
+
+def _check_pages(path: Path, error: type[StorageError], deaths: int) -> None:
+    """Reject an environment that LMDB cannot read, before it ends this process, too.
+
+    A row with a wrong checksum is not rejected here: the replica of its group steps aside when it is read.
+    What kills nodes may kill the check, too (an operator, a machine without memory): that proves nothing.
+    """
+    logger.warning("%s: its node has died %d times in a row; all its pages are checked", path, deaths)
+    try:
+        problems = [str(each) for report in scrub(path) for each in report.findings if each.group is None]
+    except NotChecked as reason:
+        logger.warning("%s; its node starts all the same", reason)
+        return
+    except StorageError as damage:
+        problems = [str(damage)]
+    if problems:
+        raise error(f"{path} cannot be read safely: {problems[0]}; {REPAIR}")
 
 
 def _lock(path: Path) -> int:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from multicast.types import GroupId
+
 
 class StorageError(Exception):
     """The disk has failed, or its contents are not valid. The node can promise nothing on it."""
+
+
+class NotChecked(StorageError):
+    """A check could not be made: its process was killed, or had no memory. Nothing is known of the disk."""
 
 
 class DamagedRow(StorageError):
@@ -13,6 +21,15 @@ class DamagedRow(StorageError):
 
 class DamagedState(StorageError):
     """The state cannot be used, though the log is sound: it must be restored from other members."""
+
+
+class DamagedLog(StorageError):
+    """Records of some groups are damaged or missing: their replicas may lack promises."""
+
+    def __init__(self, message: str, groups: Mapping[GroupId, str] | None = None) -> None:
+        super().__init__(message)
+        self.groups = groups
+        """What is wrong with each group's records; None if no group's can be read."""
 
 
 class BadSnapshot(StorageError):

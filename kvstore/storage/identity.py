@@ -4,6 +4,7 @@
     lock        locked by the process that uses the disk
     log/        LMDB: the records behind acknowledgements
     state/      LMDB: the state that deliveries made
+    log.damaged-*, state.damaged-*  what was set aside: see `renewal` and `disk.replace_state`
 
 `disk.json` is not in LMDB because it must be readable when nothing else is: without fsync, a power cut may
 leave an environment that cannot even be opened safely.
@@ -14,7 +15,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -24,8 +26,9 @@ from kvstore.config.private import open_private
 from kvstore.storage.checksum import seed_of, unseal_number
 from kvstore.storage.errors import LostDisk, StorageError
 from kvstore.storage.keys import INCARNATION, META
+from multicast.types import BEGUN_MAX, GROUPS_MAX, GroupId, begun_anew
 
-FORMAT: Final = 7
+FORMAT: Final = 8
 """Version of everything on the disk. Any change of the format needs another."""
 
 Keeps: TypeAlias = Literal["deliveries", "store"]
@@ -45,7 +48,7 @@ STATE: Final = "state"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The owner and kind of a disk. They never change."""
+    """The owner and kind of a disk. They never change, except for `begun`."""
 
     cluster: str
     node: NodeId
@@ -54,6 +57,8 @@ class Identity:
     durability: Durability = "fsync"
     keeps: Keeps = "deliveries"
     format: int = FORMAT
+    begun: Mapping[GroupId, int] = field(default_factory=dict)
+    """How often the replica of a group has begun anew here, since its log was damaged, if it ever did."""
 
     def __post_init__(self) -> None:
         for name in ("cluster", "node"):
@@ -65,6 +70,13 @@ class Identity:
             raise ValueError(f'keeps must be "deliveries" or "store", not {self.keeps!r}')
         if type(self.incarnation) is not int or not 0 < self.incarnation <= INCARNATION_MAX:
             raise ValueError(f"incarnation must be in 1..2^63-1, not {self.incarnation!r}")
+        for group, times in self.begun.items():
+            if not 0 <= group < GROUPS_MAX or type(times) is not int or not 0 < times <= BEGUN_MAX:
+                raise ValueError(f"group {group} cannot have begun anew {times!r} times")
+
+    def incarnation_of(self, group: GroupId) -> int:
+        """Return the incarnation of the group's replica on this disk."""
+        return begun_anew(self.incarnation, self.begun.get(group, 0))
 
     @classmethod
     def new(
@@ -106,8 +118,9 @@ def read_disk(path: Path) -> tuple[Identity, Left]:
         )
     try:
         left = Left(fields.pop("clean"), fields.pop("boot"))
-        identity = Identity(**fields)
-    except (KeyError, TypeError, ValueError) as error:
+        begun = {GroupId(int(group)): times for group, times in fields.pop("begun", {}).items()}
+        identity = Identity(**fields, begun=begun)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StorageError(f"{file} is not the identity of a disk: {error}") from error
     return identity, left
 
@@ -115,6 +128,8 @@ def read_disk(path: Path) -> tuple[Identity, Left]:
 def write_disk(path: Path, identity: Identity, left: Left) -> None:
     """Replace `disk.json`, durably: after a crash it is either the old one or this."""
     fields = dataclasses.asdict(identity) | dataclasses.asdict(left)
+    if not identity.begun:
+        del fields["begun"]
     replacement = path / f"{DISK}.new"
     try:
         with open(open_private(replacement, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:

@@ -22,6 +22,9 @@ LOG_ROWS: Final = b"rows"
 LOG_BASES: Final = b"bases"
 """group: a number, and records that amount to all rows up to it. Such rows are only waiting to be deleted."""
 
+LOG_STAGED: Final = b"staged"
+"""(number of a payload, index): a piece of a large payload, to which records refer."""
+
 STATE_POSITIONS: Final = b"positions"
 """group: the global timestamp of its last delivery, and how many there are."""
 
@@ -43,26 +46,48 @@ STORE_RINGS: Final = b"rings"
 STORE_NODES: Final = b"nodes"
 """(node, the rest of a long key, or its next part): as in a table. See `kvstore.storage.rows`."""
 
-LOG_DATABASES: Final = (META, LOG_ROWS, LOG_BASES)
+LOG_DATABASES: Final = (META, LOG_ROWS, LOG_BASES, LOG_STAGED)
 DELIVERIES_DATABASES: Final = (META, STATE_POSITIONS, STATE_DELIVERIES, STATE_CLIENTS, STATE_ORDER)
 STORE_DATABASES: Final = (META, STORE_CHECKPOINTS, STORE_RINGS, STATE_DELIVERIES, STORE_NODES)
 
 INCARNATION: Final = b"incarnation"
+
+_BEGUN: Final = b"begun"
 
 
 # Keys. A row of a group has its group's key as prefix.
 
 _GROUP: Final = struct.Struct(">H")
 _PAIR: Final = struct.Struct(">HQ")
+_PIECE: Final = struct.Struct(">QI")
 _DELIVERY: Final = struct.Struct(">HQQQ")
 NUMBER: Final = struct.Struct(">Q")
 
 group_key = _GROUP.pack
 
 
+def begun_key(group: GroupId) -> bytes:
+    """Return the key, in `META` of the log, of how often the group's replica had begun anew when it wrote
+    the rows that are there.
+    """
+    return _BEGUN + _GROUP.pack(group)
+
+
 def row_key(group: GroupId, number: int) -> bytes:
     """Return the key of a row of the log."""
     return _PAIR.pack(group, number)
+
+
+def piece_key(stage: int, index: int) -> bytes:
+    """Return the key of a piece of a staged payload."""
+    return _PIECE.pack(stage, index)
+
+
+def stage_of_key(key: bytes, where: str) -> int:
+    """Return the number of the payload that has this piece."""
+    stage: int
+    stage, _ = unpack(_PIECE, key, where)
+    return stage
 
 
 def run_key(group: GroupId, last: Timestamp) -> bytes:

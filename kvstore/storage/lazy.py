@@ -17,6 +17,10 @@ from multicast.types import GroupId, Timestamp
 SLICE: Final = 200
 """Deliveries, puts and deletes of one `pump`."""
 
+ALONE_BYTES: Final = 1 << 20
+"""Changes of this size are committed one group at a time, so that the log's small commits need not wait for
+all of them on the same disk."""
+
 OnCommitted: TypeAlias = Callable[[Mapping[GroupId, Timestamp]], None]
 
 
@@ -25,6 +29,10 @@ class PendingCommit(Protocol):
 
     executed: Timestamp
     """The position that `on_committed` gets."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the change writes."""
 
     def add(self: C, later: C) -> C:
         """Return both changes as one."""
@@ -56,6 +64,13 @@ class LazyState(Generic[C]):
         self.damaged: dict[GroupId, DamagedRow] = {}
         """Groups whose rows were found damaged by a commit, until the caller takes them."""
         self._durable = 0
+        self._rest: list[dict[GroupId, C]] = []
+        """Parts of the commit under way that follow, in transactions of their own."""
+        self._executed: dict[GroupId, Timestamp] = {}
+        """The positions of the whole commit under way."""
+        self.on_part: Callable[[], None] | None = None
+        """Called in the thread when a part of a commit is durable, and the next is due; without it, commits
+        have one part."""
 
     def _where(self, group: GroupId, what: str) -> str:
         return f"{self._env.path}, group {group}, {what}"
@@ -89,6 +104,9 @@ class LazyState(Generic[C]):
             for group, change in self._writing.items():
                 self._finish(group, change)
             self._writing = None
+        if self._rest:
+            self._begin(self._rest.pop(0))
+            return True
         changes: dict[GroupId, C] = {}
         while self._requests and self._requests[0][0] <= self._durable:
             _, later = self._requests.popleft()
@@ -96,13 +114,22 @@ class LazyState(Generic[C]):
                 changes[group] = changes[group].add(change) if group in changes else change
         if not changes:
             return False
+        self._executed = {group: change.executed for group, change in changes.items()}
+        if self.on_part is not None:
+            sizes = {group: change.size for group, change in changes.items()}
+            if sum(sizes.values()) >= ALONE_BYTES:
+                self._rest = [{group: changes.pop(group)} for group in sorted(sizes, key=sizes.__getitem__)]
+                changes = self._rest.pop(0)
         self._begin(changes)
         return True
 
     def _begin(self, changes: dict[GroupId, C]) -> None:
+        """Begin a transaction of these groups. All of a group is in one: groups of a node are as independent
+        as groups of different nodes.
+        """
         self._writing = changes
-        executed = {group: change.executed for group, change in changes.items()}
-        self._env.start(partial(self._all_puts, changes), partial(self._done, executed))
+        last = not self._rest
+        self._env.start(partial(self._all_puts, changes), partial(self._done, self._executed, last=last))
 
     def _all_puts(self, changes: Mapping[GroupId, C], transaction: Transaction) -> Puts:
         for group, change in changes.items():
@@ -116,12 +143,20 @@ class LazyState(Generic[C]):
         self.damaged[group] = error
         for _, later in self._requests:
             later.pop(group, None)
+        self._executed.pop(group, None)
         self._begin({other: change for other, change in changes.items() if other != group})
 
-    def _done(self, executed: Mapping[GroupId, Timestamp], whole: bool) -> None:  # noqa: FBT001 - an outcome
+    def _done(self, executed: Mapping[GroupId, Timestamp], whole: bool, *, last: bool) -> None:  # noqa: FBT001 - an outcome
         """Report a commit, in the thread. The next `pump` repeats one that did not fit into the map."""
-        if whole:
-            self._on_committed(executed)
+        if whole and last:
+            self._on_committed(dict(executed))
+        elif self.on_part is not None:
+            self.on_part()
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether LMDB has failed, and not for want of space: its pages may be damaged."""
+        return self._env.failed and not self._env.stalled
 
     @property
     def stalled(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from multicast.durable import Checkpoint
 from multicast.messages import Delivery
-from multicast.types import GroupId, MessageId, Timestamp
+from multicast.types import GroupId, MessageId, ReplicaId, Timestamp
 
 
 class GroupCheckpoint(NamedTuple):
@@ -17,6 +17,13 @@ class GroupCheckpoint(NamedTuple):
     """The ordering side, without entries."""
     machine_state: bytes
     """The machine's state beside its maps, encoded."""
+
+
+class Origin(NamedTuple):
+    """Where a replica's state was copied from."""
+
+    source: ReplicaId
+    position: Timestamp
 
 
 class StoreDisk(Protocol):
@@ -48,10 +55,26 @@ class StoreDisk(Protocol):
         the node's `committed` is called with the executed positions of the checkpoints.
         """
 
-    def drop(self, group: GroupId) -> None:
+    def drop(self, group: GroupId, reason: str = "") -> None:
         """Forget the group's state, which is damaged. The disk keeps what it has until the next commit, which
-        must have a whole state.
+        must have a whole state. Until then `load` and `open` raise `DamagedRow` after a restart.
         """
+
+    def check_rows(self, group: GroupId) -> Iterator[int]:
+        """Check all rows of the group that are on the disk, in bounded steps that yield their number of rows.
+        Raises `DamagedRow`. Nothing is held between two steps, and the group goes on.
+        """
+
+    def origin(self, group: GroupId) -> Origin | None:
+        """Return the member that the group's state was copied from and the position, unless confirmed."""
+
+    def note_origin(self, group: GroupId, origin: Origin | None) -> None:
+        """Note, durably, that the group's state is about to be a copy; or, with None, that it is as good as
+        one that is not.
+        """
+
+    def rows(self) -> int:
+        """Return about how many rows `check_rows` finds, of all groups."""
 
     def snapshot(self, group: GroupId, checkpoint: GroupCheckpoint) -> Iterator[bytes]:
         """Return the group's state at the time of this call, in bounded pieces, while the group goes on."""
@@ -89,7 +112,7 @@ class DeliveryDisk(Protocol):
         batch `after` is durable. When it is done, the node's `committed(positions)` is called.
         """
 
-    def drop(self, group: GroupId) -> None:
+    def drop(self, group: GroupId, reason: str = "") -> None:
         """Forget the group's state, which is damaged."""
 
     def snapshot(self, group: GroupId) -> Iterator[bytes]:

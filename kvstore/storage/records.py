@@ -7,21 +7,21 @@ A batch is all that one commit of the log has for one group: an array of records
 A delivery nearly always follows the acceptance of the same message, and repeats its fields. Such a delivery
 is written without these fields, and read with what is known at that point. So the writer and the reader of a
 batch fold it, record by record, and must begin with equal folds (`multicast.durable.Durable`). A large
-payload that the fold already has is left out likewise.
+payload that the fold already has is left out likewise, and so is one that is staged: the log has it apart.
 
 Decoding trusts nothing: any bytes become records, or raise `StorageError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from kvstore.storage.errors import StorageError
+from kvstore.storage.errors import DamagedRow, StorageError
 from kvstore.wire.schema import ERRORS, FormatError, kinds_of
 from multicast.durable import (
     Accepted,
@@ -59,14 +59,57 @@ class _Known(NamedTuple):
     mids: tuple[MessageId, ...]
 
 
+class _Staged(NamedTuple):
+    """Messages of the record that follows whose payloads are staged, with numbers and lengths of these."""
+
+    mids: tuple[MessageId, ...]
+    stages: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+class Payloads:
+    """The staged payloads of a log: those that its records refer to in place of having them."""
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        """`read` reads one from the disk."""
+        self._read = read
+        self.numbers: dict[int, int] = {}
+        """By the identity of the bytes object."""
+        self._objects: dict[int, bytes] = {}
+
+    def add(self, stage: int, payload: bytes) -> None:
+        """Refer to this object by this number."""
+        self._objects[stage] = payload
+        self.numbers[id(payload)] = stage
+
+    def remove(self, stage: int) -> None:
+        """Do not refer to it any more."""
+        payload = self._objects.pop(stage, None)
+        if payload is not None:
+            del self.numbers[id(payload)]
+
+    def get(self, stage: int) -> bytes:
+        """Return the payload, one object as long as it is not removed."""
+        payload = self._objects.get(stage)
+        if payload is None:
+            payload = self._read(stage)
+            self.add(stage, payload)
+        return payload
+
+
 LARGE_BYTES: Final = 4 << 10
 """Payloads of at least this size are not written again."""
 
 _WITH_PAYLOADS: Final = frozenset((Accepted, Joined, Voted))
 
 
-def encode(records: Iterable[Record], fold: Durable) -> bytes:
-    """One batch, which is folded too. If this raises, part of it may have been."""
+def encode(
+    records: Iterable[Record], fold: Durable, staged: Payloads | None = None, used: set[int] | None = None
+) -> bytes:
+    """One batch, which is folded too. If this raises, part of it may have been.
+
+    With `staged`, records refer to these payloads; `used` gets the numbers of those that they refer to.
+    """
     rows: list[Any] = []
     for kind, run in groupby(records, type):
         if kind is Delivery:
@@ -78,7 +121,7 @@ def encode(records: Iterable[Record], fold: Durable) -> bytes:
         batch = list(run)
         if kind in _WITH_PAYLOADS and payload_bytes(batch) >= LARGE_BYTES:
             for record in batch:
-                rows += _once(record, put, fold)
+                rows += _once(record, put, fold, staged, used)
                 fold.apply((record,))
             continue
         fold.apply(batch)
@@ -86,7 +129,9 @@ def encode(records: Iterable[Record], fold: Durable) -> bytes:
     return _write(rows)
 
 
-def _once(record: Any, put: Callable[[Any], Any], fold: Durable) -> list[Any]:
+def _once(
+    record: Any, put: Callable[[Any], Any], fold: Durable, staged: Payloads | None, used: set[int] | None
+) -> list[Any]:
     """Return the rows of a record, without large payloads that the fold already has: an election accepts a
     message again, and must not cost as much as the message did.
     """
@@ -95,10 +140,25 @@ def _once(record: Any, put: Callable[[Any], Any], fold: Durable) -> list[Any]:
         for mid, payload in _payloads_of(record)
         if len(payload) >= LARGE_BYTES and _payload_in(fold, mid) == payload
     ]
-    if not known:
+    stages: dict[MessageId, int] = {}
+    if staged is not None and staged.numbers:
+        numbers = staged.numbers
+        stages = {
+            mid: numbers[id(payload)]
+            for mid, payload in _payloads_of(record)
+            if id(payload) in numbers and mid not in known
+        }
+    if not (known or stages):
         return [put(record)]
-    slim = _with_payloads(record, dict.fromkeys(known, b""))
-    return [_RECORDS.put[_Known](_Known(tuple(known))), put(slim)]
+    rows = []
+    if known:
+        rows.append(_RECORDS.put[_Known](_Known(tuple(known))))
+    if stages:
+        lengths = [len(payload) for mid, payload in _payloads_of(record) if mid in stages]
+        rows.append(_RECORDS.put[_Staged](_Staged(tuple(stages), tuple(stages.values()), tuple(lengths))))
+        if used is not None:
+            used.update(stages.values())
+    return [*rows, put(_with_payloads(record, dict.fromkeys((*known, *stages), b"")))]
 
 
 def _payload_in(fold: Durable, mid: MessageId) -> bytes | None:
@@ -126,12 +186,17 @@ def _with_payloads(record: Any, payloads: Mapping[MessageId, bytes]) -> Any:
     return replace(record, local=record.local._replace(payloads=tuple(found)))
 
 
-def payload_bytes(records: Iterable[Record]) -> int:
-    """Return the bytes of all payloads in these records, which tell how large their encoding is."""
+def payload_bytes(records: Iterable[Record], referred: Container[int] = ()) -> int:
+    """Return the bytes of all payloads in these records, which tell how large their encoding is; except for
+    objects with these identities.
+    """
     total = 0
     for record in records:
         if isinstance(record, Accepted):
-            total += sum(map(len, record.payloads))
+            if referred:
+                total += sum([len(each) for each in record.payloads if id(each) not in referred])
+            else:
+                total += sum(map(len, record.payloads))
         elif isinstance(record, Voted):
             total += sum(map(len, record.local.payloads))
         elif isinstance(record, Joined):
@@ -150,11 +215,13 @@ def _decide(run: Sequence[Delivery], fold: Durable) -> list[Any]:
     return [_RECORDS.put[type(record)](record)]
 
 
-def decode(data: bytes, fold: Durable, where: str) -> list[Record]:
+def decode(
+    data: bytes, fold: Durable, where: str, staged: Payloads | None = None, used: set[int] | None = None
+) -> list[Record]:
     """What `encode` was given, with the same fold; it is folded here too.
 
-    Raises `StorageError`, which says where this was, for anything that is not a batch; then part of it may
-    have been folded.
+    Raises `StorageError`, which says where this was, for anything that is not a batch, and `DamagedRow` if it
+    refers to staged payloads that are not whole; then part of it may have been folded.
     """
     records: list[Record] = []
     known: dict[MessageId, bytes] = {}
@@ -165,6 +232,16 @@ def decode(data: bytes, fold: Durable, where: str) -> list[Record]:
                 if known:
                     raise FormatError("payloads are known twice")
                 known = {mid: _known_payload(fold, mid) for mid in record.mids}
+                continue
+            if isinstance(record, _Staged):
+                if staged is None or not known.keys().isdisjoint(record.mids):
+                    raise FormatError("payloads are staged that are not expected")
+                found = [staged.get(stage) for stage in record.stages]
+                if list(map(len, found)) != list(record.lengths):  # the last pieces are missing
+                    raise DamagedRow(f"{where}: staged payloads {record.stages} have other lengths")
+                known |= dict(zip(record.mids, found, strict=True))
+                if used is not None:
+                    used.update(record.stages)
                 continue
             if known:
                 record = _restored(record, known)
@@ -220,6 +297,12 @@ def _check_voted(record: Voted) -> None:
         raise FormatError(f"a vote has columns of {sorted(lengths)}")
 
 
+def _check_staged(staged: _Staged) -> None:
+    lengths = {len(set(staged.mids)), len(staged.mids), len(staged.stages), len(staged.lengths)}
+    if len(lengths) > 1 or lengths == {0}:
+        raise FormatError(f"{len(staged.mids)} messages have {len(staged.stages)} staged payloads")
+
+
 def _check_decided(decided: _Decided) -> None:
     if not len(decided.mids) == len(decided.global_ts) == len(decided.mismatches) > 0:
         raise FormatError(f"a decision of {len(decided.mids)} messages has columns of other lengths")
@@ -237,10 +320,13 @@ TAGS: Final[Mapping[int, type]] = {
     9: Configured,
     10: _Known,
     11: Reported,
+    60: _Staged,
 }
 """Tags of records on the disk. A tag is never used for another class: its change needs another
 `identity.FORMAT`."""
-_RECORDS: Final = kinds_of(TAGS, {Accepted: _check_accepted, Voted: _check_voted, _Decided: _check_decided})
+_RECORDS: Final = kinds_of(
+    TAGS, {Accepted: _check_accepted, Voted: _check_voted, _Decided: _check_decided, _Staged: _check_staged}
+)
 _write: Final = msgspec.msgpack.Encoder().encode
 _read: Final[Callable[[bytes], list[Any]]] = msgspec.msgpack.Decoder(
     list[_RECORDS.raw]  # type: ignore[name-defined]  # made at run time

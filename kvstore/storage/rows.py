@@ -26,6 +26,8 @@ from multicast.types import GroupId
 
 HEAD: Final = 480
 MARK: Final = b"\0"
+_BEYOND: Final = b"\xff" * 512
+"""Above the key of every row."""
 CHUNK_BYTES: Final = 256 << 10
 """Values that are read at once: several rows only up to this."""
 CHUNK_FIRST: Final = 16
@@ -79,7 +81,7 @@ class _Node(NamedTuple):
 class LmdbRows:
     """The rows of one table and one group, in LMDB."""
 
-    __slots__ = ("_database", "_env", "_handle", "_prefix", "_table_seed", "_top", "_where")
+    __slots__ = ("_database", "_env", "_gap", "_handle", "_prefix", "_table_seed", "_top", "_where")
 
     def __init__(self, env: Environment, database: bytes, group: GroupId) -> None:
         self._env = env
@@ -89,6 +91,8 @@ class LmdbRows:
         self._top = _Node(database, self._prefix, b"")
         self._table_seed = checksum.seed_of(database, b"")
         self._where = f"{env.path}, group {group}, {database.decode()}"
+        self._gap = (b"", b"", -1)
+        """Two rows that were found sound and side by side, and the number of the commit where that was so."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, if it has one. Raises `DamagedRow` if it is missing beside bad rows."""
@@ -96,9 +100,12 @@ class LmdbRows:
             transaction = self._env.read()
             if len(key) <= HEAD:
                 row = self._prefix + key
+                before, after, commit = self._gap
+                if before < row < after and commit == transaction.id():
+                    return None
                 value = transaction.get(row, db=self._handle)
                 if value is None:
-                    self._check_beside(transaction, self._top, row)
+                    self._gap = (*self._check_beside(transaction, self._top, row), transaction.id())
                 return value
             return self._get_long(transaction, key)
         except lmdb.Error as error:
@@ -119,15 +126,31 @@ class LmdbRows:
         self._env.check()
         return DamagedRow(f"{self._where}: {error}")
 
-    def _check_beside(self, transaction: Transaction, node: _Node, row: bytes) -> None:
-        """Raise `DamagedRow` unless the rows beside a missing one are sound, and in order.
+    def _check_beside(self, transaction: Transaction, node: _Node, row: bytes) -> tuple[bytes, bytes]:
+        """Raise `DamagedRow` unless the rows beside a missing one are sound, and in order. Return their keys:
+        whatever lies between them is missing, too, since they are where they always were.
 
         LMDB searches a page by halves. A search that a single changed key misleads, be it the key of the row
         itself or any other, ends beside that key. A search that is misled between pages ends where the rows
         on both sides are not in order.
         """
-        self._check_after(transaction, node, row)
-        self._check_before(transaction, node, row)
+        cursor = transaction.cursor(self._env[node.database])
+        before, after = b"", _BEYOND
+        found = cursor.set_range(row)
+        if found:
+            after = cursor.key()
+            self._check_side(cursor, node, row, after=True)
+            if cursor.key() != after:  # it has looked further, at rows of others
+                cursor = transaction.cursor(self._env[node.database])
+                cursor.set_range(row)
+        if cursor.prev() if found else cursor.last():
+            before = cursor.key()
+            self._check_side(cursor, node, row, after=False)
+        if not before.startswith(node.prefix):
+            self._check_edge(transaction, node, row, after=False)
+        if not after.startswith(node.prefix):
+            self._check_edge(transaction, node, row, after=True)
+        return before, after
 
     # A cursor that has a place does not search as one without, from the root. So each check has its own.
 
@@ -135,11 +158,41 @@ class LmdbRows:
         cursor = transaction.cursor(self._env[node.database])
         if cursor.set_range(bound):
             self._check_side(cursor, node, bound, after=True)
+        else:
+            self._check_end(transaction, node, bound, after=True)
 
     def _check_before(self, transaction: Transaction, node: _Node, bound: bytes) -> None:
         cursor = transaction.cursor(self._env[node.database])
         if _before(cursor, bound):
             self._check_side(cursor, node, bound, after=False)
+        else:
+            self._check_end(transaction, node, bound, after=False)
+
+    def _check_end(self, transaction: Transaction, node: _Node, bound: bytes, *, after: bool) -> None:
+        """Raise `DamagedRow` unless there is no row at or after a bound; or none before it.
+
+        A cursor that comes to a page whose rows are lost says that there are no more.
+        """
+        cursor = transaction.cursor(self._env[node.database])
+        if not (cursor.last() if after else cursor.first()):
+            lost = transaction.stat(self._env[node.database])["entries"] > 0
+        else:
+            lost = cursor.key() >= bound if after else cursor.key() < bound
+        if lost:
+            side = "after" if after else "before"
+            raise DamagedRow(f"{self._where}: rows {side} {bound.hex()} cannot be found")
+
+    def _check_edge(self, transaction: Transaction, node: _Node, row: bytes, *, after: bool) -> None:
+        """Raise `DamagedRow` unless all rows of a node are before a row that is missing; or all after it.
+
+        What a page that has lost its rows has in their place is no row of this node, but proves nothing.
+        """
+        cursor = transaction.cursor(self._env[node.database])
+        prefix = node.prefix
+        found = _before(cursor, _next(prefix)) if after else cursor.set_range(prefix)
+        if found and cursor.key().startswith(prefix) and (cursor.key() > row) == after:
+            side = "after" if after else "before"
+            raise DamagedRow(f"{self._where}: rows {side} {row.hex()} cannot be found")
 
     def _check_side(self, cursor: lmdb.Cursor[bytes], node: _Node, bound: bytes, *, after: bool) -> None:
         """Raise `DamagedRow` unless the rows from the cursor on, away from a bound, are as they should be.
@@ -152,6 +205,8 @@ class LmdbRows:
         found = True
         while found:
             key, value = cursor.item()
+            if not key:  # LMDB has none: the page has lost its rows
+                raise DamagedRow(f"{self._where}: a row beside {bound.hex()} has lost its key")
             wrong = key < bound if after else key >= bound
             own = key.startswith(node.prefix)
             if own and not self._fits(node, key, value):
@@ -321,10 +376,9 @@ class LmdbRows:
         database, prefix, before = node
         cursor = transaction.cursor(self._env[database])
         low = _bound(prefix, start)
-        if end is None:
-            high = (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
-        else:
-            high = _bound(prefix, end) + (b"\0" if len(end) > HEAD else b"")  # a mark may hide some below it
+        high = _next(prefix) if end is None else _bound(prefix, end)
+        if end is not None and len(end) > HEAD:
+            high += b"\0"  # a mark may hide some below it
         if reverse:
             self._check_after(transaction, node, high)
             rows = cursor.iterprev() if _before(cursor, high) else iter(())
@@ -332,6 +386,7 @@ class LmdbRows:
             self._check_before(transaction, node, low)
             rows = cursor.iternext() if cursor.set_range(low) else iter(())
         cut, marked, size = len(prefix), len(prefix) + HEAD + 1, 0
+        key: bytes | None = None
         for key, value in rows:
             ends = key < low if reverse else key >= high
             if ends or not key.startswith(prefix):  # a key that has changed must not end the range
@@ -356,12 +411,23 @@ class LmdbRows:
                     return True
             if len(found) >= count or size >= CHUNK_BYTES:
                 return True
+        else:
+            if key is None:
+                key = high if reverse else low
+            elif not reverse:
+                key += b"\0"
+            self._check_end(transaction, node, key, after=not reverse)
         return False
 
 
 def _before(cursor: lmdb.Cursor[bytes], row: bytes) -> bool:
     """Move to the last row before this one; return whether there is any."""
     return cursor.prev() if cursor.set_range(row) else cursor.last()
+
+
+def _next(prefix: bytes) -> bytes:
+    """Return the prefix behind this one."""
+    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
 
 
 def _bound(prefix: bytes, key: bytes) -> bytes:

@@ -6,8 +6,10 @@ not write what it said it had written), and a log that lacks its last rows.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import traceback
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +20,7 @@ import msgspec
 
 from kvstore.storage import checksum, keys
 from kvstore.storage.environment import DATABASES_MAX, Transaction
-from kvstore.storage.errors import DamagedRow, StorageError
+from kvstore.storage.errors import DamagedRow, NotChecked, StorageError
 from kvstore.storage.keys import LOG_BASES, LOG_ROWS, STORE_NODES
 from kvstore.storage.log import log_seed
 from kvstore.storage.rows import HEAD
@@ -29,6 +31,18 @@ Handles: TypeAlias = Mapping[bytes, Any]
 
 FINDINGS_MAX: Final = 20
 """Bad rows that are named of one table; more are counted."""
+
+
+UNREADABLE: Final = 3
+"""The exit status of a check that has failed because of what it read."""
+
+_DIED: Final = frozenset(
+    -number for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
+)
+"""How a process ends that LMDB, or damaged pages, have ended."""
+
+_NOT_PAGES: Final = (MemoryError, lmdb.DiskError, lmdb.LockError, lmdb.MemoryError)
+"""Errors of the machine, or of the operating system."""
 
 
 class Finding(NamedTuple):
@@ -55,29 +69,40 @@ class TableReport(NamedTuple):
 
 
 def scrub(path: Path) -> list[TableReport]:
-    """Check all tables of the environment in this directory. Raises `StorageError` if it cannot be read.
+    """Check all tables of the environment in this directory. Raises `StorageError` if it cannot be read, and
+    `NotChecked` if that is not known.
 
     Its file must be as long as its meta page says: see `meta_page`. Another process does this, since LMDB may
     abort a process that reads damaged pages.
     """
     arguments = [sys.executable, "-m", __name__, str(path)]
     found = subprocess.run(arguments, capture_output=True, check=False)  # noqa: S603 - our own module
-    try:
-        if found.returncode == 0:
+    if found.returncode == 0:
+        try:
             return msgspec.json.decode(found.stdout, type=list[TableReport])
-    except msgspec.MsgspecError as error:
-        raise StorageError(f"{path} cannot be checked: {error}") from error
+        except msgspec.MsgspecError as error:
+            raise NotChecked(f"{path} cannot be checked: {error}") from error
     lines = found.stderr.decode(errors="replace").strip().splitlines()
-    raise StorageError(f"{path} cannot be read: {lines[-1] if lines else f'exit status {found.returncode}'}")
+    reason = lines[-1] if lines else f"exit status {found.returncode}"
+    if found.returncode == UNREADABLE or found.returncode in _DIED:
+        raise StorageError(f"{path} cannot be read: {reason}")
+    raise NotChecked(f"{path} cannot be checked: {reason}")
 
 
 def main(path: Path) -> int:
     """Check an environment, and write the reports as JSON."""
     try:
-        sys.stdout.buffer.write(msgspec.json.encode(list(walk(path))))
+        reports = msgspec.json.encode(list(walk(path)))
+    except _NOT_PAGES as error:
+        sys.stderr.write(f"{error!r}\n")
+        return 1
     except StorageError as error:
         sys.stderr.write(f"{error}\n")
-        return 1
+        return 1 if isinstance(error.__cause__, _NOT_PAGES) else UNREADABLE
+    except Exception:  # noqa: BLE001 - of what it has read, be it what it may
+        traceback.print_exc()
+        return UNREADABLE
+    sys.stdout.buffer.write(reports)
     return 0
 
 
@@ -144,7 +169,7 @@ class _Walk:
     def _check_row(self, key: bytes, value: bytes) -> None:
         group: GroupId | None = None
         try:
-            if self._database == keys.META:
+            if self._database in (keys.META, keys.LOG_STAGED):
                 checksum.unseal(value, key.decode(errors="replace"), checksum.seed_of(self._database, key))
                 return
             group = keys.group_of_key(key, "a row")

@@ -1,7 +1,8 @@
 """The state of a store: its tables, the checkpoints of its groups, and the last deliveries.
 
-Tables are `StoredMap`s: a put is seen at once, and on the disk after a commit. A commit has all puts of all
-groups at the time it was requested, and their checkpoints as of then: a crash leaves exactly one commit. The
+Tables are `StoredMap`s: a put is seen at once, and on the disk after a commit. A commit has all puts of a
+group at the time it was requested, and its checkpoint as of then: a crash leaves exactly one commit of each
+group. Those of several groups may be of different requests, as if the groups were on different nodes. The
 last deliveries are kept for replicas that missed some, as many as `RING_BYTES` has room for; a replica that
 has missed more gets a snapshot.
 """
@@ -16,18 +17,21 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakSet
 
+import lmdb
+
 from kvstore.machine.ordered import OrderedMap, Table
 from kvstore.storage import checksum, lazy
 from kvstore.storage.checkpoint_format import read_stream, seal_checkpoint, unseal_checkpoint
 from kvstore.storage.checksum import seed_of
 from kvstore.storage.delivery_snapshot import PIECE_BYTES
 from kvstore.storage.environment import OnFailure, Puts, Transaction
-from kvstore.storage.errors import BadSnapshot, StorageError
+from kvstore.storage.errors import BadSnapshot, DamagedRow, StorageError
 from kvstore.storage.identity import Identity
 from kvstore.storage.keys import (
     STATE_DELIVERIES,
     STORE_CHECKPOINTS,
     STORE_DATABASES,
+    STORE_NODES,
     STORE_RINGS,
     group_key,
     number_of_key,
@@ -36,20 +40,33 @@ from kvstore.storage.keys import (
 )
 from kvstore.storage.lazy import LazyState, OnCommitted
 from kvstore.storage.maps import Layer, StoredMap, combine
-from kvstore.storage.ports import GroupCheckpoint
+from kvstore.storage.marks import ASIDE, COPIED, GroupMarks
+from kvstore.storage.ports import GroupCheckpoint, Origin
 from kvstore.storage.rows import LmdbRows, MemoryRows
+from kvstore.storage.run_format import unseal_run
 from kvstore.storage.runs import Runs, check_chain, cut, pieces, row_of
 from kvstore.storage.views import TablesView
 from multicast.durable import Checkpoint
 from multicast.errors import InvariantBroken
 from multicast.messages import Delivery
-from multicast.types import NO_TIMESTAMP, GroupId, Timestamp
+from multicast.types import NO_TIMESTAMP, GroupId, ReplicaId, Timestamp
 
 RING_BYTES: Final = 64 << 20
 """Bytes of deliveries that a group keeps."""
 
 ROW_BYTES: Final = 512
 """The least that a run of deliveries counts for."""
+
+RING_PAYLOAD: Final = 1 << 20
+"""The ring begins anew behind a delivery with a payload of this size: every destination's ring would have it
+once more, and such deliveries fill a ring soon anyway. A replica that was away for so long that no other has
+the delivery in memory gets a snapshot."""
+
+STEP_BYTES: Final = 256 << 10
+"""Bytes of rows that are encoded at once: more would stall the loop."""
+
+CHECK_ROWS: Final = 256
+"""Rows that one step of a check reads."""
 
 SORTED: Final = 4096
 """Keys sorted at once: neighbours are cheaper to put, but sorting all keys would stall the loop."""
@@ -88,6 +105,11 @@ class _PendingRows:
     installed: _Installed | None
     ring: _Ring = field(default_factory=_Ring)
     """The ring after this commit."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it writes: not more than the payloads that led to it, in most cases."""
+        return sum([len(delivery.payload) for delivery in self.deliveries])
 
     def add(self, later: _PendingRows) -> _PendingRows:
         """Return both changes as one."""
@@ -188,6 +210,8 @@ class StoreState(LazyState[_PendingRows]):
         super().__init__(path, STORE_DATABASES, identity, on_committed, on_failure, names)
         self._tables = tables
         self._groups: dict[GroupId, _GroupTables] = {}
+        self._aside = GroupMarks(path.parent, ASIDE)
+        self._copied = GroupMarks(path.parent, COPIED)
 
     # Reading
 
@@ -209,11 +233,25 @@ class StoreState(LazyState[_PendingRows]):
         known = self._groups.get(group)
         if known is not None and known.installed is not None:
             return None, 0  # the disk's is of the state that is replaced, and may be damaged
+        reason = self._aside.get(group)
+        if reason is not None:
+            raise DamagedRow(f"{self._where(group, 'state')}: was set aside before a restart: {reason}")
         key = group_key(group)
-        value = self._env.read().get(key, db=self._env[STORE_CHECKPOINTS])
+        value = self._get(group, key, STORE_CHECKPOINTS)
         if value is None:
             return None, 0
         return unseal_checkpoint(value, self._where(group, "checkpoint"), seed_of(STORE_CHECKPOINTS, key))
+
+    def _get(self, group: GroupId, key: bytes, database: bytes) -> bytes | None:
+        try:
+            return self._env.read().get(key, db=self._env[database])
+        except lmdb.Error as error:
+            raise self._unread(group, error) from error
+
+    def _unread(self, group: GroupId, error: lmdb.Error) -> StorageError:
+        """Return what an error of LMDB means: that its pages are damaged, unless the disk is closed."""
+        self._env.check()
+        return DamagedRow(f"{self._where(group, 'state')}: {error}")
 
     def _group(self, group: GroupId) -> _GroupTables:
         found = self._groups.get(group)
@@ -224,13 +262,15 @@ class StoreState(LazyState[_PendingRows]):
     def _load(self, group: GroupId) -> _GroupTables:
         checkpoint, count = self._checkpoint(group)
         position = NO_TIMESTAMP if checkpoint is None else checkpoint.checkpoint.position
+        return self._tables_of(group, position, count, self._ring(group))
+
+    def _ring(self, group: GroupId) -> _Ring:
         key = group_key(group)
-        value = self._env.read().get(key, db=self._env[STORE_RINGS])
-        ring = _Ring()
-        if value is not None:
-            where = self._where(group, "ring")
-            ring = _Ring(*checksum.unseal_position(value, where, seed_of(STORE_RINGS, key)))
-        return self._tables_of(group, position, count, ring)
+        value = self._get(group, key, STORE_RINGS)
+        if value is None:
+            return _Ring()
+        where = self._where(group, "ring")
+        return _Ring(*checksum.unseal_position(value, where, seed_of(STORE_RINGS, key)))
 
     def _tables_of(self, group: GroupId, position: Timestamp, count: int, ring: _Ring) -> _GroupTables:
         key = group_key(group)
@@ -257,7 +297,69 @@ class StoreState(LazyState[_PendingRows]):
         known = self._group(group)
         if after < self.oldest(group):
             return []
-        return Runs(self._env, group).select(after, known.committed, known.deliveries, count, size)
+        try:
+            return Runs(self._env, group).select(after, known.committed, known.deliveries, count, size)
+        except lmdb.Error as error:
+            raise self._unread(group, error) from error
+
+    # Checking
+
+    def origin(self, group: GroupId) -> Origin | None:
+        """Return where the group's state was copied from, unless it is confirmed."""
+        text = self._copied.get(group)
+        if text is None:
+            return None
+        try:
+            number, incarnation, position = map(int, text.split())
+        except ValueError:  # damaged: it is a copy of an unknown member
+            number, incarnation, position = 0, 0, 0
+        return Origin(ReplicaId(group, number, incarnation), Timestamp(position))
+
+    def note_origin(self, group: GroupId, origin: Origin | None) -> None:
+        """Note, durably, that the group's state is about to be a copy; or that it is confirmed."""
+        if origin is None:
+            self._copied.remove(group)
+        else:
+            source, position = origin
+            self._copied.put(group, f"{source.number} {source.incarnation} {position}")
+
+    def rows(self) -> int:
+        """Return about how many rows there are, of all groups."""
+        transaction = self._env.read()
+        names = [*map(table_name, self._tables), STATE_DELIVERIES, STORE_NODES]
+        return sum(transaction.stat(self._env[name])["entries"] for name in names)
+
+    def check_rows(self, group: GroupId) -> Iterator[int]:
+        """Check all rows of the group on the disk: checksums, decoding and order. Raises `DamagedRow`.
+
+        Steps of at most `CHECK_ROWS` rows or `rows.CHUNK_BYTES` bytes, unless a single row has more. A state
+        that is about to be replaced is not looked at.
+        """
+        known = self._group(group)
+        try:
+            for name, each in known.maps.items():
+                start, more = b"", True
+                while more and known.installed is None:
+                    found, more = known.rows[name].chunk(start, None, CHECK_ROWS)
+                    for key, stored in found:
+                        each.check(key, stored)
+                    start = found[-1][0] + b"\0" if found else start
+                    yield len(found)
+            if known.installed is None:
+                self._checkpoint(group)
+                self._ring(group)
+                yield 2
+            after = NO_TIMESTAMP
+            while known.installed is None:
+                upto = known.committed
+                last, value = next(Runs(self._env, group).rows(after, upto), (upto, None))
+                if value is None:
+                    break
+                unseal_run(value, group, last, self._where(group, f"deliveries up to {last}"))
+                after = last
+                yield 1
+        except lmdb.Error as error:
+            raise self._unread(group, error) from error
 
     # Writing
 
@@ -296,10 +398,14 @@ class StoreState(LazyState[_PendingRows]):
     ) -> Puts:
         each, rows = known.maps[name], known.rows[name]
         rest = iter(layer.rows)
+        length = 1
         while keys := sorted(islice(rest, SORTED)):
-            for start in range(0, len(keys), lazy.SLICE):
-                part = keys[start : start + lazy.SLICE]
+            start = 0
+            while part := keys[start : start + length]:
+                start += len(part)
                 puts, deletes = each.encode(layer, part)
+                size = sum([len(value) for _, value in puts])
+                length = max(1, min(lazy.SLICE, len(part) * STEP_BYTES // (size + 1)))
                 for view in known.views:
                     for key, _ in puts:
                         view.save(name, key, rows)
@@ -308,14 +414,20 @@ class StoreState(LazyState[_PendingRows]):
                 rows.put(transaction, puts)
                 for key in deletes:
                     rows.delete(transaction, key)
-                yield len(part)
+                yield max(len(part), lazy.SLICE * size // STEP_BYTES)
 
     def _put_ring(self, group: GroupId, change: _PendingRows, transaction: Transaction) -> Puts:
         """Put deliveries, and delete the oldest beyond `RING_BYTES`."""
         oldest, size = self._groups[group].ring
         if change.installed is not None:
             oldest, size = change.installed.position, 0
-        for run in cut(change.deliveries):
+        deliveries = change.deliveries
+        large = [index for index, each in enumerate(deliveries) if len(each.payload) >= RING_PAYLOAD]
+        if large:
+            oldest, size = deliveries[large[-1]].global_ts, 0
+            deliveries = deliveries[large[-1] + 1 :]
+            yield from self._clear_ring(group, transaction)
+        for run in cut(deliveries):
             last, value = row_of(group, run)
             transaction.put(run_key(group, last), value, db=self._env[STATE_DELIVERIES])
             size += max(len(value), ROW_BYTES)
@@ -331,6 +443,14 @@ class StoreState(LazyState[_PendingRows]):
         key = group_key(group)
         value = checksum.seal_position(oldest, size, seed_of(STORE_RINGS, key))
         transaction.put(key, value, db=self._env[STORE_RINGS])
+
+    def _clear_ring(self, group: GroupId, transaction: Transaction) -> Puts:
+        """Delete all deliveries."""
+        prefix = group_key(group)
+        with transaction.cursor(self._env[STATE_DELIVERIES]) as cursor:
+            while cursor.set_range(prefix) and cursor.key().startswith(prefix):
+                cursor.delete()
+                yield 1
 
     def _replace(self, group: GroupId, installed: _Installed, transaction: Transaction) -> Puts:
         """Delete all rows of the group, and put those of the snapshot."""
@@ -359,7 +479,10 @@ class StoreState(LazyState[_PendingRows]):
                 yield 1
 
     def _finish(self, group: GroupId, change: _PendingRows) -> None:
-        self._groups[group].done(change)
+        known = self._groups[group]
+        known.done(change)
+        if not known.suspect:
+            self._aside.remove(group)
 
     # Snapshots
 
@@ -396,9 +519,13 @@ class StoreState(LazyState[_PendingRows]):
         self._reset(known, _Installed(position, tables, suspect=known.suspect), count)
         return checkpoint
 
-    def drop(self, group: GroupId) -> None:
-        """Forget the group's state, which is damaged. The disk keeps it until a commit replaces it whole."""
+    def drop(self, group: GroupId, reason: str = "") -> None:
+        """Forget the group's state, which is damaged. The disk keeps it until a commit replaces it whole.
+
+        That it is damaged is durable first: otherwise a restart would take part with it again.
+        """
         self._env.check()
+        self._aside.put(group, reason or "damaged")
         known = self._groups.get(group)
         if known is None:
             known = self._groups[group] = self._tables_of(group, NO_TIMESTAMP, 0, _Ring())

@@ -6,6 +6,10 @@ beyond it wait in one queue for each client, and the clients take turns. A messa
 budget is admitted when no other large one is in flight. So nothing within the limits is rejected for its size
 alone.
 
+The same goes for the rows that transactions on ranges look at: what is ordered is executed, also when its
+client has gone, so a gateway does not order more than can be worked off soon. Their weight is an estimate
+(`estimates`).
+
 A wait is short: a message that is not admitted within `WAIT_S` is rejected, and its client retries later. It
 has not been multicast, so nothing has happened.
 """
@@ -25,6 +29,15 @@ BUDGET_BYTES: Final = 64 << 20
 WAITING_BYTES: Final = 64 << 20
 """Bytes of all large messages that wait."""
 
+SMALL_ROWS: Final = 64
+"""The most rows that are admitted at once."""
+
+BUDGET_ROWS: Final = 60_000
+"""The rows of all transactions on larger ranges in flight: some tenths of a second of every node's share."""
+
+WAITING_LONG: Final = 1000
+"""Transactions on larger ranges that wait."""
+
 WAIT_S: Final = 1.0
 """How long a large message waits. Clients give up on a node that has been silent for two seconds."""
 
@@ -42,7 +55,12 @@ class _Waiting(Generic[T]):
 class Admission(Generic[T]):
     """The large messages of one gateway. The caller calls `finished` for each one that was admitted."""
 
-    def __init__(self) -> None:
+    small_bytes = SMALL_BYTES
+
+    def __init__(self, budget: int = BUDGET_BYTES, waiting: int = WAITING_BYTES) -> None:
+        """`budget` is the weight of what is in flight, and `waiting` the size of what waits."""
+        self.budget = budget
+        self._most = waiting
         self.in_flight = 0
         """Large messages in flight."""
         self.weight = 0
@@ -64,7 +82,7 @@ class Admission(Generic[T]):
         return True
 
     def _fits(self, weight: int) -> bool:
-        return not self.in_flight or self.weight + weight <= BUDGET_BYTES
+        return not self.in_flight or self.weight + weight <= self.budget
 
     def _begin(self, weight: int) -> None:
         self.in_flight += 1
@@ -72,7 +90,7 @@ class Admission(Generic[T]):
 
     def wait(self, client: int, item: T, size: int, weight: int, now: float) -> bool:
         """Let a message wait for its turn. Return False if too much waits already."""
-        if self._queues and self.waiting_bytes + size > WAITING_BYTES:
+        if self._queues and self.waiting_bytes + size > self._most:
             return False
         self._queues.setdefault(client, deque()).append(_Waiting(item, size, weight, now + WAIT_S))
         self.waiting_bytes += size

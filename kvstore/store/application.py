@@ -5,21 +5,26 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kvstore.machine import Limits, Machine, MachineState, Placement, Store
-from kvstore.machine.codec import decode_machine_state, encode_machine_state
+from kvstore.machine.codec import RequestDecoder, decode_machine_state, encode_machine_state
 from kvstore.machine.commands import Expire
+from kvstore.machine.request import Range
 from kvstore.machine.slices import RUN_ROWS
 from kvstore.node.ports import Outgoing
 from kvstore.storage.errors import DamagedRow
-from kvstore.storage.ports import GroupCheckpoint, StoreDisk
+from kvstore.storage.ports import GroupCheckpoint, Origin, StoreDisk
+from kvstore.store.comparison import Comparison
 from kvstore.store.errors import Overloaded
 from kvstore.store.gateway import Gateway
 from kvstore.store.messages import STORE_MESSAGES
 from kvstore.store.partition import Partition
 from kvstore.store.replica_view import ReplicaView
 from kvstore.store.retention import EXPIRE_S
+from kvstore.store.scrubber import Scrubber
+from kvstore.store.share import Share
 from multicast.durable import Checkpoint
 from multicast.errors import PeerViolation
 from multicast.messages import Delivery, Multicast
@@ -44,8 +49,13 @@ class StoreApplication:
         limits: Limits,
         now: Callable[[], float],
         rng: random.Random,
+        work_clock: Callable[[], float] | None = None,
+        scrub_s: float = 0.0,
     ) -> None:
-        """`placement` is the cluster's first map: a group that has a state uses its own."""
+        """`placement` is the cluster's first map: a group that has a state uses its own. `work_clock`
+        measures how long the process works at something. All rows are read once in `scrub_s` seconds, or
+        never.
+        """
         self._disk = disk
         self._placement = placement
         self._limits = limits
@@ -71,10 +81,27 @@ class StoreApplication:
             clock=self._clock,
             rng=rng,
             monotonic=now,
+            count=self._count,
         )
+        self._decoder = RequestDecoder()
         self.processes = (me,)
+        self.scrubber = Scrubber(disk, scrub_s, now())
+        self._compare_s = scrub_s
         self.wake_at = 0.0
         self._expire_at = now() + EXPIRE_S
+        self._share = Share(now, work_clock)
+        """Of the node's time, for long work of all partitions."""
+
+    def _count(self, group: GroupId, asked: Range, most: int) -> int | None:
+        """Count the rows of a range, up to a number; None if this node does not have them."""
+        found = self._partitions.get(group)
+        if found is None or group in self.damaged:
+            return None
+        try:
+            marks = found.machine.versions.marks(asked, most, most)
+        except DamagedRow:
+            return None
+        return most * len(marks.keys) + marks.rest
 
     def _clock(self) -> int:
         """Return the highest clock of this node's replicas."""
@@ -91,12 +118,12 @@ class StoreApplication:
         """Return the ordering's checkpoint of what is durable."""
         return self._disk.load(group)
 
-    def drop(self, group: GroupId) -> None:
+    def drop(self, group: GroupId, reason: str = "") -> None:
         """Forget a group's replica and its state, which is damaged."""
         known: dict[GroupId, Any]
         for known in (self._replicas, self._local, self._partitions, self._installed, self._saved):
             known.pop(group, None)
-        self._disk.drop(group)
+        self._disk.drop(group, reason)
 
     def executed(self, group: GroupId) -> Timestamp:
         """Return the position up to which everything is executed, committed or not."""
@@ -121,7 +148,14 @@ class StoreApplication:
             )
             machine = Machine(group, Store(**maps), state, self._limits, slice_rows=self.slice_rows)
             closed = NO_TIMESTAMP if saved is None else saved.checkpoint.executed
-            found = self._partitions[group] = Partition(self._replicas[group], machine, closed)
+            disk, replica = self._disk, self._replicas[group]
+            comparison = Comparison(
+                replica, machine, pass_s=self._compare_s, rows=disk.rows,
+                origin=partial(disk.origin, group), confirm=partial(disk.note_origin, group, None),
+            )  # fmt: skip
+            found = Partition(replica, machine, closed, self._share, comparison)
+            self._partitions[group] = found
+            found.decode = self._decoder
             if machine.placement.version > self.gateway.placement.version:
                 self.gateway.placement = machine.placement
         return found
@@ -136,8 +170,11 @@ class StoreApplication:
         """A snapshot of the group: its maps and its checkpoint."""
         return self._disk.snapshot(group, self._checkpoint(group))
 
-    def install(self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint) -> None:
+    def install(
+        self, group: GroupId, pieces: Iterable[bytes], checkpoint: Checkpoint, source: ReplicaId
+    ) -> None:
         """Replace the group's state by a snapshot."""
+        self._disk.note_origin(group, Origin(source, checkpoint.position))
         saved = self._disk.install(group, pieces, checkpoint.position)
         self._installed[group] = saved
         del self._partitions[group]
@@ -200,6 +237,7 @@ class StoreApplication:
                 partition = self._partitions.get(group) or self.partition(group)
                 if group in woken or now >= partition.wake_at or partition.leads_anew:
                     outgoing += partition.turn(now)
+                    self._order_verdicts(group, partition)
             except DamagedRow as error:
                 self.damaged[group] = error
                 continue
@@ -211,8 +249,21 @@ class StoreApplication:
             self._expire_at = now + EXPIRE_S
             self._expire()
         outgoing += self.gateway.turn(now)
-        self.wake_at = min(wake_at, self.gateway.wake_at)
+        if now >= self.scrubber.wake_at:
+            found = self.scrubber.step(self._partitions.keys(), now)
+            if found is not None:
+                self.damaged.setdefault(*found)
+        self.wake_at = min(wake_at, self.gateway.wake_at, self.scrubber.wake_at)
         return outgoing
+
+    def _order_verdicts(self, group: GroupId, partition: Partition) -> None:
+        """Order what a comparison has found, so that all replicas learn it."""
+        if partition.comparison is not None:
+            verdicts = partition.comparison.verdicts
+            while verdicts:
+                with contextlib.suppress(Overloaded):  # the next pass finds it again
+                    self.gateway.command(group, verdicts[-1], lambda _: None)
+                verdicts.pop()
 
     def _follow(self, group: GroupId, replica: ReplicaView, now: float) -> None:
         """Let the gateway know the leader of a group, and its members, of which one may lead next."""

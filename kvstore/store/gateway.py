@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias, assert_never
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, assert_never
 
 from kvstore.machine import Placement
-from kvstore.machine.codec import Unreadable, decode_result, digest_of, encode_request
+from kvstore.machine.codec import Unreadable, decode_result, digest_of, encode_command, encode_request
 from kvstore.machine.commands import Command, Request, Tick, own_client
 from kvstore.machine.merge import merge
 from kvstore.machine.placement import groups_of
-from kvstore.machine.request import Limits, Range, Transaction
+from kvstore.machine.request import Limits, Range, Transaction, Unchanged
 from kvstore.machine.results import (
     Done,
     OperationResult,
@@ -36,7 +36,15 @@ from kvstore.machine.results import (
 from kvstore.machine.sessions import WINDOW
 from kvstore.node.ports import Outgoing
 from kvstore.store import errors
-from kvstore.store.admission import SMALL_BYTES, WAIT_S, WAITING_BYTES, Admission
+from kvstore.store.admission import (
+    BUDGET_ROWS,
+    SMALL_ROWS,
+    WAIT_S,
+    WAITING_BYTES,
+    WAITING_LONG,
+    Admission,
+)
+from kvstore.store.estimates import CountRows, rows_of
 from kvstore.store.group_clocks import WAITING, GroupClocks, Verdict
 from kvstore.store.messages import Answer, Query, RaiseClock, Results
 from kvstore.store.questions import (
@@ -57,6 +65,7 @@ from multicast.messages import Hint, Members, Multicast
 from multicast.numbering import Numbering
 from multicast.topology import Topology
 from multicast.types import (
+    LARGE_BYTES,
     NO_TIMESTAMP,
     Ballot,
     ClientId,
@@ -76,6 +85,9 @@ RETRY_S: Final = 0.5
 IN_FLIGHT: Final = 16_384
 IN_FLIGHT_GROUP: Final = 4096
 """Messages in flight to one group: others go on when it stalls."""
+SLOT_BYTES: Final = (64 << 20) // IN_FLIGHT_GROUP
+"""A small message counts once more in its groups for so many bytes of it: one group that stalls takes half of
+all bytes."""
 IN_FLIGHT_BYTES: Final = 128 << 20
 """Bytes times destinations of small messages in flight before further ones are rejected; for large ones, see
 `admission`."""
@@ -83,13 +95,40 @@ IN_FLIGHT_BYTES: Final = 128 << 20
 JOINED: Final = 64
 """Copies of a large request that may wait for its outcome, beside the first."""
 
+STALLED_S: Final = 3.0
+"""After so long without an outcome, a large message counts as stalled: not against the budget that it shares
+with those of other groups, which could not go on while one group is down."""
+
+STALLED: Final = 4
+"""Stalled messages of one group: beyond that, further large ones are rejected at once."""
+
 REROUTED: Final = 5
 """How often a request is routed by a newer map before its client gets an error."""
 
 DAY: Final = timestamp(REQUEST_TICKS_MAX, GroupId(0))
-"""The revisions of a day."""
+"""The revisions of a day: deadlines are at most that far ahead."""
+
+YEAR: Final = 366 * DAY
+"""The most by which a deadline may be ahead of the groups that answer, while others do not. The time of these
+may be far ahead, after an operator's mistake, and clients have it from them."""
 
 OnDone: TypeAlias = Callable[[Any], None]
+_Key: TypeAlias = tuple[int, int, int]
+"""Client, number and digest of a request."""
+
+
+class Stager(Protocol):
+    """Spreads payloads: see `kvstore.node.staging`."""
+
+    def stage(
+        self,
+        payload: bytes,
+        dest: Destinations,
+        members: Iterable[ReplicaId],
+        done: Callable[[int], None],
+        now: float,
+    ) -> None:
+        """Spread a payload to the nodes of these replicas; then call `done` with its digest."""
 
 
 class Identity(NamedTuple):
@@ -136,10 +175,19 @@ class _Call:
     routed: int
     """How often it was sent again: by another map of keys, or with a later deadline."""
     deadline: int
-    key: tuple[int, int, int] | None = None
-    """Of a large message: client, number and digest of the request."""
+    key: _Key | None = None
+    """Of a large message."""
     joined: list[OnDone] = field(default_factory=list)
     """Callers that have sent the same request meanwhile."""
+    rows: int = 0
+    """Of a transaction on ranges: the rows that it looks at, about."""
+    admitted: bool = False
+    """Whether these rows count as in flight."""
+    slots: int = 1
+    """For how many messages it counts in its groups."""
+    began_at: float = 0.0
+    stalled: bool = False
+    """Whether it has been under way for so long that it does not count against the shared budgets."""
     complete: int = 0
     results: dict[GroupId, Result] = field(default_factory=dict)
 
@@ -176,9 +224,11 @@ class Gateway:
         clock: Callable[[], int],
         rng: random.Random,
         monotonic: Callable[[], float] | None = None,
+        count: CountRows = lambda _group, _range, _most: None,
     ) -> None:
         """`local` are the replicas of the same node, and `clock` returns the highest of their clocks.
-        `monotonic` is the node's own: without it, calls are made at the time of the last turn.
+        `monotonic` is the node's own: without it, calls are made at the time of the last turn. `count` counts
+        the rows of ranges, as far as this node knows them.
         """
         self.me = me
         self.placement = placement
@@ -196,15 +246,28 @@ class Gateway:
         self._calls: dict[MessageId, _Call] = {}
         self._bytes = 0
         """The weight of all small messages in flight."""
+        self._bytes_late = 0
+        """The bytes of requests that wait until a leader has told what time it is."""
         self._admission: Admission[tuple[_Call, bytes]] = Admission()
-        self._large: dict[tuple[int, int, int], _Call] = {}
+        self._large: dict[_Key, _Call] = {}
         """Large messages that are in flight or wait, by the request."""
+        self._count = count
+        self._long: Admission[tuple[_Call, bytes, _Key]] = Admission(BUDGET_ROWS, WAITING_LONG)
+        """Transactions on ranges of more than some rows."""
+        self._heavy: dict[int, _Call] = {}
+        """Messages that count against one of these budgets, by identity, the oldest first."""
+        self._stalled: Counter[GroupId] = Counter()
         self._under_way: Counter[GroupId] = Counter()
         self._numbers = itertools.count(1)
         self._questions: dict[int, _Question] = {}
         self._outgoing: list[Outgoing] = []
         self._clocks: dict[GroupId, Timestamp] = {}
         """The highest position that each group has reported."""
+        self.stager: Stager | None = None
+        """Spreads large payloads before their messages are ordered."""
+        self.stage_bytes = LARGE_BYTES
+        self._staging = 0
+        """The number of messages whose payloads are being spread."""
         self.low_space: str | None = None
         """Why this node takes no writes of its clients, if its disk has too little space."""
         self._above: dict[MessageId, int] = {}
@@ -213,7 +276,8 @@ class Gateway:
     @property
     def in_flight(self) -> int:
         """The number of messages and questions in flight, and of those that wait."""
-        return len(self._calls) + len(self._questions) + self._admission.waiting + self.clocks.waiting
+        waiting = self._admission.waiting + self._long.waiting + self.clocks.waiting + self._staging
+        return len(self._calls) + len(self._questions) + waiting
 
     @property
     def groups(self) -> tuple[GroupId, ...]:
@@ -245,6 +309,24 @@ class Gateway:
         if self.clocks.waiting >= WAITING:
             raise errors.Overloaded(f"{WAITING} calls wait for the groups' clocks at this node; retry later")
 
+    def _wait_for_time(self, command: Command, late: Callable[[], None]) -> None:
+        """Go on with a request when a leader has told what time it is. Raises if too much waits for that."""
+        self._check_waiting()
+        size = len(encode_request(Request(0, 0, 0, 0, 0, command)))
+        waiting = self._bytes_late + size
+        if waiting > IN_FLIGHT_BYTES:
+            raise errors.Overloaded(
+                f"no partition's leader has told this node the time yet, and requests of {self._bytes_late} "
+                f"bytes wait for it (at most {IN_FLIGHT_BYTES}); retry later"
+            )
+        self._bytes_late = waiting
+
+        def go_on() -> None:
+            self._bytes_late -= size
+            late()
+
+        self.clocks.when_informed(go_on, self._now)
+
     def follow(self, group: GroupId, ballot: Ballot, membership: Membership, now: float) -> None:
         """Follow a leader that a replica of this node follows, or is: it need not be found by retries."""
         self._now = now
@@ -275,49 +357,69 @@ class Gateway:
             operation.writes for operation in (*transaction.then, *transaction.otherwise)
         ):
             raise errors.LowSpace(self.low_space)
-        unconfirmed = min_revision and not self.knows(min_revision)
-        if unconfirmed and self.clocks.is_doubted(min_revision, self._now):
-            unconfirmed, min_revision = False, 0
-        if unconfirmed or (identity is not None and self._is_late(identity.deadline)):
-            late = partial(self._transact_late, transaction, done, identity, min_revision)
-            self.confirm(max(min_revision, 0 if identity is None else identity.deadline - DAY), late)
+        at_least = _carried(transaction, min_revision)
+        wanted = at_least if at_least and not self.knows(at_least) else 0
+        if identity is not None and self._is_ahead(identity.deadline, DAY):
+            wanted = max(wanted, identity.deadline - DAY)
+        if not wanted:
+            self._transact(transaction, done, identity, at_least)
             return
-        self._transact(transaction, done, identity, min_revision)
+        verdict = self.clocks.doubt(wanted, self._now)
+        if verdict is not None:
+            self._transact_judged(transaction, done, identity, at_least, verdict)
+        else:
+            self.confirm(wanted, partial(self._transact_late, transaction, done, identity, at_least))
 
-    def _is_late(self, deadline: int) -> bool:
-        """Return whether a deadline is more than a day ahead, by what is known here."""
-        return deadline > timestamp(self.newest(), GroupId(0)) + DAY
+    def _is_ahead(self, deadline: int, by: int) -> bool:
+        """Return whether a deadline is that far ahead, by what is known here."""
+        return deadline > timestamp(self.newest(), GroupId(0)) + by
 
     def _transact_late(
-        self, transaction: Transaction, done: OnDone, identity: Identity | None, min_revision: int,
+        self, transaction: Transaction, done: OnDone, identity: Identity | None, at_least: int,
         verdict: Verdict,
     ) -> None:  # fmt: skip
-        """Go on with a transaction that had to wait for the groups' clocks, whatever they are."""
-        if identity is not None and self._is_late(identity.deadline):
-            if verdict is Verdict.REFUTED:
-                done(
-                    errors.InvalidRequest(
-                        f"the request's deadline, revision {identity.deadline}, is more than a day ahead of "
-                        f"revision {timestamp(self.newest(), GroupId(0))}"
-                    )
+        """Go on with a transaction that had to wait for the groups' clocks."""
+        _attempt(partial(self._transact_judged, transaction, done, identity, at_least, verdict), done)
+
+    def _transact_judged(
+        self, transaction: Transaction, done: OnDone, identity: Identity | None, at_least: int,
+        verdict: Verdict,
+    ) -> None:  # fmt: skip
+        """Execute a transaction whose revisions the groups have confirmed, or not. If some do not answer, the
+        client may have its revisions from these, and must not be locked out.
+        """
+        if identity is not None:
+            if verdict is Verdict.REFUTED and self._is_ahead(identity.deadline, DAY):
+                raise errors.InvalidRequest(
+                    f"the request's deadline, revision {identity.deadline}, is more than a day ahead of "
+                    f"revision {timestamp(self.newest(), GroupId(0))}"
                 )
-            else:
-                done(errors.Unavailable("some partitions do not answer what time it is; retry"))
-            return
-        try:
-            self._transact(transaction, done, identity, min_revision)
-        except errors.StoreError as error:
-            done(error)
+            if self._is_ahead(identity.deadline, YEAR):
+                raise errors.Unavailable(
+                    f"the request's deadline, revision {identity.deadline}, is more than a year ahead of "
+                    "what the partitions that answer have reached; retry"
+                )
+        since = _carried(transaction, 0)
+        if verdict is Verdict.UNKNOWN and not self.knows(since):
+            raise errors.Unavailable(
+                f"some partitions do not answer whether revision {since}, of a condition, exists; retry"
+            )
+        self._transact(transaction, done, identity, at_least)
 
     def _transact(
-        self, transaction: Transaction, done: OnDone, identity: Identity | None, min_revision: int
+        self, transaction: Transaction, done: OnDone, identity: Identity | None, at_least: int
     ) -> None:
+        if identity is not None and identity.deadline and not self.clocks.informed:
+            # A client of a new cluster does not know the time either: its deadline may be long over.
+            again = partial(self.transact, transaction, done, identity=identity, min_revision=at_least)
+            self._wait_for_time(transaction, partial(_attempt, again, done))
+            return
         now = timestamp(self.clocks.highest, GroupId(0))
         if identity is not None and 0 < identity.deadline < now:
             raise errors.RequestExpired(
                 f"the request's deadline, revision {identity.deadline}, has passed: revision {now}", now
             )
-        self._multicast(transaction, groups_of(transaction, self.placement), done, identity, min_revision, 0)
+        self._multicast(transaction, groups_of(transaction, self.placement), done, identity, at_least, 0)
 
     def command(self, group: GroupId, command: Command, done: OnDone, *, at_least: int = 0) -> None:
         """Order housekeeping of one group, at a position above a revision."""
@@ -334,12 +436,12 @@ class Gateway:
         for group in dest:
             if self._under_way[group] >= IN_FLIGHT_GROUP:
                 raise errors.Overloaded(
-                    f"{IN_FLIGHT_GROUP} messages to partition {group} are in flight at this node; retry later"
+                    f"{IN_FLIGHT_GROUP} messages to partition {group}, or fewer of 64 MiB in all, are in "
+                    f"flight at this node; retry later"
                 )
         if not (self.clocks.informed or (identity is not None and identity.deadline)):
-            self._check_waiting()
-            late = partial(self._multicast_late, command, dest, done, identity, at_least, routed)
-            self.clocks.when_informed(late, self._now)
+            again = partial(self._multicast, command, dest, done, identity, at_least, routed)
+            self._wait_for_time(command, partial(_attempt, again, done))
             return
         numbering, own = self._numbering, 0
         if identity is None:
@@ -349,36 +451,127 @@ class Gateway:
             named = Identity(numbering.client, own, numbering.ack_below, self._deadline())
         else:
             named = identity if identity.deadline else identity._replace(deadline=self._deadline())
-        digest = digest_of(command)
+        encoded = encode_command(command)
+        digest = digest_of(encoded)
         payload = encode_request(
-            Request(named.client, named.sequence, named.ack_below, named.deadline, digest, command)
+            Request(named.client, named.sequence, named.ack_below, named.deadline, digest, encoded)  # type: ignore[arg-type]  # as bytes
         )
         weight = len(payload) * len(dest)
         call = _Call(command, dest, identity, done, weight, own, numbering, at_least, routed, named.deadline)
-        if weight <= SMALL_BYTES:
-            self._bytes += weight
+        key = (named.client, named.sequence, digest)
+        if isinstance(command, Transaction):
+            call.rows = rows_of(command, self.placement, dest, self.limits, self._count)
+        if call.rows <= SMALL_ROWS:
+            self._begin_short(call, payload, key)
+        else:
+            self._check_stalled(call)
+            self._begin_long(call, payload, key)
+
+    def _begin_short(self, call: _Call, payload: bytes, key: _Key) -> None:
+        if call.weight <= self._admission.small_bytes:
+            self._bytes += call.weight
             self._begin(call, payload)
         else:
-            self._begin_large(call, payload, (named.client, named.sequence, digest))
+            self._begin_large(call, payload, key)
+
+    def _check_stalled(self, call: _Call) -> None:
+        for group in call.dest:
+            if self._stalled[group] >= STALLED:
+                self._end_number(call)
+                raise errors.Overloaded(
+                    f"partition {group} has not answered {self._stalled[group]} large transactions of this "
+                    f"node for {STALLED_S:g} s; retry later"
+                )
+
+    def _set_aside_stalled(self) -> None:
+        """Let other groups' large messages go on, though some are not answered."""
+        while self._heavy:
+            call = next(iter(self._heavy.values()))
+            if call.began_at + STALLED_S > self._now:
+                break
+            del self._heavy[id(call)]
+            call.stalled = True
+            self._stalled.update(call.dest)
+            if call.key is not None:
+                self._admission.finished(call.weight)
+                self._admit()
+            self._end_long(call)
+
+    def _begin_long(self, call: _Call, payload: bytes, key: _Key) -> None:
+        """Multicast a transaction on large ranges now or later."""
+        long = self._long
+        if long.admit(call.rows):
+            call.admitted = True
+            try:
+                self._begin_short(call, payload, key)
+            except errors.StoreError:
+                self._end_long(call)
+                raise
+        elif not long.wait(key[0], (call, payload, key), 1, call.rows, self._now):
+            self._end_number(call)
+            raise errors.Overloaded(
+                f"{long.in_flight} transactions on ranges of {long.weight} rows are in flight at this node, "
+                f"and {long.waiting} wait; retry later, or scan and count outside of transactions"
+            )
+
+    def _end_long(self, call: _Call) -> None:
+        """Note that a call does not look at rows any more, and let others go on."""
+        if call.admitted:
+            call.admitted = False
+            self._long.finished(call.rows)
+            while (admitted := self._long.next()) is not None:
+                self._go_on_long(*admitted)
+
+    def _go_on_long(self, call: _Call, payload: bytes, key: _Key) -> None:
+        """Multicast a transaction on large ranges that has waited."""
+        call.admitted = True
+        try:
+            self._begin_short(call, payload, key)
+        except errors.StoreError as error:
+            call.admitted = False
+            self._long.finished(call.rows)
+            call.tell(error)
 
     def _begin(self, call: _Call, payload: bytes) -> None:
-        """Multicast a message for the first time."""
+        """Multicast a message for the first time; a large payload is staged before."""
+        if call.admitted or call.key is not None:
+            call.began_at = self._now
+            self._heavy[id(call)] = call
+        if self.stager is None or len(payload) < self.stage_bytes:
+            self._begin_now(call, payload)
+            return
+        self._staging += 1
+        members = [member for group in call.dest for member in self._sender.topology.members(group)]
+        now = self._now if self._monotonic is None else self._monotonic()
+        self.stager.stage(payload, call.dest, members, partial(self._begin_staged, call, payload), now)
+
+    def _begin_staged(self, call: _Call, payload: bytes, digest: int) -> None:
+        self._staging -= 1
+        self._begin_now(call, payload, digest if len(payload) >= LARGE_BYTES else None)
+
+    def _begin_now(self, call: _Call, payload: bytes, digest: int | None = None) -> None:
         # After a pause of the process, the last turn was long ago, and the first response would seem slow.
         now = self._now if self._monotonic is None else self._monotonic()
-        message = self._sender.multicast(call.dest, payload, now)
+        message = self._sender.multicast(call.dest, payload, now, digest)
         behind = any(call.at_least > self._clocks.get(group, NO_TIMESTAMP) for group in call.dest)
         if behind and self.knows(call.at_least):
             self._above[message.mid] = time_of(Timestamp(call.at_least)) + 1
-        self._under_way.update(call.dest)
+        if call.key is None:
+            call.slots += len(payload) // SLOT_BYTES
+        for group in call.dest:
+            self._under_way[group] += call.slots
         self._calls[message.mid] = call
 
-    def _begin_large(self, call: _Call, payload: bytes, key: tuple[int, int, int]) -> None:
+    def _begin_large(self, call: _Call, payload: bytes, key: _Key) -> None:
         """Multicast a large message now or later. A retry of one that is under way joins it."""
         known = self._large.get(key)
+        if known is None:
+            self._check_stalled(call)
         if known is not None and known.dest == call.dest:
             if len(known.joined) >= JOINED:
                 raise errors.Overloaded(f"{JOINED} copies of this request wait at this node; retry later")
             known.joined.append(call.done)
+            self._end_long(call)
         elif self._admission.admit(call.weight):
             call.key = key
             self._large[key] = call
@@ -400,10 +593,19 @@ class Gateway:
             self._begin(*admitted)
 
     def _expire(self) -> None:
-        """Reject large messages that have waited for too long."""
+        """Reject large messages, and transactions on large ranges, that have waited for too long."""
+        for call, *_ in self._long.expired(self._now):
+            self._end_number(call)
+            call.tell(
+                errors.Overloaded(
+                    f"a transaction on ranges of about {call.rows} rows has waited for {WAIT_S} s behind "
+                    f"others; retry later, or scan and count outside of transactions"
+                )
+            )
         for call, _ in self._admission.expired(self._now):
             self._forget_large(call)
             self._end_number(call)
+            self._end_long(call)
             call.tell(
                 errors.Overloaded(
                     f"a transaction of {call.weight // len(call.dest)} bytes to {len(call.dest)} partitions "
@@ -420,16 +622,6 @@ class Gateway:
         if call.own:
             call.numbering.done(call.own)
 
-    def _multicast_late(
-        self, command: Command, dest: Destinations, done: OnDone, identity: Identity | None, at_least: int,
-        routed: int,
-    ) -> None:  # fmt: skip
-        """Go on with what had to wait until its deadline could be chosen."""
-        try:
-            self._multicast(command, dest, done, identity, at_least, routed)
-        except errors.StoreError as error:
-            done(error)
-
     def _next_numbering(self) -> Numbering:
         return Numbering(ClientId(own_client(self.me, next(self._clients))))
 
@@ -439,13 +631,19 @@ class Gateway:
     def _finish(self, mid: MessageId, positions: Mapping[GroupId, int]) -> None:
         call = self._calls.pop(mid)
         self._above.pop(mid, None)
-        self._under_way.subtract(call.dest)
+        for group in call.dest:
+            self._under_way[group] -= call.slots
+        if call.stalled:
+            self._stalled.subtract(call.dest)
         if call.key is None:
             self._bytes -= call.weight
         else:
             self._forget_large(call)
-            self._admission.finished(call.weight)
-            self._admit()
+            if not call.stalled:
+                self._admission.finished(call.weight)
+                self._admit()
+        self._heavy.pop(id(call), None)
+        self._end_long(call)
         self._end_number(call)
         revision = max(positions.values())
         try:
@@ -484,6 +682,11 @@ class Gateway:
         expired = refused.refusal is Refusal.EXPIRED
         if expired and not isinstance(call.command, Transaction) and call.routed < REROUTED:
             return self._send_again(call, call.dest)  # housekeeping may be done twice
+        if refused.refusal is Refusal.FUTURE_REVISION and not isinstance(call.command, Transaction):
+            # It was sent without a confirmation, since some group did not answer.
+            if self.knows(call.at_least) and call.routed < REROUTED:
+                return self._send_again(call, call.dest)
+            return errors.Unavailable(f"some partitions do not answer what time it is: {refused.message}")
         if not expired:
             return _error(refused)
         if revision <= call.deadline:
@@ -583,7 +786,7 @@ class Gateway:
                 if isinstance(message.response, ClockReport):
                     if message.response.leads:
                         self.clocks.inform(message.response.now, now)
-                    self.clocks.answered(sender, message.number, message.response.clock, now)
+                    self._take_clock(sender, message.number, message.response)
                 else:
                     self._answered(sender, message.number, message.response)
             elif isinstance(message, Hint | Members | MulticastRefused):
@@ -598,6 +801,11 @@ class Gateway:
             if call is not None:  # else it was answered after all
                 call.tell(errors.OutcomeUnknown(refused.reason))
         self._sender.refused.clear()
+
+    def _take_clock(self, sender: ReplicaId, number: int, report: ClockReport) -> None:
+        if report.version > self._sender.topology.membership(sender.group).version:
+            self._sender.ask_members(sender.group)
+        self.clocks.answered(sender, number, report.clock, report.version, self._now)
 
     def _take_results(self, sender: ReplicaId, message: Results) -> None:
         group = message.group
@@ -633,7 +841,9 @@ class Gateway:
         self._now = now
         if now >= self.wake_at:
             self.wake_at = float("inf")
-            if self._admission.waiting:
+            if self._heavy:
+                self._set_aside_stalled()
+            if self._admission.waiting or self._long.waiting:
                 self._expire()
             self._sender.tick(now)
             for number, asked in list(self._questions.items()):
@@ -649,7 +859,7 @@ class Gateway:
             if self._above and isinstance(message, Multicast) and message.mid in self._above:
                 outgoing.append((self.me, receivers, RaiseClock(self._above[message.mid])))
             outgoing.append((self.me, receivers, message))
-        busy = self._calls or self._questions or self._admission.waiting
+        busy = self._calls or self._questions or self._heavy or self._admission.waiting or self._long.waiting
         self.wake_at = min(self.wake_at, now + RETRY_S / 8) if busy else float("inf")
         self.wake_at = min(self.wake_at, self.clocks.wake_at)
         return outgoing
@@ -663,6 +873,22 @@ _ERRORS: Final[Mapping[Refusal, type[errors.StoreError]]] = {
     Refusal.FUTURE_REVISION: errors.FutureRevision,
     Refusal.PINNED: errors.Pinned,
 }
+
+
+def _carried(transaction: Transaction, revision: int) -> int:
+    """Return the highest revision that a request carries: its caller's, or that of a condition."""
+    for condition in transaction.conditions:
+        if isinstance(condition, Unchanged) and condition.since > revision:
+            revision = condition.since
+    return revision
+
+
+def _attempt(call: Callable[[], None], done: OnDone) -> None:
+    """Go on with a call that had to wait: its caller hears of errors as of any outcome."""
+    try:
+        call()
+    except (errors.StoreError, errors.InvalidRequest) as error:
+        done(error)
 
 
 def _error(refused: Refused) -> Exception:

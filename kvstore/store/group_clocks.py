@@ -7,18 +7,22 @@ since.
 A revision that a client brings is *confirmed* if some group's clock has reached it: only then may other
 groups' clocks be raised to it. It is *refuted* if quorums of all groups have answered that theirs have not:
 what was delivered in a group has passed the clocks of one of its quorums, so no client can have seen that
-revision. Without either within a time limit, because replicas do not answer, nothing is known.
+revision. An answer counts only if its replica knows no newer membership of its group than the gateway: a
+quorum of members that were replaced says nothing of those that have replaced them. Without either within a
+time limit, because replicas do not answer, nothing is known.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from multicast.membership import Membership
 from multicast.topology import Topology
-from multicast.types import TICKS_PER_S, GroupId, ReplicaId, Timestamp, time_of
+from multicast.types import TICKS_PER_S, ReplicaId, Timestamp, time_of
 
 CONFIRM_S: Final = 0.5
 """How long to wait for replicas' clocks."""
@@ -64,7 +68,8 @@ class _Round:
     again_at: float
     learns: bool
     """Whether it goes on until quorums of all groups have answered, though no call waits for it."""
-    answered: set[ReplicaId] = field(default_factory=set)
+    answered: dict[ReplicaId, int] = field(default_factory=dict)
+    """The replicas that have answered, and the version of their group's membership that they know."""
 
 
 class GroupClocks:
@@ -80,7 +85,7 @@ class GroupClocks:
         self._round: _Round | None = None
         self._next: list[tuple[int, OnVerdict]] = []
         """Revisions that wait for the next round: answers to the current one may be older than they."""
-        self._doubted: dict[int, float] = {}
+        self._doubted: dict[int, tuple[float, Verdict]] = {}
         """Revisions that were not confirmed, and until when they are not asked about again."""
         self._rounds = 0
         self._learned = False
@@ -123,9 +128,10 @@ class GroupClocks:
             self.tell(self._local(), now)
         return time <= self.highest
 
-    def is_doubted(self, revision: int, now: float) -> bool:
-        """Return whether the revision could not be confirmed a moment ago."""
-        return self._doubted.get(revision, 0.0) > now
+    def doubt(self, revision: int, now: float) -> Verdict | None:
+        """Return the verdict of a moment ago on a revision that was not confirmed."""
+        until, verdict = self._doubted.get(revision, (0.0, None))
+        return verdict if until > now else None
 
     @property
     def waiting(self) -> int:
@@ -156,29 +162,39 @@ class GroupClocks:
         members = [member for group in topology.groups for member in topology.members(group)]
         return current.number, [member for member in members if member not in current.answered]
 
-    def answered(self, member: ReplicaId, number: int, clock: int, now: float) -> None:
-        """Take a replica's clock, as an answer to a round."""
+    def answered(self, member: ReplicaId, number: int, clock: int, version: int, now: float) -> None:
+        """Take a replica's clock, as an answer to a round, and the version of the membership that the replica
+        knows.
+        """
         self.tell(clock, now)
         current = self._round
         if current is None:
             return
         if number == current.number:
-            current.answered.add(member)
+            current.answered[member] = version
         self._judge(current, now, over=self._all_answered(current))
 
     def _all_answered(self, current: _Round) -> bool:
         """Return whether quorums of all groups have answered."""
         topology = self._topology()
-        return all(self._has_quorum(topology, group, current.answered) for group in topology.groups)
+        return all(self._has_quorum(topology.membership(group), current) for group in topology.groups)
 
-    def _has_quorum(self, topology: Topology, group: GroupId, answered: Iterable[ReplicaId]) -> bool:
-        return topology.membership(group).agrees(set(answered))
+    def _has_quorum(self, membership: Membership, current: _Round) -> bool:
+        """Return whether quorums of all configurations that count have answered, by what their members know:
+        one that knows a newer membership may belong to none of its quorums.
+        """
+        answered = current.answered
+        return membership.agrees(
+            {m for m in membership.everyone if answered.get(m, math.inf) <= membership.version}
+        )
 
     def tick(self, now: float) -> None:
-        """Give up on a round whose time is over. After a start, begin rounds until all groups are known."""
+        """Give up on a round whose time is over. After a start, begin rounds until all groups are known, and
+        what time it is.
+        """
         if self._round is not None and now >= self._round.until:
             self._judge(self._round, now, over=False, late=True)
-        if self._round is None and not self._learned and now >= self._learn_at:
+        if self._round is None and not self._knows_all and now >= self._learn_at:
             self._learn_at = now + LEARN_S
             self._begin(now)
 
@@ -187,7 +203,11 @@ class GroupClocks:
         """When `tick` or `questions` is due."""
         if self._round is not None:
             return min(self._round.again_at, self._round.until)
-        return float("inf") if self._learned else self._learn_at
+        return float("inf") if self._knows_all else self._learn_at
+
+    @property
+    def _knows_all(self) -> bool:
+        return self._learned and self.informed
 
     def _judge(self, current: _Round, now: float, *, over: bool, late: bool = False) -> None:
         """Answer what is decided; at the end of the round, everything."""
@@ -199,7 +219,7 @@ class GroupClocks:
             current.waiting = []
             self._round = None
             for revision, _ in rest:
-                self._doubt(revision, now)
+                self._doubt(revision, Verdict.REFUTED if over else Verdict.UNKNOWN, now)
             if self._next:
                 self._begin(now)
             elif self._uninformed:
@@ -211,7 +231,7 @@ class GroupClocks:
         for _, done in rest:
             done(Verdict.REFUTED if over else Verdict.UNKNOWN)
 
-    def _doubt(self, revision: int, now: float) -> None:
+    def _doubt(self, revision: int, verdict: Verdict, now: float) -> None:
         if len(self._doubted) >= DOUBTED:
             del self._doubted[next(iter(self._doubted))]
-        self._doubted[revision] = now + DOUBTED_S
+        self._doubted[revision] = now + DOUBTED_S, verdict

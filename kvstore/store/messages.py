@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from kvstore.machine import Vote
 from kvstore.machine.request import INT64_MAX
+from kvstore.storage.ports import Origin
 from kvstore.store.gate import Announcement
 from kvstore.store.questions import Question, Response
 from multicast.types import Ballot, GroupId, MessageId, Timestamp
@@ -74,7 +75,46 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag=8):
     response: Response
 
 
-StoreMessage: TypeAlias = Results | Votes | VotesWanted | Levels | BallotCheck | RaiseClock | Query | Answer
+class Span(NamedTuple):
+    """A slice of what replicas compare: keys, or rows of history by their revisions, as 8 bytes."""
+
+    history: bool
+    start: bytes
+    """The first key; or the revision *after* which rows of history begin."""
+    end: bytes | None
+    """Exclusive upper bound of the keys; or the last revision of history."""
+
+
+class DigestWanted(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """A leader asks another member for the digest of what it has in a span, as of a revision."""
+
+    number: int
+    revision: Position
+    span: Span
+
+
+class Digest(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """The answer to a `DigestWanted`."""
+
+    number: int
+    digest: bytes
+    origin: Origin | None
+    """Of the member's state, if it is a copy that is not confirmed."""
+
+
+class CopyConfirmed(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """A leader tells a member that its copy of a state agrees with others, everywhere."""
+
+    origin: Origin
+
+
+StoreMessage: TypeAlias = (
+    Results | Votes | VotesWanted | Levels | BallotCheck | RaiseClock | Query | Answer
+    | DigestWanted | Digest | CopyConfirmed
+)  # fmt: skip
 STORE_MESSAGES: Final = frozenset(
-    (Results, Votes, VotesWanted, Levels, BallotCheck, RaiseClock, Query, Answer)
-)
+    (
+        Results, Votes, VotesWanted, Levels, BallotCheck, RaiseClock, Query, Answer,
+        DigestWanted, Digest, CopyConfirmed,
+    )
+)  # fmt: skip

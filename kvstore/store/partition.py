@@ -9,19 +9,26 @@ replica serves reads at a revision, and the change feed, from what it has execut
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, assert_never
 
 from kvstore.machine import Compacted, Delivered, Machine, NotYet, Vote
 from kvstore.machine.codec import decode_request, encode_result
+from kvstore.machine.commands import Request
 from kvstore.machine.request import Get, footprint_of
 from kvstore.machine.slices import SLICE_ROWS, Meter
 from kvstore.node.ports import Outgoing
+from kvstore.storage.errors import DamagedRow
+from kvstore.store.comparison import Comparison
 from kvstore.store.gate import Announcement, Gate
 from kvstore.store.messages import (
     Answer,
     BallotCheck,
+    CopyConfirmed,
+    Digest,
+    DigestWanted,
     Levels,
     Query,
     RaiseClock,
@@ -47,6 +54,7 @@ from kvstore.store.questions import (
 from kvstore.store.questions import NotYetReply as NotYetHere
 from kvstore.store.reads import FeedQueue, ReadQueue, page_at, perform_reads, sample
 from kvstore.store.replica_view import ReplicaView
+from kvstore.store.share import Share
 from multicast.errors import PeerViolation
 from multicast.messages import Delivery, Hint, Multicast
 from multicast.quorum_time import OWN_CLIENTS
@@ -62,16 +70,13 @@ from multicast.types import (
     timestamp,
 )
 
+logger = logging.getLogger(__name__)
+
 PULL_S: Final = 0.1
 """How often to ask for votes, announcements and confirmations that have not come."""
 
 IDLE_S: Final = 1.0
 """The same, when nothing is outstanding."""
-
-RUN_S: Final = 0.005
-"""How often long transactions get a slice. A node's turn is often several turns of its partitions: a slice in
-each of them would leave little time for others.
-"""
 
 PULLED: Final = 256
 """The most votes that are requested at once."""
@@ -109,8 +114,18 @@ class _Round:
 class Partition:
     """One replica of a partition. Input comes by calls; `turn` returns the outgoing messages."""
 
-    def __init__(self, replica: ReplicaView, machine: Machine, closed: Timestamp = NO_TIMESTAMP) -> None:
-        """`closed` is what the gate had closed when the machine's state was committed."""
+    def __init__(
+        self,
+        replica: ReplicaView,
+        machine: Machine,
+        closed: Timestamp = NO_TIMESTAMP,
+        share: Share | None = None,
+        comparison: Comparison | None = None,
+    ) -> None:
+        """`closed` is what the gate had closed when the machine's state was committed; `share` is that of the
+        node's long work. Without `comparison`, this replica neither asks others for digests nor answers them.
+        """
+        self.comparison = comparison
         self.me = replica.me
         self.group = replica.me.group
         self.replica = replica
@@ -139,7 +154,10 @@ class Partition:
         self._feed = FeedQueue(machine.versions)
         self._questions = ReadQueue()
         self._meter = Meter()
-        """What reads may still look at in this turn."""
+        """What short reads may still look at in this turn."""
+        self._share = share or Share(pause_s=0.0)
+        self._reads_next = False
+        """Whether the next slice is one of reads: they and transactions take turns."""
         self._waited: set[Timestamp] = set()
         """Transactions that waited for votes at the last pull."""
         self._pulled = NO_TIMESTAMP
@@ -154,8 +172,8 @@ class Partition:
         self._pull_at = 0.0
         self._idle = False
         self._more_work = False
-        self._run_at = 0.0
-        """When long transactions go on."""
+        self.decode: Callable[[bytes], Request] = decode_request
+        """Decodes payloads; shared by all partitions of a node."""
         self._asked_for_more = False
         """Whether reads go on with the next turn."""
         self.worked = False
@@ -172,7 +190,7 @@ class Partition:
                 machine.skip(gts)
                 gate.delivered(gts, dest)
                 continue
-            footprint = machine.deliver(Delivered(gts, mid, dest, decode_request(payload)))
+            footprint = machine.deliver(Delivered(gts, mid, dest, self.decode(payload)))
             if leading:
                 gate.delivered(gts, dest, mid, footprint)
             else:
@@ -215,8 +233,32 @@ class Partition:
             self._hear_levels(sender, message.announcement)
         elif isinstance(message, BallotCheck):
             self._stand(sender, message)
+        elif isinstance(message, DigestWanted | Digest | CopyConfirmed):
+            self._compare(sender, message, now)
         else:
             raise PeerViolation(f"{sender} sent {type(message).__name__} to a replica")
+
+    def _compare(self, sender: ReplicaId, message: DigestWanted | Digest | CopyConfirmed, now: float) -> None:
+        if self.comparison is None:
+            return
+        if isinstance(message, DigestWanted):
+            self.comparison.wanted(sender, message, now)
+        elif isinstance(message, Digest):
+            self.comparison.answered(sender, message)
+        else:
+            self.comparison.confirmed(sender, message)
+
+    def _take_comparison(self, comparison: Comparison, now: float) -> None:
+        """Compare with other replicas. Raises `DamagedRow` if a majority has other content than this one."""
+        verdict, self.machine.verdict = self.machine.verdict, None
+        if verdict is not None:
+            reason = comparison.reason(verdict)
+            if reason is not None:
+                raise DamagedRow(reason)
+            logger.critical("%s learned that the state of %s is wrong: %s", self.me, verdict.replica, verdict)
+        comparison.turn(now)
+        self._outgoing += comparison.outgoing
+        comparison.outgoing.clear()
 
     def _hear_votes(self, sender: ReplicaId, message: Votes) -> None:
         for vote in message.votes:
@@ -226,6 +268,8 @@ class Partition:
             if self._reads:
                 self._take_effects()
         for gts, succeeded in message.outcomes:
+            if sender.group != self.group and not self.machine.waits_for(gts, sender.group):
+                continue  # it was asked for, and is decided by now; or it is none of that group's business
             self.machine.outcome(gts, succeeded=succeeded)
             if self._reads:
                 self._take_effects()
@@ -279,14 +323,19 @@ class Partition:
             else:
                 self._asked.add((asker, query.number))
                 self._arrived.append(_Read(asker, query.number, question))
+        elif isinstance(question, Feed) and not (self.machine.versions.watermark or self.serving):
+            # A new disk, or one that is being restored: its silence would be that of an idle group.
+            self._answer(asker, query.number, NotYetHere(NO_TIMESTAMP))
         elif isinstance(question, Feed):
             self._feed.add(asker, query.number, question, now)
         elif isinstance(question, ClockWanted):
-            if self.me not in self.replica.membership.everyone:
+            membership = self.replica.membership
+            if self.me not in membership.everyone:
                 return  # its clock says nothing of its group
             clock = self.replica.clock
             time = max(clock, self.replica.quorum_time())
-            self._answer(asker, query.number, ClockReport(clock, time, self.replica.is_leader))
+            report = ClockReport(clock, time, self.replica.is_leader, membership.version)
+            self._answer(asker, query.number, report)
         elif isinstance(question, ReadAt | Page | Sample):
             if not self._questions.add(asker, query.number, question, now):
                 self._answer(asker, query.number, Busy())
@@ -295,25 +344,46 @@ class Partition:
             assert_never(question)
 
     def _answer_questions(self, now: float) -> None:
-        """Perform reads that are not strict, as far as the turn's rows allow."""
+        """Perform short reads that are not strict, as far as the turn's rows allow."""
         for asker, number, question in self._questions.take(self._meter, now):
-            if isinstance(question, Sample):
-                self._answer(asker, number, sample(self.machine.versions, question, self._meter))
+            self._answer(asker, number, self._read_at(question, self._meter))
+
+    def _do_slice(self, now: float) -> None:
+        """Do a slice of long work, if there is any and it is this partition's turn."""
+        share, group = self._share, self.group
+        if not (self.machine.running or self._questions.long):
+            share.leave(group)
+        elif share.take(group, now):
+            if self.machine.running and not (self._reads_next and self._questions.long):
+                self.machine.run()
+                self._reads_next = True
             else:
-                self._answer(asker, number, self._read_at(question))
+                self._read_slice(now)
+                self._reads_next = False
+            more = self.machine.running or self._questions.long > 0
+            share.done(group, more=more, waited_for=self.machine.is_waited_for())
+
+    def _read_slice(self, now: float) -> None:
+        """Perform long reads until a slice is used up."""
+        meter = Meter(SLICE_ROWS)
+        for asker, number, question in self._questions.take_long(meter, now):
+            if isinstance(question, Sample):
+                self._answer(asker, number, sample(self.machine.versions, question, meter))
+            else:
+                self._answer(asker, number, self._read_at(question, meter))
 
     def _answer(self, client: ClientId, number: int, response: Response) -> None:
         self._outgoing.append((self.me, (client,), Answer(number, response)))
 
-    def _read_at(self, question: ReadAt | Page) -> Response:
+    def _read_at(self, question: ReadAt | Page, meter: Meter) -> Response:
         versions = self.machine.versions
         revision = question.revision or versions.watermark
         if not (revision or self.serving):
             return NotYetHere(NO_TIMESTAMP)  # a new disk, which has not caught up: not an empty store
         try:
             if isinstance(question, Page):
-                return page_at(versions, question, revision, self._meter)
-            return Values(revision, perform_reads(versions, question.operations, revision, self._meter))
+                return page_at(versions, question, revision, meter)
+            return Values(revision, perform_reads(versions, question.operations, revision, meter))
         except NotYet as error:
             return NotYetHere(error.watermark)
         except Compacted as error:
@@ -373,9 +443,7 @@ class Partition:
         """Return all outgoing messages."""
         self._see_ballot()
         self._meter.left = SLICE_ROWS
-        if now >= self._run_at:
-            self._run_at = now + RUN_S
-            self.machine.run()
+        self._do_slice(now)
         if self._ballot is not None:
             self._check_reads(now)  # first, since in a group of one they are answered at once
         self._take_effects()
@@ -396,7 +464,12 @@ class Partition:
         for watcher, number, changes in self._feed.due(now):
             self._answer(watcher, number, changes)
         self._answer_questions(now)
-        self._asked_for_more = bool(self._questions)
+        self._asked_for_more = self._questions.short > 0
+        comparison = self.comparison
+        if comparison is not None and (
+            comparison.due or now >= comparison.wake_at or self.machine.verdict is not None
+        ):
+            self._take_comparison(comparison, now)
         more_work = self.machine.work()
         self.worked = self.worked or more_work or self._more_work
         self._more_work = more_work
@@ -417,7 +490,9 @@ class Partition:
         """When the next turn is due."""
         if self._more_work or self._asked_for_more:
             return 0.0
-        return min(self._run_at, self._pull_at) if self.machine.running else self._pull_at
+        long = self.machine.running or self._questions.long
+        wake_at = min(self._share.at, self._pull_at) if long else self._pull_at
+        return wake_at if self.comparison is None else min(wake_at, self.comparison.wake_at)
 
     @property
     def leads_anew(self) -> bool:
@@ -540,6 +615,7 @@ class Partition:
             "closed": self.gate.closed,
             "waiting": self.machine.waiting,
             "serving": self.serving,
+            "comparison": None if self.comparison is None else self.comparison.status(),
         }
 
     @property

@@ -146,6 +146,8 @@ class ClockReport(msgspec.Struct, frozen=True, array_like=True, tag=20):
     """The clock, or quorum time if that is ahead: what the next timestamp is like."""
     leads: bool
     """Whether the replica leads its group: only a leader knows quorum time."""
+    version: Annotated[int, msgspec.Meta(ge=0)]
+    """The version of the group's membership that the replica knows."""
 
 
 Response: TypeAlias = (

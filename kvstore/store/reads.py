@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias, assert_never
+from typing import Final, NamedTuple, TypeAlias, TypeGuard, assert_never
 
 from kvstore.machine import Compacted
 from kvstore.machine.operations import Gathering, Room
@@ -26,11 +26,13 @@ from kvstore.store.questions import (
 )
 from multicast.types import ClientId
 
+SHORT: Final = 64
+"""Keys that are read at a revision in one step."""
 QUEUED: Final = 10_000
 """Reads at a revision that may wait at a replica."""
 STALE_S: Final = 1.0
 """How long they wait: a gateway asks another replica after half of that."""
-SAMPLED: Final = 1 << 16
+SAMPLED: Final = 1 << 13
 """Keys that are examined for one answer to a `Sample`."""
 SAMPLED_ROWS: Final = 16
 """Keys of a sample that count as a row."""
@@ -114,37 +116,72 @@ class _Waiting(NamedTuple):
     until: float
 
 
-class ReadQueue:
-    """Reads that are not strict, in the order of their arrival: a step performs as many as its meter allows.
+def _is_short(question: Asked) -> TypeGuard[ReadAt]:
+    """Whether it reads some keys only."""
+    return (
+        isinstance(question, ReadAt)
+        and len(question.operations) <= SHORT
+        and all(isinstance(each, Get) for each in question.operations)
+    )
 
-    A question that waits here for long was asked of another replica in the meantime, and is dropped: so the
-    work for callers that have gone ends, and callers that ask again do not multiply it.
+
+class ReadQueue:
+    """Reads that are not strict: a step performs as many as its meter allows.
+
+    Short ones, of some keys, do not wait for long ones, whose cost is not known. For the long ones gateways
+    take turns. A question that waits here for long was asked of another replica in the meantime, and is
+    dropped: so the work for callers that have gone ends, and callers that ask again do not multiply it.
     """
 
-    __slots__ = ("_numbers", "_waiting")
+    __slots__ = ("_long", "_numbers", "_short", "long")
 
     def __init__(self) -> None:
-        self._waiting: deque[_Waiting] = deque()
+        self._short: deque[_Waiting] = deque()
+        self._long: OrderedDict[ClientId, deque[_Waiting]] = OrderedDict()
+        """By gateway, the one whose turn is next first."""
         self._numbers: set[tuple[ClientId, int]] = set()
+        self.long = 0
+        """Long reads that wait."""
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    @property
+    def short(self) -> int:
+        """Short reads that wait."""
+        return len(self._short)
 
     def add(self, client: ClientId, number: int, question: Asked, now: float) -> bool:
         """Add a question, unless it waits already. False if too many wait."""
         if (client, number) in self._numbers:
             return True
-        if len(self._waiting) >= QUEUED:
+        if len(self._numbers) >= QUEUED:
             return False
         self._numbers.add((client, number))
-        self._waiting.append(_Waiting(client, number, question, now + STALE_S))
+        waiting = _Waiting(client, number, question, now + STALE_S)
+        if _is_short(question):
+            self._short.append(waiting)
+        else:
+            self._long.setdefault(client, deque()).append(waiting)
+            self.long += 1
         return True
 
-    def take(self, meter: Meter, now: float) -> Iterator[tuple[ClientId, int, Asked]]:
-        """Remove and return questions while the meter has rows."""
-        while self._waiting and meter.left > 0:
-            client, number, question, until = self._waiting.popleft()
+    def take(self, meter: Meter, now: float) -> Iterator[tuple[ClientId, int, ReadAt]]:
+        """Remove and return short questions while the meter has rows."""
+        while self._short and meter.left > 0:
+            client, number, question, until = self._short.popleft()
             self._numbers.discard((client, number))
+            if now < until:
+                yield client, number, question  # type: ignore[misc]  # `add` has looked
+
+    def take_long(self, meter: Meter, now: float) -> Iterator[tuple[ClientId, int, Asked]]:
+        """Remove and return long questions while the meter has rows."""
+        while self._long and meter.left > 0:
+            asker, queue = next(iter(self._long.items()))
+            client, number, question, until = queue.popleft()
+            self._numbers.discard((client, number))
+            self.long -= 1
+            if queue:
+                self._long.move_to_end(asker)
+            else:
+                del self._long[asker]
             if now < until:
                 yield client, number, question
 

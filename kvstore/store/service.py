@@ -116,7 +116,7 @@ class Service:
         self._gateway = gateway
         self._page_bytes = page_bytes
         self._turn_soon = turn_soon
-        self._reservations = Reservations()
+        self._reservations = Reservations(lambda: asyncio.get_running_loop().time())
         self._moving: dict[GroupId, asyncio.Future[Any]] = {}
         """Groups that are being moved on, for all callers that wait for it."""
         self._watches = Watches(self, page_bytes=page_bytes)
@@ -191,7 +191,7 @@ class Service:
                     reservation=ALWAYS_FIRST,
                     timeout_s=left_s,
                 )
-            except errors.StoreError as error:
+            except (errors.StoreError, errors.InvalidRequest) as error:
                 later.set_exception(error)
                 return
             begun.add_done_callback(partial(_pass_on, later))

@@ -13,8 +13,8 @@ from multicast.types import GroupId
 
 EVERY: Final = 64
 KEPT: Final = 4096
-LOOKED_AT: Final = 32768
-"""Keys that a replica looks at for one answer: some milliseconds of its loop. A multiple of all strides."""
+LOOKED_AT: Final = 8192
+"""Keys that a replica looks at for one answer: a slice of its loop. A multiple of all strides."""
 
 
 class Split(NamedTuple):

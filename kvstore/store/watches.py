@@ -58,8 +58,9 @@ WOKEN: Final = 16
 """Watchers that are woken before others may use the event loop."""
 
 PACE_S: Final = 1e-3
-"""How much longer changes are gathered for each watcher that was woken: ten times what a message costs, so
-that a node with many watchers of a busy range spends a tenth of its time on them.
+"""How much longer changes are gathered for each watcher that was woken, and the time between two marks of
+progress for each watcher: ten times what a message costs, so that a node with many watchers spends a tenth of
+its time on them.
 """
 
 PAUSE_S: Final = 1.0
@@ -121,6 +122,8 @@ class Watches:
         self._page_bytes = page_bytes
         self._feeds: dict[GroupId, _GroupFeed] = {}
         self._hubs: dict[tuple[GroupId, ...], _SharedHub] = {}
+        self._watchers = 0
+        """Of all hubs."""
         self._history = asyncio.Semaphore(READERS)
         self._cut_last: asyncio.Task[int] | None = None
         self._cut_next: asyncio.Task[int] | None = None
@@ -192,19 +195,23 @@ class Watches:
         """Take what the hub passes on, until the watcher is behind it."""
         loop = asyncio.get_running_loop()
         audience, told = cursor.audience, cursor.at
-        mark_at = loop.time() + progress_s
+        mark_at = loop.time() + self._paced(progress_s)
         while not cursor.behind:
             rounds = audience.rounds
             batch = cursor.take(BATCH_BYTES)
             marks = cursor.at > told and (loop.time() >= mark_at or 0 < until <= cursor.at)
             if batch.transactions or marks:
-                told, mark_at = cursor.at, loop.time() + progress_s
+                told, mark_at = cursor.at, loop.time() + self._paced(progress_s)
                 yield _until(batch, until)
             elif loop.time() >= mark_at:
-                mark_at = loop.time() + min(progress_s, WAIT_S)  # there is nothing to tell, yet
+                mark_at = loop.time() + min(self._paced(progress_s), WAIT_S)  # there is nothing to tell, yet
             # What came while this watcher was busy waits for the next round, unless that was meanwhile.
             if audience.rounds == rounds and not (cursor.due and _size(batch) >= BATCH_BYTES):
                 await self._wait(audience, mark_at)
+
+    def _paced(self, progress_s: float) -> float:
+        """Return how often a watcher gets marks of progress: seldom if there are many watchers."""
+        return max(progress_s, PACE_S * self._watchers)
 
     async def _wait(self, audience: Audience, until: float) -> None:
         """Wait until the audience is woken, or for a time."""
@@ -267,9 +274,11 @@ class Watches:
             self._marker = asyncio.create_task(self._mark())
         watcher = object()
         shared.progress[watcher] = progress_s
+        self._watchers += 1
         try:
             yield shared
         finally:
+            self._watchers -= 1
             del shared.progress[watcher]
             if not shared.progress:
                 self._close(groups)
@@ -370,7 +379,7 @@ class Watches:
                 hub = shared.hub
                 if hub is None:
                     continue
-                progress_s = min(shared.progress.values())
+                progress_s = self._paced(min(shared.progress.values()))
                 interval = min(interval, progress_s / 4)
                 wanted = hub.wanted
                 if loop.time() >= shared.marked_at + progress_s * 3 / 4:
@@ -408,7 +417,7 @@ class Watches:
                     feed.take()
                 upto = merged.complete
                 found = merged.drain()
-                overdue = loop.time() >= passed_on_at + progress_s
+                overdue = loop.time() >= passed_on_at + self._paced(progress_s)
                 if found or (upto > passed_on and (overdue or 0 < until <= upto)):
                     passed_on, passed_on_at = upto, loop.time()
                     yield _until(Batch(upto, found), until)

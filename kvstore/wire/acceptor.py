@@ -18,9 +18,9 @@ from wbkv_proto.link_pb2 import Hello, Reason
 from kvstore.config.addresses import NodeId, parse_node_address
 from kvstore.config.secret import Secret
 from kvstore.wire.connection import SWEEPS, Connection, LinkCounts, LinkLimits, WarnOnce
-from kvstore.wire.flow import Inflow
 from kvstore.wire.frames import Envelope, FrameCodec, WireError
 from kvstore.wire.handshake import AcceptingSide, Rejected, refusal
+from kvstore.wire.inflow import Inflow
 from multicast.messages import MembersWanted, Multicast
 from multicast.types import ClientId, Process
 
@@ -35,6 +35,7 @@ class Handlers:
     """The node's callbacks for frames, and its knowledge. Only the first two may raise, `WireError`."""
 
     on_frame: Callable[[NodeId, list[Envelope], int], None]
+    """Also called without messages, for slices of large ones: they show that the link works."""
     on_client: Callable[[ClientId, list[Envelope], int], None]
     may_send: Callable[[NodeId, Process], bool]
     """Whether a node may send for a process."""
@@ -183,9 +184,9 @@ class Acceptor:
             inbound.counts.dropped += 1
             inbound.lossy = True
             return
+        epoch = inbound.flow.epoch
         envelopes = inbound.flow.receive(data)
-        if not envelopes:
-            return
+        inbound.counts.behind += inbound.flow.epoch != epoch
         for sender, _, _ in envelopes:
             if not self.handlers.may_send(node, sender):
                 raise WireError(f"{node} may not send for {sender}")

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from kvstore.config.checks import MESSAGE_BYTES_MAX
-from kvstore.wire.flow import FlowLimits, split_in_two
+from kvstore.wire.flow import FlowLimits
 from kvstore.wire.frames import Envelope, FrameCodec
+from kvstore.wire.payloads import split_in_two
 from multicast.errors import InvalidArgument
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ SLICE_OVERHEAD: Final = 1024
 
 UNSENT_BYTES: Final = 128 << 10
 """What a socket takes beyond what is on its way to the peer."""
+RELAYING_BYTES: Final = 64 << 10
+"""More than a relayed message takes besides its payload: its frame, and the header of that."""
 WINDOW_BYTES: Final = 128 << 10
 """What is handed to a socket beyond what it has sent: what follows is still in our queue, where a small frame
 can pass a large message."""
@@ -42,8 +45,8 @@ class LinkLimits:
 
     frame: int = 16 << 20
     """The largest frame, in and out."""
-    message: int = MESSAGE_BYTES_MAX
-    """The largest message between nodes; large ones travel in slices."""
+    message: int = MESSAGE_BYTES_MAX + RELAYING_BYTES
+    """The largest message between nodes, also in a relayed frame; large ones travel in slices."""
     buffer: int = 64 << 20
     """Unsent bytes of one connection, but for states. Beyond it, a node's queue is dropped; a client is
     disconnected."""
@@ -100,6 +103,8 @@ class LinkCounts:
     frame."""
     epochs: int = 0
     """Queues dropped because the node did not read fast enough, or a message exceeded the limit."""
+    behind: int = 0
+    """Queues that the node has dropped because this node did not read fast enough."""
     merged: int = 0
     """Retransmissions that were not queued since the same message already was."""
     timeouts: int = 0

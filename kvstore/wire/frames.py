@@ -18,7 +18,18 @@ from typing import Annotated, Any, Final, TypeAlias, Union
 
 import msgspec
 
-from kvstore.wire.messages import Period, Reach, Relayed, SnapshotAck, SnapshotPiece
+from kvstore.wire.messages import (
+    ByName,
+    Holders,
+    Period,
+    Reach,
+    Relayed,
+    SnapshotAck,
+    SnapshotPiece,
+    StageAck,
+    StagePiece,
+    Unstaged,
+)
 from kvstore.wire.schema import ERRORS, Check, FormatError, RawProcess, kinds_of, put_process, take_process
 from multicast.client import MulticastRefused, Reply
 from multicast.messages import (
@@ -48,7 +59,7 @@ from multicast.messages import (
 )
 from multicast.types import GroupId, Process, ReplicaId, expand_dests
 
-PROTOCOL_VERSION: Final = 6
+PROTOCOL_VERSION: Final = 7
 """Version of the handshake and of the frames: nodes of different versions reject each other."""
 
 APPLICATION_TAGS: Final = range(1, 16)
@@ -85,6 +96,11 @@ TAGS: Final[Mapping[int, type]] = {
     51: Reach,
     52: Relayed,
     53: Period,
+    60: StagePiece,
+    61: StageAck,
+    62: Holders,
+    63: Unstaged,
+    64: ByName,
 }
 """Tags of the ordering protocols' and of the node's own messages. A tag is never used for another class."""
 

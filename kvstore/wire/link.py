@@ -15,9 +15,9 @@ from wbkv_proto.link_pb2 import Hello, Reason
 from kvstore.config.addresses import Address, NodeId
 from kvstore.config.secret import Secret
 from kvstore.wire.connection import WINDOW_BYTES, Connection, Delay, LinkCounts, LinkLimits, WarnOnce
-from kvstore.wire.flow import Outflow
 from kvstore.wire.frames import Envelope, FrameCodec, WireError
 from kvstore.wire.handshake import DiallingSide, Rejected
+from kvstore.wire.outflow import Outflow
 
 logger = logging.getLogger(__name__)
 

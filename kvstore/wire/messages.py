@@ -1,4 +1,4 @@
-"""Messages between nodes, beside those of the ordering protocols: pieces of snapshots, and relayed frames."""
+"""Messages between nodes, beside those of the ordering protocols: snapshots, relays, staged payloads."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kvstore.config.addresses import NodeId
-from multicast.types import ClientId
+from multicast.types import ClientId, Destinations, GroupId
 
 NODE: Final = ClientId(0)
 """The node itself as sender and receiver of `Reach`. No process has this id."""
 
 RELAY: Final = ClientId(2**64 - 1)
 """The node itself as receiver of `Relayed`, so that pings need not wait behind large frames."""
+
+
+STAGE: Final = ClientId(2**64 - 2)
+"""The node itself as receiver of staged payloads, so that nothing else waits behind these."""
 
 
 @dataclass(slots=True)
@@ -36,7 +40,10 @@ class SnapshotAck:
 
 
 class Hearing(NamedTuple):
-    """Which nodes a node does not hear."""
+    """Which nodes a node does not hear, and which leaders and nodes it does not reach.
+
+    A node reaches another if frames pass in both directions, directly or relayed.
+    """
 
     node: NodeId
     life: int
@@ -45,6 +52,14 @@ class Hearing(NamedTuple):
     """Grows within a life: a higher number is newer."""
     deaf: tuple[tuple[NodeId, int], ...]
     """The nodes whose frames do not arrive directly, each with the epoch under which they may be relayed."""
+    leads: tuple[GroupId, ...] = ()
+    """The groups whose leaders are on this node."""
+    missed: tuple[GroupId, ...] = ()
+    """The groups of which it reaches no leader."""
+    apart: tuple[NodeId, ...] = ()
+    """The nodes that it does not reach, whether they are up or not."""
+    reached: int = 0
+    """How many it reaches."""
 
 
 @dataclass(slots=True)
@@ -81,3 +96,52 @@ class Period:
 
     life: int
     period: int
+
+
+@dataclass(slots=True)
+class StagePiece:
+    """A piece of a payload that is staged: see `kvstore.node.staging`."""
+
+    transfer: int
+    """The source's number of the payload."""
+    index: int
+    size: int
+    """Of the whole payload."""
+    dest: Destinations
+    data: bytes
+
+
+@dataclass(slots=True)
+class StageAck:
+    """The sender's log has this many pieces of a payload, or it takes none."""
+
+    transfer: int
+    pieces: int
+    name: bytes
+    """The name of the payload, once it is whole."""
+    refused: bool
+
+
+@dataclass(slots=True)
+class Holders:
+    """These nodes have staged a payload, each says."""
+
+    name: bytes
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(slots=True)
+class Unstaged:
+    """The sender does not have a payload that a message named."""
+
+    name: bytes
+
+
+@dataclass(slots=True)
+class ByName:
+    """A message with names of staged payloads in place of these."""
+
+    names: tuple[tuple[int, bytes], ...]
+    """By the index of the payload in the message."""
+    frame: bytes
+    """A frame of this message only."""

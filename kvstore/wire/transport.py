@@ -210,6 +210,10 @@ class Transport:
         """Return the unsent bytes of the link to a node."""
         return self._link(node).backlog
 
+    def behind(self, node: NodeId) -> int:
+        """Return how often a node has dropped its queue to this one."""
+        return self._link(node).counts.behind
+
     def _link(self, node: NodeId) -> Link:
         try:
             return self._links[node]

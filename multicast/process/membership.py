@@ -20,7 +20,7 @@ from multicast.messages import HandOver, Join, Members, MembersWanted, Message, 
 from multicast.process.entry import E
 from multicast.process.recovery import LeaderRecovery
 from multicast.protocol import Start
-from multicast.types import NO_BALLOT, TIME_MAX, GroupId, Process, ReplicaId, Status
+from multicast.types import NO_BALLOT, NO_TIMESTAMP, TIME_MAX, GroupId, Process, ReplicaId, Status
 
 
 class Admission(LeaderRecovery[E]):
@@ -59,8 +59,24 @@ class Admission(LeaderRecovery[E]):
         # Without an operator, a replica replaces only a member at its own or at an unknown address.
         own = membership.current.address_of(old) in ("", message.address)
         gone = own and not self.selection.hears_us(old, self.now)
-        if (gone or message.evicts == old) and sender not in self.topology and self._may_change():
+        granted = message.evicts == old or (gone and self._is_well_without(old))
+        if granted and sender not in self.topology and self._may_change():
             self._step(change)
+
+    def _is_well_without(self, old: ReplicaId) -> bool:
+        """Return whether a quorum is well without this member: in our ballot, heard within a time-out, and
+        with all that any quorum is known to have executed.
+
+        Until then the member's disk may be worth more than its replacement: what is on it may be missing
+        elsewhere.
+        """
+        wanted = max(self.opened_at, self.facts.get(self.group, NO_TIMESTAMP))
+        well = [
+            m for m in self.configuration.members
+            if m != old and self.selection.hears_us(m, self.now)
+            and self.reports.get(m, NO_TIMESTAMP) >= wanted
+        ]  # fmt: skip
+        return self.configuration.has_quorum(well)
 
     def _may_change(self) -> bool:
         """Return whether a change may begin: one at a time, and in a ballot of the newest configuration."""

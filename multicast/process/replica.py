@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NoReturn
 
 from multicast.errors import PeerViolation, UnknownConfiguration
@@ -140,7 +140,7 @@ class Replica(Admission[E]):
         self.now = now
         self.recover()
 
-    def hand_over(self, now: float) -> bool:
+    def hand_over(self, now: float, heirs: Collection[ReplicaId] | None = None) -> bool:
         """Ask the member that has executed most, of those that acknowledge us, to lead."""
         self.now = now
         if self.status is not Status.LEADER:
@@ -149,9 +149,11 @@ class Replica(Admission[E]):
             m for m in self.others
             if m in self.reports and m in self.membership.current.bit and self.selection.hears_us(m, now)
         ]  # fmt: skip
+        if heirs is not None:
+            hearing = [m for m in hearing if m in heirs and self.reports[m] >= self.executed_by_quorum]
         if not hearing:
             return False
-        heir = max(hearing, key=lambda member: self.reports[member])
+        heir = max(hearing, key=lambda member: (member not in self.avoided, self.reports[member]))
         self._ready.send.append(((heir,), HandOver(self.cballot)))
         return True
 
@@ -257,6 +259,7 @@ class Replica(Admission[E]):
             and self.membership.is_complete
             and self.selection.hears_us(heir, self.now)
             and self.reports.get(heir, NO_TIMESTAMP) >= self.executed_by_quorum
+            and heir not in self.avoided
         )
         if not well:
             self.heir_well_since = self.now

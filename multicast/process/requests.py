@@ -94,9 +94,10 @@ class Requests(Collection[E]):
         if ack_below > sequence:
             raise InvalidArgument(f"message {mid} acknowledges itself: ack_below {ack_below}")
         delivered = self.delivered_ids.find(mid)
-        if (len(payload) < LARGE or self._uses_payload(sender, mid, delivered)) and digest != digest_of(
-            dest, payload
-        ):
+        if (
+            len(payload) < LARGE
+            or (self._uses_payload(sender, mid, delivered) and not self.knows_digest(message))
+        ) and digest != digest_of(dest, payload):
             raise InvalidArgument(f"message {mid} does not have the digest of its payload and destinations")
         # A mismatch that another group has begun to order is ordered, or that group would wait for ever.
         if type(sender) is not ReplicaId and (

@@ -11,7 +11,7 @@ from multicast.errors import InvalidArgument
 from multicast.topology import Topology
 from multicast.types import ClientId, GroupId, Process, ReplicaId
 
-FAULTS: Final = ("none", "crash", "partition", "loss", "wipe", "links", "clock", "clocks", "all")
+FAULTS: Final = ("none", "crash", "partition", "loss", "wipe", "links", "clock", "clocks", "logs", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,14 @@ class Crash:
 @dataclass(frozen=True, slots=True)
 class Wipe:
     """A replica crashes and loses its disk, with all its promises. Its machine returns with a new disk."""
+
+    replica: ReplicaId
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DamageLog:
+    """The log of a replica is damaged, which its node notices when it starts again: it crashes at once."""
 
     replica: ReplicaId
     down_s: float
@@ -138,7 +146,8 @@ STEPS_S: Final = (0.7, 1.0, 3600.0, 86_400.0, 6.4e8, 1e15)
 """Wall clocks go wrong by a second, an hour, a day, twenty years, and beyond what timestamps can express."""
 
 Fault: TypeAlias = (
-    ClockJump | ClockStep | ClockDrift | Nominate | Crash | Wipe | Outage | Stall | Suspend | ClientDeath
+    ClockJump | ClockStep | ClockDrift | Nominate | Crash | Wipe | DamageLog
+    | Outage | Stall | Suspend | ClientDeath
     | Cut | CutLink | MendLink | Heal | Reset
 )  # fmt: skip
 
@@ -162,6 +171,8 @@ def schedule(
         draw.clocks(minority=kind != "clocks", nominated=kind != "all")
     if kind == "links":
         draw.links()
+    if kind == "logs":
+        draw.logs()
     return sorted(draw.found, key=lambda item: item[0])
 
 
@@ -197,6 +208,14 @@ class _Draw:
         # No protocol survives the loss of more than a minority at a time: the run skips such faults.
         for _ in range(len(self.replicas)):
             self.add(Wipe(self.rng.choice(self.replicas), self.rng.uniform(0.0, 0.5)))
+        self.nominations()
+
+    def logs(self) -> None:
+        """Damage logs; as with `wipes`, the run skips what no protocol survives."""
+        rng = self.rng
+        for _ in range(len(self.replicas)):
+            self.add(DamageLog(rng.choice(self.replicas), rng.uniform(0.0, 0.5)))
+            self.add(Crash(rng.choice(self.replicas), rng.uniform(0.05, 0.5)))
         self.nominations()
 
     def clocks(self, *, minority: bool, nominated: bool) -> None:

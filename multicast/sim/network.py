@@ -126,6 +126,16 @@ class Network:
         self.reset(source, target)
         self._link(source, target).cut = True
 
+    @property
+    def links(self) -> list[tuple[Process, Process]]:
+        """All pairs of processes of which the first has sent to the second."""
+        return list(self._links)
+
+    def is_cut(self, source: Process, target: Process) -> bool:
+        """Return whether a link is cut."""
+        link = self._links.get((source, target))
+        return link is not None and link.cut
+
     def heal(self) -> None:
         """End all cuts."""
         for link in self._links.values():

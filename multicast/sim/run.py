@@ -26,6 +26,7 @@ from multicast.sim.faults import (
     Crash,
     Cut,
     CutLink,
+    DamageLog,
     Fault,
     Heal,
     MendLink,
@@ -244,6 +245,8 @@ class Simulation:
                 self.crash(self.now_at(replica), down_s)
             case Wipe(replica, down_s):
                 self.wipe(self.now_at(replica), down_s)
+            case DamageLog(replica, down_s):
+                self.damage_log(self.now_at(replica), down_s)
             case Outage(group, down_s):
                 for member in self.topology.members(group):
                     self.crash(member, down_s)
@@ -305,6 +308,10 @@ class Simulation:
                 host.crash()
             self.replace(replica, down_s)
 
+    def damage_log(self, replica: ReplicaId, down_s: float) -> None:
+        """Damage the log of a replica, which has a disk of its own."""
+        self.wipe(replica, down_s)
+
     def replace(self, lost: ReplicaId, down_s: float) -> None:
         """Retire this replica for ever, and start its successor on a new disk."""
         self.hosts[lost].gone = True
@@ -343,8 +350,9 @@ class Simulation:
 
     def reconnect(self, replica: ReplicaId) -> None:
         """Reset all connections of the replica's machine, also those of earlier replicas on it."""
-        for incarnation in range(replica.incarnation + 1):
-            self.network.supersede(replica._replace(incarnation=incarnation))
+        for other in self.hosts:
+            if other[:2] == replica[:2]:
+                self.network.supersede(other)
 
     def heal(self) -> None:
         """End all faults."""

@@ -44,7 +44,16 @@ from multicast.sim.checkers import Checker
 from multicast.sim.faults import ClientDeath, Cut, Fault, Heal, Nominate, Reset, Stall
 from multicast.sim.host import Host, LogSnapshot
 from multicast.sim.network import Loop
-from multicast.types import ClientId, MessageId, Process, ReplicaId, format_timestamp
+from multicast.types import (
+    DISK_BITS,
+    ClientId,
+    MessageId,
+    Process,
+    ReplicaId,
+    begun_anew,
+    disk_of,
+    format_timestamp,
+)
 
 DELIVER: Final = "deliver"
 CRASH: Final = "crash"
@@ -284,7 +293,12 @@ def _on_the_machine_of(process: Process) -> list[Process]:
     """Return a replica, and its predecessors on the same machine, whose disks were lost."""
     if not isinstance(process, ReplicaId):
         return [process]
-    return [process._replace(incarnation=number) for number in range(process.incarnation, -1, -1)]
+    disk = disk_of(process.incarnation)
+    return [
+        process._replace(incarnation=begun_anew(number, times))
+        for number in range(disk, -1, -1)
+        for times in range(process.incarnation >> DISK_BITS, -1, -1)
+    ]
 
 
 def name_of(message: object) -> str:

@@ -21,7 +21,7 @@ from wbkv_proto.link_pb2 import Hello
 from kvstore.config.addresses import NodeId, join_address
 from kvstore.config.model import Config
 from kvstore.machine.codec import digest_of as digest_of_command
-from kvstore.machine.codec import encode_request
+from kvstore.machine.codec import encode_command, encode_request
 from kvstore.machine.commands import Request
 from kvstore.machine.request import Operation, Put, Range, Scan, Transaction
 from kvstore.machine.state import Vote
@@ -251,7 +251,8 @@ class Grammar:
         )
 
         def request(command: Transaction, client: int, sequence: int, deadline: int) -> bytes:
-            return encode_request(Request(client, sequence, 0, deadline, digest_of_command(command), command))
+            digest = digest_of_command(encode_command(command))
+            return encode_request(Request(client, sequence, 0, deadline, digest, command))
 
         requests = st.builds(
             request,

@@ -157,6 +157,9 @@ def test_a_wrong_majority_is_not_believed_until_an_operator_accepts_it(
         assert "follow the time of day now" in capsys.readouterr().out
         until(lambda: not leaders_time(cluster)["held"], lambda: "the time is not accepted")
         assert ahead_s(put(near, kv.PutRequest(key=b"k", value=b""))) > DAY_S - 60
+    for what in ("show", "accept"):
+        assert command.run(parser.parse_args([what, "--config", str(folder / CONFIG)])) == 1
+        assert "no node of this configuration runs" in capsys.readouterr().err
 
 
 def leaders_time(cluster: LocalCluster) -> Mapping[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 from pathlib import Path
 from typing import Any
 
 import grpc
+import lmdb
 import pytest
 import wbkv
 from wbkv_proto.v1 import kv_pb2 as kv
@@ -18,8 +20,12 @@ from kvstore.api.errors import METADATA
 from kvstore.commands.repair import RepairCommand
 from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
+from kvstore.local.status import ReplicaStatus
+from kvstore.storage import keys
 from kvstore.storage.space import FULL_BYTES, LOW_BYTES
-from tests.faults.harness import FaultyCluster, control, until
+from tests.campaigns import CAMPAIGN
+from tests.faults.harness import FaultyCluster, control, leader_of, until
+from tests.unit.kvstore.storage.damaged_pages import damage
 
 N1, N2, N3 = map(NodeId, ("n1", "n2", "n3"))
 
@@ -95,7 +101,10 @@ def statuses(cluster: LocalCluster, node: NodeId) -> list[str | None]:
 
 
 def restored(cluster: LocalCluster, node: NodeId) -> bool:
-    return {*statuses(cluster, node)} <= {"leader", "follower"} and lags(cluster) == {0}
+    """Whether the node takes part, and no change of members is under way: that needs the old ones, too."""
+    replicas = [each for group in cluster.status()["groups"] for each in group["replicas"] if each["up"]]
+    complete = all(each["settled"] for each in replicas)
+    return complete and {*statuses(cluster, node)} <= {"leader", "follower"} and lags(cluster) == {0}
 
 
 KEYS = {f"key-{number:04}".encode(): f"value {number}".encode() for number in range(300)}
@@ -121,7 +130,35 @@ def test_a_damaged_row_is_never_served_and_its_replica_is_restored(tmp_path: Pat
         until(lambda: client.get(b"key-0123") == KEYS[b"key-0123"])
 
 
-def test_a_truncated_state_is_restored_and_a_truncated_log_stops_the_node(tmp_path: Path) -> None:
+def damages(cluster: LocalCluster) -> list[str]:
+    found = [each["damage"] for group in cluster.status()["groups"] for each in group["replicas"]]
+    return [damage for damage in found if damage]
+
+
+def test_a_damaged_row_that_no_client_reads_is_found_and_restored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FaultyCluster(tmp_path / "cluster", 3, 1) as cluster, wbkv.connect(cluster.addresses) as client:
+        for row in KEYS.items():
+            client.put(*row)
+        cluster.stop(N2)
+        flip_key(cluster.config.data(N2) / "state" / "data.mdb", b"key-0123")
+        cluster.start(N2)
+        until(lambda: restored(cluster, N2), lambda: str(cluster.status()))
+        assert repair(cluster, N2, "--running") == 1
+        out = capsys.readouterr().out
+        assert "n2 has read" in out
+        assert "DAMAGED" in out
+        until(lambda: restored(cluster, N2) and not damages(cluster), lambda: str(cluster.status()))
+        assert "the scrubber found damage in group 0" in cluster.log(N2).read_text()
+        assert not list(cluster.config.data(N2).glob("aside-*"))
+        cluster.kill(N1)
+        until(lambda: client.get(b"key-0123") == KEYS[b"key-0123"])
+        assert repair(cluster, N1, "--running") == 1
+        assert "cannot be asked to read its rows: it does not answer" in capsys.readouterr().err
+
+
+def test_a_truncated_state_is_restored_and_a_truncated_log_begins_anew(tmp_path: Path) -> None:
     with FaultyCluster(tmp_path / "cluster", 3, 2) as cluster, wbkv.connect(cluster.addresses) as client:
         for row in KEYS.items():
             client.put(*row)
@@ -138,9 +175,83 @@ def test_a_truncated_state_is_restored_and_a_truncated_log_stops_the_node(tmp_pa
         assert all(client.get(key) == value for key, value in KEYS.items())
         file = cluster.config.data(N2) / "log" / "data.mdb"
         os.truncate(file, file.stat().st_size // 2)
-        cluster.start(N2)
-        until(lambda: "`wbkv repair` says what can be done" in cluster.log(N2).read_text())
         assert repair(cluster, N2, "--drop-state") == 1
+        cluster.start(N2)
+        until(lambda: restored(cluster, N2), lambda: str(cluster.status()))
+        assert "data.mdb was truncated" in cluster.log(N2).read_text()
+        assert {group["configuration"] for group in groups_at(cluster, N2)} == {1}
+        cluster.kill(N1)
+        assert all(client.get(key) == value for key, value in KEYS.items())
+
+
+def groups_at(cluster: LocalCluster, node: NodeId) -> list[ReplicaStatus]:
+    found = [each for group in cluster.status()["groups"] for each in group["replicas"]]
+    return [each for each in found if each["node"] == node]
+
+
+def damage_log(cluster: LocalCluster, node: NodeId, group: int) -> None:
+    """Change a bit in the last row of a group, in the log of a node that does not run."""
+    with lmdb.open(str(cluster.config.data(node) / "log"), max_dbs=8, lock=False, create=False) as env:
+        db = env.open_db(keys.LOG_ROWS, create=False)
+        with env.begin(db, write=True) as transaction:
+            rows = [
+                (key, value) for key, value in transaction.cursor() if key[:2] == group.to_bytes(2, "big")
+            ]
+            key, value = rows[-1]
+            transaction.put(key, value[:-1] + bytes([value[-1] ^ 1]))
+
+
+def test_bad_logs_of_two_groups_on_two_nodes_destroy_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each replica begins anew for its own group; the other groups of both nodes keep their promises."""
+    with FaultyCluster(tmp_path / "cluster", 3, 3) as cluster, wbkv.connect(cluster.addresses) as client:
+        for row in KEYS.items():
+            client.put(*row)
+        cluster.stop(N1, N2)
+        damage_log(cluster, N1, 0)
+        damage_log(cluster, N2, 2)
+        assert repair(cluster, N1) == 1
+        out = capsys.readouterr().out
+        assert "DAMAGED rows, group 0" in out
+        assert "the log of partition 0 is damaged" in out
+        cluster.start(N1, N2)
+        until(lambda: restored(cluster, N1) and restored(cluster, N2), lambda: str(cluster.status()))
+        for node, bad in ((N1, 0), (N2, 2)):
+            log = cluster.log(node).read_text()
+            assert f"The replicas of partitions {bad} have lost promises" in log
+            until(lambda: "is restored, at" in cluster.log(node).read_text())  # noqa: B023 - called at once
+            assert len(list(cluster.config.data(node).glob("log.damaged-*"))) == 1
+        changes = {group["id"]: group["replicas"][0]["configuration"] for group in cluster.status()["groups"]}
+        assert changes == {0: 1, 1: 0, 2: 1}
+        assert all(client.get(key) == value for key, value in KEYS.items())
+        cluster.kill(N3)
+        assert all(client.get(key) == value for key, value in KEYS.items())
+        client.put(b"after", b"1")
+        cluster.stop(N1)
+        assert repair(cluster, N1) == 0
+        assert "partition 0 has begun anew once" in capsys.readouterr().out
+
+
+def test_without_a_quorum_beside_it_a_bad_log_is_kept_and_the_other_groups_go_on(tmp_path: Path) -> None:
+    with FaultyCluster(tmp_path / "cluster", 3, 2) as cluster, wbkv.connect(cluster.addresses) as client:
+        for row in KEYS.items():
+            client.put(*row)
+        cluster.stop(N1, N2)
+        damage_log(cluster, N1, 0)
+        damage_log(cluster, N2, 0)
+        cluster.start(N1, N2)
+        until(lambda: leader_of(cluster, 1) is not None)
+        at_1 = [key for key in KEYS if cluster.config.first_placement.group_of(key) == 1]
+        assert at_1
+        assert all(client.get(key) == KEYS[key] for key in at_1)
+        client.put(at_1[0], b"new")
+        for node in (N1, N2):
+            until(lambda: "outsider" in statuses(cluster, node))  # noqa: B023 - called at once
+            damage = next(r for r in groups_at(cluster, node) if r["status"] == "outsider")["damage"]
+            assert "begins anew when its group admits it" in str(damage)
+            assert len(list(cluster.config.data(node).glob("log.damaged-*"))) == 1
+        assert leader_of(cluster, 0) is None
 
 
 def repair(cluster: LocalCluster, node: NodeId, *options: str) -> int:
@@ -174,3 +285,50 @@ def test_an_operator_lets_a_node_fetch_its_damaged_state_again(
         until(lambda: restored(cluster, N1), lambda: str(cluster.status()))
         cluster.kill(N2)
         assert all(client.get(key) == value for key, value in KEYS.items())
+
+
+def spoil_pages(file: Path) -> None:
+    """Change the kind of every page but the first two: LMDB cannot read any of them."""
+    data = bytearray(file.read_bytes())
+    for page in range(2, len(data) // 4096):
+        data[4096 * page + 10] ^= 0x3F
+    file.write_bytes(data)
+
+
+def test_a_node_whose_pages_cannot_be_read_replaces_its_state(tmp_path: Path) -> None:
+    """It dies a few times at most, and is started again."""
+    with FaultyCluster(tmp_path / "cluster", 3, 2) as cluster, wbkv.connect(cluster.addresses) as client:
+        for row in KEYS.items():
+            client.put(*row)
+        cluster.stop(N1)
+        spoil_pages(cluster.config.data(N1) / "state" / "data.mdb")
+        cluster.start(N1)
+        until(lambda: restored(cluster, N1), lambda: f"{cluster.status()} {cluster.log(N1).read_text()}")
+        assert "the old state is kept as state.damaged-" in cluster.log(N1).read_text()
+        assert {item.key: item.value for item in client.scan(wbkv.prefix(b"key-"))} == KEYS
+        cluster.kill(N2)
+        until(lambda: client.get(b"key-0123") == KEYS[b"key-0123"])
+
+
+def test_random_damage_of_pages_is_repaired_or_refused(tmp_path: Path) -> None:
+    """Whatever the damage is, the cluster's answers are right, and the node ends with a sound disk.
+
+    A node that dies is started again, as `wbkv up` does.
+    """
+    with LocalCluster(tmp_path / "cluster", 3, 2) as cluster, wbkv.connect(cluster.addresses) as client:
+        for row in KEYS.items():
+            client.put(*row)
+        for seed in range(20 if CAMPAIGN else 1):
+            cluster.stop(N1)
+            file, rng = cluster.config.data(N1) / "state" / "data.mdb", random.Random(seed)
+            what = [damage(file, rng) for _ in range(20)]
+            cluster.start(N1)
+            until(lambda: restored(cluster, N1), lambda: f"{cluster.status()} {cluster.log(N1).read_text()}")
+            repair(cluster, N1, "--running")
+            until(lambda: restored(cluster, N1) and not damages(cluster), lambda: str(cluster.status()))
+            assert {item.key: item.value for item in client.scan(wbkv.prefix(b"key-"))} == KEYS, what
+            client.put(b"seed", b"%d" % seed)
+            cluster.stop(N1)
+            assert repair(cluster, N1) == 0, (seed, what)
+            cluster.start(N1)
+            until(lambda: restored(cluster, N1), lambda: str(cluster.status()))

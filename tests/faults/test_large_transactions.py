@@ -16,7 +16,6 @@ import wbkv
 
 from kvstore.local.cluster import LocalCluster
 from kvstore.local.status import ask
-from multicast.protocol import Timing
 from tests.faults.harness import PATIENCE_S
 
 MIB = 1 << 20
@@ -71,10 +70,7 @@ class SmallOnes:
 
 @contextmanager
 def cluster_of(folder: Path, partitions: int) -> Iterator[LocalCluster]:
-    timing = Timing(heartbeat_s=0.5, election_s=5.0)  # a starved machine is not what is tested here
-    with LocalCluster(
-        folder / "cluster", 3, partitions, durability="os", restart=False, timing=timing
-    ) as cluster:
+    with LocalCluster(folder / "cluster", 3, partitions, durability="os", restart=False) as cluster:
         assert cluster.wait_serving(PATIENCE_S)
         yield cluster
 
@@ -112,4 +108,4 @@ def test_small_transactions_go_on_beside_large_ones(tmp_path: Path) -> None:
         assert not small.failures
         assert link_count(cluster, "resets") == 0
         assert link_count(cluster, "epochs") == 0
-        assert small.completed >= 6  # as many as large ones, however slow the machine is
+        assert small.completed > 12, "large transactions have held small ones up"  # two for each large one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import subprocess
 import sys
 import textwrap
@@ -270,9 +271,19 @@ def test_locks(client: wbkv.Client[bytes]) -> None:
 
 
 def test_a_lock_is_renewed_and_taken_over(client: wbkv.Client[bytes]) -> None:
-    dead = client.lock("lock", ttl=0.6)
-    assert dead.acquire()
-    assert not client.lock("lock", ttl=0.6).acquire(timeout=2.0)  # it is renewed all the time
+    """A machine that stalls for longer than the time to live loses the lock, and knows it: then another time
+    to live is tried.
+    """
+    for ttl in (0.6, 2.4, 9.6):
+        dead = client.lock("lock", ttl=ttl)
+        assert dead.acquire()
+        waiter = client.lock("lock", ttl=ttl)
+        if not waiter.acquire(timeout=3 * ttl):  # it is renewed all the time
+            break
+        assert dead.lost
+        waiter.release()
+    else:
+        pytest.fail("renewals were late three times")
     dead._stop_renewing()  # and now it is not any more
     with client.lock("lock", ttl=5.0) as held:
         assert dead.lost
@@ -281,6 +292,30 @@ def test_a_lock_is_renewed_and_taken_over(client: wbkv.Client[bytes]) -> None:
         assert held.token == entry.create_revision > dead.token
         with pytest.raises(wbkv.LockLost):
             dead.release()
+
+
+def test_a_node_that_is_slow_to_accept_connections_is_not_down(endpoints: str) -> None:
+    """It is busy, or far away: a connection takes 200 ms."""
+    host, port = endpoints.split(",")[0].rsplit(":", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def forward(source: socket.socket, target: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while data := source.recv(1 << 16):
+                    target.sendall(data)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    one, _ = server.accept()
+                    threading.Event().wait(0.2)
+                    other = socket.create_connection((host, int(port)))
+                    for pair in ((one, other), (other, one)):
+                        threading.Thread(target=forward, args=pair, daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        with wbkv.connect(f"127.0.0.1:{server.getsockname()[1]}") as client:
+            assert client.get("none") is None
 
 
 def test_batches(client: wbkv.Client[bytes]) -> None:

@@ -243,6 +243,8 @@ def test_up_in_the_background_status_and_down(shell: Shell) -> None:
         "configuration": None,
         "settled": None,
         "time": None,
+        "damage": None,
+        "comparison": None,
         "up": True,
     }
     code, table, _ = shell.run("status")

@@ -431,7 +431,12 @@ class ActsBeforeItIsAMember(Shared):
 
 
 class ChangesBeforeTheLastIsComplete(Shared):
-    """Departure 8: the next change is proposed while the last one is not complete, and uses up a number."""
+    """Departure 8: the next change is proposed while the last one is not complete, and uses up a number. Who
+    is well is not asked either: while the last newcomer is empty, no quorum is.
+    """
 
     def _may_change(self) -> bool:
         return self.status is t.Status.LEADER and self._is_current()
+
+    def _is_well_without(self, old: t.ReplicaId) -> bool:
+        return True

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
+from wbkv.core.locks import Holding
 
 from kvstore.machine import Delivered, Footprint, Machine, MachineState
 from kvstore.machine.codec import decode_request
@@ -14,6 +15,7 @@ from kvstore.machine.locks import LockTable
 from kvstore.machine.request import NOTHING, Range
 from kvstore.machine.results import Refused, Result
 from kvstore.machine.sessions import Repeated, Sessions
+from kvstore.machine.slices import Meter
 from kvstore.machine.waiting import OpenTransaction
 from kvstore.node.ports import Outgoing
 from kvstore.simulation.disk import SimStoreDisk
@@ -23,6 +25,7 @@ from kvstore.store.feeds import FeedPosition, MergedFeed
 from kvstore.store.gate import Announcement, Gate, Level
 from kvstore.store.gateway import RETRY_S, Committed, Gateway, OnDone, Ordered
 from kvstore.store.hub import Audience, Cursor, Hub
+from kvstore.store.messages import Votes
 from kvstore.store.partition import Partition
 from kvstore.store.questions import Changes, CompactedReply, Feed, Page, ReadAt, Response, Values
 from kvstore.store.reads import FeedQueue, perform_reads
@@ -56,6 +59,9 @@ class _NoLocks(LockTable):
         return True
 
     def release(self, owner: int) -> list[int]:
+        return []
+
+    def narrow(self, owner: int, kept: Footprint) -> list[int]:
         return []
 
 
@@ -115,6 +121,48 @@ class ReleasesLocksEarly(Machine):
             granted += self._locks.release(gts)
             self._locks.claim(gts, NOTHING)
         return granted
+
+
+class ReadsWhatHasPassedIt(Machine):
+    """A transaction that others may pass reads what they have written."""
+
+    def _as_of(self, found: OpenTransaction) -> int | None:
+        return None
+
+    def _pass(self, found: OpenTransaction) -> list[int]:
+        return self._locks.narrow(found.delivered.gts, found.part.writes)
+
+
+class PassesWhatWaitsForVotes(Machine):
+    """A transaction whose votes are missing has given up the locks of its operations."""
+
+    def _pass(self, found: OpenTransaction) -> list[int]:
+        return (
+            [] if self._as_of(found) is None else self._locks.narrow(found.delivered.gts, found.part.writes)
+        )
+
+
+class FloorRisesUnderReads(Machine):
+    """The floor rises while transactions read as of a revision below it."""
+
+    def _finish_running(self) -> None:
+        pass
+
+
+class ForgetsWhatItEvaluated(Machine):
+    """After a restart, a transaction's conditions are evaluated again, though others have passed it."""
+
+    def state(self) -> MachineState:
+        state = super().state()
+        return replace(state, waiting=tuple([replace(each, unmet=None) for each in state.waiting]))
+
+
+class ForgetsItsOutcome(Machine):
+    """After a restart, a transaction that others have passed waits for its votes again."""
+
+    def state(self) -> MachineState:
+        state = super().state()
+        return replace(state, waiting=tuple([replace(each, succeeded=None) for each in state.waiting]))
 
 
 class ReadsDoNotWait(Machine):
@@ -203,10 +251,10 @@ class NoBallotCheck(Partition):
 class ReadsTheLatest(Partition):
     """A read without a revision sees what is executed above the watermark, too."""
 
-    def _read_at(self, question: ReadAt | Page) -> Response:
+    def _read_at(self, question: ReadAt | Page, meter: Meter) -> Response:
         if isinstance(question, ReadAt) and not question.revision:
             return Values(self.machine.watermark, perform_reads(self.machine.versions, question.operations))
-        return super()._read_at(question)
+        return super()._read_at(question, meter)
 
 
 class ExecutedIsEnough(Partition):
@@ -220,8 +268,10 @@ class ExecutedIsEnough(Partition):
 class ForgetsWhatWasClosed(Partition):
     """A gate that is made anew knows nothing to be closed."""
 
-    def __init__(self, replica: ReplicaView, machine: Machine, closed: Timestamp = NO_TIMESTAMP) -> None:
-        super().__init__(replica, machine)
+    def __init__(
+        self, replica: ReplicaView, machine: Machine, closed: Timestamp = NO_TIMESTAMP, *others: Any
+    ) -> None:
+        super().__init__(replica, machine, NO_TIMESTAMP, *others)
 
 
 class AnnouncesToOldLeaders(Partition):
@@ -235,6 +285,23 @@ class AnnouncesToOldLeaders(Partition):
     def _pull(self) -> None:
         self._closed = Timestamp(-1)
         super()._pull()
+
+
+class HearsAnyVote(Partition):
+    """A vote counts, whichever group's replica sends it."""
+
+    def _hear_votes(self, sender: ReplicaId, message: Votes) -> None:
+        for vote in message.votes:
+            super()._hear_votes(sender._replace(group=vote.group), Votes((vote,)))
+        super()._hear_votes(sender, Votes((), message.outcomes))
+
+
+class HearsAnyOutcome(Partition):
+    """An outcome counts, whichever group's replica sends it."""
+
+    def _hear_votes(self, sender: ReplicaId, message: Votes) -> None:
+        super()._hear_votes(sender, Votes(message.votes))
+        super()._hear_votes(sender._replace(group=self.group), Votes((), message.outcomes))
 
 
 class RepeatsPassTheGate(Partition):
@@ -330,3 +397,13 @@ class FeedOfTheFastest(MergedFeed):
     @property
     def complete(self) -> int:
         return max(self.upto.values())
+
+
+# The SDK's locks
+
+
+class HoldsFromTheAnswer(Holding):
+    """A lock's time to live counts from the answer, and not from the request."""
+
+    def _taken(self, token: int, asked: float) -> bool:
+        return super()._taken(token, self._now())

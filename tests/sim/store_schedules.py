@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from kvstore.machine import Vote
 from kvstore.machine.request import Compare, Get, Operation, Operator, Put, Subject, Transaction
 from kvstore.simulation import StoreCluster, scenario_of
 from kvstore.simulation.history import Asked, Call, ReadAtCall, StrictCall, Transact
@@ -15,6 +17,7 @@ from kvstore.store.gateway import Committed, Identity
 from kvstore.store.messages import Levels, Results, Votes
 from kvstore.store.questions import Values
 from kvstore.store.service import Consistency
+from multicast.errors import PeerViolation
 from multicast.messages import Hint, about
 from multicast.sim.checkers import Violation
 from multicast.sim.clients import Workload
@@ -23,6 +26,7 @@ from multicast.types import GroupId, MessageId, Process, ReplicaId
 from wbkv_sim.workloads import Register
 
 A, C = GroupId(0), GroupId(1)
+OUTSIDER = ReplicaId(GroupId(2), 1, 0)
 LATER = 1 << 35
 LONG_S = 60.0
 
@@ -44,6 +48,10 @@ class Stage(StoreCluster):
         self._next = 0
         self.start()
         self.wait(lambda: all(self.leader(group).reading_ballot for group in self.placement.groups))
+        # Until then, a gateway does not multicast requests with deadlines.
+        self.wait(
+            lambda: all(machine.application.gateway.clocks.informed for machine in self._machines.values())
+        )
 
     def leader(self, group: GroupId, number: int | None = None) -> Any:
         """The replica that leads at first, or another."""
@@ -183,6 +191,33 @@ def waits_for_a_vote() -> tuple[Stage, Call]:
     partition = stage._machines[0].application.partition(A)
     assert stage.wait(lambda: partition.machine.waiting > 0, 1.0)
     return stage, call
+
+
+def lies(stage: Stage, sender: ReplicaId, votes: Votes) -> None:
+    """A replica sends the leader of A votes; the connection may be closed for that."""
+    with contextlib.suppress(PeerViolation):
+        stage._machines[0].application.partition(A).receive(sender, votes, stage.loop.now)
+
+
+def a_vote_of_another_group() -> None:
+    """A replica votes for a group that is not its own."""
+    stage, call = waits_for_a_vote()
+    machine = stage._machines[0].application.partition(A).machine
+    ((gts, voters),) = machine.open_votes()
+    assert voters == {C}
+    lies(stage, OUTSIDER, Votes((Vote(gts, stage.message(2), C, yes=False),)))
+    stage.finish()
+    assert isinstance(call.outcome, Committed)
+
+
+def an_outcome_of_another_group() -> None:
+    """A replica of a group that has nothing to do with a transaction tells its outcome."""
+    stage, call = waits_for_a_vote()
+    machine = stage._machines[0].application.partition(A).machine
+    ((gts, _),) = machine.open_votes()
+    lies(stage, OUTSIDER, Votes((), ((gts, False),)))
+    stage.finish()
+    assert isinstance(call.outcome, Committed)
 
 
 def strict_reads_wait() -> None:

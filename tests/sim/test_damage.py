@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -38,6 +39,9 @@ def test_damaged_rows_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
 class _ServesBadRows(SimMap):
     """A row with a wrong checksum reads as if it were not there."""
 
+    def look_at_all(self) -> None:
+        pass
+
     def _checked(self, key: Any, default: Any = None) -> Any:
         return default if key in self.bad else super()._checked(key, default)
 
@@ -54,8 +58,8 @@ class ServesABadRow(SimStoreDisk):
     map_type = _ServesBadRows
     damaged_tables = ("latest",)
 
-    def bad_groups(self) -> list[GroupId]:
-        return []
+    def is_damaged(self) -> bool:
+        return False
 
 
 class PromisesAfterLosingItsState(WhiteBox):
@@ -64,6 +68,59 @@ class PromisesAfterLosingItsState(WhiteBox):
     def __init__(self, start: Start) -> None:
         start.durable.executed = Timestamp(0)
         super().__init__(start)
+
+
+@pytest.mark.parametrize("scrub_s", [0.0, StoreCluster.scrub_s])
+def test_what_is_never_read_is_found_by_the_scrubber(scrub_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one, it stays damaged."""
+    monkeypatch.setattr(StoreCluster, "scrub_s", scrub_s)
+    monkeypatch.setattr(SimStoreDisk, "damaged_tables", ("history",))
+    heal = StoreCluster.heal
+
+    def damaged(cluster: StoreCluster) -> None:
+        heal(cluster)
+        assert cluster.machines[1].state.damage(random.Random(0))
+
+    monkeypatch.setattr(StoreCluster, "heal", damaged)
+    outcome = simulate_store(scenario_of("none", operations=20), 0, "register")
+    if scrub_s:
+        assert outcome.violation is None, outcome
+    else:
+        assert "n1 has damaged rows" in str(outcome.violation)
+
+
+def changed_at(number: int, monkeypatch: pytest.MonkeyPatch, seed: int) -> Any:
+    """Run a store in which a value changes silently on one disk, when clients are done."""
+    converged = StoreCluster.converged
+    changed: list[bool] = []
+
+    def change_first(cluster: StoreCluster) -> bool:
+        if not converged(cluster):
+            return False
+        if not changed:
+            changed.append(cluster.machines[number].state.change(random.Random(seed)))
+            return False
+        return True
+
+    monkeypatch.setattr(StoreCluster, "converged", change_first)
+    outcome = simulate_store(scenario_of("none", operations=20), seed, "register")
+    assert changed == [True]
+    return outcome
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_value_that_was_changed_silently_is_found_by_comparison(
+    number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether its replica leads or follows: two of three are right, and the third restores its state."""
+    outcome = changed_at(number, monkeypatch, number)
+    assert outcome.violation is None, outcome
+    assert "differs from the majority, and is to restore its state" in caplog.text
+
+
+def test_without_comparison_a_silent_change_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StoreCluster, "scrub_s", 0.0)
+    assert "n1 has damaged rows" in str(changed_at(1, monkeypatch, 1).violation)
 
 
 @pytest.mark.parametrize("mutant", [ServesABadRow, PromisesAfterLosingItsState], ids=lambda m: m.__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from multicast import PROTOCOLS
 from multicast.messages import Delivery
 from multicast.protocol import Ready, Timing
 from multicast.sim import Outcome, Scenario, Workload
+from multicast.sim.checkers import Violation
 from multicast.sim.host import DiskDelays
 from multicast.types import NO_TIMESTAMP, GroupId, Timestamp
 
@@ -147,6 +148,58 @@ def test_sabotages_of_the_node_are_caught(node: type[Node]) -> None:
             assert outcome.error is None, "a mutant that just breaks down shows nothing"
             return
     pytest.fail(f"{node.__name__} came through 40 seeds")
+
+
+class PromisesInOrder(Node):
+    """A checker: the promises of a replica leave in the order in which it has made them."""
+
+    def _release(self) -> None:
+        before = list(self._waiting)
+        super()._release()
+        held = {me for _, me, _ in self._waiting}
+        stays = [id(sends) for _, _, sends in self._waiting]
+        passed = dict.fromkeys(held, False)
+        for _, me, sends in before:
+            if me in passed:
+                passed[me] = passed[me] or id(sends) in stays
+                if passed[me] and id(sends) not in stays:
+                    raise Violation("Promises", f"one of {me} has overtaken another")
+
+
+class WaitsForOthersRecords(Node):
+    """When large records are a batch of their own, promises wait for the batch in front of it."""
+
+    def _write(self) -> None:
+        before = dict(self._written_of)
+        super()._write()
+        if self._split_upto == self._written:
+            self._written_of.update(dict.fromkeys(self._written_of, min(before.values(), default=0)))
+
+
+class OvertakesItself(PromisesInOrder):
+    """A promise leaves when its own batch is durable, whichever of its replica's still wait."""
+
+    def _release_groups(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for number, me, sends in waiting:
+            if number <= self._durable:
+                self._outbox.add(me, sends)
+            else:
+                self._waiting.append((number, me, sends))
+
+
+@pytest.mark.parametrize("node", [PromisesInOrder, WaitsForOthersRecords, OvertakesItself])
+def test_promises_wait_for_the_records_of_their_own_group(
+    node: type[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstore.node.loop.LARGE_BATCH_BYTES", 0)  # all groups have batches of their own
+    for seed in range(4 if node is PromisesInOrder else 30):
+        outcome = run(seed, node, disk=SLOW)
+        if outcome.violation is not None:
+            assert node is not PromisesInOrder, outcome
+            assert outcome.error is None
+            return
+    assert node is PromisesInOrder, f"{node.__name__} came through 30 seeds"
 
 
 def often(seed: int, state: type[SimState]) -> Outcome:

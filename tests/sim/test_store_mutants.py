@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 import pytest
+from wbkv.core.locks import Holding
 
 from kvstore.machine import Machine
 from kvstore.simulation import StoreCluster
@@ -35,6 +36,7 @@ PLACES: Final[list[tuple[type, object, str]]] = [
     (MergedFeed, "kvstore.store.hub.MergedFeed", ""),
     (Hub, "kvstore.store.watches.Hub", ""),
     (FeedQueue, "kvstore.store.partition.FeedQueue", ""),
+    (Holding, "wbkv.aio.lock.Holding", ""),
     (SimStoreDisk, StoreCluster, "disk_type"),
     (object, StoreCluster, "application_type"),
 ]
@@ -60,22 +62,24 @@ def sabotage(monkeypatch: pytest.MonkeyPatch, mutant: type[Any]) -> None:
 
 RANDOM: Final = [
     (mutants.EvaluatesAtDelivery, "bank", "all"),
-    (mutants.OneAppliedPosition, "register", "all"),
     (mutants.ExecutesInTheOrderOfVotes, "bank", "all"),
     (mutants.CompactsPastPins, "bank", "all"),
     (mutants.ExecutesAgain, "bank", "all"),
     (mutants.IgnoresDeadlines, "append", "all"),
     (mutants.CutsByTheClock, "register", "all"),
-    (mutants.SessionsCommitLater, "bank", "all"),
     (mutants.ForgetsOutcomes, "register", "all"),
     (mutants.FeedOfTheFastest, "append", "none"),
     (mutants.HubForgetsWhoIsBehind, "append", "all"),
-    *[(mutants.HubStartsInTheMiddle, "append", "all")] * CAMPAIGN,  # many seeds
-    (mutants.ForgetsTheRest, "bank", "none"),
+    # Those that need many seeds.
+    *[(mutants.HubStartsInTheMiddle, "append", "all")] * CAMPAIGN,
+    *[(mutants.OneAppliedPosition, "register", "all")] * CAMPAIGN,
+    *[(mutants.SessionsCommitLater, "bank", "all")] * CAMPAIGN,
+    *[(mutants.ForgetsTheRest, "bank", "none")] * CAMPAIGN,
     (mutants.ForgetsWhatWasClosed, "register", "all"),
     (mutants.CompleteWhenItLeaves, "register", "all"),
     (mutants.WatermarkPassesWhatRuns, "ranges", "none"),
     (mutants.ReleasesLocksEarly, "ranges", "none"),
+    (mutants.HoldsFromTheAnswer, "recipes", "all"),
 ]
 
 
@@ -108,6 +112,8 @@ DIRECTED: Final[list[tuple[type[Any], Callable[[], object]]]] = [
     (mutants.ExecutedIsEnough, schedules.falling_path),
     (mutants.OneLevel, over_four_groups),
     (mutants.NewLeaderInheritsNothing, after_a_change),
+    (mutants.HearsAnyVote, schedules.a_vote_of_another_group),
+    (mutants.HearsAnyOutcome, schedules.an_outcome_of_another_group),
     (mutants.ReadsDoNotWait, schedules.strict_reads_wait),
     (mutants.ReadsTheLatest, schedules.reads_at_any_replica_are_of_one_revision),
     (mutants.ServesWhatIsNotComplete, schedules.reads_at_any_replica_are_of_one_revision),

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import queue
-from collections import deque
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
-    Iterator,
-    Sequence,
 )
-from contextlib import aclosing, closing
+from contextlib import closing
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
+from wbkv.aio.iterators import Closes, Scan, Watch, all_of, first_of
 from wbkv.aio.lock import Lock
 from wbkv.aio.opening import Opening
 from wbkv.codecs import BYTES, Codec
@@ -52,23 +48,7 @@ T = TypeVar("T")
 W = TypeVar("W")
 
 
-class _Closes:
-    """A resource that the end of an `async with` block closes."""
-
-    async def close(self) -> None:
-        """Release the resource."""
-        raise NotImplementedError
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-
-class Client(_Closes, Generic[V]):
+class Client(Closes, Generic[V]):
     """A connection to a cluster, or an embedded store. It belongs to one event loop.
 
     `wbkv.aio.connect` and `wbkv.aio.open` return one. Times are in seconds. A call's `timeout` covers all
@@ -224,7 +204,7 @@ class Client(_Closes, Generic[V]):
         )  # fmt: skip
         found = 0
         pages: AsyncPuller[Page] = AsyncPuller(self._link, plan)
-        async for page in _all(pages):
+        async for page in all_of(pages):
             found = page.count
         return found
 
@@ -360,7 +340,7 @@ class Client(_Closes, Generic[V]):
         plan = self._requests.changes(keys, after, until, partitions, timeout)
         pages: AsyncPuller[Progress] = AsyncPuller(self._link, plan)
         change = self._requests.change
-        return (change(*each) async for page in _all(pages) for each in page.changes)
+        return (change(*each) async for page in all_of(pages) for each in page.changes)
 
     async def compact(self, revision: int, *, timeout: float | None = None) -> None:
         """Discard versions that only reads below a revision need."""
@@ -467,7 +447,7 @@ class Transaction(Generic[V]):
         part that was consumed has been added or changed since.
         """
         plan = self._attempt.scan(keys, limit, reverse=reverse)
-        return _first(AsyncPuller(self._link, plan), limit)
+        return first_of(AsyncPuller(self._link, plan), limit)
 
     def put(self, key: Key, value: V) -> None:
         """Write a key when the transaction commits."""
@@ -521,7 +501,7 @@ class Transaction(Generic[V]):
         return await run(self._link, self._attempt.holds())
 
 
-class Snapshot(_Closes, Generic[V]):
+class Snapshot(Closes, Generic[V]):
     """All partitions as of one revision. `client.snapshot` returns one."""
 
     def __init__(self, client: Client[V], name: str, revision: int) -> None:
@@ -562,95 +542,6 @@ class Snapshot(_Closes, Generic[V]):
         await self._client._run(self._client._requests.release(self.name, None))  # noqa: SLF001 - a snapshot belongs to its client
 
 
-class Scan(_Closes, AsyncIterator[T]):
-    """An iterator over the results of a scan, fetched as they are consumed."""
-
-    def __init__(self, link: AsyncLink, plan: Plan[None], convert: Callable[[Page], list[T]]) -> None:
-        self._puller: AsyncPuller[Page] = AsyncPuller(link, plan)
-        self._convert = convert
-        self._page: Iterator[T] = iter(())
-        self.revision = 0
-        """The revision of all results; 0 until the first page has arrived."""
-
-    async def _turn(self) -> None:
-        page = await self._puller.pull()
-        self.revision = page.revision
-        self._page = iter(self._convert(page))
-
-    async def __aiter__(self) -> AsyncIterator[T]:
-        # A generator is faster than `self`. The scan does not keep it, so an abandoned scan ends.
-        while True:
-            for item in self._page:
-                yield item
-            try:
-                await self._turn()
-            except StopAsyncIteration:
-                return
-
-    async def __anext__(self) -> T:
-        while True:
-            for item in self._page:
-                return item
-            await self._turn()
-
-    async def close(self) -> None:
-        """End the scan."""
-        self._page = iter(())
-        self._puller.close()
-
-
-class Watch(_Closes, Generic[V]):
-    """An iterator over changes, as they happen. `client.watch` returns one."""
-
-    def __init__(self, link: AsyncLink, requests: Requests[V], plan: Plan[None], *, marks: bool) -> None:
-        self._requests = requests
-        self._puller: AsyncPuller[Progress] = AsyncPuller(link, plan)
-        self._marks = marks
-        self._ready: deque[tuple[int, Sequence[kv.Event]]] = deque()
-        self._position = 0
-        self.revision = 0
-        """All changes up to this revision were returned to the caller: `after` for a later watch."""
-
-    async def __aenter__(self) -> Self:
-        if not self._position:
-            await self._pull(None)
-        return self
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Change[V]:
-        found = await self.next()
-        assert found is not None
-        return found
-
-    async def next(self, timeout: float | None = None) -> Change[V] | None:
-        """Return the next change, or None if none arrives in time. Raises `StopAsyncIteration` if closed."""
-        now = self._requests.calls.environment.now
-        until = None if timeout is None else now() + timeout
-        while not self._ready:
-            try:
-                await self._pull(None if until is None else max(until - now(), 0.0))
-            except queue.Empty:
-                return None
-        self.revision, events = self._ready.popleft()
-        return self._requests.change(self.revision, events)
-
-    async def _pull(self, timeout_s: float | None) -> None:
-        self.revision = self._position  # the caller has taken everything up to there
-        progress = await self._puller.pull(timeout_s)
-        self._ready += progress.changes
-        if self._marks:
-            self._ready.append((progress.revision, ()))
-        self._position = progress.revision
-        if not progress.changes:  # a mark of progress is none
-            self.revision = self._position
-
-    async def close(self) -> None:
-        """End the watch. Another task may call it, which ends the iteration."""
-        self._puller.close()
-
-
 class Counter:
     """A number under a key, which any number of clients may change without conflicts."""
 
@@ -665,26 +556,3 @@ class Counter:
     async def value(self, *, timeout: float | None = None) -> int:
         """Return the number; 0 if the key is absent."""
         return int(await self._client.using(BYTES).get(self._key, timeout=timeout) or 0)
-
-
-async def _all(puller: AsyncPuller[T]) -> AsyncGenerator[T, None]:
-    try:
-        while True:
-            try:
-                item = await puller.pull()
-            except StopAsyncIteration:
-                return
-            yield item
-    finally:
-        puller.close()
-
-
-async def _first(puller: AsyncPuller[list[Entry[V]]], limit: int) -> AsyncIterator[Entry[V]]:
-    given = 0
-    async with aclosing(_all(puller)) as pages:
-        async for page in pages:
-            for entry in page:
-                yield entry
-                given += 1
-                if given == limit:
-                    return

@@ -81,11 +81,15 @@ class Calls:
     # The topology
 
     def connect(self, wait_s: float) -> Plan[None]:
-        """Find the cluster. Raises `Unavailable` if no node answers within `wait_s`."""
-        deadline = self._now() + wait_s
+        """Find the cluster. Raises `Unavailable` if no node answers within `wait_s`.
+
+        While a node is silent, as it is busy or paused, this goes on for the time limit of a call.
+        """
+        begun = self._now()
         tries = 0
         while True:
             last: Failure | None = None
+            deadline = begun + wait_s
             for address in self.router.seeds:
                 answer = yield Ask(address, TOPOLOGY, cluster.TopologyRequest(), TOPOLOGY_S, TOPOLOGY_S)
                 if not isinstance(answer, Failure):
@@ -95,6 +99,8 @@ class Calls:
                 last = answer
                 if not answer.error.retryable:
                     raise error_of(answer.error)
+                if answer.silent:
+                    deadline = begun + max(wait_s, self.timeout_s)
             tries += 1
             if self._now() >= deadline:
                 seeds = ", ".join(self.router.seeds)

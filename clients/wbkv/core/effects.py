@@ -104,15 +104,18 @@ class Failure(NamedTuple):
     """Whether the request may have reached the node."""
     heard: bool = True
     """Whether the node itself has answered. If not, it may be disconnected."""
+    silent: bool = False
+    """Whether time has passed without a sign of the node, which may be busy, paused or off."""
 
 
 Effect: TypeAlias = Ask | Wait | Open | Next | Emit
 Plan: TypeAlias = Generator[Effect, Any, T]
 
 
-def failed(kind: ApiError.Kind, message: str, *, begun: bool = True) -> Failure:
+def failed(kind: ApiError.Kind, message: str, *, begun: bool = True, silent: bool = False) -> Failure:
     """Return a failure that the client has noticed itself, and that a retry may resolve."""
-    return Failure(ApiError(kind=kind, message=message, retryable=True, same_id=True), begun, heard=False)
+    error = ApiError(kind=kind, message=message, retryable=True, same_id=True)
+    return Failure(error, begun, heard=False, silent=silent)
 
 
 def mapped(plan: Plan[None], change: Callable[[Any], Any]) -> Plan[None]:

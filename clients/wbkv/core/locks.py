@@ -106,12 +106,21 @@ class Holding:
         return self._requests.transact(conditions, then, (get(self.key),), None)
 
     def _taken(self, token: int, asked: float) -> bool:
-        self.token = token
+        """Hold the lock from when it was asked for. An answer that took longer than that comes too late: the
+        next attempt finds the lock to be this holder's, and renews it.
+        """
         self._safe_until = asked + self.ttl_s
+        if self._now() >= self._safe_until:
+            return False
+        self.token = token
         return True
 
     def renew(self) -> Plan[bool]:
-        """Renew the lock. The result is whether it is still held."""
+        """Renew the lock. The result is whether it is still held.
+
+        An answer that arrives when the lock already counts as lost does not bring it back: its user may have
+        acted on that.
+        """
         asked = self._now()
         left = self._safe_until - asked
         if left <= 0:
@@ -123,9 +132,11 @@ class Holding:
             )
         except (Unavailable, DeadlineExceeded):
             return not self.lost
-        if self.token == token:  # else the lock was released meanwhile, and may be held again
-            self._safe_until = asked + self.ttl_s if result.succeeded else 0.0
-        return result.succeeded
+        if self.token != token:  # the lock was released meanwhile, and may be held again
+            return False
+        held = result.succeeded and not self.lost
+        self._safe_until = asked + self.ttl_s if held else 0.0
+        return held
 
     def release(self) -> Plan[bool]:
         """Release the lock. The result is whether it was still held."""

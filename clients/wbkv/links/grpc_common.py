@@ -29,7 +29,7 @@ OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 500),  # so long may a node take to accept a connection
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_retries", 0),  # the client retries itself, under request ids
 )
@@ -168,7 +168,7 @@ def failure_of(
     reason = details or (code.name if code is not None else "the connection broke")
     message = f"{address}: {reason}"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return failed(ApiError.DEADLINE_PASSED, f"{address} timed out")
+        return failed(ApiError.DEADLINE_PASSED, f"{address} timed out", silent=True)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Failure(
             ApiError(kind=ApiError.INVALID_REQUEST, message=f"{address} is not a wbkv node ({reason})")
@@ -182,4 +182,4 @@ def failure_of(
     begun = not any(sign in reason.lower() for sign in _NOT_BEGUN)
     if not begun:
         message = f"cannot connect to {address}"
-    return failed(ApiError.UNAVAILABLE, message, begun=begun)
+    return failed(ApiError.UNAVAILABLE, message, begun=begun, silent=not begun and "timed out" in reason)

@@ -38,13 +38,15 @@ def test_every_benchmark_can_be_run(name: str) -> None:
     found: Benchmark = importlib.import_module(f"benchmarks.{name}").BENCHMARK
     assert found.name == name
     assert found.layer in page.LAYERS
-    assert all(type(full) is type(quick) and quick <= full for full, quick in found.sizes.values())
+    for full, quick in found.sizes.values():
+        assert type(full) is type(quick)
+        assert isinstance(full, str) or isinstance(quick, str) or quick <= full
 
 
 def test_every_module_is_of_the_suite_or_has_another_target_of_make() -> None:
     makefile = (record.ROOT / "Makefile").read_text()
-    # The frame itself, and `wbkv bench`.
-    frame = {"__init__", "__main__", "command", "convoy_command", "record", "page"}
+    # The frame itself, `wbkv bench`, and the hostile clients of a benchmark.
+    frame = {"__init__", "__main__", "command", "convoy_command", "record", "page", "attackers"}
     modules = {path.stem for path in (record.ROOT / "benchmarks").glob("*.py")} - frame
     made = {name for name in modules if f"benchmarks.{name}" in makefile}
     assert modules - made == {entry.name for entry in SUITE}

@@ -316,3 +316,30 @@ def test_with_doubts_the_first_retry_asks_everyone_if_the_group_is_silent() -> N
     client.step(Reply((answered.mid,), G0, (AT,)), 0.5)
     client._unanswered.timeout.seconds = 1.0
     assert overdue(client, 1.0) == [(members(1), silent), ({replica(0, 0)}, other)]
+
+
+def test_with_doubts_a_new_membership_sends_to_everyone_what_the_silent_leader_has() -> None:
+    client = sender()
+    client.doubts = True
+    answered, silent = client.multicast([G0], b"x", 0.0), client.multicast([G1], b"y", 0.0)
+    other = client.multicast([G0], b"z", 0.0)
+    client.drain()
+    client.step(Reply((answered.mid,), G0, (AT,)), 0.5)
+    for group, old in ((G0, replica(0, 2)), (G1, replica(1, 2))):
+        replaced = client.topology.membership(group).replace(old, old._replace(incarnation=1), "").completed()
+        client.learn(replaced, 0.9)
+    everyone = {replica(1, 0), replica(1, 1), replica(1, 2)._replace(incarnation=1)}
+    assert sent(client) == [({replica(0, 0)}, other), (everyone, silent)], "group 0 has answered since"
+
+
+def test_with_doubts_everyone_is_asked_if_the_one_that_answered_does_not_lead_any_more() -> None:
+    client = sender()
+    client.doubts = True
+    first = client.multicast([G0], b"x", 0.0)
+    client.tick(1.0)
+    client.answered_by(replica(0, 2), [first.mid])
+    client.step(Reply((first.mid,), G0, (AT,)), 1.1)
+    second = client.multicast([G0], b"y", 1.2)
+    client.drain()
+    client.does_not_lead(replica(0, 2), 1.3)
+    assert sent(client) == [(members(0), second)], "the leader by ballots did not answer before"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import wbkv
-from wbkv.core.calls import BACKOFF_MAX_S, PATIENCE_S, RENEWALS, Calls, backoff
-from wbkv.core.effects import Ask
+from wbkv.core.calls import BACKOFF_MAX_S, PATIENCE_S, RENEWALS, TOPOLOGY_S, Calls, backoff
+from wbkv.core.effects import Ask, Failure, Open
 from wbkv.core.environment import SYSTEM
 from wbkv.core.identity import Identity
 from wbkv.core.requests import Requests
@@ -190,6 +190,25 @@ def test_connecting_tries_all_endpoints(link: ModelLink) -> None:
     link.before = lambda asked: lost(begun=False) if asked.address != H1 else None
     drive(link, calls.connect(0.0))
     assert [ask.address for ask in link.asked] == [H3, H2, H1]
+
+
+def test_connecting_waits_for_a_silent_node_as_a_call_does(link: ModelLink, clock: Clock) -> None:
+    """A node that is busy for some seconds is not down."""
+    begun = clock.now
+
+    def silent(asked: Ask | Open) -> Failure | None:
+        if clock.now >= begun + 7.0:
+            return None
+        clock.now += TOPOLOGY_S
+        return lost()._replace(silent=True)
+
+    link.before = silent
+    drive(link, Calls(Router((H1,), link.clock.environment), 10.0).connect(0.0))
+    assert clock.now < begun + 9.0
+    begun = clock.now
+    with pytest.raises(wbkv.Unavailable, match="no node answers"):
+        drive(link, Calls(Router((H1,), link.clock.environment), 5.0).connect(0.0))
+    assert clock.now >= begun + 5.0
 
 
 def test_connecting_fails_at_once_or_after_so_long(link: ModelLink, clock: Clock) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 import wbkv
-from wbkv.core.effects import Ask, Failure, Open
+from wbkv.core.effects import Ask, Failure, Open, Plan
 from wbkv.core.locks import Holding
 from wbkv.core.requests import Requests
 
@@ -183,3 +184,103 @@ def test_a_release_without_an_answer(link: ModelLink, requests: Requests[bytes])
     link.after = times(1, lost(), method="Txn")
     assert drive(link, lock.release())
     assert held_by(link) == 0
+
+
+def at_once(asked: Ask | Open) -> None:
+    """Answers take no time."""
+
+
+def _answers_take(link: ModelLink, seconds: float) -> None:
+    """The answer to the next write arrives that late, within the grace that links give to a node."""
+    late = [seconds]
+
+    def pause(asked: Ask | Open) -> None:
+        if late:
+            link.clock.now += late.pop()
+
+    link.after = pause
+
+
+def a_late_renewal(kind: type[Holding], link: ModelLink, requests: Requests[bytes]) -> None:
+    """A user sees that the lock is lost. The answer to a renewal arrives after that: it stays lost."""
+    lock, other = kind(requests, "lock", TTL_S), holding(requests)
+    assert acquire(link, lock)
+    link.clock.now += TTL_S / 2
+    _answers_take(link, TTL_S / 2 + 0.1)
+    assert not drive(link, lock.renew())
+    assert lock.lost
+    assert not acquire(link, other), "by the store it was renewed"
+
+
+def a_late_acquisition(kind: type[Holding], link: ModelLink, requests: Requests[bytes]) -> None:
+    """What is held when `acquire` returns is not lost, however long the answer has taken."""
+    lock = kind(requests, "lock", TTL_S)
+    _answers_take(link, TTL_S)
+    assert acquire(link, lock, None)
+    assert not lock.lost
+    assert lock.token == held_by(link)
+
+
+def the_time_of_a_request(kind: type[Holding], link: ModelLink, requests: Requests[bytes]) -> None:
+    """A waiter that has seen the write at once takes over when its time to live has passed since."""
+    lock, other = kind(requests, "lock", TTL_S), holding(requests)
+    waiting: list[bool] = []
+
+    def seen(asked: Ask | Open) -> None:
+        link.after = at_once
+        waiting.append(acquire(link, other))  # it looks, before the answer reaches the holder
+        link.clock.now += TTL_S / 2
+
+    link.after = seen
+    assert acquire(link, lock)
+    link.clock.now += TTL_S / 2
+    assert not any(waiting)
+    assert lock.lost
+
+
+class HoldsWhatWasLost(Holding):
+    """The answer to a renewal brings back a lock that counted as lost."""
+
+    def renew(self) -> Plan[bool]:
+        asked = self._now()
+        held = yield from super().renew()
+        self._safe_until = asked + self.ttl_s
+        return held
+
+
+class TakesWhatIsLost(Holding):
+    """A lock is taken although the answer has taken longer than its time to live."""
+
+    def _taken(self, token: int, asked: float) -> bool:
+        self.token, self._safe_until = token, asked + self.ttl_s
+        return True
+
+
+class HoldsFromTheAnswer(Holding):
+    """The time to live counts from the answer."""
+
+    def _taken(self, token: int, asked: float) -> bool:
+        return super()._taken(token, self._now())
+
+
+@pytest.mark.parametrize(
+    ("mutant", "schedule"),
+    [
+        (HoldsWhatWasLost, a_late_renewal),
+        (TakesWhatIsLost, a_late_acquisition),
+        (HoldsFromTheAnswer, the_time_of_a_request),
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_late_answers(
+    mutant: type[Holding],
+    schedule: Callable[[type[Holding], ModelLink, Requests[bytes]], None],
+    link: ModelLink,
+    requests: Requests[bytes],
+) -> None:
+    """Locks come through the schedule, and a mutant does not."""
+    schedule(Holding, link, requests)
+    link.after = at_once
+    link.store.put(b"lock", None)
+    with pytest.raises(AssertionError):
+        schedule(mutant, link, requests)

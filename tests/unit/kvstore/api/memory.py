@@ -128,6 +128,8 @@ class MemoryService:
         request = Request(client, sequence, ack_below, deadline or REVISION_MAX, digest, command)
         mid = MessageId(ClientId(GATEWAY), number, digest)
         self.machine.deliver(Delivered(gts, mid, (GROUP,), request))
+        while self.machine.running:
+            self.machine.run()
         (executed,) = self.machine.drain().results
         while self.machine.work():
             pass

@@ -45,6 +45,25 @@ def test_small_calls_of_idle_connections_get_through_even_then() -> None:
     assert budget.reserve_now("0", 1) is None
 
 
+def test_when_a_large_call_gives_up_a_small_one_behind_it_is_let_in() -> None:
+    async def test() -> None:
+        budget = Budget(1 << 20)
+        assert budget.reserve_now("a", 1 << 19) is not None
+        assert budget.reserve_now("c", 1 << 18) is not None
+        large = asyncio.create_task(budget.reserve("b", 1 << 19, 10.0))
+        await asyncio.sleep(0)
+        small = asyncio.create_task(budget.reserve("b", 1 << 10, 10.0))
+        await asyncio.sleep(0)
+        assert not large.done()
+        large.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert small.done(), "the others hold what they hold for ever"
+        assert small.result().size == 1 << 10
+
+    asyncio.run(test())
+
+
 def test_waiting_calls_are_let_in_in_order_and_connections_take_turns() -> None:
     async def test() -> None:
         budget = Budget(1 << 20)

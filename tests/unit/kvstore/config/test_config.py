@@ -220,7 +220,7 @@ def at(line: int, what: str) -> str:
         (
             "[timing]",
             "[quux]",
-            at(5, "quux: unknown key; known: cluster, store, timing, nodes, groups, delays, trace"),
+            at(5, "quux: unknown key; known: cluster, store, timing, nodes, groups, delays, disk, trace"),
         ),
         ('data = "n1"', 'dada = "n1"', at(10, 'nodes.n1.dada: unknown key; did you mean "data"?')),
         ("election_s", "elections_s", at(6, 'timing.elections_s: unknown key; did you mean "election_s"?')),
@@ -303,6 +303,16 @@ def at(line: int, what: str) -> str:
         ("= 2.5", "= -1", at(33, "delays.n1-n3: -1 ms is not in 0..60000")),
         ("= 2.5", "= 60001", at(33, "delays.n1-n3: 60001 ms is not in 0..60000")),
         ("= 2.5", "= nan", at(33, "delays.n1-n3: must be a number, not nan")),
+        (
+            "[delays]",
+            "[disk]\nscrub_hours = -1\n[delays]",
+            at(32, "disk.scrub_hours: -1 is not in 0.001..8760.0 (or 0, for never)"),
+        ),
+        (
+            "[delays]",
+            "[disk]\nscrub_hours = true\n[delays]",
+            at(32, "disk.scrub_hours: must be a number, not true"),
+        ),
         ("[delays]", '[trace]\ndeliveries = ""\n[delays]', at(32, 'trace.deliveries: "" is not a folder')),
         (
             "[delays]",

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from kvstore.machine.locks import LockTable
 from kvstore.machine.request import Footprint, Range
@@ -75,6 +76,8 @@ def play(script: Iterable[tuple[Footprint, int, int]]) -> None:
         assert table.claim(gts, footprint) == (not blocked) == (gts in model.granted())
         if not blocked:
             granted.append(gts)
+        if granted and which % 3 == 0:
+            narrow_one(table, model, granted, which)
         for _ in range(releases):
             release_one(table, model, granted, which)
     while granted:
@@ -114,6 +117,18 @@ def test_same_grants_as_the_model_in_long_runs(seed: int) -> None:
             footprint = Footprint(reads, tuple(writes), some_ranges(), some_ranges())
             script.append((footprint, rng.choice([0, 1, 1, 2]), rng.randrange(9)))
         play(script)
+
+
+def narrow_one(table: LockTable, model: Model, granted: list[int], which: int) -> None:
+    """Give up some of what a claim reads."""
+    before = set(model.granted())
+    gts = granted[which % len(granted)]
+    reads, writes, read_ranges, write_ranges = astuple(model.claims[gts])
+    kept = Footprint(reads[which % 2 :], writes, read_ranges[which % 2 :], write_ranges)
+    model.claims[gts] = kept
+    new = table.narrow(gts, kept)
+    assert new == sorted(set(model.granted()) - before)
+    granted += new
 
 
 def release_one(table: LockTable, model: Model, granted: list[int], which: int) -> None:
@@ -162,5 +177,7 @@ def test_claims_come_once_and_are_released_when_granted() -> None:
     with pytest.raises(InvariantBroken, match="2 has a claim already"):
         table.claim(2, Footprint((), (b"b",)))
     table.claim(3, Footprint((), (b"a",)))
+    with pytest.raises(InvariantBroken, match="narrowed while it waits for 1"):
+        table.narrow(3, Footprint())
     with pytest.raises(InvariantBroken, match="waits for 1"):
         table.release(3)

@@ -227,6 +227,15 @@ def test_votes_that_cannot_be() -> None:
     assert g.value(b"a") == b"then"
 
 
+def test_an_outcome_that_cannot_be() -> None:
+    """A transaction has not succeeded whose conditions do not hold here."""
+    g = Group()
+    g.deliver(1, Transaction((exists(b"b"), exists(b"n")), (Put(b"a", b"then"),)), "AB")
+    with pytest.raises(PeerViolation, match="is reported as succeeded, but has not"):
+        g.machine.outcome(ts(1), succeeded=True)
+    assert g.value(b"a") is None
+
+
 def add(key: bytes) -> Transaction:
     return then(Calculate(key, Arithmetic.ADD, 1))
 

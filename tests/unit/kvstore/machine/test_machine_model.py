@@ -361,6 +361,7 @@ def mutated(mutant: type[Machine]) -> Callable[[pytest.MonkeyPatch], None]:
         mutated(mutants.WatermarkPassesWhatRuns),
         mutated(mutants.WritesWithEverySlice),
         mutated(mutants.ReleasesLocksEarly),
+        mutated(mutants.ReadsWhatHasPassedIt),
     ],
 )
 def test_sabotages_of_slices_and_limits_are_caught(

@@ -43,6 +43,7 @@ def execute(placement: Placement, *transactions: Transaction) -> list[dict[Group
             machine.deliver(Delivered(timestamp(i + 1, A), MessageId(ClientId(1), i, 0), groups, request))
         for _ in range(2):  # what the machines have executed at once, and what after all votes
             for g, machine in machines.items():
+                machine.run()
                 effects = machine.drain()
                 for executed in effects.results:
                     assert isinstance(executed.result, Outcome)

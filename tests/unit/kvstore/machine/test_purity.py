@@ -14,6 +14,7 @@ ALLOWED = {
     "collections.abc",
     "dataclasses",
     "enum",
+    "functools",
     "hashlib",
     "heapq",
     "itertools",

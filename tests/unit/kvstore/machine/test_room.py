@@ -28,7 +28,8 @@ def results_of(machine: Machine, time: int, *operations: Operation) -> list[Oper
 
 
 def machine_with(*keys: bytes, value: bytes) -> Machine:
-    machine = Machine(A, Store(), MachineState(PLACEMENT))
+    limits = Limits(transaction_rows=1 << 20)  # so that results are too large first
+    machine = Machine(A, Store(), MachineState(PLACEMENT), limits)
     results_of(machine, 1, *(Put(key, value) for key in keys))
     return machine
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kvstore.machine.commands import Command, Compact
 from kvstore.machine.machine import Machine
@@ -68,12 +69,12 @@ def test_others_go_on_between_slices() -> None:
     machine.deliver(message(3, then(Put(b"k9", b""))))
     machine.deliver(message(4, then(Put(b"lx", b""), Get(b"lx")), "A"))
     machine.deliver(message(5, then(Put(b"k0", b"changed"))))
-    machine.deliver(message(6, then(Get(b"k1"))))
-    assert [each.delivered.gts for each in machine.drain().results] == [ts(6)], "reads share a lock"
+    machine.deliver(message(6, then(Get(b"l"))))
+    assert [each.delivered.gts for each in machine.drain().results] == [ts(3), ts(4), ts(5)]
     assert machine.watermark == ts(1)
     drive(machine)
     effects = machine.drain()
-    assert [each.delivered.gts for each in effects.results] == [ts(2), ts(3), ts(4), ts(5)]
+    assert [each.delivered.gts for each in effects.results] == [ts(2), ts(6)]
     assert machine.watermark == ts(6)
     counted = effects.results[0].result
     assert isinstance(counted, Outcome)
@@ -121,6 +122,22 @@ def test_slices_are_shared_in_turn() -> None:
         machine.run()
         ended += [each.delivered.gts for each in machine.drain().results]
     assert ended == [ts(3), ts(2)], "a short one does not wait for a long one"
+
+
+def test_slices_are_shared_by_clients() -> None:
+    """One client's many transactions do not hold up another's."""
+    machine = machine_of(keys=20, slice_rows=4)
+    machine.run()
+    for time in range(2, 12):
+        machine.deliver(message(time, then(COUNT)))
+    other = message(12, then(COUNT))
+    machine.deliver(replace(other, request=replace(other.request, client=2)))
+    ended = []
+    while machine.running:
+        machine.run()
+        ended += [each.delivered.gts for each in machine.drain().results]
+    assert ended.index(ts(12)) <= 1
+    assert ended[0] == ts(2) or ended[1] == ts(2), "the oldest goes on, too"
 
 
 def test_operations_on_ranges_see_what_those_before_them_wrote() -> None:
@@ -262,3 +279,17 @@ def test_history_is_not_read_for_keys_that_did_not_exist(monkeypatch: pytest.Mon
     monkeypatch.setattr(versions._history, "get", looked_at.append)
     assert list(versions.scan_at(Range(b"k1", b"m"), 0)) == []
     assert looked_at == []
+
+
+def test_ranges_without_rows_are_done_in_slices_too() -> None:
+    machine = machine_of(slice_rows=100)
+    machine.run()
+    machine.deliver(message(2, then(*[Scan(Range(b"a", b"b"))] * 100)))
+    steps = 0
+    while machine.running:
+        machine.run()
+        steps += 1
+    assert 5 <= steps <= 20
+    (executed,) = machine.drain().results
+    assert isinstance(executed.result, Outcome)
+    assert [found for _, found in executed.result.results] == [Scanned((), 0, more=False)] * 100

@@ -12,6 +12,7 @@ from kvstore.machine.commands import (
     Command,
     Compact,
     Delivered,
+    Deviates,
     Expire,
     Malformed,
     Pin,
@@ -43,7 +44,7 @@ from kvstore.machine.request import (
     Unchanged,
     validate,
 )
-from multicast.types import ClientId, GroupId, MessageId, timestamp
+from multicast.types import ClientId, GroupId, MessageId, ReplicaId, timestamp
 
 KEYS = [b"a", b"b", b"c{x}", b"d", b"e", b"f{x}", b"g", b"h"]
 VALUES = [b"1", b"-7", b"word", b"", str(INT64_MAX).encode(), str(INT64_MIN).encode(), b"007", b"1" * 20]
@@ -206,8 +207,11 @@ def some_command(
         return Unpin((rng.choice("pq"),)), someone
     if kind < 0.12:
         return Expire(rng.choice([gts, gts, gts - 5000, gts + 1])), rng.choice([everyone, someone, someone])
-    if kind < 0.13:
+    if kind < 0.125:
         return Tick(), someone
+    if kind < 0.13:
+        replica = ReplicaId(someone[0], 1, 7)
+        return Deviates(replica, 0, history=False, start=b"a", end=None, revision=gts), someone
     if kind < 0.14:
         return Malformed("no such thing"), someone
     if kind < 0.17:

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from kvstore.config.addresses import NodeId
 from kvstore.node.relay import Relays
@@ -14,6 +15,9 @@ from kvstore.wire.messages import SnapshotAck
 from multicast.types import GroupId, Process, ReplicaId
 
 Link = tuple[NodeId, NodeId]
+
+CONNECTED: Final = b"connected"
+"""On a link, instead of a frame: another connection. Nothing is sent until it is accepted."""
 
 
 class Station:
@@ -27,6 +31,8 @@ class Station:
         self.received: dict[NodeId, list[tuple[int, int]]] = {}
         self.sent = 0
         self.room = True
+        self.unsent: int | None = None
+        """What links have not sent; if it is None, nothing or a lot."""
         rng = random.Random(f"{net.seed} {me} {self.life}")
         self.relays = relays(me, self, ORDERING_CODEC, net.may_send, rng, 1.0, 0.0)
 
@@ -35,13 +41,20 @@ class Station:
         return [name for name in self.net.names if name != self.me]
 
     def send(self, node: NodeId, envelopes: Sequence[Envelope]) -> None:
-        self.net.links[self.me, node].append(ORDERING_CODEC.encode(envelopes))
+        link = self.net.links[self.me, node]
+        if CONNECTED not in link:
+            link.append(ORDERING_CODEC.encode(envelopes))
 
     def answer(self, envelopes: Iterable[Envelope]) -> None:
         raise AssertionError("there are no clients")
 
     def backlog(self, node: NodeId) -> int:
+        if self.unsent is not None:
+            return self.unsent
         return 0 if self.room else 1 << 30
+
+    def behind(self, node: NodeId) -> int:
+        return 0
 
     def speak(self, node: NodeId) -> None:
         """Send the next message to a node."""
@@ -95,13 +108,21 @@ class RelayNet:
         """The first frame of a link arrives, unless the link is cut: then it stays on its way."""
         if link not in self.cut and self.links[link]:
             source, target = link
-            self.stations[target].hear(source, self.links[link].popleft())
+            frame = self.links[link].popleft()
+            if frame == CONNECTED:
+                self.stations[target].relays.connected(source)
+            else:
+                self.stations[target].hear(source, frame)
 
     def restart(self, node: NodeId) -> None:
-        """A process dies: what was sent to it is lost; what it has sent is still on its way."""
+        """A process dies: what was sent to it is lost; what it has sent is still on its way. Then it connects
+        again.
+        """
         for source, target in self.links:
             if target == node:
                 self.links[source, target].clear()
+            if node in (source, target):
+                self.links[source, target].append(CONNECTED)
         self.stations[node] = Station(self, node, self._relays)
 
     def settle(self, rounds: int) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from kvstore.config.addresses import NodeId
 from kvstore.node import directory
 from kvstore.node.directory import Directory
 from multicast.membership import Configuration, Membership
-from multicast.types import ClientId, GroupId, ReplicaId
+from multicast.types import ClientId, GroupId, Process, ReplicaId
 
 G0 = GroupId(0)
 N1, N2, N3, N4 = (NodeId(f"n{n}") for n in range(1, 5))
@@ -77,3 +79,42 @@ def test_what_nodes_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyPatch
     assert len(known._claims) == len(known._claimed) == 3
     assert known.node_of(of(29)) == NodeId("n29")
     assert known.node_of(of(1)) == N1
+
+
+class SendsForAnyDisk(Directory):
+    """Messages of a replica may come from any node."""
+
+    def may_send(self, node: NodeId, sender: Process) -> bool:
+        return isinstance(sender, ReplicaId) or super().may_send(node, sender)
+
+
+class SendsForUnknownDisks(Directory):
+    """Messages of a replica may come from any node, while it is not known which node has the disk."""
+
+    def may_send(self, node: NodeId, sender: Process) -> bool:
+        if isinstance(sender, ReplicaId) and self.node_of(sender) is None:
+            return True
+        return super().may_send(node, sender)
+
+
+class SendsForAnyGateway(Directory):
+    """A gateway belongs to no node."""
+
+    def may_send(self, node: NodeId, sender: Process) -> bool:
+        return not isinstance(sender, ReplicaId) or super().may_send(node, sender)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "test"),
+    [
+        (SendsForAnyDisk, test_a_node_sends_for_the_replicas_of_its_disk_only),
+        (SendsForUnknownDisks, test_a_node_sends_for_the_replicas_of_its_disk_only),
+        (SendsForAnyGateway, test_a_gateway_belongs_to_the_node_that_sends_for_it_first),
+    ],
+)
+def test_mutants_are_caught(
+    mutant: type[Directory], test: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.Directory", mutant)
+    with pytest.raises(AssertionError):
+        test(**({"monkeypatch": monkeypatch} if mutant is SendsForAnyGateway else {}))

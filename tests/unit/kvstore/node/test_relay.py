@@ -12,13 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore.config.addresses import NodeId
+from kvstore.config.checks import MESSAGE_BYTES_MAX
 from kvstore.node import relay
-from kvstore.node.reach import DEAF_TICKS, HOLD_TICKS, HOLD_TICKS_MAX, STABLE
+from kvstore.node.reach import DEAF_TICKS, HOLD_TICKS, HOLD_TICKS_MAX, STABLE, Reachability
 from kvstore.node.relay import Relays, _Origin, _Route
+from kvstore.wire.connection import LinkLimits
 from kvstore.wire.frames import ORDERING_CODEC, Envelope
-from kvstore.wire.messages import NODE, Hearing, Period, Reach, Relayed, SnapshotAck
+from kvstore.wire.inflow import Inflow
+from kvstore.wire.messages import NODE, Hearing, Period, Reach, Relayed, SnapshotAck, SnapshotPiece
+from kvstore.wire.outflow import Outflow
 from multicast.errors import PeerViolation
-from multicast.types import ClientId, GroupId, ReplicaId
+from multicast.messages import Multicast
+from multicast.types import ClientId, GroupId, MessageId, ReplicaId
 from tests.campaigns import CAMPAIGN
 from tests.unit.kvstore.node.relay_net import RelayNet, random_run
 
@@ -81,7 +86,7 @@ class ForgetsTheEpoch(Relays):
     def _is_next(self, name: NodeId, message: Relayed) -> bool:
         origin = self._origin(name)
         if message.life != origin.life:
-            origin.begin(message.life)
+            origin.begin(message.life, relayed=False)
         return super()._is_next(name, _with_epoch(message, origin))
 
 
@@ -238,6 +243,44 @@ def test_what_only_nodes_say_is_checked() -> None:
         target.receive(N1, [(NODE, NODE, (Relayed(N2, N0, epoch, 7, 1, 1, b"?"),))])
 
 
+# Lives
+
+
+def test_a_life_that_ended_long_ago_does_not_displace_a_relayed_one() -> None:
+    """What the first life has sent directly arrives when the second has long been relayed."""
+    net = RelayNet(3)
+    net.cut.add((N0, N1))
+    net.settle(2)
+    net.restart(N0)
+    net.settle(2 * DEAF_TICKS)
+    assert net.reaches(N0, N1)
+    assert net.stations[N1].relays.counts.received
+    net.cut.clear()
+    net.settle(3)
+    for _ in range(2 * HOLD_TICKS):
+        net.settle(1)
+        assert net.reaches(N0, N1)
+        assert net.reaches(N1, N0)
+
+
+def test_what_a_dead_life_has_sent_directly_does_not_follow_what_the_next_has_relayed() -> None:
+    """Not even if nothing else of the first life has ever arrived."""
+    net = RelayNet(3)
+    net.settle(1)
+    net.restart(N0)
+    net.cut.add((N0, N1))
+    net.links[N0, N1].popleft()  # the connection is accepted, and nothing on it arrives for now
+    net.stations[N1].relays.connected(N0)
+    net.stations[N0].speak(N1)
+    net.restart(N0)
+    net.settle(2 * DEAF_TICKS)
+    net.everyone_speaks()
+    assert net.reaches(N0, N1)
+    net.cut.clear()
+    net.settle(3)
+    assert net.reaches(N0, N1)
+
+
 # Bounds
 
 
@@ -249,6 +292,57 @@ def test_a_relay_without_room_drops() -> None:
     assert net.stations[N2].relays.counts.dropped == 1
     net.stations[N2].room = True
     assert net.reaches(N0, N1)
+
+
+def test_small_frames_pass_when_large_ones_do_not() -> None:
+    """Up to a bound, at the relay and at the origin."""
+    net = net_of(3, (N0, N1))
+    net.settle(DEAF_TICKS + 3)
+    me, target = net.stations[N0].replica, net.stations[N1].replica
+    large: list[Envelope] = [
+        (me, target, [SnapshotPiece(1, 2, ordering=False, last=False, data=bytes(relay.SMALL + 1))])
+    ]
+    for name in (N2, N0):
+        station = net.stations[name]
+        station.unsent = relay.BACKLOG_MAX - relay.SMALL
+        dropped = station.relays.counts.dropped
+        assert net.reaches(N0, N1)
+        net.stations[N0].relays.send(N1, large)
+        net.settle(1)
+        assert station.relays.counts.dropped == dropped + 1
+        assert net.reaches(N0, N1)
+        station.unsent = relay.SMALL_BACKLOG_MAX
+        assert not net.reaches(N0, N1)
+        station.unsent = None
+    limits = LinkLimits()
+    assert limits.buffer > relay.SMALL_BACKLOG_MAX + relay.FRAME_MAX // 4
+
+
+def test_the_largest_message_is_relayed_in_slices() -> None:
+    """As on a direct link: a relayed frame is a message to the flow of each of the two links."""
+    payload = bytes(MESSAGE_BYTES_MAX)
+    message = Multicast(MessageId(ClientId(5), 1, 0), (GroupId(0),), payload, 0)
+    net = net_of(3, (N0, N1))
+    net.settle(DEAF_TICKS + 3)
+    me, target = net.stations[N0].replica, net.stations[N1].replica
+    flows = {link: (Outflow(ORDERING_CODEC, LinkLimits().flow), Inflow(ORDERING_CODEC, LinkLimits().flow))
+             for link in ((N0, N2), (N2, N1))}  # fmt: skip
+    net.stations[N0].relays.send(N1, [(me, target, [message])])
+    taken: Any = None
+    for link, (out, into) in flows.items():
+        [frame] = net.links[link]
+        net.links[link].clear()
+        out.send(ORDERING_CODEC.decode(frame))
+        slices = 0
+        while (data := out.next()) is not None:
+            assert len(data) < LinkLimits().frame
+            slices += 1
+            if envelopes := into.receive(data):
+                taken = net.stations[link[1]].relays.receive(link[0], envelopes)
+        assert slices > 100
+        assert not out.behind
+    origin, [(_, _, [found])] = taken
+    assert (origin, len(found.payload)) == (N0, MESSAGE_BYTES_MAX)
 
 
 def test_a_large_frame_is_relayed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +413,7 @@ def test_a_link_that_comes_and_goes_stays_relayed(caplog: pytest.LogCaptureFixtu
     assert sum("(logged once)" in record.getMessage() for record in caplog.records) == 1
     net.cut.clear()
     net.settle(HOLD_TICKS_MAX + STABLE * HOLD_TICKS_MAX)
-    assert net.stations[N1].relays._reach._links[N0].hold == HOLD_TICKS
+    assert net.stations[N1].relays.reach._links[N0].hold == HOLD_TICKS
 
 
 def test_the_next_relay_is_taken_when_one_dies() -> None:
@@ -414,3 +508,29 @@ def test_a_frame_may_have_several_envelopes_of_one_pair() -> None:
     net.stations[N0].relays.send(N1, [(me, target, [SnapshotAck(1, 98)]), (me, target, [SnapshotAck(1, 99)])])
     net.settle(1)
     assert net.stations[N1].received[N0][-2:] == [(1, 98), (1, 99)]
+
+
+def test_a_node_passes_on_what_it_is_told_as_it_was_said() -> None:
+    """A node that does not hear another passes on that a third does not either: the other hears it, and must
+    know.
+    """
+    cuts = [(0, 1), (1, 0), (0, 3), (3, 0), (0, 2), (4, 2), (2, 4), (3, 2), (2, 3)]
+    net = net_of(5, *((NodeId(f"n{one}"), NodeId(f"n{other}")) for one, other in cuts))
+    net.settle(DEAF_TICKS + HOLD_TICKS)
+    for _ in range(20):
+        net.settle(1)
+        assert net.reaches(N0, N1)
+        assert net.reaches(N1, N0)
+
+
+def test_a_node_that_is_no_peer_any_more_leads_nothing() -> None:
+    n0, n1, n2 = map(NodeId, ("n0", "n1", "n2"))
+    peers = [n1, n2]
+    group = GroupId(4)
+    reach = Reachability(n0, 1, lambda _: 1, lambda: peers, (group,))
+    for node, leads in ((n1, (group,)), (n2, ())):
+        reach.heard(node)
+        reach.learn(node, Reach(Hearing(node, 7, 1, (), leads, (), (), 2), ()))
+    assert reach.own().missed == ()
+    peers.remove(n1)
+    assert reach.own().missed == (group,), "another leads it now, or nobody does"

@@ -16,7 +16,7 @@ from kvstore.local.disk import create_disk
 from kvstore.server.process import Server
 from kvstore.storage import identity
 from multicast.errors import InvariantBroken
-from multicast.types import GroupId, ReplicaId
+from multicast.types import ClientId, GroupId, ReplicaId
 
 N1, SPARE = NodeId("n1"), NodeId("spare")
 WAIT_S = 60.0
@@ -142,7 +142,7 @@ def test_a_node_whose_state_is_wrong_stops_at_any_call(
         engine = server.engine
         monkeypatch.setattr(engine.node, what, fail)
         calls = {
-            "receive": lambda: server._frame(NodeId("n2"), [], 0),
+            "receive": lambda: server._frame(NodeId("n2"), [(ClientId(1), ClientId(2), [])], 0),
             "committed": lambda: engine._committed({}),
             "tick": engine._tick,
             "turn": engine._turn,

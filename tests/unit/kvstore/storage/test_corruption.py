@@ -9,7 +9,7 @@ import lmdb
 import pytest
 
 from kvstore.storage import environment, keys, meta_page
-from kvstore.storage.errors import DamagedRow, DamagedState, StorageError
+from kvstore.storage.errors import DamagedLog, DamagedRow, DamagedState, StorageError
 from multicast.durable import Promised
 from multicast.types import GroupId
 from tests.unit.kvstore.storage.disks import G0, G1, Rig, StoreRig, ballot, loaded
@@ -382,7 +382,7 @@ def test_the_meta_page_says_how_long_the_file_is(store: StoreRig) -> None:
             assert meta.transaction == env.info()["last_txnid"]
 
 
-@pytest.mark.parametrize(("name", "error"), [("log", StorageError), ("state", DamagedState)])
+@pytest.mark.parametrize(("name", "error"), [("log", DamagedLog), ("state", DamagedState)])
 def test_a_file_that_was_cut_short_is_an_error_and_not_a_signal(
     names: StoreRig, name: str, error: type[StorageError]
 ) -> None:

@@ -24,7 +24,7 @@ from kvstore import storage
 from kvstore.config.checks import Durability
 from kvstore.node.ports import Log
 from kvstore.storage import environment, identity, keys, log
-from kvstore.storage.errors import StorageError
+from kvstore.storage.errors import DamagedLog, StorageError
 from kvstore.storage.identity import Identity
 from kvstore.storage.ports import DeliveryDisk
 from multicast.durable import Accepted, Checkpoint, Dropped, Durable, Joined, Learned, Promised, Record
@@ -223,6 +223,7 @@ def test_a_crash_leaves_what_was_durable(
         small(patch, fold_bytes)
         storage.create(Path(directory) / "disk", Identity.new(CLUSTER, NODE, "os"))
         rig = Rig(Path(directory) / "disk")
+        gate = Gate(patch)  # else a commit may end, and the next one begin, before its end is taken
 
         def crash() -> None:
             number = rig.durable[-1] if rig.durable else 0
@@ -232,18 +233,22 @@ def test_a_crash_leaves_what_was_durable(
                 assert same(found.log.load(group), durable)
             found.disk.close()
 
+        def finish() -> None:
+            """One commit ends, and the machine stops before the next one begins."""
+            gate.tickets.release()
+            rig.take()
+            crash()
+            rig.log.pump()
+
         crash()
         for records, pause in history:
             rig.log.write(records)
             rig.log.pump()
             while pause and rig.log._env.busy:
-                rig.take()
-                crash()
-                rig.log.pump()
+                finish()
         while rig.log._env.busy:
-            rig.take()
-            crash()
-            rig.log.pump()
+            finish()
+        assert not gate.waited_in_vain
         rig.disk.close()
 
 
@@ -638,3 +643,145 @@ def test_a_full_disk_leaves_what_was_durable(path: Path) -> None:
 
 if __name__ == "__main__":
     child(Path(sys.argv[1]), int(sys.argv[2]))
+
+
+# Staged payloads
+
+PAYLOAD = b"".join(number.to_bytes(4, "big") for number in range(3 * 4096))
+
+
+def staged(rig: Rig, payload: bytes = PAYLOAD, pieces: int = 3) -> int:
+    """A payload in the log, in pieces, to which records refer."""
+    stage = rig.log.stage()
+    length = -(-len(payload) // pieces)
+    for start in range(0, len(payload), length):
+        last = rig.log.stage_piece(stage, payload[start : start + length])
+    rig.drain()
+    assert rig.log.staged >= last
+    rig.log.refer(stage, payload)
+    return stage
+
+
+def acceptance(payload: bytes, sequence: int = 1) -> Accepted:
+    mid = MessageId(ClientId(5), sequence, 7)
+    return Accepted(((G0,),), (mid,), (timestamp(sequence, G0),), (payload,), (0,), sequence)
+
+
+def pieces_on_disk(rig: Rig) -> int:
+    with rig.log._env._env.begin() as transaction:
+        count: int = transaction.stat(rig.log._env[keys.LOG_STAGED])["entries"]
+        return count
+
+
+def test_a_record_refers_to_a_staged_payload(rig: Rig, tmp_path: Path) -> None:
+    staged(rig)
+    rig.write([acceptance(PAYLOAD)])
+    with rig.log._env._env.begin() as transaction:
+        [(_, value)] = transaction.cursor(rig.log._env[keys.LOG_ROWS])
+    assert len(value) < 200
+    after = rig.crash(tmp_path / "crash")
+    assert after.log.load(G0) == fold([acceptance(PAYLOAD)])
+    after.disk.close()
+
+
+def test_an_equal_payload_that_was_not_staged_is_written(rig: Rig, tmp_path: Path) -> None:
+    """Objects are compared, not bytes: that would take as long as to write them."""
+    stage = staged(rig)
+    rig.write([acceptance(bytes(bytearray(PAYLOAD)))])
+    rig.log.unstage(stage)
+    rig.write([acceptance(b"", 2)])
+    assert not pieces_on_disk(rig)
+    assert loaded_after_crash(rig, tmp_path) == fold([acceptance(PAYLOAD)], [acceptance(b"", 2)])
+
+
+def loaded_after_crash(rig: Rig, tmp_path: Path) -> Durable:
+    after = rig.crash(tmp_path / f"crash {time.monotonic_ns()}")
+    try:
+        return after.log.load(G0)
+    finally:
+        after.disk.close()
+
+
+def test_a_staged_payload_stays_while_a_row_or_a_base_refers_to_it(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "FOLD_BYTES", 3 * log.ROW_BYTES)
+    stage = staged(rig)
+    accepted, mid = acceptance(PAYLOAD), acceptance(PAYLOAD).mids[0]
+    rig.write([accepted])  # it counts with its payload, and so becomes a base
+    rig.log.unstage(stage)
+    others = [[acceptance(b"", number)] for number in range(2, 12)]
+    rig.write(*others)
+    assert pieces_on_disk(rig) == 3
+    expected = [[accepted], *others]
+    assert loaded_after_crash(rig, tmp_path) == fold(*expected)
+    later: list[list[Record]] = [[Dropped((mid,))]]
+    later += [[acceptance(b"", number)] for number in range(12, 22)]
+    rig.write(*later)
+    assert pieces_on_disk(rig) == 0
+    assert loaded_after_crash(rig, tmp_path) == fold(*expected, *later)
+
+
+def test_a_restart_keeps_what_records_refer_to_and_no_more(rig: Rig, tmp_path: Path) -> None:
+    staged(rig)
+    rig.write([acceptance(PAYLOAD)])
+    staged(rig, b"never ordered" * 100)
+    assert pieces_on_disk(rig) == 6
+    after = rig.crash(tmp_path / "crash")
+    after.write([acceptance(b"", 2)], group=G1)
+    assert pieces_on_disk(after) == 3, "all groups were read at the start: nothing refers to the rest"
+    assert after.log.load(G0) == fold([acceptance(PAYLOAD)])
+    after.write([acceptance(b"", 3)])
+    assert pieces_on_disk(after) == 3
+    assert loaded_after_crash(after, tmp_path) == fold([acceptance(PAYLOAD)], [acceptance(b"", 3)])
+    after.disk.close()
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_a_missing_piece_is_noticed(rig: Rig, tmp_path: Path, index: int) -> None:
+    stage = staged(rig)
+    rig.write([acceptance(PAYLOAD)])
+    rig.disk.close()
+    with lmdb.open(str(rig.path / "log"), max_dbs=32, lock=False) as env:
+        database = env.open_db(keys.LOG_STAGED)
+        with env.begin(write=True) as transaction:
+            assert transaction.delete(keys.piece_key(stage, index), db=database)
+    with pytest.raises(DamagedLog, match="staged") as found:
+        loaded(rig.path)
+    assert [*(found.value.groups or ())] == [G0], "only the group that refers to it begins anew"
+
+
+def test_small_batches_pass_pieces(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch waits for one piece at most, however many wait."""
+    gate = Gate(monkeypatch)
+    stage = rig.log.stage()
+    for _ in range(10):
+        rig.log.stage_piece(stage, bytes(10_000))
+    rig.log.pump()
+    number = rig.log.write({G0: [acceptance(b"")]})
+    rig.log.pump()
+    gate.tickets.release(2)
+    while rig.log.durable < number:
+        rig.take()
+        rig.log.pump()
+    assert gate.commits == 2
+    assert rig.log.staged == 1
+    gate.tickets.release(100)
+    rig.drain()
+    assert rig.log.staged == 10
+
+
+def test_pieces_do_not_wait_for_ever_behind_batches(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "PIECES", 2)
+    gate = Gate(monkeypatch)
+    rig.log.write({G0: [acceptance(b"", 1)]})
+    rig.log.pump()
+    rig.log.stage_piece(rig.log.stage(), bytes(10_000))
+    for sequence in range(2, 10):
+        gate.tickets.release()
+        rig.log.write({G0: [acceptance(b"", sequence)]})
+        rig.take()
+        rig.log.pump()
+    assert rig.log.staged == 1
+    gate.tickets.release(100)
+    rig.drain()

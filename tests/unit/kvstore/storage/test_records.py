@@ -276,7 +276,7 @@ def test_a_batch_may_be_empty() -> None:
 
 def test_every_kind_of_record_has_a_format() -> None:
     assert {type(record) for record in SOME} == set(KINDS)
-    assert set(records._RECORDS.put) == {*KINDS, records._Decided, records._Known}
+    assert set(records._RECORDS.put) == {*KINDS, records._Decided, records._Known, records._Staged}
     assert again(SOME) == SOME
 
 
@@ -284,8 +284,8 @@ def test_tags_and_bytes_of_records_are_those_of_the_disk_format() -> None:
     """A change of these is a change of the format: it needs another `identity.FORMAT`."""
     order = [Promised, Joined, Accepted, records._Decided, Delivery, Voted, Learned, Dropped, Configured]
     order += [records._Known, Reported]
-    assert FORMAT == 7
-    assert dict(enumerate(order, 1)) == records.TAGS
+    assert FORMAT == 8
+    assert dict(enumerate(order, 1)) | {60: records._Staged} == records.TAGS
     assert zlib.crc32(encode(SOME, Durable())) == 0x52A3B5F1
 
 

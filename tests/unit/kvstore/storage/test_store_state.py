@@ -33,6 +33,7 @@ from kvstore.storage import (
 from kvstore.storage import store as stores
 from kvstore.storage.errors import BadSnapshot, StorageError
 from kvstore.storage.identity import Identity
+from kvstore.storage.rows import LmdbRows
 from multicast.durable import Checkpoint
 from multicast.errors import InvariantBroken
 from multicast.messages import Delivery
@@ -103,6 +104,45 @@ def test_what_was_committed_comes_back(store: StoreRig) -> None:
     again.state.remember(G0, DELIVERED[20:30])
     assert again.state.deliveries(G0, delivered[17].global_ts, 100) == DELIVERED[18:30]
     again.disk.close()
+
+
+def test_keys_that_are_missing_side_by_side_are_looked_for_once(
+    store: StoreRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when many keys are loaded; until there is another commit."""
+    checked: list[bytes] = []
+    check = LmdbRows._check_beside
+
+    def noting(rows: LmdbRows, transaction: Any, node: Any, row: bytes) -> tuple[bytes, bytes]:
+        checked.append(row[-2:])
+        return check(rows, transaction, node, row)
+
+    monkeypatch.setattr(LmdbRows, "_check_beside", noting)
+
+    def commit(*keys: bytes) -> None:
+        for key in keys:
+            store.map().put(key, "v")
+        store.commit()
+        store.drain()
+
+    def missing(*keys: bytes) -> list[bytes]:
+        checked.clear()
+        for key in keys:
+            assert store.map().get(key) is None
+        return checked
+
+    for group in (G0, GroupId(G0 + 1)):  # rows of others lie behind
+        store.map(group=group).put(b"d0", "v")
+    commit(b"h0")
+    store.commit(b"", GroupId(G0 + 1))
+    store.drain()
+    assert missing(b"e0", b"e1", b"f0", b"d1") == [b"e0"]
+    assert missing(b"a0", b"a1") == [b"a0"]
+    assert missing(b"x0", b"x1", b"y0") == [b"x0"]
+    assert missing(b"z0", b"e9", b"z1") == [b"e9", b"z1"], "only the last gap is known"
+    commit(b"z3")
+    assert store.map().get(b"z3") == "v"
+    assert missing(b"z2") == [b"z2"]
 
 
 def test_an_image_is_of_the_time_it_was_given(store: StoreRig) -> None:
@@ -215,6 +255,80 @@ def test_a_ring_may_be_smaller_than_a_commit(store: StoreRig, monkeypatch: pytes
     assert store.state.oldest(G0) == DELIVERED[299].global_ts
     deliver(store, 3)
     assert store.state.deliveries(G0, DELIVERED[299].global_ts, 9) == DELIVERED[300:303]
+
+
+def test_the_ring_begins_anew_behind_a_large_delivery(
+    store: StoreRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver(store, 10)
+    store.flush()
+    deliver(store, 10)
+    size = 1 + max(len(each.payload) for each in DELIVERED[:30])
+    large = DELIVERED[20]._replace(payload=bytes(size))
+    store.state.remember(G0, [large])
+    store.state.remember(G0, DELIVERED[21:30])
+    assert store.state.deliveries(G0, DELIVERED[18].global_ts, 2) == [DELIVERED[19], large], "in memory"
+    monkeypatch.setattr(stores, "RING_PAYLOAD", size)
+    store.flush()
+    assert store.state.oldest(G0) == large.global_ts
+    assert store.state.deliveries(G0, DELIVERED[18].global_ts, 2) == []
+    assert store.state.deliveries(G0, large.global_ts, 100) == DELIVERED[21:30]
+    values = [value for _, value in rows_of_open(store.state, keys.STATE_DELIVERIES)]
+    assert store.state._group(G0).ring.size == sum(max(512, len(value)) for value in values)
+    store.disk.close()
+    again = StoreRig(store.path)
+    assert again.state.oldest(G0) == large.global_ts
+    assert again.state.count(G0) == 30
+    assert again.state.deliveries(G0, large.global_ts, 100) == DELIVERED[21:30]
+    again.disk.close()
+
+
+def test_rows_are_written_in_steps_of_bounded_size(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "STEP_BYTES", 1000)
+    for number in range(30):
+        store.map().put(b"%03d" % number, "x" * 600)
+        store.map().put(b"small %03d" % number, "")
+    deliver(store, 1)
+    store.commit()
+    steps = 0
+    while store.state.pump():
+        steps += 1
+    assert steps >= 15
+    store.drain()
+    store.disk.close()
+    again = StoreRig(store.path)
+    assert len(list(again.map().items(b"", b"~"))) == 60
+    again.disk.close()
+
+
+def test_large_changes_are_committed_one_group_at_a_time_and_reported_at_once(
+    store: StoreRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazy, "ALONE_BYTES", 1)
+    store.state.on_part = lambda: store.tell("durable", 0)
+    for group in (G0, G1):
+        store.map(group=group).put(b"key", f"value {group}")
+    deliver(store, 2, G0)
+    deliver(store, 1, G1)
+    gate = Gate(monkeypatch)
+    store.commit(b"", G0, G1)
+    gate.tickets.release()
+    store.pump()
+    store.take()
+    assert not store.committed, "half of it is durable"
+    with monkeypatch.context() as ungated:
+        ungated.setattr(environment, "_commit", lambda transaction: transaction.commit())
+        half = store.crash(tmp_path / "half")
+        found = {group: half.map(group=group).get(b"key") for group in (G0, G1)}
+        assert found == {G0: None, G1: "value 1"}, "the smaller one is first"
+        assert [half.state.count(group) for group in (G0, G1)] == [0, 1]
+        half.disk.close()
+    gate.tickets.release(100)
+    store.drain()
+    assert store.committed == [{G0: DELIVERED[1].global_ts, G1: DELIVERED[0].global_ts}]
+    whole = store.crash(tmp_path / "whole")
+    assert [whole.map(group=group).get(b"key") for group in (G0, G1)] == ["value 0", "value 1"]
+    whole.disk.close()
 
 
 # Any history: groups, tables, the ring and the checkpoint stay together

@@ -10,11 +10,19 @@ from hypothesis import strategies as st
 
 from kvstore.machine.codec import encode_result
 from kvstore.machine.placement import groups_of
-from kvstore.machine.request import Put, Transaction
-from kvstore.machine.results import WRITTEN, Outcome
+from kvstore.machine.request import Put, Range, Scan, Transaction
+from kvstore.machine.results import WRITTEN, Outcome, Scanned
 from kvstore.store import errors
 from kvstore.store.admission import BUDGET_BYTES, SMALL_BYTES, WAIT_S, WAITING_BYTES, Admission
-from kvstore.store.gateway import Committed, Gateway, Identity
+from kvstore.store.gateway import (
+    IN_FLIGHT_BYTES,
+    IN_FLIGHT_GROUP,
+    STALLED,
+    STALLED_S,
+    Committed,
+    Gateway,
+    Identity,
+)
 from kvstore.store.messages import Results
 from multicast.messages import Multicast
 from multicast.types import GroupId, Timestamp
@@ -171,3 +179,79 @@ def test_what_is_small_is_never_delayed() -> None:
     gateway.transact(edge, lambda _: None)
     assert len(multicasts(gateway, 0.0)) == 2
     assert GroupId(0) in groups_of(edge, PLACEMENT)
+
+
+IN_A: dict[str, Transaction] = {
+    "bytes": Transaction(then=(Put(b"a", bytes(SMALL_BYTES)),)),
+    "rows": Transaction(then=(Scan(Range(b"a", b"b")),)),
+}
+IN_C: dict[str, Transaction] = {
+    "bytes": Transaction(then=(Put(b"t", bytes(SMALL_BYTES)),)),
+    "rows": Transaction(then=(Scan(Range(b"t", b"u")),)),
+}
+
+
+@pytest.mark.parametrize("budget", IN_A)
+def test_a_group_that_is_down_does_not_keep_the_budget_from_others(budget: str) -> None:
+    """Clients send large transactions to two groups all the time, and one of these answers nothing."""
+    gateway = gateway_of()
+    gateway._admission = Admission(3 * SMALL_BYTES)
+    assert (groups_of(IN_A[budget], PLACEMENT), groups_of(IN_C[budget], PLACEMENT)) == ((A,), (C,))
+    stuck: dict[Any, Multicast] = {}
+    rejected = begun = 0
+    outcomes: list[Any] = []
+    for turn in range(int(40 * STALLED_S)):
+        now = turn / 4
+        try:
+            gateway.transact(IN_A[budget], lambda _: None)
+        except errors.Overloaded as error:
+            rejected += f"partition {A} has not answered {STALLED} large" in str(error)
+        if now > STALLED * (STALLED_S + 1):
+            begun += 1
+            gateway.transact(IN_C[budget], outcomes.append)
+        for message in multicasts(gateway, now):
+            if message.dest == (A,):
+                stuck[message.mid] = message
+            else:
+                _answer(gateway, message, now)
+    answered = sum(isinstance(outcome, Committed) for outcome in outcomes)
+    assert answered >= begun - 1 > 0
+    assert STALLED <= len(stuck) <= STALLED + 2
+    assert rejected > 0
+    for message in stuck.values():  # the group is back
+        _answer(gateway, message, 100.0)
+    for message in multicasts(gateway, 100.1):
+        _answer(gateway, message, 100.1)
+    for admission in (gateway._admission, gateway._long):
+        assert (admission.in_flight, admission.weight) == (0, 0)
+    assert (gateway.in_flight, gateway._heavy, +gateway._stalled) == (0, {}, {})
+    gateway.transact(IN_A[budget], lambda _: None)
+    assert len(multicasts(gateway, 100.2)) == 1
+
+
+def _answer(gateway: Gateway, message: Multicast, now: float) -> None:
+    (group,) = message.dest
+    command = gateway._calls[message.mid].command
+    assert isinstance(command, Transaction)
+    found: Any = WRITTEN if isinstance(command.then[0], Put) else Scanned((), 0, more=False)
+    result = encode_result(Outcome(succeeded=True, unmet=(), results=((0, found),)))
+    results = Results(group, Timestamp(9), (message.mid,), (Timestamp(9),), (result,))
+    gateway.receive(members(group)[0], [results], now)
+
+
+def test_small_messages_to_a_group_that_is_down_leave_half_of_the_bytes_to_others() -> None:
+    gateway = gateway_of()
+    value = bytes(SMALL_BYTES // 2)
+    put = Transaction(then=(Put(b"a", value),))
+    while gateway._under_way[A] < IN_FLIGHT_GROUP:
+        gateway.transact(put, lambda _: None)
+    with pytest.raises(errors.Overloaded, match=f"to partition {A}"):
+        gateway.transact(put, lambda _: None)
+    assert IN_FLIGHT_BYTES // 3 < gateway._bytes < 2 * IN_FLIGHT_BYTES // 3
+    outcomes: list[Any] = []
+    gateway.transact(Transaction(then=(Put(b"t", value),)), outcomes.append)
+    sent = {message.mid: message for message in multicasts(gateway, 0.0)}
+    for message in sent.values():
+        _answer(gateway, message, 0.1)
+    assert [type(outcome) for outcome in outcomes] == [Committed]
+    assert (+gateway._under_way, gateway._bytes) == ({}, 0)

@@ -8,12 +8,13 @@ import pytest
 
 from kvstore.machine import Limits
 from kvstore.machine.codec import decode_request, encode_result
-from kvstore.machine.commands import Tick, is_own
-from kvstore.machine.request import Get, Put, Transaction
+from kvstore.machine.commands import Compact, Tick, is_own
+from kvstore.machine.request import Get, Put, Range, Transaction, Unchanged
 from kvstore.machine.results import DONE, WRITTEN, Outcome, Refusal, Refused, Result
 from kvstore.machine.sessions import WINDOW
 from kvstore.store.errors import InvalidRequest, OutcomeUnknown, Overloaded, RequestExpired, Unavailable
-from kvstore.store.gateway import JOINED, RETRY_S, Committed, Gateway, Identity, Ordered
+from kvstore.store.gateway import DAY, JOINED, RETRY_S, Committed, Gateway, Identity, OnDone, Ordered
+from kvstore.store.group_clocks import Verdict
 from kvstore.store.messages import Answer, Query, RaiseClock, Results
 from kvstore.store.questions import (
     ClockReport,
@@ -36,9 +37,9 @@ from tests.unit.kvstore.store.test_partition import GATEWAY, PLACEMENT, A, B, C,
 MID, PLACE = MessageId(ClientId(1), 1, 1), Timestamp(7)
 
 
-def gateway_of(ticks: int = 0) -> Gateway:
+def gateway_of(ticks: int = 0, kind: type[Gateway] = Gateway) -> Gateway:
     topology = Topology({group: members(group) for group in (A, B, C)})
-    gateway = Gateway(
+    gateway = kind(
         GATEWAY, topology, PLACEMENT,
         limits=Limits(), local={}, clock=lambda: ticks, rng=random.Random(1),
     )  # fmt: skip
@@ -122,7 +123,9 @@ def answer_clocks(gateway: Gateway, clock: int, now: float, *, silent: int = 0) 
     assert isinstance(query.question, ClockWanted)
     for group in (A, B, C)[: 3 - silent]:
         for member in members(group):
-            gateway.receive(member, [Answer(query.number, ClockReport(clock, clock, leads=False))], now)
+            gateway.receive(
+                member, [Answer(query.number, ClockReport(clock, clock, leads=False, version=1))], now
+            )
 
 
 def results_of(message: Multicast, position: Timestamp, result: Result) -> Results:
@@ -168,6 +171,40 @@ def test_a_request_after_its_deadline_is_refused_before_it_is_multicast() -> Non
     assert len(multicasts(gateway)) == 1
 
 
+def test_a_gateway_that_does_not_know_the_time_does_not_judge_by_it() -> None:
+    """Neither client nor gateway of a new cluster knows the time: a first id that is over is not ordered."""
+    gateway = gateway_of()
+    gateway.clocks.informed = False
+    outcomes: list[object] = []
+    for number, ticks in enumerate((999, 1001), 1):
+        gateway.transact(WRITE, outcomes.append, identity=Identity(7, number, 1, timestamp(ticks, A)))
+    said = gateway.turn(0.0)
+    (query,) = [message for _, _, message in said if isinstance(message, Query)]
+    assert not [message for _, _, message in said if isinstance(message, Multicast)]
+    assert gateway.in_flight == 2
+    gateway.receive(members(B)[0], [Answer(query.number, ClockReport(3, 1000, leads=True, version=1))], 0.1)
+    (refused,) = outcomes
+    assert isinstance(refused, RequestExpired)
+    assert refused.revision == timestamp(1000, A)
+    (message,) = multicasts(gateway, 0.2)
+    assert decode_request(message.payload).sequence == 2
+
+
+def test_what_waits_for_the_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstore.store.gateway.IN_FLIGHT_BYTES", 4000)
+    gateway = gateway_of()
+    gateway.clocks.informed = False
+    large = Transaction(then=(Put(b"a", bytes(1800)),))
+    for sequence, deadline in ((1, timestamp(1000, A)), (2, 0)):
+        gateway.transact(large, lambda _: None, identity=Identity(7, sequence, 1, deadline))
+    with pytest.raises(Overloaded, match="4000"):
+        gateway.transact(large, lambda _: None, identity=Identity(7, 3, 1, timestamp(1000, A)))
+    gateway.turn(0.0)
+    gateway.clocks.inform(1000, 0.1)
+    assert len(multicasts(gateway, 0.2)) == 2
+    gateway.transact(large, lambda _: None, identity=Identity(7, 3, 1, timestamp(1000, A)))
+
+
 @pytest.mark.parametrize(("clock", "error"), [(1000, InvalidRequest), (10**9, None)])
 def test_a_deadline_is_too_late_only_if_all_groups_say_so(clock: int, error: type[Exception] | None) -> None:
     gateway = gateway_of(ticks=1000)
@@ -179,13 +216,82 @@ def test_a_deadline_is_too_late_only_if_all_groups_say_so(clock: int, error: typ
     assert len(multicasts(gateway, 0.2)) == (error is None)
 
 
-def test_if_a_group_is_silent_a_late_deadline_is_no_error_of_the_client() -> None:
+def a_time_of_a_silent_group(gateway: Gateway) -> None:
+    """A client knows a time that is days ahead, from a group that does not answer any more."""
+    outcomes: list[object] = []
+    seen = timestamp(10**10, C)
+    deadline = seen + timestamp(6_000_000, A)
+    gateway.transact(WRITE, outcomes.append, identity=Identity(7, 1, 1, deadline), min_revision=seen)
+    answer_clocks(gateway, 1000, 0.1, silent=1)
+    assert multicasts(gateway, 0.2) == []
+    said = gateway.turn(0.6)
+    gateway.transact(WRITE, outcomes.append, identity=Identity(7, 2, 1, deadline), min_revision=seen)
+    said += gateway.turn(0.6)  # the second one does not wait
+    assert outcomes == []
+    assert not [message for _, _, message in said if isinstance(message, RaiseClock)]
+    sent = [decode_request(message.payload) for _, _, message in said if isinstance(message, Multicast)]
+    assert [request.sequence for request in sent] == [1, 2]
+
+
+class LocksOut(Gateway):
+    """A deadline that no group confirms is rejected."""
+
+    def _transact_judged(
+        self, transaction: Transaction, done: OnDone, identity: Identity | None, at_least: int,
+        verdict: Verdict,
+    ) -> None:  # fmt: skip
+        if identity is not None and self._is_ahead(identity.deadline, DAY):
+            raise Unavailable("some partitions do not answer what time it is")
+        super()._transact_judged(transaction, done, identity, at_least, verdict)
+
+
+def test_a_client_with_the_time_of_a_silent_group_is_not_locked_out() -> None:
+    a_time_of_a_silent_group(gateway_of(ticks=1000))
+    with pytest.raises((AssertionError, Unavailable)):
+        a_time_of_a_silent_group(gateway_of(ticks=1000, kind=LocksOut))
+
+
+def test_a_deadline_a_year_ahead_is_not_accepted_while_a_group_is_silent() -> None:
     gateway = gateway_of(ticks=1000)
     outcomes: list[object] = []
-    gateway.transact(WRITE, outcomes.append, identity=Identity(7, 1, 1, timestamp(10**9, A)))
+    gateway.transact(WRITE, outcomes.append, identity=Identity(7, 1, 1, timestamp(4 * 10**11, A)))
     answer_clocks(gateway, 1000, 0.1, silent=1)
     gateway.turn(0.7)
     assert [type(outcome) for outcome in outcomes] == [Unavailable]
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_condition_on_a_revision_that_is_not_known_to_exist(silent: int) -> None:
+    """It is not evaluated below that revision, unless no client can have seen it."""
+    gateway = gateway_of(ticks=1000)
+    outcomes: list[object] = []
+    unchanged = Unchanged(Range(b"a", b"b"), timestamp(1001, C))
+    gateway.transact(Transaction((unchanged,), WRITE.then), outcomes.append)
+    answer_clocks(gateway, 1000, 0.1, silent=silent)
+    assert bool(multicasts(gateway, 0.6)) == (not silent)
+    assert [type(outcome) for outcome in outcomes] == [Unavailable] * silent
+    gateway.clocks.tell(1001, 0.7)
+    gateway.transact(Transaction((unchanged,), WRITE.then), outcomes.append)
+    said = gateway.turn(0.8)
+    assert [message.time for _, _, message in said if isinstance(message, RaiseClock)] == [1002]
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_housekeeping_at_a_revision_that_its_group_has_not_reached(
+    returns: bool,  # noqa: FBT001 - a case
+) -> None:
+    """The group that has issued it was silent when the message was sent."""
+    gateway = gateway_of(ticks=1000)
+    outcomes: list[object] = []
+    gateway.command(A, Compact(timestamp(1001, C)), outcomes.append, at_least=timestamp(1001, C))
+    (message,) = multicasts(gateway)
+    if returns:
+        gateway.clocks.tell(1001, 0.1)
+    refused = Refused(Refusal.FUTURE_REVISION, "not reached")
+    gateway.receive(members(A)[0], [results_of(message, timestamp(1000, A), refused)], 0.1)
+    said = gateway.turn(0.2)
+    assert [message.time for _, _, message in said if isinstance(message, RaiseClock)] == [1002] * returns
+    assert [type(outcome) for outcome in outcomes] == ([] if returns else [Unavailable])
 
 
 @pytest.mark.parametrize("identity", [None, Identity(7, 1, 1, 0)])
@@ -270,6 +376,11 @@ def test_an_answer_to_another_question_is_refused(sender: ReplicaId, response: R
     assert not answers
     gateway.receive(members(A)[0], [Answer(number, Values(7, ()))], 0.2)
     assert answers == [Values(7, ())]
+
+
+def test_only_replicas_answer_a_gateway() -> None:
+    with pytest.raises(PeerViolation, match="is not a replica"):
+        gateway_of().receive(ClientId(8), [Results(A, PLACE, (MID,), (PLACE,), (b"",))], 0.0)
 
 
 def test_a_gateway_follows_the_leader_that_a_replica_of_its_node_follows() -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from kvstore.store.group_clocks import AGAIN_S, CONFIRM_S, DOUBTED, DOUBTED_S, LEARN_S, GroupClocks, Verdict
+from multicast.membership import Membership
 from multicast.topology import Topology
-from multicast.types import TICKS_PER_S, GroupId, Timestamp, timestamp
+from multicast.types import TICKS_PER_S, GroupId, ReplicaId, Timestamp, timestamp
 
 TOPOLOGY = Topology.uniform(2, 3)
 A, B = GroupId(0), GroupId(1)
@@ -14,9 +19,10 @@ EVERYONE = [*TOPOLOGY.members(A), *TOPOLOGY.members(B)]
 class Known:
     """The clocks, as a gateway knows them, and the verdicts."""
 
-    def __init__(self, *, learned: bool = True) -> None:
+    def __init__(self, *, learned: bool = True, kind: type[GroupClocks] = GroupClocks) -> None:
         self.local = 0
-        self.clocks = GroupClocks(lambda: TOPOLOGY, lambda: self.local)
+        self.topology = TOPOLOGY.copy()
+        self.clocks = kind(lambda: self.topology, lambda: self.local)
         self.clocks._learned = self.clocks.informed = learned
         self.verdicts: list[Verdict] = []
 
@@ -61,9 +67,9 @@ def test_now_follows_what_groups_tell_and_does_not_run_away() -> None:
 def test_any_group_confirms_a_revision() -> None:
     known = Known()
     number = known.ask(50)
-    known.clocks.answered(EVERYONE[0], number, 49, 0.1)
+    known.clocks.answered(EVERYONE[0], number, 49, 1, 0.1)
     assert known.verdicts == []
-    known.clocks.answered(EVERYONE[5], number, 50, 0.1)
+    known.clocks.answered(EVERYONE[5], number, 50, 1, 0.1)
     assert known.verdicts == [Verdict.CONFIRMED]
     assert known.clocks.waiting == 0
     assert known.clocks.wake_at == float("inf")
@@ -73,9 +79,9 @@ def test_quorums_of_all_groups_refute_it() -> None:
     known = Known()
     number = known.ask(50)
     for member in (*EVERYONE[:3], EVERYONE[3], EVERYONE[3]):
-        known.clocks.answered(member, number, 49, 0.1)
+        known.clocks.answered(member, number, 49, 1, 0.1)
         assert known.verdicts == []
-    known.clocks.answered(EVERYONE[4], number, 49, 0.1)
+    known.clocks.answered(EVERYONE[4], number, 49, 1, 0.1)
     assert known.verdicts == [Verdict.REFUTED]
 
 
@@ -83,32 +89,32 @@ def test_if_a_group_does_not_answer_nothing_is_known() -> None:
     known = Known()
     number = known.ask(50)
     for member in EVERYONE[:3]:
-        known.clocks.answered(member, number, 49, 0.01)
+        known.clocks.answered(member, number, 49, 1, 0.01)
     assert known.clocks.questions(AGAIN_S) == (number, EVERYONE[3:]), "the others are asked again"
     known.clocks.tick(CONFIRM_S - 0.01)
     assert known.verdicts == []
     known.clocks.tick(CONFIRM_S)
     assert known.verdicts == [Verdict.UNKNOWN]
     revision = timestamp(50, A)
-    assert known.clocks.is_doubted(revision, CONFIRM_S)
-    assert not known.clocks.is_doubted(revision, CONFIRM_S + DOUBTED_S + 0.01)
+    assert known.clocks.doubt(revision, CONFIRM_S)
+    assert not known.clocks.doubt(revision, CONFIRM_S + DOUBTED_S + 0.01)
 
 
 def test_answers_from_before_a_question_do_not_refute_it() -> None:
     known = Known()
     first = known.ask(50)
     for member in EVERYONE[:4]:
-        known.clocks.answered(member, first, 49, 0.1)
+        known.clocks.answered(member, first, 49, 1, 0.1)
     late: list[Verdict] = []
     known.clocks.ask(timestamp(50, B), late.append, 0.2)  # a client has seen it in between
-    known.clocks.answered(EVERYONE[4], first, 48, 0.2)
+    known.clocks.answered(EVERYONE[4], first, 48, 1, 0.2)
     assert (known.verdicts, late) == ([Verdict.REFUTED], [])
     second, asked = known.clocks.questions(0.2)
     assert (second, asked) == (first + 1, EVERYONE)
     for member in EVERYONE:
-        known.clocks.answered(member, first, 48, 0.2)
+        known.clocks.answered(member, first, 48, 1, 0.2)
     assert late == [], "they answer the first question"
-    known.clocks.answered(EVERYONE[0], second, 50, 0.3)
+    known.clocks.answered(EVERYONE[0], second, 50, 1, 0.3)
     assert late == [Verdict.CONFIRMED]
 
 
@@ -119,7 +125,7 @@ def test_doubts_are_bounded() -> None:
         known.clocks.tick(CONFIRM_S)
         known.clocks.tick(2 * CONFIRM_S)
     assert len(known.clocks._doubted) == DOUBTED
-    assert known.clocks.is_doubted(timestamp(49 + 2 * DOUBTED, A), 1.0)
+    assert known.clocks.doubt(timestamp(49 + 2 * DOUBTED, A), 1.0)
 
 
 def test_after_a_start_all_groups_are_asked_until_they_have_answered() -> None:
@@ -130,7 +136,7 @@ def test_after_a_start_all_groups_are_asked_until_they_have_answered() -> None:
     assert asked == EVERYONE
     assert known.clocks.waiting == 0, "no call waits for it"
     for member in EVERYONE[:3]:
-        known.clocks.answered(member, number, 70, 0.1)
+        known.clocks.answered(member, number, 70, 1, 0.1)
     assert known.clocks.now(0.1) == 70
     known.clocks.tick(CONFIRM_S)
     assert known.clocks.wake_at == LEARN_S
@@ -138,7 +144,9 @@ def test_after_a_start_all_groups_are_asked_until_they_have_answered() -> None:
     number, asked = known.clocks.questions(LEARN_S)
     assert asked == EVERYONE
     for member in EVERYONE:
-        known.clocks.answered(member, number, 71, 1.1)
+        known.clocks.answered(member, number, 71, 1, 1.1)
+    assert known.clocks.wake_at == 2 * LEARN_S, "no leader has told the time"
+    known.clocks.inform(72, 1.2)
     assert known.clocks.wake_at == float("inf")
     assert known.clocks.knows(Timestamp(timestamp(71, B)), 1.1)
 
@@ -150,10 +158,57 @@ def test_what_needs_a_deadline_waits_until_a_leader_has_told_the_time() -> None:
     assert known.clocks.waiting == 1
     number, _ = known.clocks.questions(0.0)
     for member in EVERYONE:
-        known.clocks.answered(member, number, 70, 0.1)
+        known.clocks.answered(member, number, 70, 1, 0.1)
     assert called == [], "followers do not know quorum time"
     assert known.clocks.questions(0.1)[1] == [], "not at once: no group has a leader"
     assert known.clocks.questions(0.2)[1] == EVERYONE, "they are asked again: one may lead by now"
     known.clocks.inform(500, 0.2)
     assert called == [500]
     assert known.clocks.waiting == 0
+
+
+def replaced(kind: type[GroupClocks]) -> None:
+    """g1r0 was replaced, and does not know it. A revision was delivered by the new member and g1r2; g1r1 is
+    slow, but has promised the ballot of the new configuration, and so knows that.
+    """
+    known = Known(kind=kind)
+    before = known.topology.membership(B)
+    begun = before.replace(EVERYONE[3], ReplicaId(B, 0, 1), "")
+    number = known.ask(50)
+    for member in EVERYONE[:4]:
+        known.clocks.answered(member, number, 49, before.version, 0.1)
+    known.clocks.answered(EVERYONE[4], number, 49, begun.version, 0.1)
+    assert known.verdicts == [], "g1r1 tells that there are other members"
+    known.topology.learn(begun)
+    known.clocks.answered(EVERYONE[4], number, 49, begun.version, 0.2)
+    assert known.verdicts == [], "of the new members only one has answered"
+    new = begun.current.members[0]
+    assert new in known.clocks.questions(0.3)[1]
+    known.clocks.answered(new, number, 50, begun.version, 0.4)
+    assert known.verdicts == [Verdict.CONFIRMED]
+
+
+class AsksTheReplaced(GroupClocks):
+    """A quorum of the members that the gateway knows says what the group has not reached."""
+
+    def _has_quorum(self, membership: Membership, current: Any) -> bool:
+        return membership.agrees(set(current.answered))
+
+
+def test_members_that_were_replaced_refute_nothing() -> None:
+    replaced(GroupClocks)
+    with pytest.raises(AssertionError, match="there are other members"):
+        replaced(AsksTheReplaced)
+
+
+def test_a_revision_is_refuted_by_quorums_of_both_configurations() -> None:
+    known = Known()
+    begun = known.topology.membership(B).replace(EVERYONE[3], ReplicaId(B, 0, 1), "")
+    known.topology.learn(begun)
+    known.clocks.ask(timestamp(50, A), known.verdicts.append, 0.0)
+    number, _ = known.clocks.questions(0.0)
+    for member in EVERYONE[:5]:
+        known.clocks.answered(member, number, 49, 1, 0.1)
+    assert known.verdicts == []
+    known.clocks.answered(begun.current.members[0], number, 49, begun.version, 0.1)
+    assert known.verdicts == [Verdict.REFUTED]

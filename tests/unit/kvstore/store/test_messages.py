@@ -10,15 +10,20 @@ from hypothesis import strategies as st
 from kvstore.machine import Vote
 from kvstore.machine.request import Get, Range, Scan, Shape
 from kvstore.machine.results import Got, KeyValue, Scanned
+from kvstore.storage.ports import Origin
 from kvstore.store.gate import Announcement, Level
 from kvstore.store.messages import (
     STORE_MESSAGES,
     Answer,
     BallotCheck,
+    CopyConfirmed,
+    Digest,
+    DigestWanted,
     Levels,
     Query,
     RaiseClock,
     Results,
+    Span,
     StoreMessage,
     Votes,
     VotesWanted,
@@ -47,6 +52,7 @@ from multicast.types import Ballot, ClientId, GroupId, MessageId, ReplicaId, Tim
 BALLOT = Ballot(3, ReplicaId(GroupId(1), 2, 2**63 - 1), 4)
 MID = MessageId(ClientId(2**64 - 1), 5, 2**64 - 1)
 TS = Timestamp(2**53 - 1)
+ORIGIN = Origin(ReplicaId(GroupId(1), 2, 2**63 - 1), TS)
 SCAN = Scan(Range(b"a", None), 3, 100, reverse=True, shape=Shape.KEYS)
 ENTRY = KeyValue(b"k", b"v", 1, 2, 3)
 QUESTIONS: list[Question] = [
@@ -74,6 +80,10 @@ SOME: list[StoreMessage] = [
     Levels(Announcement(GroupId(1), TS, (Level(TS, 5), Level(Timestamp(0), 2**62)), wanted=True)),
     BallotCheck(BALLOT, 6, asked=False),
     RaiseClock(17),
+    DigestWanted(3, TS, Span(history=True, start=b"", end=None)),
+    Digest(3, b"digest", None),
+    Digest(3, b"digest", ORIGIN),
+    CopyConfirmed(ORIGIN),
     *(Query(number, question) for number, question in enumerate(QUESTIONS)),
     *(Answer(number, response) for number, response in enumerate(RESPONSES)),
 ]

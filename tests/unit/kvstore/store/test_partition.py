@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kvstore.machine import Machine, MachineState, Placement, Scheme, Store, Vote
 from kvstore.machine.codec import encode_request
 from kvstore.machine.commands import Command, Request
-from kvstore.machine.request import Compare, Get, Operator, Put, Subject, Transaction
+from kvstore.machine.request import Compare, Get, Operator, Put, Range, Subject, Transaction
 from kvstore.machine.results import Got, KeyValue, Outcome
 from kvstore.store.gate import Announcement
 from kvstore.store.messages import Answer, BallotCheck, Levels, Query, Results, Votes, VotesWanted
 from kvstore.store.partition import ANSWER_BYTES, PULL_S, PULLED, Partition
-from kvstore.store.questions import NotYetReply, ReadAt, StrictRead, Values
+from kvstore.store.questions import Feed, NotYetReply, ReadAt, StrictRead, Values
 from multicast.errors import PeerViolation
 from multicast.membership import Configuration, Membership
 from multicast.messages import Delivery
@@ -26,6 +28,7 @@ from multicast.types import (
     Destinations,
     GroupId,
     MessageId,
+    Process,
     ReplicaId,
     Timestamp,
     digest_of,
@@ -167,6 +170,24 @@ def test_a_replica_on_a_new_disk_does_not_say_that_there_is_nothing() -> None:
     assert isinstance(read(), Values)  # old, perhaps, but a point of the order
 
 
+def test_a_watch_does_not_wait_at_a_replica_without_a_state() -> None:
+    """It would be silent for as long as the replica restores its state: the leader is asked instead."""
+    partition = partition_of(A)
+    replica: Any = partition.replica
+
+    def follow() -> list[Any]:
+        partition.receive(GATEWAY, Query(1, Feed(5, (Range(b"", None),), 1000, wait_s=1.0)), 0.0)
+        return [message.response for _, _, message in partition.turn(0.0) if isinstance(message, Answer)]
+
+    replica.is_current = False
+    assert follow() == [NotYetReply(0)]
+    replica.is_current = True
+    assert follow() == []  # an idle group: it waits for changes
+    replica.is_current = False
+    partition.deliver([delivery(10, Transaction(then=(Put(b"a", b""),)), (A,))])
+    assert follow()
+
+
 def test_a_replica_votes_for_its_own_group_only() -> None:
     partition = partition_of(A)
     transaction = delivery(1, if_absent(b"n", b"a"), (A, B))
@@ -178,6 +199,40 @@ def test_a_replica_votes_for_its_own_group_only() -> None:
     assert partition.machine.open_votes() == [(transaction.global_ts, frozenset((B,)))]
     partition.receive(members(B)[0], Votes((vote,)), 0.0)
     assert partition.machine.open_votes() == []
+
+
+@pytest.mark.parametrize(
+    ("sender", "message", "why"),
+    [
+        (members(C)[0], Levels(Announcement(B, timestamp(9, B), ())), "an announcement of group 1"),
+        (members(B)[0], BallotCheck(Ballot(1, members(A)[0], 0), 1, asked=True), "is not a member"),
+        (members(B)[0], BallotCheck(Ballot(1, members(A)[0], 0), 1, asked=False), "is not a member"),
+        (GATEWAY, Votes(()), "client .* sent Votes"),
+        (GATEWAY, VotesWanted(()), "client .* sent VotesWanted"),
+        (GATEWAY, Levels(Announcement(A, timestamp(9, A), ())), "client .* sent Levels"),
+        (GATEWAY, BallotCheck(Ballot(1, members(A)[0], 0), 1, asked=False), "client .* sent BallotCheck"),
+        (members(B)[0], Results(B, timestamp(9, B), (), (), ()), "sent Results to a replica"),
+    ],
+)
+def test_what_only_others_may_say(sender: Process, message: Any, why: str) -> None:
+    partition = partition_of(A)
+    closed = partition.gate.closed
+    with pytest.raises(PeerViolation, match=why):
+        partition.receive(sender, message, 0.0)
+    assert partition.gate.closed == closed
+
+
+def test_a_quorum_of_another_group_does_not_confirm_a_ballot() -> None:
+    """A strict read waits for members of its own group."""
+    partition = partition_of(A)
+    partition.receive(GATEWAY, Query(1, StrictRead((Get(b"a"),))), 0.0)
+    (check,) = [message for _, _, message in partition.turn(0.0) if isinstance(message, BallotCheck)]
+    for stranger in members(B):
+        with contextlib.suppress(PeerViolation):
+            partition.receive(stranger, replace(check, asked=False), 0.0)
+    assert not [message for _, _, message in partition.turn(0.1) if isinstance(message, Answer)]
+    partition.receive(members(A)[1], replace(check, asked=False), 0.2)
+    assert [message for _, _, message in partition.turn(0.2) if isinstance(message, Answer)]
 
 
 def test_large_results_are_answered_in_several_messages() -> None:

@@ -79,6 +79,7 @@ class Node:
         self.disks: list[tuple[NodeId, int]] = []
         self.frames: list[tuple[NodeId, list[Envelope]]] = []
         self.sizes: list[int] = []
+        self.slices = 0
         self.requests: list[tuple[ClientId, list[Envelope]]] = []
         self.heard: Callable[[], None] = lambda: None
         self.transport = Transport(
@@ -93,6 +94,9 @@ class Node:
         self.address: Address = ("", 0)
 
     def on_frame(self, node: NodeId, envelopes: list[Envelope], size: int) -> None:
+        if not envelopes:
+            self.slices += 1
+            return
         self.frames.append((node, envelopes))
         self.sizes.append(size)
         self.heard()

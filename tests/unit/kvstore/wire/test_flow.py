@@ -17,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore.wire import flow
-from kvstore.wire.flow import FlowLimits, Inflow, Outflow
+from kvstore.wire.flow import FlowLimits
 from kvstore.wire.frames import ORDERING_CODEC, WireError
+from kvstore.wire.inflow import Inflow
+from kvstore.wire.outflow import Outflow
 from multicast.errors import InvalidArgument
 from multicast.messages import (
     Accept,

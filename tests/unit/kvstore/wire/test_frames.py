@@ -23,7 +23,19 @@ from kvstore.config.addresses import NodeId
 from kvstore.store.messages import STORE_MESSAGES, VotesWanted
 from kvstore.wire import schema
 from kvstore.wire.frames import PROTOCOL_VERSION, TAGS, Envelope, FrameCodec, WireError
-from kvstore.wire.messages import Hearing, Period, Reach, Relayed, SnapshotAck, SnapshotPiece
+from kvstore.wire.messages import (
+    ByName,
+    Hearing,
+    Holders,
+    Period,
+    Reach,
+    Relayed,
+    SnapshotAck,
+    SnapshotPiece,
+    StageAck,
+    StagePiece,
+    Unstaged,
+)
 from multicast.client import MulticastRefused, Reply
 from multicast.membership import Configuration, Membership
 from multicast.messages import (
@@ -95,6 +107,11 @@ KINDS: list[type[Any]] = [
     Relayed,
     Period,
     VotesWanted,
+    StagePiece,
+    StageAck,
+    Holders,
+    Unstaged,
+    ByName,
 ]
 """Of the store's messages, which are all of one kind here, one stands for all: see `test_store_messages`."""
 
@@ -262,8 +279,14 @@ SOME: Messages = [
     *(PreVote(NO_BALLOT), PreVoteAck(OTHER), HandOver(BALLOT)),
     *(Join("somewhere", ReplicaId(GroupId(0), 1, 7)), MembersWanted(GroupId(1)), Members(MEMBERSHIP)),
     *(SnapshotPiece(1, 2, ordering=True, last=False, data=b"piece"), SnapshotAck(1, 2)),
-    Reach(Hearing(NodeId("n1"), 2, 3, ((NodeId("n2"), 4),)), (Hearing(NodeId("n3"), 5, 6, ()),)),
+    Reach(
+        Hearing(NodeId("n1"), 2, 3, ((NodeId("n2"), 4),), (GroupId(0),), (GroupId(1),), (NodeId("n2"),), 1),
+        (Hearing(NodeId("n3"), 5, 6, ()),),
+    ),
     *(Relayed(NodeId("n1"), NodeId("n2"), 3, 4, 5, 6, b"frame"), Period(1, 2)),
+    *(StagePiece(1, 0, 9, (GroupId(0), GroupId(1)), b"piece"), StageAck(1, 1, b"name", refused=False)),
+    *(Holders(b"name", (NodeId("n1"), NodeId("n2"))), Unstaged(b"name")),
+    ByName(((0, b"name"),), b"frame"),
     VotesWanted((TS,)),
 ]
 """At least one of every kind."""
@@ -374,9 +397,14 @@ GOLDEN = {
     40: ("MulticastRefused", 0x5CDF975C),
     41: ("SnapshotPiece", 0x67478BF1),
     42: ("SnapshotAck", 0x667B38E8),
-    51: ("Reach", 0x66445E07),
+    51: ("Reach", 0x429395CC),
     52: ("Relayed", 0x064BD090),
     53: ("Period", 0x1109652C),
+    60: ("StagePiece", 0x8EB1DDFD),
+    61: ("StageAck", 0xA40F6587),
+    62: ("Holders", 0x83C8FF5A),
+    63: ("Unstaged", 0x3C50A23B),
+    64: ("ByName", 0xD2C57E81),
 }
 """By tag: the class, and the CRC-32 of a frame with the first of `SOME` that is of this class."""
 
@@ -387,8 +415,8 @@ def test_tags_and_bytes_of_messages_are_those_of_the_protocol_version() -> None:
     found = {
         tag: (cls.__name__, zlib.crc32(encode([(R0, CLIENT, [examples[cls]])]))) for tag, cls in TAGS.items()
     }
-    assert (PROTOCOL_VERSION, found) == (6, GOLDEN)
-    assert {cls.__struct_config__.tag for cls in STORE_MESSAGES} == {*range(1, 9)}
+    assert (PROTOCOL_VERSION, found) == (7, GOLDEN)
+    assert {cls.__struct_config__.tag for cls in STORE_MESSAGES} == {*range(1, 12)}
 
 
 @pytest.mark.parametrize("tag", [0, 16, "Stray"])

@@ -22,6 +22,7 @@ from tests.unit.kvstore.wire.harness import (
     N1,
     N2,
     N3,
+    SMALL,
     Node,
     Wire,
     hello,
@@ -122,6 +123,10 @@ async def test_replicas_send_newcomers_only_facts_and_questions() -> None:
             client_answer: Envelope = (replica(N1), CLIENT, [number(2)])
             a.transport.send(N3, [client_answer])
             await until(lambda: newcomer.numbers(N1) == [2])
+            of_another: Envelope = (replica(N2), CLIENT, [number(3)])
+            a.transport.send(N3, [of_another])
+            await until(lambda: newcomer.count("bad_frames", N1) == 2)
+            assert newcomer.numbers(N1) == [2]
         finally:
             await newcomer.transport.close()
 
@@ -184,6 +189,26 @@ async def test_a_paused_node_gets_nothing_and_then_everything_in_order() -> None
         positions = [e[2][0].mid.sequence for client, [e] in a.requests if client == CLIENT]
         assert positions == list(range(100))
         wire.abort()
+
+
+async def test_slices_are_heard_before_their_message_is_complete() -> None:
+    async with nodes(N1, N2, limits=SMALL) as (a, b):
+        b.send(N1, large(1, SMALL.message // 2))
+        await until(lambda: a.frames)
+        assert a.slices > 2
+
+
+async def test_a_node_is_told_that_it_reads_too_slowly() -> None:
+    async with nodes(N1, N2, limits=SMALL) as (a, b):
+        assert a.network.behind(N2) == 0
+        a.transport.pause(paused=True)
+        value = 0
+        while not b.count("dropped", N1):
+            b.send(N1, large(value := value + 1, SMALL.message // 2))
+            await asyncio.sleep(0)
+        a.transport.pause(paused=False)
+        await until(lambda: a.network.behind(N2))
+        assert b.network.behind(N1) == 0
 
 
 async def test_cuts_drop_frames_one_way_and_end() -> None:
