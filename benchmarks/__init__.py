@@ -6,7 +6,8 @@ tables of docs/performance.md. By layer:
 
     cluster   `cluster`, `availability`, `scan`, `far_votes`: three nodes, through the SDK
     client    `embedded_cost`, `command_start`
-    store     `store_cost`, `storage_cost`: one replica beyond its ordering, and its disk
+    store     `store_path`: three nodes, without sockets; `store_cost`, `storage_cost`: one replica
+              beyond its ordering, and its disk
     node      `multicast`, `node_cost`, `wire_cost`: nodes that only order messages
     ordering  `core_cost`: the ordering library alone
     tools     `simulator_speed`, `checker_speed`; with `make performance-long` `spark_source`, `verify_speed`

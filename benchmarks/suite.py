@@ -41,6 +41,7 @@ SUITE: Final = (
     Entry("embedded_cost", 120.0),
     Entry("command_start", 120.0),
     Entry("store_cost", 200.0),
+    Entry("store_path", 60.0),
     Entry("storage_cost", 200.0),
     Entry("multicast", 200.0),
     Entry("node_cost", 300.0),
