@@ -1,9 +1,10 @@
 """What a transaction costs three nodes of the store, in CPU time and turns, by how many are in flight.
 
 The nodes are real, with their disks, the wire format between them and a gateway, but all in this process and
-thread, and without sockets and gRPC: so the way of a transaction can be measured on a busy machine, and profiled
-(`--profile 10` shows the functions, by their own time, with 10 in flight). Each transaction puts 20 bytes into each of its partitions, or reads a key strictly. A node
-takes a turn only if something has arrived for it, as in a server; all that has arrived is handled together.
+thread, and without sockets and gRPC: so the way of a transaction can be measured on a busy machine, and
+profiled (`--profile 10` shows the functions by their own time, with 10 in flight). Each transaction puts 20
+bytes into each of its partitions, or reads a key strictly. A node takes a turn only if something has arrived
+for it, as in a server; all that has arrived is handled together.
 """
 
 from __future__ import annotations
