@@ -308,7 +308,9 @@ class AsOf:
         self._meter = meter
         self._decoded: dict[int, Row] = {}
         self._reached: dict[bytes, Version] = {}
-        """The oldest versions seen of keys whose versions were being looked at when a step ended."""
+        """The oldest versions seen of keys at which a step ended. The caller begins the next step there, and must
+        not follow a key's versions from the newest again: a chain longer than a step would never end.
+        """
 
     def get(self, key: bytes) -> Version | None:
         """The version of a key, removed ones included. Raises `OutOfRows` if the step ends; then a later call
@@ -323,14 +325,14 @@ class AsOf:
 
     def _older(self, key: bytes, latest: Version) -> Version | None:
         found = self._reached.pop(key, latest)
-        while found.mod_revision > self._revision:
-            if not found.previous:
-                return None
+        while found.mod_revision > self._revision and found.previous:
             if self._meter.left <= 0:
                 self._reached[key] = found
                 raise OutOfRows(key)
             found = self._versions._before(key, found, self._meter, self._decoded)  # noqa: SLF001  # the same
-        return found
+        if self._meter.left <= 0:
+            self._reached[key] = found
+        return None if found.mod_revision > self._revision else found
 
     def items(
         self, start: bytes, end: bytes | None, *, reverse: bool = False

@@ -116,12 +116,16 @@ def test_only_what_it_writes_stays_locked() -> None:
     assert replica.results[2].results[0] == (0, Scanned((), KEYS, more=False))
 
 
-def test_a_key_that_is_written_all_the_time_does_not_hold_up_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its versions are followed in slices, too."""
+@pytest.mark.parametrize("key", [b"k01", b"k01x"], ids=["there", "new"])
+@pytest.mark.parametrize("versions", range(98, 102))
+def test_a_key_that_is_written_all_the_time_does_not_hold_up_a_step(
+    key: bytes, versions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its versions are followed in slices, too, wherever a slice ends: also at the last of them."""
     replica = Replica()
-    replica.deliver(2, then(Scan(HERE), *(Get(b"k01") for _ in range(3))))
-    for time in range(3, 103):
-        replica.deliver(time, then(Put(b"k01", b"%d" % time)))
+    replica.deliver(2, then(Scan(HERE), *(Get(key) for _ in range(3))))
+    for time in range(3, 3 + versions):
+        replica.deliver(time, then(Put(key, b"%d" % time)))
     looked_at: list[int] = []
     history = replica.machine.versions._history
     get = history.get
@@ -131,11 +135,13 @@ def test_a_key_that_is_written_all_the_time_does_not_hold_up_a_step(monkeypatch:
         return get(revision)
 
     monkeypatch.setattr(history, "get", noting)
-    most = 0
+    most = steps = 0
     while replica.machine.running:
         looked_at.clear()
         replica.step()
         most = max(most, len(looked_at))
+        steps += 1
+        assert steps < 10 * versions, "it begins again and again"
     assert 0 < most <= 4
     assert entries(replica.results[2].results[0][1]) == OLD
 
