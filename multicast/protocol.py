@@ -254,6 +254,11 @@ class Protocol(abc.ABC):
     """Whether this process has lost part of its state, and takes part in nothing until it is restored."""
 
     @property
+    def queued(self) -> int:
+        """The number of messages that this replica, as its group's leader, has yet to deliver."""
+        return 0
+
+    @property
     def reported(self) -> Timestamp:
         """The position up to which this process may have reported everything as executed."""
         return NO_TIMESTAMP

@@ -48,6 +48,10 @@ class BareMulticast:
         self._positions.pop(group, None)
         self._state.drop(group)
 
+    def under_way(self, now: float) -> int:
+        """Return 0: there is no process that waits."""
+        return 0
+
     def executed(self, group: GroupId) -> Timestamp:
         """Return the position: everything delivered is executed."""
         return self._positions.get(group, NO_TIMESTAMP)

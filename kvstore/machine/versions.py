@@ -308,8 +308,8 @@ class AsOf:
         self._meter = meter
         self._decoded: dict[int, Row] = {}
         self._reached: dict[bytes, Version] = {}
-        """The oldest versions seen of keys at which a step ended. The caller begins the next step there, and must
-        not follow a key's versions from the newest again: a chain longer than a step would never end.
+        """The oldest versions seen of keys at which a step ended. The caller begins the next step there: a
+        chain longer than a step would never end if it were followed from the newest version again.
         """
 
     def get(self, key: bytes) -> Version | None:

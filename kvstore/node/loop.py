@@ -29,6 +29,7 @@ from kvstore.config.addresses import NodeId
 from kvstore.node.clock_watch import ClockWatch
 from kvstore.node.handover import HandOvers
 from kvstore.node.outbox import Outbox
+from kvstore.node.pace import MOVING_S, gather_s
 from kvstore.node.ports import Application, Clock, DeliveryObserver, Log, Network, Observer
 from kvstore.node.relay import Relays
 from kvstore.node.snapshots import SnapshotReceiver, SnapshotTransfers, decode_checkpoint
@@ -88,6 +89,7 @@ class _Hosted:
     applied: bool = False
     """Whether anything was applied since the last commit of the state."""
     position: Timestamp = field(default=Timestamp(0))
+    delivered_at: float = float("-inf")
     replaced: bool = False
     """Whether a snapshot has replaced the state that is being committed."""
 
@@ -502,6 +504,14 @@ class Node:
 
     # The turn
 
+    def gather_s(self, now: float) -> float:
+        """Return how long to gather events, from the first one on, before the next `turn`: see `pace`."""
+        under_way = self._application.under_way(now)
+        for hosted in self._by_group.values():
+            if hosted.delivered_at > now - MOVING_S and (queued := hosted.replica.queued) > under_way:
+                under_way = queued
+        return gather_s(under_way)
+
     def turn(self) -> None:
         """Drain the replicas and the application: write, apply, commit and send."""
         self.statistics.turns += 1
@@ -606,6 +616,7 @@ class Node:
                 self.staging.delivered(group, ready.deliver)
             hosted.applied = True
             hosted.position = ready.deliver[-1].global_ts
+            hosted.delivered_at = now
             self.statistics.delivered += len(ready.deliver)
         for target, after, number in ready.transfers:
             self._bring_up(hosted, target, after, number, now)

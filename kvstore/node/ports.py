@@ -143,6 +143,9 @@ class Application(Protocol):
     def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
         """Handle messages of its own classes, or to one of its own processes."""
 
+    def under_way(self, now: float) -> int:
+        """Return how many answers its own processes wait for, of groups that have answered lately."""
+
     def turn(self, now: float) -> list[Outgoing]:
         """Return and remove the messages to send."""
 

@@ -1,8 +1,9 @@
 """A node in an event loop, on its disk: the turns, timers and threads' callbacks around `Node`.
 
 The engine passes each event (a frame, a durable batch, a timer) to the node, and a turn follows in the same
-round of the event loop: so events that arrive together are handled together, in one batch and one frame
-for each peer. The loop never waits for a disk: the disk's own threads commit.
+round of the event loop, or a little later if much is under way: so events that arrive together are handled
+together, in one batch and one frame for each peer. The loop never waits for a disk: the disk's own threads
+commit.
 
 The engine does not know whether there are other nodes: `server` puts it on a network, `embedded` runs it as
 the only node of a store.
@@ -295,10 +296,14 @@ class Engine:
     # Turns
 
     def turn_soon(self) -> None:
-        """Schedule a turn, in this round of the loop or the next."""
+        """Schedule a turn: in this round of the loop or the next, or a little later if the node gathers."""
         if not self._turning:
             self._turning = True
-            self._loop.call_soon(self._turn)
+            gather_s = self.node.gather_s(self.now())
+            if gather_s:
+                self._loop.call_later(gather_s, self._turn)
+            else:
+                self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._turning = False

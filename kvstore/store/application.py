@@ -103,6 +103,10 @@ class StoreApplication:
             return None
         return most * len(marks.keys) + marks.rest
 
+    def under_way(self, now: float) -> int:
+        """Return how many answers the gateway waits for."""
+        return self.gateway.under_way(now)
+
     def _clock(self) -> int:
         """Return the highest clock of this node's replicas."""
         return max((replica.clock for replica in self._replicas.values()), default=0)

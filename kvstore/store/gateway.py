@@ -34,6 +34,7 @@ from kvstore.machine.results import (
     WrongPartition,
 )
 from kvstore.machine.sessions import WINDOW
+from kvstore.node.pace import MOVING_S
 from kvstore.node.ports import Outgoing
 from kvstore.store import errors
 from kvstore.store.admission import (
@@ -258,8 +259,12 @@ class Gateway:
         """Messages that count against one of these budgets, by identity, the oldest first."""
         self._stalled: Counter[GroupId] = Counter()
         self._under_way: Counter[GroupId] = Counter()
+        self._answered_at: dict[GroupId, float] = {}
+        """When each group last answered a message."""
         self._numbers = itertools.count(1)
         self._questions: dict[int, _Question] = {}
+        self._feeds: set[int] = set()
+        """The numbers of questions that wait for changes."""
         self._outgoing: list[Outgoing] = []
         self._clocks: dict[GroupId, Timestamp] = {}
         """The highest position that each group has reported."""
@@ -278,6 +283,14 @@ class Gateway:
         """The number of messages and questions in flight, and of those that wait."""
         waiting = self._admission.waiting + self._long.waiting + self.clocks.waiting + self._staging
         return len(self._calls) + len(self._questions) + waiting
+
+    def under_way(self, now: float) -> int:
+        """Return how many messages and reads wait for answers: of the partition that has most of them, among
+        those that have answered lately. Feeds wait for changes, not for answers.
+        """
+        after = now - MOVING_S
+        counts = (self._under_way[group] for group, at in self._answered_at.items() if at > after)
+        return max(counts, default=0) + len(self._questions) - len(self._feeds)
 
     @property
     def groups(self) -> tuple[GroupId, ...]:
@@ -717,12 +730,15 @@ class Gateway:
         """Ask a replica: the leader, or any. A caller that gives up must `forget` the number."""
         number = next(self._numbers)
         self._questions[number] = _Question(group, question, done, of_leader, 0.0)
+        if isinstance(question, Feed):
+            self._feeds.add(number)
         self._send_question(number)
         return number
 
     def forget(self, number: int) -> None:
         """Drop a question: its caller has given up."""
         self._questions.pop(number, None)
+        self._feeds.discard(number)
 
     def _send_question(self, number: int) -> None:
         asked = self._questions[number]
@@ -758,7 +774,7 @@ class Gateway:
                 if self.leader(asked.group) == response.ballot.leader:
                     asked.tries = min(asked.tries, 1)
             return
-        del self._questions[number]
+        self.forget(number)
         asked.done(
             errors.Overloaded(f"too many reads wait at partition {asked.group}; retry later")
             if isinstance(response, Busy)
@@ -825,6 +841,7 @@ class Gateway:
                 complete = int(message.complete)
                 call.complete = min(call.complete, complete) if call.results else complete
                 call.results[group] = result
+        self._answered_at[group] = self._now
         highest = max(message.places, default=NO_TIMESTAMP)
         self._clocks[group] = max(self._clocks.get(group, NO_TIMESTAMP), highest)
         self.clocks.inform(time_of(highest), self._now)

@@ -202,6 +202,11 @@ class State(Protocol, Generic[E]):
         """Whether this process leads its group, in normal operation."""
         return self.status is Status.LEADER
 
+    @property
+    def queued(self) -> int:
+        """The number of messages that a leader has yet to deliver."""
+        return len(self.queue)
+
     def leader_of(self, group: GroupId) -> ReplicaId:
         """Return cur_leader[g], the presumed leader."""
         ballot = self.leaders.get(group)

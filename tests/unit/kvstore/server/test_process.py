@@ -1,4 +1,4 @@
-"""Nodes that stop all at once, and lost disks: the node returns with new replicas."""
+"""Nodes that stop all at once, turns, and lost disks: the node returns with new replicas."""
 
 from __future__ import annotations
 
@@ -153,3 +153,28 @@ def test_a_node_whose_state_is_wrong_stops_at_any_call(
         await asyncio.to_thread(server.engine.disk.close)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_a_node_that_gathers_takes_one_turn_for_all_that_comes_meanwhile(
+    config: Config, monkeypatch: pytest.MonkeyPatch, *, gathers: bool
+) -> None:
+    create_disk(config, N1)
+    turns: list[int] = []
+
+    async def main() -> None:
+        server = Server(config, N1)
+        engine = server.engine
+        monkeypatch.setattr(engine.node, "gather_s", lambda _: 0.05 if gathers else 0.0)
+        monkeypatch.setattr(engine, "_turn_now", lambda: turns.append(1))
+        for _ in range(5):
+            engine.turn_soon()
+            await asyncio.sleep(0)  # a round of the loop
+            await asyncio.sleep(0)
+        async with asyncio.timeout(WAIT_S):
+            while not turns:
+                await asyncio.sleep(0.01)
+        await asyncio.to_thread(engine.disk.close)
+
+    asyncio.run(main())
+    assert len(turns) == (1 if gathers else 5)

@@ -20,6 +20,7 @@ from kvstore.store.questions import (
     ClockReport,
     ClockWanted,
     Entries,
+    Feed,
     ReadAt,
     Response,
     Sampled,
@@ -437,3 +438,22 @@ def test_copies_of_a_large_request_wait_for_one_message_and_are_bounded() -> Non
     gateway.receive(members(A)[0], [results_of(messages[0], PLACE, written)], 0.1)
     assert len(outcomes) == 1 + JOINED
     assert gateway.in_flight == 0
+
+
+def test_what_waits_for_a_partition_that_answers_is_under_way() -> None:
+    gateway = gateway_of()
+    for key in (b"a", b"b", b"c", b"z"):
+        gateway.transact(Transaction(then=(Put(key, b""),)), lambda _: None)
+    assert gateway.under_way(0.0) == 0, "no partition has answered yet: it may be down"
+    first = next(message for _, _, message in gateway.turn(0.0) if isinstance(message, Multicast))
+    assert first.dest == (A,)
+    done = encode_result(Outcome(succeeded=True, unmet=(), results=((0, WRITTEN),)))
+    gateway.receive(members(A)[0], [Results(A, PLACE, (first.mid,), (PLACE,), (done,))], 1.0)
+    assert gateway.under_way(1.0) == 2, "the others of this partition"
+    assert gateway.under_way(2.0) == 0, "it does not answer any more"
+    gateway.ask(A, StrictRead((Get(b"a"),)), lambda _: None, of_leader=True)
+    assert gateway.under_way(1.0) == 3
+    feed = gateway.ask(A, Feed(0, (Range(b"", None),), 100, 1.0), lambda _: None, of_leader=False)
+    assert gateway.under_way(1.0) == 3, "a feed waits for changes"
+    gateway.forget(feed)
+    assert gateway.under_way(1.0) == 3
