@@ -1,5 +1,6 @@
 # Two commands do everything on a fresh machine: `make up` and `make test`.
-PYTHON ?= python3
+# Empty: the default python3, or a faster build of it (clients/tools/find_python.py says which).
+PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 # One more than two cores have work for: clusters and Spark make their tests wait half of the time.
@@ -16,10 +17,13 @@ help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
 
 define environment
-@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; wbkv needs Python 3.11 or later"; exit 1; }
-@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	|| { echo "wbkv needs Python 3.11 or later; set PYTHON=..."; exit 1; }
-@$(PYTHON) -m venv $(VENV)
+@command -v $(or $(PYTHON),python3) >/dev/null \
+	|| { echo "$(or $(PYTHON),python3) is not installed; wbkv needs Python 3.11 or later"; exit 1; }
+@test -x $(BIN)/python || { python="$(PYTHON)"; \
+	test -n "$$python" || python=$$(python3 clients/tools/find_python.py) || exit 1; \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	|| { echo "wbkv needs Python 3.11 or later; set PYTHON=..."; exit 1; }; \
+	$$python -m venv $(VENV); }
 endef
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -128,7 +132,7 @@ proto: $(VENV)/installed ## the wire formats' Python code, from proto/
 		proto/wbkv_proto/v1/*.proto
 
 reference: ## the SDK's reference in docs/reference, from its docstrings
-	$(PYTHON) clients/tools/reference.py
+	$(or $(PYTHON),python3) clients/tools/reference.py
 
 sync-client: $(VENV)/installed ## the client for threads, from the one for event loops
 	$(BIN)/python clients/tools/sync_client.py
