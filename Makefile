@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help up test java lint types layers unit campaign torture loadtest spark-cluster figures performance docs proto
-.PHONY: performance-long pictures reference sync-client traces
+.PHONY: performance-long bench-etcd pictures reference sync-client traces
 .PHONY: clean
 
 help: ## what can be made
@@ -107,6 +107,11 @@ performance: $(VENV)/installed ## the figures of docs/performance.md, for a quar
 
 performance-long: java ## those of the Spark jobs, for half an hour
 	$(BIN)/python -m benchmarks.suite --long
+
+bench-etcd: $(VENV)/installed ## three nodes of etcd 3.4 beside three of ours, for ten minutes: into docs/performance.md
+	@command -v etcd >/dev/null || { echo "etcd is not installed; on Debian: apt-get install etcd-server"; exit 1; }
+	$(BIN)/python -m benchmarks.suite etcd --again
+	$(BIN)/python -m benchmarks.comparison.plot
 
 CONVOY := build/convoy
 pictures: $(VENV)/installed ## the pictures of docs/protocol.md and docs/convoy.md, from virtual time, for some minutes

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from benchmarks.comparison.table import cells
 from benchmarks.record import PAGE, Result, read_all
 
-LAYERS: Final = ("cluster", "client", "store", "node", "ordering", "tools")
+LAYERS: Final = ("cluster", "etcd", "client", "store", "node", "ordering", "tools")
 
 HEADLINES: Final = (
     ("transactions of a put in one partition, 300 in flight", "cluster", "one partition, os: transactions"),
@@ -49,6 +50,19 @@ def table(results: Mapping[str, Result], layer: str) -> Iterator[str]:
                 how = "| | |"
 
 
+def beside_etcd(results: Mapping[str, Result]) -> Iterator[str]:
+    """Figures of etcd and of ours, side by side, and how they were measured."""
+    result = results["etcd"]
+    heading, *rows = cells(result.figures)
+    yield f"| {' | '.join(heading)} |"
+    yield "|---" * len(heading) + "|"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+    yield (
+        f"\nFrom `{result.command}` (commit {result.commit}); {result.machine}; "
+        f"load average {result.load:g}; {result.date}."
+    )
+
+
 def fill(page: str, tables: Mapping[str, str]) -> str:
     """Return the page with these tables, each between its two comments."""
     for name, text in tables.items():
@@ -63,6 +77,7 @@ def fill(page: str, tables: Mapping[str, str]) -> str:
 def made(page: str, results: Mapping[str, Result]) -> str:
     """The page with the tables of these results."""
     tables = {"head": head(results)} | {layer: table(results, layer) for layer in LAYERS}
+    tables["etcd"] = beside_etcd(results)
     return fill(page, {name: "\n".join(lines) for name, lines in tables.items()})
 
 

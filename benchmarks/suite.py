@@ -49,6 +49,7 @@ SUITE: Final = (
     Entry("core_cost", 200.0),
     Entry("simulator_speed", 120.0),
     Entry("checker_speed", 200.0),
+    Entry("etcd", 1800.0, long=True),
     Entry("attacks", 3600.0, long=True),
     Entry("spark_source", 1200.0, long=True),
     Entry("verify_speed", 1800.0, long=True),
@@ -93,7 +94,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     names = [entry.name for entry in SUITE]
     add("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)} (all but the long ones)")
-    add("--long", action="store_true", help="the long ones, which need Java and some gigabytes of memory")
+    add(
+        "--long",
+        action="store_true",
+        help="the long ones, which need Java, etcd and gigabytes of memory",
+    )
     add("--quick", action="store_true", help="small sizes: a trial, not a measurement")
     add("--again", action="store_true", help="run also what this commit has a result of")
     asked = parser.parse_args(argv)

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from benchmarks.load.worker import READY, Begin, Job, Report
+from benchmarks.load.worker import READY, Begin, Report
 
 COMMAND: Final = (sys.executable, "-P", "-c", "from benchmarks.load.worker import main; main()")
 READY_S: Final = 60.0
@@ -31,7 +31,7 @@ class LoadError(Exception):
 class Worker:
     """One client process."""
 
-    def __init__(self, job: Job, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, job: object, command: Sequence[str] = COMMAND) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         self._process = subprocess.Popen(  # noqa: S603 - our own command
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
@@ -89,7 +89,7 @@ class Worker:
 
 @contextlib.contextmanager
 def workers(
-    jobs: Sequence[Job], command: Sequence[str] = COMMAND, grace_s: float = GRACE_S
+    jobs: Sequence[object], command: Sequence[str] = COMMAND, grace_s: float = GRACE_S
 ) -> Iterator[list[Worker]]:
     """A process for each job, connected and waiting to begin."""
     with contextlib.ExitStack() as stack:
@@ -97,12 +97,17 @@ def workers(
         for job in jobs:
             found.append(Worker(job, command))
             stack.callback(found[-1].close, grace_s)
-        deadline = time.monotonic() + READY_S
-        for worker in found:
-            line = worker.hear(deadline)
-            if line != READY:
-                raise LoadError(f"client process {worker.pid} said {line!r:.200}")
+        await_ready(found)
         yield found
+
+
+def await_ready(found: Sequence[Worker]) -> None:
+    """Wait until all of them have said that they are ready."""
+    deadline = time.monotonic() + READY_S
+    for worker in found:
+        line = worker.hear(deadline)
+        if line != READY:
+            raise LoadError(f"client process {worker.pid} said {line!r:.200}")
 
 
 def begin(found: Sequence[Worker], at: float) -> None:
