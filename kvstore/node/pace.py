@@ -25,6 +25,9 @@ EACH_S: Final = 0.0001
 MOST_S: Final = 0.003
 """The longest time to gather: far below the time-outs of elections and retries."""
 
+LONG_S: Final = MOST_S / 2
+"""A node that gathers for so long leaves its log's commits to their thread: see `storage.log`."""
+
 MOVING_S: Final = 0.25
 """A group moves if it has delivered or answered something within this time."""
 

@@ -31,6 +31,7 @@ from kvstore.config.model import Config
 from kvstore.machine.codec import TABLES
 from kvstore.node.directory import Directory
 from kvstore.node.loop import Node
+from kvstore.node.pace import LONG_S
 from kvstore.node.ports import Application, Network
 from kvstore.node.recorder import DeliveryRecorder
 from kvstore.node.wall_clock import wall_clock
@@ -75,6 +76,7 @@ class Engine:
         """Set when the node is to stop: on request, or because it has failed."""
         self.failure: Exception | None = None
         self._turning = False
+        self._gather_s = 0.0
         self._closing = False
         """Whether turns have ended: another thread closes the disk soon."""
         self._timer: asyncio.TimerHandle | None = None
@@ -299,9 +301,9 @@ class Engine:
         """Schedule a turn: in this round of the loop or the next, or a little later if the node gathers."""
         if not self._turning:
             self._turning = True
-            gather_s = self.node.gather_s(self.now())
-            if gather_s:
-                self._loop.call_later(gather_s, self._turn)
+            self._gather_s = self.node.gather_s(self.now())
+            if self._gather_s:
+                self._loop.call_later(self._gather_s, self._turn)
             else:
                 self._loop.call_soon(self._turn)
 
@@ -330,7 +332,8 @@ class Engine:
             self._space_at = self.now() + LOOK_S
             self._look_at_space()
         self.node.turn()
-        while self.disk.log.pump(may_wait=True):
+        # With much under way, the loop has other work than to wait for the disk.
+        while self.disk.log.pump(may_wait=self._gather_s < LONG_S):
             self.node.durable(self.disk.log.durable)
             self.disk.state.log_durable(self.disk.log.durable)
             self.node.turn()

@@ -285,12 +285,12 @@ class Gateway:
         return len(self._calls) + len(self._questions) + waiting
 
     def under_way(self, now: float) -> int:
-        """Return how many messages and reads wait for answers: of the partition that has most of them, among
-        those that have answered lately. Feeds wait for changes, not for answers.
+        """Return how many messages and reads wait for answers: messages to partitions that have answered
+        lately. Feeds wait for changes, not for answers.
         """
         after = now - MOVING_S
-        counts = (self._under_way[group] for group, at in self._answered_at.items() if at > after)
-        return max(counts, default=0) + len(self._questions) - len(self._feeds)
+        moving = sum(self._under_way[group] for group, at in self._answered_at.items() if at > after)
+        return min(moving, len(self._calls)) + len(self._questions) - len(self._feeds)
 
     @property
     def groups(self) -> tuple[GroupId, ...]:

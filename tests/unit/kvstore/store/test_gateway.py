@@ -449,7 +449,7 @@ def test_what_waits_for_a_partition_that_answers_is_under_way() -> None:
     assert first.dest == (A,)
     done = encode_result(Outcome(succeeded=True, unmet=(), results=((0, WRITTEN),)))
     gateway.receive(members(A)[0], [Results(A, PLACE, (first.mid,), (PLACE,), (done,))], 1.0)
-    assert gateway.under_way(1.0) == 2, "the others of this partition"
+    assert gateway.under_way(1.0) == 2, "the others to this partition"
     assert gateway.under_way(2.0) == 0, "it does not answer any more"
     gateway.ask(A, StrictRead((Get(b"a"),)), lambda _: None, of_leader=True)
     assert gateway.under_way(1.0) == 3
