@@ -133,9 +133,17 @@ class FrameCodec:
         put = self._put
         sent: list[Any] = []
         indices: dict[int, int] = {}  # by identity: a message to many receivers is one object
-        frame = []
+        frame: list[tuple[RawProcess, RawProcess, tuple[int, ...]]] = []
         try:
             for sender, receiver, messages in envelopes:
+                if len(messages) == 1:
+                    (message,) = messages
+                    index = indices.get(id(message))
+                    if index is None:
+                        index = indices[id(message)] = len(sent)
+                        sent.append(put[type(message)](message))
+                    frame.append((put_process(sender), put_process(receiver), (index,)))
+                    continue
                 run: dict[int, None] = {}
                 for message in messages:
                     index = indices.get(id(message))
@@ -143,7 +151,7 @@ class FrameCodec:
                         index = indices[id(message)] = len(sent)
                         sent.append(put[type(message)](message))
                     run[index] = None
-                frame.append((put_process(sender), put_process(receiver), list(run)))
+                frame.append((put_process(sender), put_process(receiver), tuple(run)))
         except KeyError as error:
             raise TypeError(f"{error.args[0].__name__} has no wire format") from None
         return _write((sent, frame))
@@ -156,9 +164,7 @@ class FrameCodec:
         take = self._take
         try:
             raw, frame = self._read(data)
-            sends = [(sender, receiver, index) for sender, receiver, run in frame for index in run]
-            if len(set(sends)) < len(sends):  # else a small frame could be a lot of work
-                raise FormatError("it sends the same message twice")
+            _check_runs(frame)
             sent = [take[type(message)](message) for message in raw]
             return [
                 (take_process(sender), take_process(receiver), [sent[index] for index in run])
@@ -172,6 +178,22 @@ class FrameCodec:
     def size_of(self, message: object) -> int:
         """Return the bytes of a frame that carries only this message, from one replica to another."""
         return len(self.encode([(ReplicaId(GroupId(0), 0, 0), ReplicaId(GroupId(0), 1, 0), (message,))]))
+
+
+def _check_runs(frame: Sequence[tuple[RawProcess, RawProcess, Sequence[int]]]) -> None:
+    """Raise if a message is sent twice to the same process: else a small frame could be a lot of work."""
+    if len(frame) == 1:
+        runs: Iterable[Sequence[int]] = (frame[0][2],)
+    elif len({(sender, receiver) for sender, receiver, _ in frame}) == len(frame):
+        runs = [run for _, _, run in frame if len(run) > 1]
+    else:
+        by_pair: dict[tuple[RawProcess, RawProcess], list[int]] = {}
+        for sender, receiver, run in frame:
+            by_pair.setdefault((sender, receiver), []).extend(run)
+        runs = by_pair.values()
+    for run in runs:
+        if len(set(run)) < len(run):
+            raise FormatError("it sends the same message twice")
 
 
 def _tag_of(message: type[Any]) -> Any:
