@@ -514,13 +514,15 @@ class Node:
             self._release()
         self._commit(now)
         staging = self.staging if self.staging.active else None
-        self.statistics.strays += self._outbox.flush(self.relays, self._transfers.take_pieces(), staging)
+        self.statistics.strays += self._outbox.flush(self.relays, self._transfers.take_pieces(), now, staging)
         if now >= self.relays.tick_at:
             self.relays.tick(now)
             self._hand_over_to_better_connected(now)
         # Replicas wake for their heartbeats, and so often enough for ticks.
         wakes = self._wakes.values() or [self.relays.tick_at]
-        self.wake_at = min([self._commit_at, self._application.wake_at, self.staging.wake_at, *wakes])
+        self.wake_at = min(
+            [self._commit_at, self._application.wake_at, self.staging.wake_at, self._outbox.wake_at, *wakes]
+        )
 
     def _drain(self, now: float) -> None:
         """Run the replicas until none has a message for another; then write one batch if a promise needs it.
