@@ -95,16 +95,23 @@ class Outbox:
         self._answers.setdefault((me, client), []).append(message)
 
     def _queue(self, me: Process, receiver: Process) -> list[Any]:
-        if receiver in self._hosted or receiver in self._application.processes:
+        if isinstance(receiver, ReplicaId):
+            if receiver in self._hosted:
+                queues = self.local
+            elif (node := self._node_of(receiver)) is None or node == self._me:
+                return self._strays
+            else:
+                queues = self._links[node]
+        elif receiver in self._application.processes:
             queues = self.local
-        elif not isinstance(receiver, ReplicaId):
+        else:
             home = self.clients.get(receiver)
             queues = self._answers if home is None else self._links[home]
-        elif (node := self._node_of(receiver)) is None or node == self._me:
-            return self._strays
-        else:
-            queues = self._links[node]
-        return queues.setdefault((me, receiver), [])
+        pair = me, receiver
+        queue = queues.get(pair)
+        if queue is None:
+            queue = queues[pair] = []
+        return queue
 
     def take_local(self) -> Queues:
         """Return and remove the messages between processes of this node."""

@@ -192,7 +192,7 @@ def payload_bytes(records: Iterable[Record], referred: Container[int] = ()) -> i
     """
     total = 0
     for record in records:
-        if isinstance(record, Delivery):
+        if type(record) is Delivery:
             continue
         if isinstance(record, Accepted):
             if referred:

@@ -136,14 +136,6 @@ class FrameCodec:
         frame: list[tuple[RawProcess, RawProcess, tuple[int, ...]]] = []
         try:
             for sender, receiver, messages in envelopes:
-                if len(messages) == 1:
-                    (message,) = messages
-                    index = indices.get(id(message))
-                    if index is None:
-                        index = indices[id(message)] = len(sent)
-                        sent.append(put[type(message)](message))
-                    frame.append((put_process(sender), put_process(receiver), (index,)))
-                    continue
                 run: dict[int, None] = {}
                 for message in messages:
                     index = indices.get(id(message))
@@ -151,7 +143,11 @@ class FrameCodec:
                         index = indices[id(message)] = len(sent)
                         sent.append(put[type(message)](message))
                     run[index] = None
-                frame.append((put_process(sender), put_process(receiver), tuple(run)))
+                frame.append((
+                    sender if type(sender) is ReplicaId else put_process(sender),
+                    receiver if type(receiver) is ReplicaId else put_process(receiver),
+                    tuple(run),
+                ))  # fmt: skip
         except KeyError as error:
             raise TypeError(f"{error.args[0].__name__} has no wire format") from None
         return _write((sent, frame))
@@ -182,18 +178,16 @@ class FrameCodec:
 
 def _check_runs(frame: Sequence[tuple[RawProcess, RawProcess, Sequence[int]]]) -> None:
     """Raise if a message is sent twice to the same process: else a small frame could be a lot of work."""
-    if len(frame) == 1:
-        runs: Iterable[Sequence[int]] = (frame[0][2],)
-    elif len({(sender, receiver) for sender, receiver, _ in frame}) == len(frame):
-        runs = [run for _, _, run in frame if len(run) > 1]
+    sends: set[tuple[RawProcess, RawProcess]] = set()
+    for sender, receiver, run in frame:
+        if (sender, receiver) in sends or len(run) > 1:
+            break
+        sends.add((sender, receiver))
     else:
-        by_pair: dict[tuple[RawProcess, RawProcess], list[int]] = {}
-        for sender, receiver, run in frame:
-            by_pair.setdefault((sender, receiver), []).extend(run)
-        runs = by_pair.values()
-    for run in runs:
-        if len(set(run)) < len(run):
-            raise FormatError("it sends the same message twice")
+        return  # one message for each pair: so it is with few transactions in flight
+    every = [(sender, receiver, index) for sender, receiver, run in frame for index in run]
+    if len(set(every)) < len(every):
+        raise FormatError("it sends the same message twice")
 
 
 def _tag_of(message: type[Any]) -> Any:
