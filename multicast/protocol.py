@@ -20,25 +20,27 @@ Send: TypeAlias = tuple[Sequence[Process], Message]
 """One message to one or more receivers."""
 
 
-@dataclass(slots=True)
 class Ready:
     """What the host is to do, since it last drained `ready`. See the contract in the package's docstring."""
 
-    persist: list[Record] = field(default_factory=list)
-    send: list[Send] = field(default_factory=list)
-    promise: list[Send] = field(default_factory=list)
-    deliver: list[Delivery] = field(default_factory=list)
-    duplicates: list[tuple[Process, Multicast]] = field(default_factory=list)
-    """Messages that were multicast again after this group had delivered them, each with its sender."""
-    transfers: list[tuple[ReplicaId, Timestamp, int]] = field(default_factory=list)
-    """Replicas of this group that are behind everything retained here, each with its last delivery.
+    __slots__ = ("deliver", "duplicates", "learned", "persist", "promise", "send", "transfers", "wake_at")
 
-    Such a replica needs a snapshot, taken after `deliver` of the same `Ready`; or `Deliveries`, if the
-    application still has all that follow. It may be named again while either is on its way.
-    """
-    learned: list[Membership] = field(default_factory=list)
-    """New memberships of this or another group: hosts must know where to send."""
-    wake_at: float = 0.0
+    def __init__(self) -> None:
+        self.persist: list[Record] = []
+        self.send: list[Send] = []
+        self.promise: list[Send] = []
+        self.deliver: list[Delivery] = []
+        self.duplicates: list[tuple[Process, Multicast]] = []
+        """Messages that were multicast again after this group had delivered them, each with its sender."""
+        self.transfers: list[tuple[ReplicaId, Timestamp, int]] = []
+        """Replicas of this group that are behind everything retained here, each with its last delivery.
+
+        Such a replica needs a snapshot, taken after `deliver` of the same `Ready`; or `Deliveries`, if the
+        application still has all that follow. It may be named again while either is on its way.
+        """
+        self.learned: list[Membership] = []
+        """New memberships of this or another group: hosts must know where to send."""
+        self.wake_at = 0.0
 
     def __bool__(self) -> bool:
         return bool(

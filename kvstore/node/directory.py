@@ -16,6 +16,9 @@ CLAIMED_MAX: Final = 4096
 GATEWAYS_MAX: Final = 1 << 16
 """Gateways whose nodes are known; beyond it, the first is forgotten."""
 
+FOUND_MAX: Final = 4096
+"""Replicas whose nodes are memoised."""
+
 
 class Directory:
     """The node of each replica, by its disk: the incarnations of all replicas on a disk name it (`disk_of`).
@@ -30,6 +33,8 @@ class Directory:
         self._claimed: dict[int, NodeId] = {}
         """The same, by disk."""
         self._gateways: dict[ClientId, NodeId] = {}
+        self._found: dict[ReplicaId, NodeId] = {}
+        """What `node_of` has found, until any of this changes."""
 
     def admits(self, node: NodeId, incarnation: int) -> bool:
         """Return whether the node may have this disk: no other node has it."""
@@ -40,6 +45,7 @@ class Directory:
         """Note that the node says that it runs on this disk, if no other node has it."""
         if not self.admits(node, incarnation):
             return
+        self._found.clear()
         old = self._claims.pop(node, None)
         if old is not None:
             del self._claimed[old]
@@ -51,11 +57,17 @@ class Directory:
 
     def node_of(self, replica: ReplicaId) -> NodeId | None:
         """Return the node that the replica is or was on; None if unknown."""
-        disk = disk_of(replica.incarnation)
-        return self._named.get(disk) or self._claimed.get(disk)
+        found = self._found.get(replica)
+        if found is None:
+            disk = disk_of(replica.incarnation)
+            found = self._named.get(disk) or self._claimed.get(disk)
+            if found is not None and len(self._found) < FOUND_MAX:
+                self._found[replica] = found
+        return found
 
     def learn(self, membership: Membership) -> dict[NodeId, Address]:
         """Note the nodes of all members; return the addresses that the membership has for them."""
+        self._found.clear()
         found: dict[NodeId, Address] = {}
         current = membership.current
         for member, address in zip(current.members, current.addresses, strict=True):

@@ -187,6 +187,8 @@ class Node:
         """When to call `tick`."""
         self._clock_watch = ClockWatch()
         self._wakes: dict[ReplicaId, float] = {}
+        self._first_wake: float | None = None
+        """The earliest of them; None if one has changed."""
         for replica in replicas:
             self.host(replica)
 
@@ -225,6 +227,8 @@ class Node:
             self._recorder.began(group, hosted.position)
         self._dirty[replica] = None
         self._wakes[replica] = now
+        self._first_wake = None
+        self._outbox.forget_routes()
 
     # Damage
 
@@ -244,6 +248,7 @@ class Node:
         me = hosted.replica.me
         self._note_damage(me, error)
         del self._hosted[me], self._wakes[me]
+        self._first_wake = None
         self._dirty.pop(me, None)
         self._waiting = deque(row for row in self._waiting if row[1] != me)
         self._application.drop(group, str(error))
@@ -296,7 +301,7 @@ class Node:
         now = self._clock.now()
         self._violation = None
         for sender, receiver, messages in envelopes:
-            if node is not None and not isinstance(sender, ReplicaId):
+            if type(sender) is not ReplicaId and node is not None:
                 self._outbox.route(sender, node)
             self._take(sender, receiver, messages, now, node)
             if self._violation is not None:
@@ -311,11 +316,11 @@ class Node:
         self, sender: Process, receiver: Process, messages: Sequence[Any], now: float,
         node: NodeId | None = None,
     ) -> None:  # fmt: skip
-        if receiver in self._application.processes:
-            self._pass_on(receiver, sender, messages)
-            return
-        hosted = self._hosted.get(receiver) if isinstance(receiver, ReplicaId) else None
+        hosted = self._hosted.get(receiver)  # type: ignore[call-overload]  # a client's id is not among them
         if hosted is None:
+            if receiver in self._application.processes:
+                self._pass_on(receiver, sender, messages)
+                return
             hosted = self._stand_in(receiver, messages)
             if hosted is None:
                 self.statistics.strays += 1
@@ -326,7 +331,9 @@ class Node:
             messages = [m for m in messages if type(m) in self._application_messages or type(m) is Heartbeat]
             if not messages:
                 return
-        if self._special.isdisjoint(map(type, messages)):
+        if len(messages) == 1 and type(messages[0]) in self._application_messages:
+            self._pass_on(hosted.replica.me, sender, messages)
+        elif self._special.isdisjoint(map(type, messages)):
             if len(messages) == 1 and type(messages[0]) in _SNAPSHOT_MESSAGES:
                 try:
                     self._transfer(hosted, sender, messages[0], now)
@@ -334,8 +341,6 @@ class Node:
                     self.set_aside(hosted.replica.me.group, error)
             else:
                 self._handle(hosted.replica, sender, messages, now)
-        elif len(messages) == 1 and type(messages[0]) is not ByName:
-            self._pass_on(hosted.replica.me, sender, messages)
         else:
             own = self._application_messages
             whole = self._resolved(sender, messages, node)
@@ -518,19 +523,28 @@ class Node:
         now = self._clock.now()
         if self._aside or self._application.damaged:
             self._bring_back()
-        self._release()
-        while self._dirty or self._outbox.local or self._send_application(now):
-            self._drain(now)
+        outbox = self._outbox
+        if self._waiting:
             self._release()
-        self._commit(now)
+        while self._dirty or outbox.local or self._send_application(now):
+            self._drain(now)
+            if self._waiting:
+                self._release()
+        if now >= self._commit_at:
+            self._commit(now)
         staging = self.staging if self.staging.active else None
-        self.statistics.strays += self._outbox.flush(self.relays, self._transfers.take_pieces(), staging)
+        self.statistics.strays += outbox.flush(self.relays, self._transfers.take_pieces(), now, staging)
         if now >= self.relays.tick_at:
             self.relays.tick(now)
             self._hand_over_to_better_connected(now)
         # Replicas wake for their heartbeats, and so often enough for ticks.
-        wakes = self._wakes.values() or [self.relays.tick_at]
-        self.wake_at = min([self._commit_at, self._application.wake_at, self.staging.wake_at, *wakes])
+        wake = self._first_wake
+        if wake is None:
+            wake = min(self._wakes.values(), default=self.relays.tick_at)
+            self._first_wake = wake if self._wakes else None
+        self.wake_at = min(
+            self._commit_at, self._application.wake_at, self.staging.wake_at, outbox.wake_at, wake
+        )
 
     def _drain(self, now: float) -> None:
         """Run the replicas until none has a message for another; then write one batch if a promise needs it.
@@ -541,25 +555,30 @@ class Node:
         outbox = self._outbox
         promises: list[tuple[ReplicaId, list[Send]]] = []
         while self._dirty or outbox.local:
-            for (sender, receiver), messages in outbox.take_local().items():
-                self._take(sender, receiver, messages, now)
-            if not self._dirty:
-                continue
+            if outbox.local:
+                for (sender, receiver), messages in outbox.take_local().items():
+                    self._take(sender, receiver, messages, now)
+                if not self._dirty:
+                    continue
             me, _ = self._dirty.popitem()
             hosted = self._hosted[me]
             ready = hosted.replica.ready()
-            self._wakes[me] = ready.wake_at
+            if ready.wake_at != self._wakes[me]:
+                self._wakes[me] = ready.wake_at
+                self._first_wake = None
             for membership in ready.learned:
                 self._on_learned(membership)
                 outbox.forget_routes()
                 if self._observer is not None:
                     self._observer.learned(me, membership)
-            outbox.add(me, ready.send)
-            try:
-                self._apply(hosted, ready, now)
-            except DamagedRow as error:
-                self.set_aside(me.group, error)
-                continue
+            if ready.send:
+                outbox.add(me, ready.send)
+            if ready.deliver or ready.transfers or ready.duplicates:
+                try:
+                    self._apply(hosted, ready, now)
+                except DamagedRow as error:
+                    self.set_aside(me.group, error)
+                    continue
             if ready.persist:
                 self._records[me.group] += ready.persist
             if ready.promise:
@@ -644,9 +663,7 @@ class Node:
                 self._waiting.append((number, me, sends))
 
     def _commit(self, now: float) -> None:
-        """Commit the state every COMMIT_S, behind the log."""
-        if now < self._commit_at:
-            return
+        """Commit the state, behind the log; called every COMMIT_S."""
         self._commit_at = now + COMMIT_S
         if not self._committing:
             self.commit()

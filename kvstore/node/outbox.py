@@ -1,7 +1,14 @@
-"""The messages that leave a node at the end of its turn, and those between its own replicas."""
+"""The messages that leave a node at the end of its turn, and those between its own replicas.
+
+No process waits for DELIVER: the leader has delivered, and answers. Followers need it soon, for reads and
+watches there. So a frame that has nothing else stays here until the next message to its node, or for
+`LINGER_S`. All messages to a node leave together, in the order in which they were sent. To the protocol this
+is a slower link: docs/divergence.md, 21, has the argument.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Final, TypeAlias
@@ -11,11 +18,17 @@ from kvstore.node.ports import Application, Observer
 from kvstore.node.relay import Relays
 from kvstore.node.staging import Staging
 from kvstore.wire.frames import Envelope
-from multicast.messages import Message
+from multicast.messages import Deliver, Message
 from multicast.types import ClientId, Process, ReplicaId
 
 CLIENTS_MAX: Final = 1 << 16
 """Clients of other nodes whose nodes are known; beyond it, the first is forgotten until it sends again."""
+
+LINGER_S: Final = 0.003
+"""How long messages that no process waits for stay here, at most, to leave with others."""
+
+UNHURRIED: Final = frozenset((Deliver,))
+"""Classes of messages that no process waits for."""
 
 Queues: TypeAlias = dict[tuple[Process, Process], list[Any]]
 """Messages, by sender and receiver, in the order in which they were sent."""
@@ -42,6 +55,8 @@ class Outbox:
         """Between processes of this node, and from a replica to itself."""
         self._links: dict[NodeId, Queues] = defaultdict(dict)
         """To other nodes."""
+        self._lingering: dict[NodeId, float] = {}
+        """Nodes to which there are only messages that may wait, and when these leave at the latest."""
         self._answers: Queues = {}
         """To clients that are connected to this node."""
         self._strays: list[Message] = []
@@ -80,16 +95,23 @@ class Outbox:
         self._answers.setdefault((me, client), []).append(message)
 
     def _queue(self, me: Process, receiver: Process) -> list[Any]:
-        if receiver in self._hosted or receiver in self._application.processes:
+        if isinstance(receiver, ReplicaId):
+            if receiver in self._hosted:
+                queues = self.local
+            elif (node := self._node_of(receiver)) is None or node == self._me:
+                return self._strays
+            else:
+                queues = self._links[node]
+        elif receiver in self._application.processes:
             queues = self.local
-        elif not isinstance(receiver, ReplicaId):
+        else:
             home = self.clients.get(receiver)
             queues = self._answers if home is None else self._links[home]
-        elif (node := self._node_of(receiver)) is None or node == self._me:
-            return self._strays
-        else:
-            queues = self._links[node]
-        return queues.setdefault((me, receiver), [])
+        pair = me, receiver
+        queue = queues.get(pair)
+        if queue is None:
+            queue = queues[pair] = []
+        return queue
 
     def take_local(self) -> Queues:
         """Return and remove the messages between processes of this node."""
@@ -97,31 +119,52 @@ class Outbox:
         self._routes.clear()
         return local
 
+    @property
+    def wake_at(self) -> float:
+        """When to call `flush`, at the latest."""
+        return min(self._lingering.values()) if self._lingering else math.inf
+
     def flush(
         self,
         network: Relays,
         pieces: Iterable[tuple[ReplicaId, ReplicaId, Any]],
+        now: float,
         staging: Staging | None = None,
     ) -> int:
         """Send one frame to each node, pieces of snapshots last; return the number of stray messages.
 
-        With `staging`, some payloads are sent as their names.
+        A frame that no process waits for may stay. With `staging`, some payloads are sent as their names.
         """
-        links, self._links = self._links, defaultdict(dict)
-        answers, self._answers = self._answers, {}
         self._routes.clear()
-        frames = {node: _envelopes(queues) for node, queues in links.items()}
+        frames: dict[NodeId, list[Envelope]] = {}
+        if self._links:
+            for node, queues in self._links.items():
+                if not self._may_stay(node, queues, now):
+                    frames[node] = _envelopes(queues)
         for me, target, piece in pieces:
             node = self._node_of(target)
             if node is not None and node != self._me:
-                frames.setdefault(node, []).append((me, target, [piece]))
+                if node not in frames:
+                    frames[node] = _envelopes(self._links.get(node, {}))
+                frames[node].append((me, target, [piece]))
         for node, frame in frames.items():
+            self._links.pop(node, None)
+            self._lingering.pop(node, None)
             network.send(node, frame if staging is None else staging.by_name(node, frame))
-        if answers:
+        if self._answers:
+            answers, self._answers = self._answers, {}
             network.answer(_envelopes(answers))
         strays = len(self._strays)
         self._strays.clear()
         return strays
+
+    def _may_stay(self, node: NodeId, queues: Queues, now: float) -> bool:
+        """Return whether all messages to a node may wait for others, and for how long is noted."""
+        for messages in queues.values():
+            for message in messages:
+                if type(message) not in UNHURRIED:
+                    return False
+        return now < self._lingering.setdefault(node, now + LINGER_S)
 
 
 def _envelopes(queues: Queues) -> list[Envelope]:

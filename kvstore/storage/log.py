@@ -64,12 +64,15 @@ class _Rows:
     """The number of rows that were loaded, with the base."""
 
 
+_ROWS_SEED: Final = checksum.seed_of(LOG_ROWS, b"")
+
+
 def log_seed(key: bytes, previous: int) -> int:
     """Return the seed of a row's checksum, which stands for the number of the row before it too.
 
     So a row that is missing is noticed, unless it was the last.
     """
-    return zlib.crc32(keys.NUMBER.pack(previous), checksum.seed_of(LOG_ROWS, key))
+    return zlib.crc32(keys.NUMBER.pack(previous), zlib.crc32(key, _ROWS_SEED))
 
 
 class LmdbLog:
@@ -388,11 +391,15 @@ class LmdbLog:
         If the caller may wait, small commits are made at once. Return whether `durable` has advanced.
         """
         env, before, staged = self._env, self.durable, self.staged
+        env.check()
+        if before == self._number and not (self._pieces or env.busy):
+            return False
         while True:
-            while self._advance() if may_wait else env.advance():
-                pass
             if env.busy:
-                return False
+                while self._advance() if may_wait else env.advance():
+                    pass
+                if env.busy:
+                    return False
             self.durable, self.staged = self._started, self._staging
             if self._pieces and (self._started == self._number or self._passed >= PIECES):
                 self._start_piece()
@@ -445,11 +452,13 @@ class LmdbLog:
         self._starting = sum(len(value) for _, _, value in rows)
         self._commit_rows(rows, partial(self._done, number))
 
-    def _take(self) -> tuple[int, dict[GroupId, list[Record]]]:
+    def _take(self) -> tuple[int, Mapping[GroupId, Sequence[Record]]]:
         """Return the records of the next commit, and the number of its last batch.
 
         A commit has all gathered batches, but ends behind a large one: the loop writes a commit in one go.
         """
+        if len(self._gathered) == 1:
+            return self._gathered.popleft()
         number, size = self._started, 0
         taken: dict[GroupId, list[Record]] = {}
         while self._gathered and size < COMMIT_BYTES:

@@ -192,6 +192,8 @@ def payload_bytes(records: Iterable[Record], referred: Container[int] = ()) -> i
     """
     total = 0
     for record in records:
+        if type(record) is Delivery:
+            continue
         if isinstance(record, Accepted):
             if referred:
                 total += sum([len(each) for each in record.payloads if id(each) not in referred])
@@ -206,13 +208,20 @@ def payload_bytes(records: Iterable[Record], referred: Container[int] = ()) -> i
 
 def _decide(run: Sequence[Delivery], fold: Durable) -> list[Any]:
     """One row, if they follow each other, and say of all messages what was accepted; else one for each."""
+    if len(run) == 1:
+        (only,) = run
+        mid, *proposal, at, previous, mismatch = only
+        known = fold.latest.get(mid)
+        fold.latest[mid] = only
+        if known != tuple(proposal):
+            return [_RECORDS.put[Delivery](only)]
+        return [_RECORDS.put[_Decided](_Decided((mid,), previous, (at,), (mismatch,)))]
     mids, *proposals, global_ts, previous_ts, mismatches = zip(*run, strict=True)
     accepted = list(map(fold.latest.get, mids)) == list(zip(*proposals, strict=True))
-    if len(run) > 1 and not (accepted and previous_ts[1:] == global_ts[:-1]):
+    if not (accepted and previous_ts[1:] == global_ts[:-1]):
         return [row for delivery in run for row in _decide((delivery,), fold)]
     fold.deliver(mids, run)
-    record = _Decided(mids, previous_ts[0], global_ts, mismatches) if accepted else run[0]
-    return [_RECORDS.put[type(record)](record)]
+    return [_RECORDS.put[_Decided](_Decided(mids, previous_ts[0], global_ts, mismatches))]
 
 
 def decode(

@@ -171,11 +171,19 @@ def _unless_none(make: _Make, value: Any) -> Any:
     return None if value is None else make(value)
 
 
+_Conversion: TypeAlias = tuple[int, _Make]
+"""The index of a field, and how it is converted."""
+
+
+def _conversions(makes: Iterable[_Make | None]) -> list[_Conversion]:
+    """Return the conversions of fields, but for those that stay as they are."""
+    return [(i, make) for i, make in enumerate(makes) if make is not None]
+
+
 def _row(cls: Any, formats: Sequence[_Format]) -> _Format:
     """Return the format of a class with fields, as a tuple of them."""
     raw = _tuple(*(each.raw for each in formats))
-    puts = [(i, each.put) for i, each in enumerate(formats) if each.put is not None]
-    takes = [(i, each.take) for i, each in enumerate(formats) if each.take is not None]
+    puts, takes = _conversions(each.put for each in formats), _conversions(each.take for each in formats)
     fields = None if issubclass(cls, tuple) else _fields(cls)
     put = partial(_put_row, fields, puts) if puts or fields is not None else None
     take = partial(_take_row, None if cls is tuple else cls, takes) if takes or cls is not tuple else None
@@ -190,7 +198,7 @@ def _fields(cls: type) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _put_row(
-    fields: Callable[[Any], tuple[Any, ...]] | None, puts: Sequence[tuple[int, _Make]], value: Any
+    fields: Callable[[Any], tuple[Any, ...]] | None, puts: Sequence[_Conversion], value: Any
 ) -> Sequence[Any]:
     row = value if fields is None else fields(value)
     if not puts:
@@ -201,7 +209,7 @@ def _put_row(
     return changed
 
 
-def _take_row(cls: Any, takes: Sequence[tuple[int, _Make]], row: Iterable[Any]) -> Any:
+def _take_row(cls: Any, takes: Sequence[_Conversion], row: Iterable[Any]) -> Any:
     fields = list(row)
     for i, take in takes:
         fields[i] = take(fields[i])
@@ -231,27 +239,53 @@ def kinds_of(tags: Mapping[int, type], checks: Mapping[type, Check]) -> Kinds:
     take: dict[type, _Make] = {}
     for tag, cls in tags.items():
         hints = get_type_hints(cls)
-        row = _row(cls, [_format(hint) for hint in hints.values()])
+        formats = [_format(hint) for hint in hints.values()]
         struct = msgspec.defstruct(
             cls.__name__,
-            zip(hints, get_args(row.raw), strict=True),
+            [(name, each.raw) for name, each in zip(hints, formats, strict=True)],
             tag=tag,
             array_like=True,
             frozen=True,
             forbid_unknown_fields=True,
         )
-        assert row.take is not None  # it is not a plain tuple
-        put[cls] = partial(_put_kind, tag, row.put)
-        take[struct] = partial(_take_kind, row.take, checks.get(cls))
+        put[cls] = _put_kind(tag, cls, _conversions(each.put for each in formats))
+        take[struct] = _take_kind(cls, _conversions(each.take for each in formats), checks.get(cls))
     return Kinds(put, take, Union[tuple(take)])  # noqa: UP007 - made at run time
 
 
-def _put_kind(tag: int, put: _Make | None, value: Any) -> tuple[Any, ...]:
-    return (tag, *value) if put is None else (tag, *put(value))
+# Frames and records consist of objects of these classes: each conversion is one call of a function.
 
 
-def _take_kind(take: _Make, check: Check | None, struct: msgspec.Struct) -> Any:
-    value = take(msgspec.structs.astuple(struct))
-    if check is not None:
-        check(value)
-    return value
+def _put_kind(tag: int, cls: type, puts: Sequence[_Conversion]) -> _Make:
+    """Return the function that converts an object for msgspec: to its tag and its fields."""
+    fields = tuple if issubclass(cls, tuple) else _fields(cls)
+
+    def put_plain(value: Any) -> Sequence[Any]:
+        return (tag, *fields(value))
+
+    def put_converted(value: Any) -> Sequence[Any]:
+        row = [tag, *fields(value)]
+        for i, put in puts:
+            row[i + 1] = put(row[i + 1])
+        return row
+
+    return put_converted if puts else put_plain
+
+
+def _take_kind(cls: type, takes: Sequence[_Conversion], check: Check | None) -> _Make:
+    """Return the function that converts a msgspec struct to the object."""
+    fields_of = msgspec.structs.astuple
+
+    def take_plain(struct: msgspec.Struct) -> Any:
+        return cls(*fields_of(struct))
+
+    def take_converted(struct: msgspec.Struct) -> Any:
+        fields = list(fields_of(struct))
+        for i, take in takes:
+            fields[i] = take(fields[i])
+        value = cls(*fields)
+        if check is not None:
+            check(value)
+        return value
+
+    return take_converted if takes or check is not None else take_plain

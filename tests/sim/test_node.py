@@ -12,7 +12,7 @@ from kvstore.node.loop import Node, _Hosted
 from kvstore.node.snapshots import SnapshotReceiver
 from kvstore.simulation import NodeSimulation, SimState
 from multicast import PROTOCOLS
-from multicast.messages import Delivery
+from multicast.messages import Accept, Deliver, Delivery
 from multicast.protocol import Ready, Timing
 from multicast.sim import Outcome, Scenario, Workload
 from multicast.sim.checkers import Violation
@@ -83,7 +83,7 @@ class ComparesReports(Node):
 
 def test_a_state_that_a_snapshot_has_replaced_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ComparesReports, "replaced", 0)
-    for seed in (0, 5, 7):
+    for seed in (11, 12, 26):
         timing = Timing(history=0, part_entries=2)
         outcome = run(seed, ComparesReports, timing=timing, disk=SLOW, workload=Workload(messages=120))
         assert outcome.violation is None
@@ -164,6 +164,50 @@ class PromisesInOrder(Node):
                 passed[me] = passed[me] or id(sends) in stays
                 if passed[me] and id(sends) not in stays:
                     raise Violation("Promises", f"one of {me} has overtaken another")
+
+
+class LingersBriefly(Node):
+    """Deliveries stay in the outbox until their time is over, and no other message does."""
+
+    stayed: ClassVar[int] = 0
+
+    def turn(self) -> None:
+        due = self._outbox.wake_at
+        super().turn()
+        now = self._clock.now()
+        if now - due > LATE_S:
+            raise Violation("Lingering", f"a delivery has stayed on {self.me} until {now}, not {due}")
+        stays = [m for queues in self._outbox._links.values() for queue in queues.values() for m in queue]
+        if any(type(message) is not Deliver for message in stays):
+            raise Violation("Lingering", f"{stays} stay on {self.me}")
+        LingersBriefly.stayed += len(stays)
+
+
+class OversleepsDeliveries(LingersBriefly):
+    """Nothing wakes the node when the time of its deliveries is over."""
+
+    def turn(self) -> None:
+        super().turn()
+        if self.wake_at == self._outbox.wake_at:
+            self.wake_at += 0.1
+
+
+LATE_S = 0.01
+"""More than turns of the simulated process add to a delay."""
+
+
+@pytest.mark.parametrize("node", [LingersBriefly, OversleepsDeliveries])
+@pytest.mark.parametrize("kept", [(Deliver,), (Deliver, Accept)])
+def test_only_deliveries_linger_and_not_for_long(
+    node: type[Node], kept: tuple[type, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstore.node.outbox.UNHURRIED", frozenset(kept))
+    monkeypatch.setattr(LingersBriefly, "stayed", 0)
+    outcomes = [run(seed, node, faults="none") for seed in range(3)]
+    sound = node is LingersBriefly and kept == (Deliver,)
+    assert all(outcome.error is None for outcome in outcomes)
+    assert all((outcome.violation is None) == sound for outcome in outcomes), outcomes
+    assert LingersBriefly.stayed or not sound, "otherwise the runs show nothing"
 
 
 class WaitsForOthersRecords(Node):
