@@ -25,6 +25,12 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _request: Final = msgspec.msgpack.Decoder(Request)
 
 
+_RECENT: Final = 1024
+"""Contents of several groups that are kept decoded."""
+
+_RECENT_BYTES: Final = 1024
+"""The largest of them."""
+
 _REASON: Final = 200
 """The most characters of a reason."""
 
@@ -47,16 +53,28 @@ def decode_request(payload: bytes) -> Request:
 
 
 class RequestDecoder:
-    """Decodes messages' contents, a large one once for all groups of a node that it is delivered to."""
+    """Decodes messages' contents: those of several groups once for two groups of a node that they are
+    delivered to, and a large one once for all.
+    """
 
     def __init__(self) -> None:
         self._payload = b""
         self._request = Request(0, 0, 0, INT64_MAX, 0, Malformed(""))
+        self._recent: dict[bytes, Request] = {}
+        """Small contents that were decoded for one group, and may be delivered to another."""
 
-    def __call__(self, payload: bytes) -> Request:
-        """Return `decode_request` of the payload."""
+    def __call__(self, payload: bytes, groups: int = 1) -> Request:
+        """Return `decode_request` of the payload of a message to so many groups."""
         if len(payload) < LARGE_BYTES:
-            return decode_request(payload)
+            if groups == 1 or len(payload) > _RECENT_BYTES:
+                return decode_request(payload)
+            request = self._recent.pop(payload, None)
+            if request is None:
+                request = decode_request(payload)
+                if len(self._recent) >= _RECENT:
+                    self._recent.clear()
+                self._recent[payload] = request
+            return request
         if payload is not self._payload:
             self._payload, self._request = payload, decode_request(payload)
         return self._request

@@ -45,7 +45,16 @@ from kvstore.machine.request import (
     PointOperation,
     Transaction,
 )
-from kvstore.machine.results import Outcome, Refusal, Refused, Result, Unmet, WrongPartition
+from kvstore.machine.results import (
+    WRITTEN,
+    OperationResult,
+    Outcome,
+    Refusal,
+    Refused,
+    Result,
+    Unmet,
+    WrongPartition,
+)
 from kvstore.machine.sessions import WINDOW, Repeated
 from kvstore.machine.slices import RUN_ROWS, Meter, finish, unmetered
 from kvstore.machine.state import Effects, Executed, MachineState, Store, Vote, Waiting
@@ -160,6 +169,15 @@ class Machine(Housekeeper):
             outcomes=self._outcome_count,
         )
 
+    @property
+    def has_effects(self) -> bool:
+        """Whether there is anything to drain."""
+        effects = self._effects
+        return bool(
+            effects.results or effects.reads or self._shown or self._granted
+            or effects.votes or effects.outcomes
+        )  # fmt: skip
+
     def drain(self) -> Effects:
         """Return what has happened since the last drain.
 
@@ -180,7 +198,8 @@ class Machine(Housekeeper):
         gts, request, destinations = delivered.gts, delivered.request, delivered.destinations
         if gts <= self._delivered:
             return NOTHING
-        self._release_reads()
+        if self._shown:
+            self._release_reads()
         self._delivered = gts
         self._order.append(gts)
         command = request.command
@@ -205,9 +224,10 @@ class Machine(Housekeeper):
             self._finish(delivered, WrongPartition(self._placement))
             return NOTHING
         floor = self.versions.floor
-        others = part.voters - {self._group} if part.voters else part.voters
+        voters = part.voters
+        others = voters - {self._group} if voters else voters
         if not others and not part.is_long and not self._locks.blockers(part.footprint):
-            unmet = self._evaluate(delivered, part, floor)
+            unmet = self._evaluate(delivered, part, floor) if voters else ()
             self._execute(delivered, part, floor, unmet, succeeded=not unmet)
         else:
             self._sessions.open(request, destinations, gts)
@@ -336,8 +356,9 @@ class Machine(Housekeeper):
 
     def work(self) -> bool:
         """Do a slice of what compaction and expiry have left to do. True if there is more."""
-        self._release_reads()
-        return self._work()
+        if self._shown:
+            self._release_reads()
+        return bool(self._chores) and self._work()
 
     @property
     def running(self) -> bool:
@@ -565,12 +586,19 @@ class Machine(Housekeeper):
     ) -> None:
         """Execute a short transaction, at once."""
         versions, limits = self.versions, self._limits
-        writer, room = Writer(versions, delivered.gts, floor), Room()
-        results = [
-            (i, perform(operation, versions, writer, limits, room))  # type: ignore[arg-type]  # not on ranges
-            for i, operation in (part.then if succeeded else part.otherwise)
-        ]
-        self._executed_as(delivered, part, writer.finish(), Outcome(succeeded, unmet, tuple(results)))
+        results: list[tuple[int, OperationResult]]
+        if part.only_puts and succeeded:
+            puts = [(put.key, put.value) for _, put in part.then]  # type: ignore[union-attr]  # they are
+            row = versions.put_all(puts, delivered.gts, floor)
+            results = [(i, WRITTEN) for i, _ in part.then]
+        else:
+            writer, room = Writer(versions, delivered.gts, floor), Room()
+            results = [
+                (i, perform(operation, versions, writer, limits, room))  # type: ignore[arg-type]  # no range
+                for i, operation in (part.then if succeeded else part.otherwise)
+            ]
+            row = writer.finish()
+        self._executed_as(delivered, part, row, Outcome(succeeded, unmet, tuple(results)))
 
     def _executed_as(self, delivered: Delivered, part: GroupShare, row: Row, outcome: Outcome) -> None:
         gts = delivered.gts
@@ -589,8 +617,13 @@ class Machine(Housekeeper):
         self._close(delivered.gts)
 
     def _close(self, gts: Timestamp) -> None:
-        self._executed.add(gts)
-        self._advance()
+        order = self._order
+        if len(order) == 1 and order[0] == gts:  # nothing else is under way
+            order.popleft()
+            self._watermark = self.versions.watermark = gts
+        else:
+            self._executed.add(gts)
+            self._advance()
 
     def _advance(self) -> None:
         """Advance the watermark."""

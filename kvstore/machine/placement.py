@@ -7,10 +7,10 @@ destinations of a transaction judge its routing alike.
 from __future__ import annotations
 
 import enum
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final
+from zlib import crc32
 
 from kvstore.machine.data import Data
 from kvstore.machine.request import (
@@ -111,12 +111,17 @@ class Placement(Data, frozen=True):
         if self.scheme is _ORDERED:
             return key
         tag = tag_of(key) if b"{" in key else key
-        return (zlib.crc32(tag) & _SLOT_MASK).to_bytes(_SLOT_BYTES, "big")
+        return (crc32(tag) & _SLOT_MASK).to_bytes(_SLOT_BYTES, "big")
 
     def group_of(self, key: bytes) -> GroupId:
         """The group that has the key."""
         owners = self.owners
-        return owners[0] if len(owners) == 1 else owners[bisect_right(self.starts, self.token(key)) - 1]
+        if len(owners) == 1:
+            return owners[0]
+        if self.scheme is _ORDERED or b"{" in key:
+            return owners[bisect_right(self.starts, self.token(key)) - 1]
+        # `token`, written out: every key of every transaction comes here, at every replica.
+        return owners[bisect_right(self.starts, (crc32(key) & _SLOT_MASK).to_bytes(_SLOT_BYTES, "big")) - 1]
 
     def groups_of_range(self, asked: Range) -> frozenset[GroupId]:
         """The groups that have keys of the range: with hash slots nearly always all."""
@@ -152,6 +157,8 @@ class GroupShare(Data, frozen=True):
     """All groups that have conditions, or a range delete that may have too many keys."""
     conditions_count: int = 0
     """Of the whole transaction."""
+    only_puts: bool = False
+    """Whether the share is puts of different keys, without conditions, and nothing else."""
 
     @property
     def branches(self) -> Footprint:
@@ -168,6 +175,8 @@ class GroupShare(Data, frozen=True):
         """Whether it is executed in slices: it has ranges, writes many keys, or reads so many that their
         values may be too much for one step.
         """
+        if self.only_puts:
+            return len(self.then) > WRITES
         footprint = self.footprint
         if footprint.read_ranges or footprint.write_ranges:
             return True
@@ -181,10 +190,17 @@ class GroupShare(Data, frozen=True):
         )
 
 
+_HAS_RANGES: Final = GroupShare((), (), (), Footprint(), _NO_GROUPS)
+
+
 def share_of(
     transaction: Transaction, placement: Placement, group: GroupId, destinations: Destinations
 ) -> GroupShare | None:
     """Return the group's share; None if the transaction touches a group that it was not sent to."""
+    if not (transaction.conditions or transaction.otherwise):
+        plain = _share_of_points(transaction.then, placement, group, destinations)
+        if plain is not _HAS_RANGES:
+            return plain
     voters = _NO_GROUPS
     conditions: tuple[tuple[int, Condition], ...] = ()
     if transaction.conditions:
@@ -204,6 +220,41 @@ def share_of(
             if type(operation) is DeleteRange and operation.is_whole:
                 voters = voters.union(placement.groups_of_range(operation.range))
     return GroupShare(conditions, then, otherwise, footprint, voters, len(transaction.conditions))
+
+
+def _share_of_points(
+    operations: tuple[Operation, ...], placement: Placement, group: GroupId, destinations: Destinations
+) -> GroupShare | None:
+    """Return the share of a transaction without conditions, as `share_of` does, by looking at each operation
+    once; `_HAS_RANGES` if one is on a range.
+    """
+    mine: list[tuple[int, Operation]] = []
+    reads: dict[bytes, None] = {}
+    writes: dict[bytes, None] = {}
+    owner_of = placement.group_of
+    puts = 0
+    for item in enumerate(operations):
+        operation = item[1]
+        if isinstance(operation, RANGE_OPERATIONS):
+            return _HAS_RANGES
+        point: PointOperation = operation
+        key = point.key
+        owner = owner_of(key)
+        if owner == group:
+            mine.append(item)
+            if type(point) is Put:
+                puts += 1
+                writes[key] = None
+            else:
+                (writes if point.writes else reads)[key] = None
+        elif owner not in destinations:
+            return None
+    if reads and writes:
+        for key in writes:
+            reads.pop(key, None)
+    footprint = Footprint(tuple(reads), tuple(writes))
+    only_puts = puts == len(mine) == len(writes)
+    return GroupShare((), tuple(mine), (), footprint, _NO_GROUPS, 0, only_puts)
 
 
 def owners_of(item: Condition | Operation, placement: Placement) -> Iterable[GroupId]:

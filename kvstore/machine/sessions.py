@@ -103,16 +103,18 @@ class Sessions:
             known = self._find(session, request, destinations)
             if isinstance(known, Refused):
                 return known
-        if known is None and self._exceeds(request):
+        if known is None and sequence >= ack_below + self._window:
             return self.refused(request)
         if session is None:
             self._sessions.put(key, Session(ack_below, deadline, gts))
             self._keep(key, set())
-        elif ack_below > session.low or deadline > session.last_deadline:
-            low = max(ack_below, session.low)
-            self._sessions.put(key, Session(low, max(deadline, session.last_deadline), session.born))
-            if low > session.low:
-                self._acknowledge(key, session.low, low)
+            return known
+        low, last = session.low, session.last_deadline
+        if ack_below > low or deadline > last:
+            higher, later = ack_below if ack_below > low else low, deadline if deadline > last else last
+            self._sessions.put(key, Session(higher, later, session.born))
+            if higher > low:
+                self._acknowledge(key, low, higher)
         return known
 
     def _keep(self, key: SessionKey, numbers: set[int]) -> set[int]:
@@ -123,8 +125,9 @@ class Sessions:
 
     def _numbers(self, key: SessionKey) -> set[int]:
         """The numbers of the session that have results."""
-        if key in self._kept:
-            return self._kept[key]
+        kept = self._kept.get(key)
+        if kept is not None:
+            return kept
         return self._keep(key, {number[2] for number in self._stored(key)})
 
     def _stored(self, key: SessionKey) -> list[Number]:
@@ -134,6 +137,11 @@ class Sessions:
     def _acknowledge(self, key: SessionKey, before: int, low: int) -> None:
         """Forget acknowledged results, whichever is fewer: the range of numbers, or the numbers kept."""
         numbers = self._numbers(key)
+        if low - before == 1:
+            if before in numbers:
+                numbers.remove(before)
+                self._results.delete((*key, before))
+            return
         few = range(before, low)
         for number in few if len(few) <= len(numbers) else sorted(n for n in numbers if n < low):
             if number in numbers:
@@ -175,6 +183,8 @@ class Sessions:
         stored = None
         if sequence in self._numbers((client, destinations)):
             stored = self._results.get(number)
+        elif not self._open:
+            return None
         if stored is not None:
             digest = stored.digest
             known = Repeated(stored.result, stored.gts)

@@ -14,7 +14,7 @@ that execute in different orders end with the same rows.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from operator import attrgetter
 from typing import Final, TypeAlias
@@ -29,7 +29,6 @@ from kvstore.machine.slices import (
     ROW_BYTES,
     Meter,
     Overlay,
-    finish,
     rows_in_slices,
     unmetered,
 )
@@ -124,6 +123,33 @@ class Versions:
         """The key as of now, if it is there."""
         found = self._latest.get(key)
         return None if found is None or found.value is None else found
+
+    def put_all(self, puts: Iterable[tuple[bytes, bytes]], revision: int, floor: int) -> Row:
+        """Perform a transaction that puts values of different keys and does nothing else; return its row of
+        history. A `Writer` does the same, and more; most transactions are such.
+        """
+        latest = self._latest
+        changes = []
+        for key, value in puts:
+            found = latest.get(key)
+            base = None
+            if found is None:
+                create, version, previous = revision, 1, 0
+            elif found.value is None:
+                before = found.mod_revision
+                create, version, previous = revision, 1, before if before > floor else 0
+            else:
+                create, version, previous = found.create_revision, found.version + 1, found.mod_revision
+                if previous <= floor:
+                    base = found
+            latest.put(key, Version(value, create, revision, version, previous))
+            changes.append(KeyChange(key, value, create, version, previous, base))
+        if len(changes) > 1:
+            changes.sort(key=_key_of)
+        row = tuple(changes)
+        if row:
+            self._history.put(revision, row)
+        return row
 
     def over(self, overlay: Overlay[bytes, Version]) -> Versions:
         """These keys as a transaction sees them that has written to the overlay."""
@@ -418,29 +444,45 @@ class Writer:
 
     def finish(self) -> Row:
         """Write the transaction's row, and return it. A key that it both made and removed has not changed."""
-        return finish(self.finish_in_slices(unmetered()))
+        changes = [
+            change for key, before in self._written() if (change := self._change_of(key, before)) is not None
+        ]
+        return self._write(changes)
 
     def finish_in_slices(self, meter: Meter) -> Generator[None, None, Row]:
         """The same, in slices. In the last step the row is written."""
         changes = []
-        written = sorted(self._before.items()) if len(self._before) > 1 else self._before.items()
-        for number, (key, before) in enumerate(written):
+        for number, (key, before) in enumerate(self._written()):
             if number % REMOVED == 0:
                 meter.left -= 1
                 if meter.left <= 0:
                     yield
-            now = self._now[key]
-            if now.value is None and (before is None or before.value is None):
-                # A removal that is compacted may have been dropped meanwhile, and must not come back.
-                if before is None or before.mod_revision <= self._floor:
-                    self._latest.delete(key)
-                else:
-                    self._latest.put(key, before)
-                continue
-            base = None
-            if before is not None and before.value is not None and before.mod_revision <= self._floor:
-                base = before
-            changes.append(KeyChange(key, now.value, now.create_revision, now.version, now.previous, base))
+            change = self._change_of(key, before)
+            if change is not None:
+                changes.append(change)
+        return self._write(changes)
+
+    def _written(self) -> Iterable[tuple[bytes, Version | None]]:
+        """The written keys in order, and what they were before."""
+        return sorted(self._before.items()) if len(self._before) > 1 else self._before.items()
+
+    def _change_of(self, key: bytes, before: Version | None) -> KeyChange | None:
+        """Return what has become of a key; None if it was both made and removed, which is undone."""
+        now = self._now[key]
+        if now.value is None and (before is None or before.value is None):
+            # A removal that is compacted may have been dropped meanwhile, and must not come back.
+            if before is None or before.mod_revision <= self._floor:
+                self._latest.delete(key)
+            else:
+                self._latest.put(key, before)
+            return None
+        base = None
+        if before is not None and before.value is not None and before.mod_revision <= self._floor:
+            base = before
+        return KeyChange(key, now.value, now.create_revision, now.version, now.previous, base)
+
+    def _write(self, changes: list[KeyChange]) -> Row:
+        """Write the transaction's row."""
         row = tuple(changes)
         if row:
             self._history.put(self._revision, row)

@@ -32,12 +32,14 @@ _UNKNOWN: Final[Any] = object()
 class Layer(Generic[K, V]):
     """What was put (None: deleted) between two moments."""
 
-    __slots__ = ("_ordered", "_unordered", "absent", "rows")
+    __slots__ = ("_ordered", "_unordered", "absent", "is_ordered", "rows")
 
     def __init__(self) -> None:
         self.rows: dict[K, V | None] = {}
         self.absent: set[K] = set()
         """Keys that are known not to be below: to delete one of them is to forget it."""
+        self.is_ordered = False
+        """Whether the keys were asked for in order: then every put must go through `put`."""
         self._ordered: SortedList[K] | None = None
         """The keys in order, without those that are still unordered. Few layers are ever asked for them."""
         self._unordered: list[K] = []
@@ -59,7 +61,7 @@ class Layer(Generic[K, V]):
     def range(self, start: K, end: K | None, *, reverse: bool) -> Iterator[tuple[K, V | None]]:
         """A part of it, in order."""
         if self._ordered is None:
-            self._ordered = SortedList(self.rows)
+            self._ordered, self.is_ordered = SortedList(self.rows), True
         elif self._unordered:
             self._ordered.update(self._unordered)
             self._unordered.clear()
@@ -128,18 +130,22 @@ class StoredMap(Generic[K, V]):
 
     def put(self, key: K, value: V) -> None:
         """Give a key a value."""
-        self._top.put(key, value)
+        if self._top.is_ordered:
+            self._top.put(key, value)
+        else:
+            self._rows[key] = value
 
     def insert(self, key: K, value: V) -> None:
         """Give a value to a key that has none. If it is deleted soon, it is never written."""
-        top = self._top
-        for layer in (top, *self._lower):
-            if key in layer.rows:
-                break  # it is to be deleted from the disk
-        else:
-            if len(top.absent) < ABSENT_MAX:
-                top.absent.add(key)
-        top.put(key, value)
+        if key not in self._rows:
+            for layer in self._lower:
+                if key in layer.rows:
+                    break  # it is to be deleted from the disk
+            else:
+                absent = self._top.absent
+                if len(absent) < ABSENT_MAX:
+                    absent.add(key)
+        self.put(key, value)
 
     def delete(self, key: K) -> None:
         """Remove a key, if it is there."""

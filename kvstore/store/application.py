@@ -65,6 +65,11 @@ class StoreApplication:
         self._local: dict[GroupId, ReplicaId] = {}
         self._woken: set[GroupId] = set()
         """Groups with input since the last turn."""
+        self._wakes: dict[GroupId, float] = {}
+        """When the partitions' turns are due, if they get no input, and the first of these times."""
+        self._partitions_at = 0.0
+        self._long: set[GroupId] = set()
+        """Groups with long work: whose turn is next changes with the turns of the others."""
         self._installed: dict[GroupId, GroupCheckpoint] = {}
         self._followed: dict[GroupId, Ballot] = {}
         """The ballots that the gateway knows of."""
@@ -125,8 +130,12 @@ class StoreApplication:
     def drop(self, group: GroupId, reason: str = "") -> None:
         """Forget a group's replica and its state, which is damaged."""
         known: dict[GroupId, Any]
-        for known in (self._replicas, self._local, self._partitions, self._installed, self._saved):
+        for known in (
+            self._replicas, self._local, self._partitions, self._installed, self._saved, self._wakes,
+        ):  # fmt: skip
             known.pop(group, None)
+        self._woken.discard(group)
+        self._long.discard(group)
         self._disk.drop(group, reason)
 
     def executed(self, group: GroupId) -> Timestamp:
@@ -140,6 +149,7 @@ class StoreApplication:
         self._replicas[replica.me.group] = replica
         self._local[replica.me.group] = replica.me
         self.partition(replica.me.group)
+        self._woken.add(replica.me.group)
 
     def partition(self, group: GroupId) -> Partition:
         """Return the group's partition. It is rebuilt after the replica has installed a snapshot."""
@@ -182,6 +192,7 @@ class StoreApplication:
         saved = self._disk.install(group, pieces, checkpoint.position)
         self._installed[group] = saved
         del self._partitions[group]
+        self._woken.add(group)
 
     def unsaved(self, group: GroupId) -> bool:
         """Whether there is more to commit, though nothing was delivered."""
@@ -234,21 +245,12 @@ class StoreApplication:
     def turn(self, now: float) -> list[Outgoing]:
         """Return all outgoing messages."""
         outgoing: list[Outgoing] = []
-        wake_at = float("inf")
         woken, self._woken = self._woken, set()
-        for group in self._replicas:
-            try:
-                partition = self._partitions.get(group) or self.partition(group)
-                if group in woken or now >= partition.wake_at or partition.leads_anew:
-                    outgoing += partition.turn(now)
-                    self._order_verdicts(group, partition)
-            except DamagedRow as error:
-                self.damaged[group] = error
-                continue
-            wake_at = min(wake_at, partition.wake_at)
-            replica = partition.replica
-            if replica.cballot is not self._followed.get(group):
-                self._follow(group, replica, now)
+        if self._long or now >= self._partitions_at or self._ballots_changed():
+            self._turn_partitions(self._replicas, woken, now, outgoing)
+        elif woken:
+            groups = woken if len(woken) == 1 else [group for group in self._replicas if group in woken]
+            self._turn_partitions(groups, woken, now, outgoing)
         if now >= self._expire_at:
             self._expire_at = now + EXPIRE_S
             self._expire()
@@ -257,8 +259,46 @@ class StoreApplication:
             found = self.scrubber.step(self._partitions.keys(), now)
             if found is not None:
                 self.damaged.setdefault(*found)
-        self.wake_at = min(wake_at, self.gateway.wake_at, self.scrubber.wake_at)
+        self.wake_at = min(self._partitions_at, self.gateway.wake_at, self.scrubber.wake_at)
         return outgoing
+
+    def _ballots_changed(self) -> bool:
+        """Whether a replica takes part in another ballot, or leads or has stopped leading."""
+        followed, partitions = self._followed, self._partitions
+        for group, replica in self._replicas.items():
+            if replica.cballot is not followed.get(group):
+                return True
+            partition = partitions.get(group)
+            if partition is None or partition.leads is not replica.is_leader:
+                return True
+        return False
+
+    def _turn_partitions(
+        self, groups: Iterable[GroupId], woken: set[GroupId], now: float, outgoing: list[Outgoing]
+    ) -> None:
+        """Let these groups' partitions take their turns, if they have input or one is due."""
+        wakes = self._wakes
+        for group in groups:
+            try:
+                partition = self._partitions.get(group) or self.partition(group)
+                if group in self._long:
+                    wakes[group] = partition.wake_at
+                if group in woken or now >= wakes.get(group, 0.0) or partition.leads_anew:
+                    outgoing += partition.turn(now)
+                    self._order_verdicts(group, partition)
+                    wakes[group] = partition.wake_at
+                    if partition.has_long_work:
+                        self._long.add(group)
+                    else:
+                        self._long.discard(group)
+            except DamagedRow as error:
+                self.damaged[group] = error
+                wakes[group] = float("inf")
+                continue
+            replica = partition.replica
+            if replica.cballot is not self._followed.get(group):
+                self._follow(group, replica, now)
+        self._partitions_at = min(wakes.values(), default=float("inf"))
 
     def _order_verdicts(self, group: GroupId, partition: Partition) -> None:
         """Order what a comparison has found, so that all replicas learn it."""

@@ -125,16 +125,22 @@ class Gate(Generic[Answer]):
             raise InvariantBroken(f"delivery {gts} after {self._deliveries}")
         self._deliveries = gts
         self._changed = True
-        several = len(destinations) > 1
-        if several:
-            self._open.append(gts)
-            for group in destinations:
-                if group != self._group:
-                    self._shared.setdefault(group, []).append(gts)
-                    self._shared_last[group] = gts
+        if len(destinations) == 1:
+            if answer is not None and self._open:
+                self._depend(answer, footprint, NO_TIMESTAMP)
+            return
+        self._open.append(gts)
+        own, shared = self._group, self._shared
+        for group in destinations:
+            if group != own:
+                if group in shared:
+                    shared[group].append(gts)
+                else:
+                    shared[group] = [gts]
+                self._shared_last[group] = gts
         if answer is not None:
-            self._depend(answer, footprint, gts if several else NO_TIMESTAMP)
-        if several and gts <= self._taken_over:
+            self._depend(answer, footprint, gts)
+        if gts <= self._taken_over:
             self._inherited = gts
 
     def read(self, answer: Answer, footprint: Footprint) -> None:
@@ -162,7 +168,7 @@ class Gate(Generic[Answer]):
         if known is not None:
             closed = max(closed, known.closed)
             merged = [
-                max(new, old, key=lambda level: level.value)
+                new if new[0] >= old[0] else old
                 for new, old in zip_longest(levels, known.levels, fillvalue=NO_LEVEL)
             ]
             levels = tuple(merged)
@@ -187,14 +193,28 @@ class Gate(Generic[Answer]):
         self._answers.clear()
         self._changed = True
 
-    def turn(self, *, leading: bool = True) -> Turn[Answer]:
-        """What may leave now. Announcements go in the same turn: other groups may wait for them, but only for
-        those of a leader.
+    @property
+    def is_due(self) -> bool:
+        """Whether `turn` may have anything to say."""
+        return bool(self._changed or self._answers or self._owed)
+
+    def settle(self) -> None:
+        """Close what can be closed, at a replica that does not lead: without a turn, which it does not need,
+        and only when what is closed matters.
+        """
+        if self._changed or self._owed:
+            self._changed = False
+            self._owed.clear()
+            self._close(self._levels()[-1].value)
+
+    def turn(self) -> Turn[Answer]:
+        """What may leave now, at a leader. Announcements go in the same turn: other groups may wait for them,
+        but only for those of a leader.
         """
         announcements: list[tuple[GroupId, Announcement]] = []
         if self._changed or self._owed:
             self._changed = False
-            listeners = sorted(self._owed.union(self._shared)) if leading else ()
+            listeners = sorted(self._owed.union(self._shared))
             levels = self._levels()
             self._close(levels[-1].value)
             for group in listeners:
@@ -231,6 +251,8 @@ class Gate(Generic[Answer]):
 
     def _levels(self) -> list[Level]:
         """L0, L1, ... up to the first whose reach has no more groups than paths of its length visit."""
+        if not self._shared:
+            return [Level(self._deliveries, 1 << self._group)]
         levels = [Level(self._deliveries, self._reach(0, self._deliveries))]
         while levels[-1].reach.bit_count() > len(levels):
             value = self._level(len(levels))
@@ -240,11 +262,14 @@ class Gate(Generic[Answer]):
     def _level(self, n: int) -> Timestamp:
         """Just below the first message that is not known to be at level n - 1 at another destination."""
         value = self._deliveries
+        heard = self._heard
         for group, shared in self._shared.items():
-            known = self._known(group)
-            announced = known.closed
-            if n <= len(known.levels):
-                announced = max(announced, known.levels[n - 1].value)
+            known = heard.get(group)
+            announced = NO_TIMESTAMP
+            if known is not None:
+                _, announced, levels, _ = known
+                if n <= len(levels) and levels[n - 1][0] > announced:
+                    announced = levels[n - 1][0]
             first = bisect_right(shared, announced)
             if first < len(shared):
                 value = min(value, Timestamp(shared[first] - 1))
@@ -253,17 +278,15 @@ class Gate(Generic[Answer]):
     def _reach(self, n: int, value: Timestamp) -> int:
         """The groups to which messages up to here lead in n + 1 hops. What is closed leads nowhere."""
         reach = 1 << self._group
+        heard = self._heard
         for group, shared in self._shared.items():
-            known = self._known(group)
-            first = bisect_right(shared, known.closed)
+            known = heard.get(group)
+            first = 0 if known is None else bisect_right(shared, known.closed)
             if first < len(shared) and shared[first] <= value:
                 reach |= 1 << group
-                if n:
+                if n and known is not None:  # who has announced nothing is not passed by a level
                     reach |= known.levels[n - 1].reach
         return reach
-
-    def _known(self, group: GroupId) -> Announcement:
-        return self._heard.get(group) or Announcement(group, NO_TIMESTAMP, ())
 
     def _announcement(self, levels: list[Level], group: GroupId) -> Announcement:
         """What matters to the group: up to the last message it shares with us, unless it has asked."""

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, assert_never
 
 from kvstore.machine import Compacted, Delivered, Machine, NotYet, Vote
-from kvstore.machine.codec import decode_request, encode_result
-from kvstore.machine.commands import Request
+from kvstore.machine.codec import RequestDecoder, decode_request, encode_result
 from kvstore.machine.request import Get, footprint_of
 from kvstore.machine.slices import SLICE_ROWS, Meter
 from kvstore.node.ports import Outgoing
@@ -139,6 +138,8 @@ class Partition:
         self.gate.heard(Announcement(self.group, closed, ()))
         self._ballot: Ballot | None = None
         """The ballot that this replica leads, or None."""
+        self.leads = False
+        """Whether there is one."""
         self._results: dict[_Waiting, Any] = {}
         """Results that wait at the gate."""
         self._votes: dict[GroupId, list[Vote]] = {}
@@ -156,6 +157,8 @@ class Partition:
         self._meter = Meter()
         """What short reads may still look at in this turn."""
         self._share = share or Share(pause_s=0.0)
+        self._sliced = False
+        """Whether there was long work at the last turn."""
         self._reads_next = False
         """Whether the next slice is one of reads: they and transactions take turns."""
         self._waited: set[Timestamp] = set()
@@ -172,7 +175,7 @@ class Partition:
         self._pull_at = 0.0
         self._idle = False
         self._more_work = False
-        self.decode: Callable[[bytes], Request] = decode_request
+        self.decode = RequestDecoder()
         """Decodes payloads; shared by all partitions of a node."""
         self._asked_for_more = False
         """Whether reads go on with the next turn."""
@@ -185,12 +188,13 @@ class Partition:
         """Deliver the group's next messages."""
         self._see_ballot()
         machine, gate, leading = self.machine, self.gate, self._ballot is not None
+        decode = self.decode
         for mid, dest, payload, _, _, gts, _, _ in deliveries:
             if mid.client in OWN_CLIENTS:
                 machine.skip(gts)
                 gate.delivered(gts, dest)
                 continue
-            footprint = machine.deliver(Delivered(gts, mid, dest, self.decode(payload)))
+            footprint = machine.deliver(Delivered(gts, mid, dest, decode(payload, len(dest))))
             if leading:
                 gate.delivered(gts, dest, mid, footprint)
             else:
@@ -213,7 +217,13 @@ class Partition:
     @property
     def executed(self) -> Timestamp:
         """What the ordering may forget, once it is durable: executed, and closed at the gate."""
-        return min(self.machine.watermark, self.gate.closed)
+        return min(self.machine.watermark, self._closed_now())
+
+    def _closed_now(self) -> Timestamp:
+        """Return what is closed. A follower's gate has no turns: it is settled when it is asked."""
+        if self._ballot is None:
+            self.gate.settle()
+        return self.gate.closed
 
     # Messages of other processes
 
@@ -351,7 +361,8 @@ class Partition:
     def _do_slice(self, now: float) -> None:
         """Do a slice of long work, if there is any and it is this partition's turn."""
         share, group = self._share, self.group
-        if not (self.machine.running or self._questions.long):
+        self._sliced = self.has_long_work
+        if not self._sliced:
             share.leave(group)
         elif share.take(group, now):
             if self.machine.running and not (self._reads_next and self._questions.long):
@@ -443,27 +454,27 @@ class Partition:
         """Return all outgoing messages."""
         self._see_ballot()
         self._meter.left = SLICE_ROWS
-        self._do_slice(now)
-        if self._ballot is not None:
-            self._check_reads(now)  # first, since in a group of one they are answered at once
-        self._take_effects()
+        if self._sliced or self.has_long_work:
+            self._do_slice(now)
         leading = self._ballot is not None
-        answers, announcements = self.gate.turn(leading=leading)
+        if leading and (self._arrived or self._round is not None):
+            self._check_reads(now)  # first, since in a group of one they are answered at once
+        if self.machine.has_effects:
+            self._take_effects()
         if leading:
-            for group, announcement in announcements:
-                leader = self.replica.leader_of(group)
-                listeners = tuple(sorted({leader, self._askers.get(group, leader)}))
-                self._outgoing.append((self.me, listeners, Levels(announcement)))
-            self._askers.clear()
-            self._send_answers(answers)
-            self._send_votes()
+            if self.gate.is_due:
+                self._pass_gate()
+            if self._votes or self._outcomes:
+                self._send_votes()
         if now >= self._pull_at or (self._idle and self._busy()):
             self._idle = not self._busy()
             self._pull_at = now + (IDLE_S if self._idle else PULL_S)
             self._pull()
-        for watcher, number, changes in self._feed.due(now):
-            self._answer(watcher, number, changes)
-        self._answer_questions(now)
+        if self._feed:
+            for watcher, number, changes in self._feed.due(now):
+                self._answer(watcher, number, changes)
+        if self._questions.short:
+            self._answer_questions(now)
         self._asked_for_more = self._questions.short > 0
         comparison = self.comparison
         if comparison is not None and (
@@ -476,22 +487,33 @@ class Partition:
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
+    def _pass_gate(self) -> None:
+        """As a leader, send the answers that the gate lets pass, and what it announces."""
+        answers, announcements = self.gate.turn()
+        for group, announcement in announcements:
+            leader = self.replica.leader_of(group)
+            listeners = tuple(sorted({leader, self._askers.get(group, leader)}))
+            self._outgoing.append((self.me, listeners, Levels(announcement)))
+        self._askers.clear()
+        if answers:
+            self._send_answers(answers)
+
     def _busy(self) -> bool:
         """Whether this replica waits for something that may have been lost."""
-        return bool(
-            len(self.gate)
-            or self.machine.waiting
-            or self._round
-            or self.gate.closed != self._announced_closed
-        )
+        closed = self._closed_now()
+        return bool(len(self.gate) or self.machine.waiting or self._round or closed != self._announced_closed)
+
+    @property
+    def has_long_work(self) -> bool:
+        """Whether there is work for the node's share of long work."""
+        return self._questions.long > 0 or self.machine.running
 
     @property
     def wake_at(self) -> float:
         """When the next turn is due."""
         if self._more_work or self._asked_for_more:
             return 0.0
-        long = self.machine.running or self._questions.long
-        wake_at = min(self._share.at, self._pull_at) if long else self._pull_at
+        wake_at = min(self._share.at, self._pull_at) if self.has_long_work else self._pull_at
         return wake_at if self.comparison is None else min(wake_at, self.comparison.wake_at)
 
     @property
@@ -502,10 +524,12 @@ class Partition:
     def _see_ballot(self) -> None:
         """Notice a change of ballot: what was known in another ballot does not count."""
         ballot = self.replica.cballot if self.replica.is_leader else None
-        if ballot == self._ballot:
+        if ballot is self._ballot or ballot == self._ballot:
             return
         self._take_effects()
+        self._closed_now()
         self._ballot = ballot
+        self.leads = ballot is not None
         self.gate.new_ballot(timestamp(self.replica.clock + 1, GroupId(0)))
         waiting = [*self._arrived, *(self._round.reads if self._round else ()), *self._reads.values()]
         for read in waiting:
@@ -612,7 +636,7 @@ class Partition:
         """Return the status, for people."""
         return {
             "executed": self.machine.watermark,
-            "closed": self.gate.closed,
+            "closed": self._closed_now(),
             "waiting": self.machine.waiting,
             "serving": self.serving,
             "comparison": None if self.comparison is None else self.comparison.status(),

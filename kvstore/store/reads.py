@@ -215,6 +215,10 @@ class FeedQueue:
         self._waiting.append(_WaitingFeed(client, number, question, now + question.wait_s))
         self._examined = 0
 
+    def __bool__(self) -> bool:
+        """Whether `due` has anything to do, now or later."""
+        return bool(self._waiting or self._large is not None)
+
     def due(self, now: float) -> Iterator[tuple[ClientId, int, Changes | CompactedReply]]:
         """Remove and answer the questions that have changes, or have waited long enough."""
         watermark = self._versions.watermark

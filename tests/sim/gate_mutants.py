@@ -23,7 +23,7 @@ class Serial(Model):
     def _levels(self) -> list[Level]:
         value = self._deliveries
         for group, shared in self._shared.items():
-            known = self._known(group)
+            known = self._heard.get(group) or Announcement(group, NO_TIMESTAMP, ())
             delivered = known.levels[0].value if known.levels else known.closed
             first = bisect_right(shared, min(delivered, known.closed + 1))
             if first < len(shared):
