@@ -79,7 +79,7 @@ class Budget:
     def __init__(self, total: int) -> None:
         self.total = total
         self.used = 0
-        self._held: Counter[str] = Counter()
+        self._held: dict[str, int] = {}
         self.provisional = 0
         """Bytes of reads that were admitted without room: counted apart, and bounded by the reserve."""
         self._provisional: set[str] = set()
@@ -89,11 +89,11 @@ class Budget:
 
     def held(self, connection: str) -> int:
         """Return the bytes that a connection holds."""
-        return self._held[connection]
+        return self._held.get(connection, 0)
 
     def left(self, connection: str) -> int:
         """Return how much more a connection may hold."""
-        held = self._held[connection]
+        held = self._held.get(connection, 0)
         return max(self.total - self.used - held, 0 if held > SMALL else self._reserve_left(SMALL))
 
     def reserve_now(self, connection: str, size: int, *, may_refuse: bool = False) -> Reservation | None:
@@ -127,7 +127,7 @@ class Budget:
     def error(self, connection: str, size: int) -> Overloaded:
         """Return the error of a call that finds no room."""
         return Overloaded(
-            f"no room for a reply of up to {size:,} bytes: {self._held[connection]:,} bytes of replies to"
+            f"no room for a reply of up to {size:,} bytes: {self.held(connection):,} bytes of replies to"
             f" this connection, and {self.used:,} bytes to all, are not read yet; the node's limit is"
             f" {self.total:,} bytes (response_budget_bytes); read them, or retry later"
         )
@@ -135,11 +135,11 @@ class Budget:
     def change(self, connection: str, size: int) -> None:
         """Count more or fewer bytes for a connection."""
         self.used += size
-        held = self._held[connection] + size
+        held = self._held.get(connection, 0) + size
         if held:
             self._held[connection] = held
         else:
-            del self._held[connection]
+            self._held.pop(connection, None)
         if size < 0 and self._waiting:
             self._grant()
 
@@ -161,7 +161,7 @@ class Budget:
         if size <= self.left(connection):
             self.change(connection, size)
             return Reservation(self, connection, size)
-        few = self._held[connection] <= SMALL and connection not in self._provisional
+        few = self.held(connection) <= SMALL and connection not in self._provisional
         if may_refuse and few and self.provisional + size <= self.total // RESERVE:
             self.provisional += size
             self._provisional.add(connection)

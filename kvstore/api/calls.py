@@ -49,7 +49,7 @@ class Calls:
         }
 
     def _unary(self, method: Unary) -> Handler:
-        kind, call, bound, _ = method
+        kind, call, bound, reads = method
 
         async def handle(raw: bytes, context: Context) -> bytes:
             message: Any = None
@@ -58,9 +58,10 @@ class Calls:
                 if len(raw) > SMALL:
                     await self._admit(context, len(raw), timeout_s)
                 message = parse(kind, raw)
-                room = await self.budget.reserve(
-                    context.peer(), COPIES * bound(message), timeout_s, may_refuse=method.reads
-                )
+                connection, size = context.peer(), COPIES * bound(message)
+                room = self.budget.reserve_now(connection, size, may_refuse=reads)
+                if room is None:
+                    room = await self.budget.reserve(connection, size, timeout_s, may_refuse=reads)
                 # The call is over when the transport has taken the reply.
                 context.add_done_callback(room.call_done)  # type: ignore[arg-type]  # any function will do
                 response = self._written(await call(message, timeout_s))

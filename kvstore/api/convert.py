@@ -231,8 +231,9 @@ def identity_of(message: kv.TxnRequest | kv.PutRequest | kv.DeleteRequest) -> Id
         return None
     found = message.id
     client, sequence, ack_below = found.client, found.sequence, found.ack_below
-    for name, number in (("client", client), ("sequence", sequence)):
-        check_integer(f"id.{name}", number, 1, INT64_MAX)
+    if not (0 < client <= INT64_MAX and 0 < sequence <= INT64_MAX):
+        for name, number in (("client", client), ("sequence", sequence)):
+            check_integer(f"id.{name}", number, 1, INT64_MAX)
     if ack_below > sequence:
         raise InvalidRequest(f"id.ack_below, {ack_below}, is above id.sequence, {sequence}")
     return Identity(client, sequence, ack_below, revision_of("id.deadline", found.deadline))
@@ -241,33 +242,35 @@ def identity_of(message: kv.TxnRequest | kv.PutRequest | kv.DeleteRequest) -> Id
 # Results
 
 
-def entry_fields(entry: KeyValue) -> dict[str, Any]:
-    """An entry, as the arguments of its message."""
-    return {
-        "key": entry.key,
-        "value": entry.value,
-        "create_revision": entry.create_revision,
-        "mod_revision": entry.mod_revision,
-        "version": entry.version,
-    }
+def fill_entry(message: kv.Entry, entry: KeyValue) -> None:
+    """Fill the message of an entry."""
+    message.key = entry.key
+    message.value = entry.value
+    message.create_revision = entry.create_revision
+    message.mod_revision = entry.mod_revision
+    message.version = entry.version
 
 
-def header_fields(committed: Committed) -> dict[str, Any]:
-    """The revisions of a response's header."""
-    return {"revision": committed.complete, "transaction_revision": committed.revision}
+def fill_header(header: kv.Header, committed: Committed) -> None:
+    """Fill in the revisions of a response's header."""
+    header.revision = committed.complete
+    header.transaction_revision = committed.revision
 
 
-def txn_fields(committed: Committed) -> dict[str, Any]:
-    """A transaction's response, as the arguments of its message."""
-    fields: dict[str, Any] = {
-        "header": header_fields(committed),
-        "results": [_result(result) for result in committed.results],
-    }
+def fill_txn(response: kv.TxnResponse, committed: Committed) -> None:
+    """Fill a transaction's response."""
+    fill_header(response.header, committed)
+    fill_results(response, committed)
+
+
+def fill_results(response: kv.TxnResponse, committed: Committed) -> None:
+    """Fill in the outcome and the results of a transaction."""
     if committed.succeeded:
-        fields["succeeded"] = True
+        response.succeeded = True
+    if committed.results:
+        response.results.extend([_result(result) for result in committed.results])
     if committed.unmet:
-        fields["unmet"] = [_unmet(unmet) for unmet in committed.unmet]
-    return fields
+        response.unmet.extend([_unmet(unmet) for unmet in committed.unmet])
 
 
 def _unmet(unmet: Unmet) -> kv.Unmet:
@@ -283,7 +286,9 @@ def _result(result: OperationResult) -> kv.OperationResult:
     if isinstance(result, Got):
         if result.entry is None:
             return _ABSENT
-        return kv.OperationResult(got={"entry": entry_fields(result.entry)})
+        found = kv.OperationResult()
+        fill_entry(found.got.entry, result.entry)
+        return found
     if isinstance(result, Written):
         return _WRITTEN
     if isinstance(result, Number):
@@ -291,8 +296,11 @@ def _result(result: OperationResult) -> kv.OperationResult:
     if isinstance(result, Deleted):
         return kv.OperationResult(deleted={"count": result.count, "resume": result.resume})
     if isinstance(result, Scanned):
-        entries = [entry_fields(entry) for entry in result.entries]
-        return kv.OperationResult(scanned={"entries": entries, "count": result.count, "more": result.more})
+        found = kv.OperationResult(scanned={"count": result.count, "more": result.more})
+        add = found.scanned.entries.add
+        for entry in result.entries:
+            fill_entry(add(), entry)
+        return found
     if isinstance(result, Failed):
         return kv.OperationResult(failed={"fault": _FAULT[result.fault]})
     assert_never(result)

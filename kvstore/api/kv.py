@@ -17,15 +17,16 @@ from kvstore.api.columns import columns_of
 from kvstore.api.convert import (
     Reader,
     consistency_of,
-    entry_fields,
-    header_fields,
+    fill_entry,
+    fill_header,
+    fill_results,
+    fill_txn,
     identity_of,
     partitions_of,
     range_of,
     results_size,
     revision_of,
     shape_of,
-    txn_fields,
 )
 from kvstore.api.errors import ResponseTooLarge
 from kvstore.api.methods import ApiContext, Encoded, Methods, Streaming, Unary
@@ -63,9 +64,9 @@ PIECES_MAX: Final = 1 << 16
 NAME_MAX: Final = 200
 """Characters of a snapshot's name."""
 
-Fields = Callable[[Committed], dict[str, Any]]
-Begun: TypeAlias = tuple[Awaitable[Committed], Fields]
-"""The awaitable outcome, and how it becomes the fields of the response."""
+Fill: TypeAlias = Callable[[Any, Committed], None]
+Begun: TypeAlias = tuple[Awaitable[Committed], Fill]
+"""The awaitable outcome, and how it is filled into the response: see `Requests.answer`."""
 
 
 class Requests:
@@ -86,18 +87,17 @@ class Requests:
 
     def begin(self, name: str, message: Any, timeout_s: float) -> Begun:
         """Begin a request of a kind. Raises, with nothing done, if it is invalid."""
-        begun, fields = self._begin[name](message, timeout_s)
-        return begun, partial(self._sized, fields)
+        return self._begin[name](message, timeout_s)
 
     def bound(self, name: str, message: Any) -> int:
         """Return the largest size of the response."""
         return self._bounds.of(name, message)
 
-    def _sized(self, fields: Fields, committed: Committed) -> dict[str, Any]:
-        """A response's fields, unless the results are too large to be sent."""
+    def answer(self, fill: Fill, response: Any, committed: Committed) -> None:
+        """Fill an outcome into an empty response, unless the results are too large to be sent."""
         if results_size(committed.results) > self._response_bytes:
             raise ResponseTooLarge(self._response_bytes, committed.revision)
-        return fields(committed)
+        fill(response, committed)
 
     def _txn(self, message: kv.TxnRequest, timeout_s: float) -> Begun:
         transaction = self._reader.transaction(message)
@@ -113,7 +113,7 @@ class Requests:
                 min_revision=min_revision,
                 timeout_s=timeout_s,
             )
-            return reading, _read_fields
+            return reading, _fill_read
         if consistency is not Consistency.STRICT or revision:
             raise InvalidRequest(
                 "consistency and revision are for transactions that only read, without conditions and id"
@@ -125,7 +125,7 @@ class Requests:
             reservation=message.reservation,
             timeout_s=timeout_s,
         )
-        return committing, txn_fields
+        return committing, fill_txn
 
     def _get(self, message: kv.GetRequest, timeout_s: float) -> Begun:
         get = Get(message.key)
@@ -137,11 +137,11 @@ class Requests:
             min_revision=revision_of("min_revision", message.min_revision),
             timeout_s=timeout_s,
         )
-        return reading, _get_fields
+        return reading, _fill_get
 
     def _put(self, message: kv.PutRequest, timeout_s: float) -> Begun:
         put = self._reader.single(Put(message.key, message.value))
-        return self._write(message, put, timeout_s), _put_fields
+        return self._write(message, put, timeout_s), _fill_put
 
     def _delete(self, message: kv.DeleteRequest, timeout_s: float) -> Begun:
         target = message.WhichOneof("target")
@@ -151,9 +151,9 @@ class Requests:
             delete = self._reader.single(DeleteRange(range_of(message.range), message.limit))
         else:
             raise InvalidRequest("a delete must have a key or a range")
-        return self._write(message, delete, timeout_s), self._delete_fields
+        return self._write(message, delete, timeout_s), self._fill_delete
 
-    def _delete_fields(self, committed: Committed) -> dict[str, Any]:
+    def _fill_delete(self, response: kv.DeleteResponse, committed: Committed) -> None:
         if not committed.succeeded:
             most, size = self._service.limits.delete_keys, self._service.limits.delete_bytes
             raise LimitExceeded(
@@ -164,7 +164,9 @@ class Requests:
         (result,) = committed.results
         if not isinstance(result, Deleted):
             raise TypeError(f"a delete has the result {result}")
-        return {"header": header_fields(committed), "count": result.count, "resume": result.resume}
+        fill_header(response.header, committed)
+        response.count = result.count
+        response.resume = result.resume
 
     def _write(
         self, message: kv.PutRequest | kv.DeleteRequest, write: Transaction, timeout_s: float
@@ -183,22 +185,22 @@ def _only_reads(transaction: Transaction) -> bool:
     return not any(operation.writes for operation in transaction.then)
 
 
-def _read_fields(committed: Committed) -> dict[str, Any]:
-    return {**txn_fields(committed), "header": {"revision": committed.complete}}
+def _fill_read(response: kv.TxnResponse, committed: Committed) -> None:
+    response.header.revision = committed.complete
+    fill_results(response, committed)
 
 
-def _get_fields(committed: Committed) -> dict[str, Any]:
+def _fill_get(response: kv.GetResponse, committed: Committed) -> None:
     (result,) = committed.results
     if not isinstance(result, Got):
         raise TypeError(f"a get has the result {result}")
-    fields: dict[str, Any] = {"header": {"revision": committed.complete}}
+    response.header.revision = committed.complete
     if result.entry is not None:
-        fields["entry"] = entry_fields(result.entry)
-    return fields
+        fill_entry(response.entry, result.entry)
 
 
-def _put_fields(committed: Committed) -> dict[str, Any]:
-    return {"header": header_fields(committed)}
+def _fill_put(response: kv.PutResponse, committed: Committed) -> None:
+    fill_header(response.header, committed)
 
 
 class KV:
@@ -224,13 +226,16 @@ class KV:
         }
 
     def _single(self, name: str, asked: type[Message], answered: Callable[..., Any]) -> Unary:
-        begin, api = self._requests.begin, self._api
+        requests, options = self._requests, self._api.options
 
         async def call(message: Any, timeout_s: float) -> Message:
-            begun, fields = begin(name, message, timeout_s)
-            response: Message = answered(**fields(await begun))
-            response.header.MergeFrom(api.header())  # type: ignore[attr-defined]  # all responses have one
-            return response
+            begun, fill = requests.begin(name, message, timeout_s)
+            committed = await begun
+            response = answered()
+            requests.answer(fill, response, committed)
+            header = response.header
+            header.cluster, header.node = options.cluster, options.node
+            return response  # type: ignore[no-any-return]  # what `answered` returns
 
         return Unary(asked, call, partial(self._requests.bound, name), name == "get")
 

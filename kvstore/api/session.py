@@ -20,7 +20,7 @@ from wbkv_proto.varint import varint
 from kvstore.api.budget import COPIES, Reservation
 from kvstore.api.calls import Calls, Context, Handler, parse, receive, send
 from kvstore.api.errors import to_error
-from kvstore.api.kv import Fields, Requests
+from kvstore.api.kv import Fill, Requests
 from kvstore.api.methods import ApiContext
 from kvstore.store.errors import InvalidRequest, LimitExceeded, Overloaded, Unavailable
 from kvstore.store.service import Committed
@@ -188,13 +188,13 @@ class _SessionStream:
             if kind is None:
                 raise InvalidRequest("this server does not know the call, or it is missing")  # noqa: TRY301 - reported
             timeout_s = call.timeout_ms / 1000 or self._options.default_timeout_s
-            begun, fields = self._requests.begin(kind, getattr(call, kind), timeout_s)
+            begun, fill = self._requests.begin(kind, getattr(call, kind), timeout_s)
             future = asyncio.ensure_future(begun)
         except Exception as error:  # noqa: BLE001 - all are reported to the client
             self._reply(size, self._error(number, error), room)
             return
         self._under_way[number] = future
-        future.add_done_callback(partial(self._done, number, size, room, kind, fields))
+        future.add_done_callback(partial(self._done, number, size, room, kind, fill))
 
     def _done(
         self,
@@ -202,7 +202,7 @@ class _SessionStream:
         size: int,
         room: Reservation,
         kind: str,
-        fields: Fields,
+        fill: Fill,
         future: asyncio.Future[Committed],
     ) -> None:
         del self._under_way[number]
@@ -211,7 +211,8 @@ class _SessionStream:
         try:
             if future.cancelled():
                 raise Unavailable("this node is stopping")  # noqa: TRY301 - reported like all others
-            reply = session.Reply(number=number, **{kind: fields(future.result())})
+            reply = session.Reply(number=number)
+            self._requests.answer(fill, getattr(reply, kind), future.result())
         except Exception as error:  # noqa: BLE001 - all are reported to the client
             reply = self._error(number, error)
         self._reply(size, reply, room)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
 from collections.abc import Callable, Mapping
@@ -33,6 +34,10 @@ _RECENT_BYTES: Final = 1024
 
 _REASON: Final = 200
 """The most characters of a reason."""
+_SMALL: Final = 64
+"""Bytes of a result that is remembered by them."""
+_SMALL_RESULTS: Final = 1024
+"""How many such results are remembered."""
 
 
 class Unreadable(ValueError):
@@ -116,7 +121,15 @@ def _decode(what: str, kind: Any) -> Callable[[bytes], Any]:
     return checked
 
 
-decode_result: Final[Callable[[bytes], Result]] = _decode("a result", Result)
+_decode_result: Final[Callable[[bytes], Result]] = _decode("a result", Result)
+_decode_small: Final = functools.lru_cache(_SMALL_RESULTS)(_decode_result)
+
+
+def decode_result(data: bytes) -> Result:
+    """Decode a group's result. Small ones are remembered: those of writes are nearly all alike."""
+    return _decode_small(data) if len(data) <= _SMALL else _decode_result(data)
+
+
 decode_machine_state: Final[Callable[[bytes], MachineState]] = _decode("a machine state", MachineState)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, assert_never
 
 from kvstore.machine.operations import scan
@@ -11,6 +11,7 @@ from kvstore.machine.placement import Placement, owners_of
 from kvstore.machine.request import (
     RANGE_OPERATIONS,
     DeleteRange,
+    Operation,
     RangeOperation,
     Scan,
     Shape,
@@ -36,6 +37,9 @@ def merge(transaction: Transaction, placement: Placement, parts: Mapping[GroupId
     if len(outcomes) != 1:
         raise InvariantBroken(f"groups {sorted(parts)} do not agree on whether a transaction succeeded")
     succeeded = outcomes.pop()
+    points = _merge_points(transaction.then if succeeded else transaction.otherwise, parts)
+    if points is not None:
+        return Merged(succeeded, _unmet(parts), points)
     answers: dict[int, list[OperationResult]] = {}
     for _, part in sorted(parts.items()):
         for i, result in part.results:
@@ -58,8 +62,30 @@ def merge(transaction: Transaction, placement: Placement, parts: Mapping[GroupId
     return Merged(succeeded, _unmet(parts), tuple(results))
 
 
+def _merge_points(
+    branch: Sequence[Operation], parts: Mapping[GroupId, Outcome]
+) -> tuple[OperationResult, ...] | None:
+    """Return the results of a branch whose operations are on single keys, if each has exactly one."""
+    found: dict[int, OperationResult] = {}
+    count = 0
+    for part in parts.values():
+        count += len(part.results)
+        found.update(part.results)
+    if len(found) != len(branch) or count != len(branch):
+        return None
+    results = []
+    for i, operation in enumerate(branch):
+        result = found.get(i)
+        if result is None or isinstance(operation, RANGE_OPERATIONS):
+            return None
+        results.append(result)
+    return tuple(results)
+
+
 def _unmet(parts: Mapping[GroupId, Outcome]) -> tuple[Unmet, ...]:
     """Return each unmet condition once. If one group knows that it does not hold, no fault matters."""
+    if not any(part.unmet for part in parts.values()):
+        return ()
     faults: dict[int, Fault | None] = {}
     for _, part in sorted(parts.items()):
         for unmet in part.unmet:

@@ -293,6 +293,10 @@ def _split(
 def groups_of(transaction: Transaction, placement: Placement) -> Destinations:
     """The groups that a transaction is to be sent to."""
     found: set[GroupId] = set()
-    for each in (*transaction.conditions, *transaction.then, *transaction.otherwise):
-        found.update(owners_of(each, placement))
-    return tuple(sorted(found))
+    for part in (transaction.conditions, transaction.then, transaction.otherwise):
+        for each in part:
+            if isinstance(each, _ON_RANGES):
+                found.update(placement.groups_of_range(each.range))
+            else:
+                found.add(placement.group_of(each.key))
+    return tuple(sorted(found)) if len(found) > 1 else tuple(found)

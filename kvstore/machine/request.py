@@ -199,6 +199,15 @@ class Transaction(Data, frozen=True, tag=1):
     then: tuple[Operation, ...] = ()
     otherwise: tuple[Operation, ...] = ()
 
+    @property
+    def writes(self) -> bool:
+        """Whether an operation of either branch writes."""
+        for branch in (self.then, self.otherwise):
+            for operation in branch:
+                if operation.writes:
+                    return True
+        return False
+
 
 class Footprint(Data, frozen=True):
     """The keys and ranges that both branches and the conditions touch."""
@@ -277,17 +286,29 @@ def validate(transaction: Transaction, limits: Limits) -> None:
         ("then", transaction.then),
         ("otherwise", transaction.otherwise),
     ):
-        for i, item in enumerate(items):
-            try:
-                total += _size_of(item, limits)
-            except InvalidRequest as error:
-                if count > 1:
-                    error.args = (f"{name}[{i}]: {error}",)
-                raise
+        if items:
+            total += _sizes_of(name, items, limits, alone=count == 1)
     if total > limits.transaction_bytes:
         _exceeds("a transaction's keys and values", total, limits, "transaction_bytes", "split it")
-    for name, branch in (("then", transaction.then), ("otherwise", transaction.otherwise)):
-        _check_deletes(name, branch, limits)
+    _check_deletes("then", transaction.then, limits)
+    if transaction.otherwise:
+        _check_deletes("otherwise", transaction.otherwise, limits)
+
+
+def _sizes_of(name: str, items: Iterable[Condition | Operation], limits: Limits, *, alone: bool) -> int:
+    """Judge conditions or operations. Returns the bytes of their keys and values. An error says which one is
+    wrong, unless it is the only one.
+    """
+    total = i = 0
+    try:
+        for item in items:
+            total += _size_of(item, limits)
+            i += 1
+    except InvalidRequest as error:
+        if not alone:
+            error.args = (f"{name}[{i}]: {error}",)
+        raise
+    return total
 
 
 def _check_deletes(name: str, branch: tuple[Operation, ...], limits: Limits) -> None:

@@ -28,6 +28,18 @@ CountRows: TypeAlias = Callable[[GroupId, Range, int], int | None]
 """Counts the rows of a group's range, up to a number; None if that is not known here."""
 
 
+_OF_RANGES: Final = (Unchanged, Scan, DeleteRange)
+
+
+def has_ranges(transaction: Transaction) -> bool:
+    """Return whether a transaction looks at ranges of keys: without any, `rows_of` it is 0."""
+    for part in (transaction.conditions, transaction.then, transaction.otherwise):
+        for each in part:
+            if isinstance(each, _OF_RANGES):
+                return True
+    return False
+
+
 def rows_of(
     transaction: Transaction,
     placement: Placement,

@@ -13,7 +13,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, assert_never
 
@@ -45,7 +45,7 @@ from kvstore.store.admission import (
     WAITING_LONG,
     Admission,
 )
-from kvstore.store.estimates import CountRows, rows_of
+from kvstore.store.estimates import CountRows, has_ranges, rows_of
 from kvstore.store.group_clocks import WAITING, GroupClocks, Verdict
 from kvstore.store.messages import Answer, Query, RaiseClock, Results
 from kvstore.store.questions import (
@@ -159,26 +159,14 @@ class Ordered(NamedTuple):
     revision: int
 
 
-@dataclass(slots=True)
 class _Call:
-    """A message in flight."""
+    """A message in flight. Most attributes keep their defaults, which are those of the class: a small message
+    sets none of them.
+    """
 
-    command: Command
-    dest: Destinations
-    identity: Identity | None
-    done: OnDone
-    weight: int
-    """Bytes times destinations."""
-    own: int
-    """The number that the gateway gave the request, if its client gave none."""
-    numbering: Numbering
-    at_least: int
-    routed: int
-    """How often it was sent again: by another map of keys, or with a later deadline."""
-    deadline: int
     key: _Key | None = None
     """Of a large message."""
-    joined: list[OnDone] = field(default_factory=list)
+    joined: tuple[OnDone, ...] = ()
     """Callers that have sent the same request meanwhile."""
     rows: int = 0
     """Of a transaction on ranges: the rows that it looks at, about."""
@@ -190,7 +178,26 @@ class _Call:
     stalled: bool = False
     """Whether it has been under way for so long that it does not count against the shared budgets."""
     complete: int = 0
-    results: dict[GroupId, Result] = field(default_factory=dict)
+
+    def __init__(
+        self, command: Command, dest: Destinations, identity: Identity | None, done: OnDone, weight: int,
+        own: int, numbering: Numbering, at_least: int, routed: int, deadline: int,
+    ) -> None:  # fmt: skip
+        """`weight` is bytes times destinations, `own` the number that the gateway gave the request if its
+        client gave none, and `routed` how often it was sent again: by another map of keys, or with a later
+        deadline.
+        """
+        self.command = command
+        self.dest = dest
+        self.identity = identity
+        self.done = done
+        self.weight = weight
+        self.own = own
+        self.numbering = numbering
+        self.at_least = at_least
+        self.routed = routed
+        self.deadline = deadline
+        self.results: dict[GroupId, Result] = {}
 
     def tell(self, outcome: Any) -> None:
         """Pass the outcome to all callers."""
@@ -366,11 +373,9 @@ class Gateway:
 
         It gets a position above `min_revision`, unless no group confirms that revision.
         """
-        if self.low_space is not None and any(
-            operation.writes for operation in (*transaction.then, *transaction.otherwise)
-        ):
+        if self.low_space is not None and transaction.writes:
             raise errors.LowSpace(self.low_space)
-        at_least = _carried(transaction, min_revision)
+        at_least = _carried(transaction, min_revision) if transaction.conditions else min_revision
         wanted = at_least if at_least and not self.knows(at_least) else 0
         if identity is not None and self._is_ahead(identity.deadline, DAY):
             wanted = max(wanted, identity.deadline - DAY)
@@ -385,6 +390,8 @@ class Gateway:
 
     def _is_ahead(self, deadline: int, by: int) -> bool:
         """Return whether a deadline is that far ahead, by what is known here."""
+        if deadline <= timestamp(self.clocks.highest, GroupId(0)) + by:
+            return False  # what time it is can only be later than what was told
         return deadline > timestamp(self.newest(), GroupId(0)) + by
 
     def _transact_late(
@@ -471,9 +478,9 @@ class Gateway:
         )
         weight = len(payload) * len(dest)
         call = _Call(command, dest, identity, done, weight, own, numbering, at_least, routed, named.deadline)
-        key = (named.client, named.sequence, digest)
-        if isinstance(command, Transaction):
+        if type(command) is Transaction and has_ranges(command):
             call.rows = rows_of(command, self.placement, dest, self.limits, self._count)
+        key = (named.client, named.sequence, digest)
         if call.rows <= SMALL_ROWS:
             self._begin_short(call, payload, key)
         else:
@@ -566,14 +573,18 @@ class Gateway:
         # After a pause of the process, the last turn was long ago, and the first response would seem slow.
         now = self._now if self._monotonic is None else self._monotonic()
         message = self._sender.multicast(call.dest, payload, now, digest)
-        behind = any(call.at_least > self._clocks.get(group, NO_TIMESTAMP) for group in call.dest)
-        if behind and self.knows(call.at_least):
-            self._above[message.mid] = time_of(Timestamp(call.at_least)) + 1
-        if call.key is None:
+        at_least = call.at_least
+        if at_least and self._is_behind(at_least, call.dest) and self.knows(at_least):
+            self._above[message.mid] = time_of(Timestamp(at_least)) + 1
+        if call.key is None and len(payload) >= SLOT_BYTES:
             call.slots += len(payload) // SLOT_BYTES
         for group in call.dest:
             self._under_way[group] += call.slots
         self._calls[message.mid] = call
+
+    def _is_behind(self, at_least: int, dest: Destinations) -> bool:
+        """Return whether a group has not reported a position at or above a revision yet."""
+        return any(at_least > self._clocks.get(group, NO_TIMESTAMP) for group in dest)
 
     def _begin_large(self, call: _Call, payload: bytes, key: _Key) -> None:
         """Multicast a large message now or later. A retry of one that is under way joins it."""
@@ -583,7 +594,7 @@ class Gateway:
         if known is not None and known.dest == call.dest:
             if len(known.joined) >= JOINED:
                 raise errors.Overloaded(f"{JOINED} copies of this request wait at this node; retry later")
-            known.joined.append(call.done)
+            known.joined += (call.done,)
             self._end_long(call)
         elif self._admission.admit(call.weight):
             call.key = key
@@ -671,12 +682,12 @@ class Gateway:
         """Return the merged outcome; None if the request was sent again."""
         outcomes: dict[GroupId, Outcome] = {}
         for group, result in results.items():
-            if isinstance(result, Refused):
-                return self._refused(call, result, revision)
-            if isinstance(result, WrongPartition):
-                return self._reroute(call, result.placement)
             if isinstance(result, Outcome):
                 outcomes[group] = result
+            elif isinstance(result, Refused):
+                return self._refused(call, result, revision)
+            elif isinstance(result, WrongPartition):
+                return self._reroute(call, result.placement)
             elif not isinstance(result, Done):
                 assert_never(result)
         if not isinstance(call.command, Transaction):
@@ -831,6 +842,7 @@ class Gateway:
             raise PeerViolation(
                 f"{sender} sent {len(message.results)} results of {len(message.mids)} messages"
             )
+        complete = int(message.complete)
         for mid, data in zip(message.mids, message.results, strict=True):
             call = self._calls.get(mid)
             if call is not None and group not in call.results:
@@ -838,8 +850,8 @@ class Gateway:
                     result = decode_result(data)
                 except Unreadable as error:
                     raise PeerViolation(f"{sender} sent a result of {mid} that is none: {error}") from None
-                complete = int(message.complete)
-                call.complete = min(call.complete, complete) if call.results else complete
+                if not call.results or complete < call.complete:
+                    call.complete = complete
                 call.results[group] = result
         self._answered_at[group] = self._now
         highest = max(message.places, default=NO_TIMESTAMP)

@@ -26,6 +26,7 @@ from kvstore.machine.request import (
 )
 from kvstore.machine.results import KeyValue, Outcome
 from kvstore.store import errors
+from kvstore.store.deadlines import Deadlines, Waiter
 from kvstore.store.feeds import Batch, Piece
 from kvstore.store.gateway import Committed, Gateway, Identity, Ordered
 from kvstore.store.group_clocks import Verdict
@@ -117,6 +118,7 @@ class Service:
         self._page_bytes = page_bytes
         self._turn_soon = turn_soon
         self._reservations = Reservations(lambda: asyncio.get_running_loop().time())
+        self._deadlines = Deadlines()
         self._moving: dict[GroupId, asyncio.Future[Any]] = {}
         """Groups that are being moved on, for all callers that wait for it."""
         self._watches = Watches(self, page_bytes=page_bytes)
@@ -154,13 +156,13 @@ class Service:
         """Execute a transaction. Many can be under way without a task for each."""
         if self._reservations and (name := self._reservations.in_the_way(transaction, reservation)):
             return self._transact_later(name, transaction, identity, min_revision, timeout_s)
-        future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-        done = partial(_resolve, future)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Committed] = loop.create_future()
+        error = errors.OutcomeUnknown if transaction.writes else errors.DeadlinePassed
+        done = Waiter(future, timeout_s, error)
         self._gateway.transact(transaction, done, identity=identity, min_revision=min_revision)
         self._turn_soon()
-        operations = (*transaction.then, *transaction.otherwise)
-        writes = any(operation.writes for operation in operations)
-        _limit(future, timeout_s, errors.OutcomeUnknown if writes else errors.DeadlinePassed)
+        self._deadlines.add(done, loop)
         return future
 
     def _transact_later(
@@ -239,18 +241,22 @@ class Service:
         """Read strictly of one group's leader. Like transactions, these reads need no task, unless they are
         too long for one step of the leader.
         """
-        future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Committed] = loop.create_future()
+        resolve = Waiter(future, timeout_s, errors.DeadlinePassed)
 
         def done(values: Values | Exception) -> None:
-            if isinstance(values, Values) and len(values.results) < len(operations) and not future.done():
-                task = asyncio.get_running_loop().create_task(self._read_long(group, operations, future))
+            if not isinstance(values, Values):
+                resolve(values)
+            elif len(values.results) < len(operations) and not future.done():
+                task = loop.create_task(self._read_long(group, operations, resolve))
                 future.add_done_callback(lambda _: task.cancel())
             else:
-                _resolve_values(future, values)
+                resolve(_committed(values))
 
         number = self._gateway.ask(group, StrictRead(operations), done, of_leader=True)
         self._turn_soon()
-        _limit(future, timeout_s, errors.DeadlinePassed)
+        self._deadlines.add(resolve, loop)
         future.add_done_callback(lambda _: self._gateway.forget(number))
         return future
 
@@ -265,7 +271,7 @@ class Service:
                     return await self._read_at(transaction, groups, revision)
 
     async def _read_long(
-        self, group: GroupId, operations: tuple[ReadOperation, ...], future: asyncio.Future[Committed]
+        self, group: GroupId, operations: tuple[ReadOperation, ...], resolve: Waiter
     ) -> None:
         """Read strictly at a revision, page by page: what is too long to be read at once."""
         try:
@@ -273,9 +279,9 @@ class Service:
                 with contextlib.suppress(errors.Compacted):  # then a compaction was faster
                     revision = await self._cut(_ranges_of(operations))
                     found = await self._rest(group, operations, Values(revision, ()))
-                    return _resolve_values(future, found)
+                    return resolve(_committed(found))
         except errors.StoreError as error:
-            return _resolve(future, error)
+            return resolve(error)
 
     async def _rest(self, group: GroupId, operations: tuple[ReadOperation, ...], begun: Values) -> Values:
         """Perform the operations that a replica has left over, since they were too much for one step."""
@@ -589,20 +595,6 @@ def _ranges_of(operations: Iterable[Operation]) -> tuple[Range, ...]:
 
 def _committed(values: Values) -> Committed:
     return Committed(values.revision, values.revision, succeeded=True, unmet=(), results=values.results)
-
-
-def _resolve_values(future: asyncio.Future[Committed], values: Values | Exception) -> None:
-    _resolve(future, _committed(values) if isinstance(values, Values) else values)
-
-
-def _limit(future: asyncio.Future[Any], timeout_s: float, error: type[errors.StoreError]) -> None:
-    """Let the future fail if it has no result in time."""
-    timer = asyncio.get_running_loop().call_later(timeout_s, _expire, future, timeout_s, error)
-    future.add_done_callback(lambda _: timer.cancel())
-
-
-def _expire(future: asyncio.Future[Any], timeout_s: float, error: type[errors.StoreError]) -> None:
-    _resolve(future, error(f"no answer within {timeout_s:g} s"))
 
 
 def _pass_on(later: asyncio.Future[Any], begun: asyncio.Future[Any]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from kvstore.api.convert import Reader, identity_of, results_size, txn_fields
+from kvstore.api.convert import Reader, fill_txn, identity_of, results_size
 from kvstore.machine.request import (
     REVISION_MAX,
     InvalidRequest,
@@ -200,7 +200,8 @@ def test_every_result_has_its_message() -> None:
         unmet=(),
         results=(Got(ENTRY), Got(None), WRITTEN, Deleted(2), Number(-5), scanned, *map(Failed, Fault)),
     )
-    found = kv.TxnResponse(**txn_fields(committed))
+    found = kv.TxnResponse()
+    fill_txn(found, committed)
     entry = kv.Entry(key=b"key", value=b"value", create_revision=10, mod_revision=20, version=3)
     only_key = kv.Entry(key=b"key", create_revision=10, mod_revision=20, version=3)
     assert found.header == kv.Header(revision=29, transaction_revision=30)
@@ -220,6 +221,7 @@ def test_every_result_has_its_message() -> None:
 
 def test_conditions_that_did_not_hold_are_named() -> None:
     unmet = (Unmet(0), Unmet(3, Fault.COMPACTED))
-    found = kv.TxnResponse(**txn_fields(Committed(5, 5, succeeded=False, unmet=unmet, results=())))
+    found = kv.TxnResponse()
+    fill_txn(found, Committed(5, 5, succeeded=False, unmet=unmet, results=()))
     assert not found.succeeded
     assert list(found.unmet) == [kv.Unmet(), kv.Unmet(condition=3, fault=kv.COMPACTED)]
