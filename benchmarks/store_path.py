@@ -39,7 +39,7 @@ from kvstore.wire.frames import Envelope, FrameCodec
 from multicast.protocol import Timing
 from multicast.types import ClientId, GroupId, ReplicaId
 
-PATIENT: Final = Timing(retry_s=1000.0, election_s=10.0, heartbeat_s=0.5)
+PATIENT: Final = Timing(retry_s=1000.0, election_s=10.0, heartbeat_s=0.1)
 """Nothing is repeated, and heartbeats are rare: what counts here is the way of a transaction."""
 PARTITIONS: Final = 3
 CODEC: Final = FrameCodec(StoreApplication.messages)
