@@ -61,6 +61,17 @@ CLIENT: Final = Point("benchmarks.comparison.calls", "WbkvCalls.row", "call", "a
 """The point of a client: it makes the function that makes the calls."""
 
 
+def method_of(point: Point) -> tuple[Any, str]:
+    """Return the class or module of a point, and the method's name there. Raises if there is none."""
+    owner: Any = importlib.import_module(point.module)
+    *path, name = point.name.split(".")
+    for each in path:
+        owner = getattr(owner, each)
+    if not callable(getattr(owner, name)):
+        raise TypeError(f"{point.name} of {point.module} is not a method")
+    return owner, name
+
+
 class Events:
     """What has happened in this process: times and names, in order."""
 
@@ -73,11 +84,9 @@ class Events:
 
     def hook(self, point: Point, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace the method of a point. Raises `AttributeError` if there is none."""
-        owner: Any = importlib.import_module(point.module)
-        *path, name = point.name.split(".")
-        for each in path:
-            owner = getattr(owner, each)
-        setattr(owner, name, functools.wraps(getattr(owner, name))(around(getattr(owner, name))))
+        owner, name = method_of(point)
+        method = getattr(owner, name)
+        setattr(owner, name, functools.wraps(method)(around(method)))
 
     def noted(self, point: Point) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Return what wraps a method, or a coroutine function, of a point."""
