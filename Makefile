@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help up test java lint types layers unit campaign torture loadtest spark-cluster figures performance docs proto
-.PHONY: performance-long bench-etcd pictures reference sync-client traces
+.PHONY: performance-long bench-etcd profile pictures reference sync-client traces
 .PHONY: clean
 
 help: ## what can be made
@@ -112,6 +112,9 @@ bench-etcd: $(VENV)/installed ## three nodes of etcd 3.4 beside three of ours, f
 	@command -v etcd >/dev/null || { echo "etcd is not installed; on Debian: apt-get install etcd-server"; exit 1; }
 	$(BIN)/python -m benchmarks.suite etcd --again
 	$(BIN)/python -m benchmarks.comparison.plot
+
+profile: $(VENV)/installed ## where the time of a transaction goes, by process and layer, for two minutes
+	$(BIN)/python -m benchmarks.suite profile --again
 
 CONVOY := build/convoy
 pictures: $(VENV)/installed ## the pictures of docs/protocol.md and docs/convoy.md, from virtual time, for some minutes

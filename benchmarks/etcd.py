@@ -69,6 +69,7 @@ BENCHMARK = Benchmark(
         "rows": ("", ""), "in_flight": ("1,10,100,400", "1,100"), "seconds": (2.0, 0.5),
         "warm_up": (0.5, 0.2), "rounds": (5, 1), "processes": (2, 2),
     },
+    prints=False,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -9,9 +9,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from benchmarks.comparison.table import cells
-from benchmarks.record import PAGE, Result, read_all
+from benchmarks.profiling.names import cpu_table, lines_table
+from benchmarks.record import PAGE, RESULTS, Result, read_all
 
-LAYERS: Final = ("cluster", "etcd", "client", "store", "node", "ordering", "tools")
+BEFORE: Final = RESULTS / "before"
+"""Results that were kept, to show what a change has done: see `cpu_table`."""
+
+LAYERS: Final = ("cluster", "etcd", "profile", "client", "store", "node", "ordering", "tools")
 
 HEADLINES: Final = (
     ("transactions of a put in one partition, 300 in flight", "cluster", "one partition, os: transactions"),
@@ -78,6 +82,8 @@ def made(page: str, results: Mapping[str, Result]) -> str:
     """The page with the tables of these results."""
     tables = {"head": head(results)} | {layer: table(results, layer) for layer in LAYERS}
     tables["etcd"] = beside_etcd(results)
+    tables["profile"] = cpu_table(results["profile"], read_all(BEFORE).get("profile"))
+    tables["time line"] = lines_table(results["profile"])
     return fill(page, {name: "\n".join(lines) for name, lines in tables.items()})
 
 

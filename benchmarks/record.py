@@ -118,6 +118,8 @@ class Benchmark:
     measure: Callable[[Any], Iterator[Figure]]
     sizes: Mapping[str, tuple[int | float, int | float] | tuple[str, str]]
     """By option: in full, and with `--quick`. Texts are options of other kinds."""
+    prints: bool = True
+    """Whether each figure is printed: some benchmarks print tables of their own."""
 
     def main(self, argv: Sequence[str] | None = None) -> None:
         """Measure, print, and keep the result if asked to."""
@@ -140,7 +142,8 @@ class Benchmark:
             round(os.getloadavg()[0], 1), datetime.now(UTC).date().isoformat(), [],
         )  # fmt: skip
         for figure in self.measure(given):
-            print(f"{figure.name}: {figure.median}, {figure.spread}", flush=True)
+            if self.prints:
+                print(f"{figure.name}: {figure.median}, {figure.spread}", flush=True)
             result.figures.append(figure)
         if given.write:
             result.write()

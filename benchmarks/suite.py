@@ -42,6 +42,7 @@ SUITE: Final = (
     Entry("command_start", 120.0),
     Entry("store_cost", 200.0),
     Entry("store_path", 60.0),
+    Entry("profile", 400.0),
     Entry("storage_cost", 200.0),
     Entry("multicast", 200.0),
     Entry("node_cost", 300.0),

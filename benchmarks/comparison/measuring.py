@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,8 +42,23 @@ class Clients:
         self._system = system
         self._workers = found
 
-    def measure(self, row: str, in_flight: int, warm_up_s: float, seconds: float) -> Round:
-        """Keep so many calls of a row in flight. Raises `LoadError` if a call fails."""
+    @property
+    def pids(self) -> list[int]:
+        """The client processes."""
+        return [worker.pid for worker in self._workers]
+
+    def measure(
+        self,
+        row: str,
+        in_flight: int,
+        warm_up_s: float,
+        seconds: float,
+        at_edge: Callable[[], None] = lambda: None,
+    ) -> Round:
+        """Keep so many calls of a row in flight. Raises `LoadError` if a call fails.
+
+        `at_edge` is called when the warm-up ends, and when the load ends.
+        """
         about = f"{self._system.name}, {row}, {in_flight} in flight"
         count = len(self._workers)
         for number, worker in enumerate(self._workers):
@@ -56,6 +71,7 @@ class Clients:
         for moment in (at + warm_up_s, at + warm_up_s + seconds):
             time.sleep(max(0.0, moment - time.monotonic()))
             spent.append(self._spent_s())
+            at_edge()
         heard = reports(self._workers, time.monotonic() + PATIENCE_S + GRACE_S)
         failed = sum((Counter(each.errors) + Counter(each.warm_up_errors) for each in heard), Counter[str]())
         if failed:
@@ -78,8 +94,8 @@ class Clients:
 
 
 @contextlib.contextmanager
-def clients(system: System, processes: int) -> Iterator[Clients]:
+def clients(system: System, processes: int, command: Sequence[str] = COMMAND) -> Iterator[Clients]:
     """Client processes, connected to a store; every key is written."""
     jobs = [Setup(system.name, system.addresses, process) for process in range(processes)]
-    with workers(jobs, COMMAND) as found:
+    with workers(jobs, command) as found:
         yield Clients(system, found)
